@@ -1,9 +1,9 @@
-# Everything a person does here. `make` alone says what there is; each target does its own set-up.
+# Every task of this repository. `make` alone lists them; each target does its own set-up.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-# uv then trusts what this machine trusts, also behind a company's proxy.
+# uv then uses the machine's certificates, which it needs behind a company's proxy.
 export UV_SYSTEM_CERTS := 1
-# Many containers set it. Every process would then compile all that it imports, which takes longer than most tests.
+# Many containers set it. Every process would then compile all its imports, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 UV_VERSION := 0.13.7
@@ -12,12 +12,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked-$(shell cksum < .lock/dev.txt | cut -d" " -f1)
 SAM_BIN := .local/sam/bin
 PYTEST := $(BIN)/pytest -q
-# Of the Python version that is deployed, where it is installed (DEPLOYED_PYTHON names it); else there is none.
+# Exists only where the deployed Python version is installed (DEPLOYED_PYTHON names it).
 DEPLOYED := .venv-deployed/bin
-# Runs a suite, what failed in it once more, and remembers what that was.
+# Processes of a suite: one more than cores, because some tests wait for a rate or a time-out.
+WORKERS = 3
+# Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help run demo smoke clean test deployed checks on-the-stack lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,18 +33,28 @@ demo: $(STAMP)  ## the same, with a tour of what it does; exits 0 if all went we
 smoke: $(STAMP)  ## one of everything against API_URL (with KEY, else the key of make deploy), or a local cloud
 	@$(BIN)/python -m local smoke
 
-clean:  ## forget the local cloud and its state
+clean:  ## delete the local cloud and its state
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi
 	@rm -rf .local/pytest .aws-sam
 
-test: $(STAMP)  ## everything that must hold; ends with the tests that needed a second try
-	@$(BIN)/python -m tests.support.second_try forget
-	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults on-the-stack; ended=$$?; \
+# In steps. `sam build` copies the sources, so no test may write compiled modules among them meanwhile. Some unit tests
+# measure rates, so only mypy runs beside them. Chromium and the deployed stack answer within limits of time, so the
+# suites that only compute do not run beside those that use them.
+test: $(STAMP)  ## everything that must hold; ends with the time of each suite and the tests that needed a second try
+	@$(BIN)/python -m tests.support.second_try forget; $(BIN)/python -m tests.support.suite_times forget
+	@ended=0; \
+	  $(SIDE_BY_SIDE) deployed timed-lint timed-build-test || ended=$$?; \
+	  $(SIDE_BY_SIDE) timed-types timed-unit || ended=$$?; \
+	  $(SIDE_BY_SIDE) timed-integration || ended=$$?; \
+	  $(SIDE_BY_SIDE) timed-faults timed-workflow || ended=$$?; \
+	  $(SIDE_BY_SIDE) timed-browser timed-e2e || ended=$$?; \
+	  $(BIN)/python -m tests.support.suite_times report; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
-# Side by side: none of them depends on the time it takes.
-checks: $(STAMP)
-	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint types build-test
+SIDE_BY_SIDE = $(MAKE) --no-print-directory --keep-going -j 3 --output-sync=target
+
+timed-%:
+	@$(BIN)/python -m tests.support.suite_times run $* $(MAKE) --no-print-directory $*
 
 setup: $(STAMP)  ## .venv with the locked dependencies
 
@@ -66,7 +78,7 @@ lint: $(STAMP) lock-check  ## style, imports, template
 	@mkdir -p .local && $(BIN)/lint-imports >.local/imports.txt 2>&1 || { cat .local/imports.txt; exit 1; }
 	@$(BIN)/cfn-lint template.yaml --regions us-east-1 cn-north-1 us-gov-west-1
 
-format: $(STAMP)  ## put the style right
+format: $(STAMP)  ## fix the style
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
 
 types: $(STAMP)  ## mypy, strict
@@ -76,13 +88,12 @@ types: $(STAMP)  ## mypy, strict
 deployed: $(STAMP)
 	@$(BIN)/python -m local.deployed make
 
-# Three at a time on two cores: some tests wait for a rate or a time-out.
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
-	@$(TRY_TWICE) -n 3 --dist worksteal tests/unit
+	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/unit
 
 unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
-	@$(TRY_TWICE) -n 3 --dist worksteal tests/integration
+	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/integration
 
 workflow: $(STAMP)  ## the state machines on moto
 	@$(TRY_TWICE) -n 2 --dist worksteal tests/workflow
@@ -90,7 +101,7 @@ workflow: $(STAMP)  ## the state machines on moto
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 	@$(TRY_TWICE) -n 2 --dist worksteal tests/faults
 
-faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours; goes on where it stopped
+faults-all: $(STAMP)  ## the same at every AWS call and in every mode, for some hours; continues where it stopped
 	@$(BIN)/python -m tests.faults --jobs 2
 	@EVERY_POINT=1 $(PYTEST) -n 2 --timeout 3600 tests/integration/exports/ranges tests/integration/web tests/integration/distribution
 
@@ -105,13 +116,8 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetched and read
 	@$(BIN)/python -m tests.corpora
 
-# Side by side, each on stacks of its own: they mostly wait.
-on-the-stack: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e browser
-
-# Three at a time on two cores for the same reason.
 e2e: $(STAMP)  ## over HTTP against the deployed stack
-	@$(TRY_TWICE) -n 3 --dist loadfile tests/e2e
+	@$(TRY_TWICE) -n $(WORKERS) --dist loadfile tests/e2e
 
 build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
 	@$(BIN)/python -m local.sam build-here
@@ -133,7 +139,7 @@ bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three min
 	@QUICK=$(QUICK) $(BIN)/python -m tests.bench
 
 browser: $(STAMP)  ## the console in Chromium, where there is one
-	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(TRY_TWICE) tests/browser; \
+	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(TRY_TWICE) -n 2 --dist loadfile tests/browser; \
 	  else echo "  no Chromium here: the console is not tested (make test-browser installs it)"; fi
 
 test-browser:  ## the same, installing Debian's Chromium first

@@ -42,7 +42,7 @@ class IndexOrder:
             self._asked.data = None
 
     def members(self, table: Item) -> Item:
-        """All members, or of the partition that is asked for only those that the page can hold."""
+        """Returns all members, but of the queried partition only those that the page can hold."""
         members = self._members(table)
         data = getattr(self._asked, "data", None) or {}
         partition = _partition_asked_for(data)
@@ -99,7 +99,7 @@ class IndexOrder:
 
 
 def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
-    """False if the item that is to go is not where it should be: then the order is not to be trusted."""
+    """Returns False if the item to remove is not at its place, so the order cannot be trusted."""
     at = bisect_left(ordered, order)
     found = at < len(ordered) and ordered[at] == order
     if add:
@@ -112,7 +112,7 @@ def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
 
 
 def _partition_asked_for(data: Item) -> Any:
-    """The partition, if the key condition is about nothing else: `#h = :h`."""
+    """Returns the partition if it is the whole key condition: `#h = :h`."""
     parts = str(data.get("KeyConditionExpression") or "").split()
     if not data.get("IndexName") or len(parts) != 3 or parts[1] != "=" or not parts[2].startswith(":"):
         return None

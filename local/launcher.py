@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from local.index_order import IndexOrder
 from local.large_objects import LargeObjects, streamed
 from local.place import API_ID, DEFAULT_PORT, SHORT_PATH
+from local.shared_layers import SharedLayers
 
 Result = dict[str, Any]
 Serve = Callable[..., Coroutine[Any, Any, None]]
@@ -180,7 +183,7 @@ def stop_with(parent: int) -> None:
 
 def main() -> None:
     from ministack import app
-    from ministack.core import iam_actions
+    from ministack.core import iam_actions, lambda_runtime
     from ministack.services import dynamodb, lambda_svc, s3, sqs
 
     lambda_svc._execute_function_warm = name_errors(lambda_svc._execute_function_warm)
@@ -188,6 +191,8 @@ def main() -> None:
     app._send_response = streamed(bodiless(app._send_response))
     LargeObjects(s3).install()
     IndexOrder(dynamodb).install()
+    layers = Path(tempfile.gettempdir()) / "layers"
+    SharedLayers(layers, lambda_svc._resolve_layer_zip).install(lambda_runtime.Worker)
     app.app = prompt(fronted(app.app, API_ID))
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

@@ -7,13 +7,15 @@ from typing import Any
 from tidegate.app import app
 
 _RESERVE_MS = 30_000
+# However many records are past their retention, the sweep gets this much of the 900 s.
+_SWEEP_MS = 300_000
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     removed = objects = 0
     more = True
-    while more and context.get_remaining_time_in_millis() > _RESERVE_MS:
+    while more and context.get_remaining_time_in_millis() > _RESERVE_MS + _SWEEP_MS:
         cleaned = app().queue.retention.clean()
         removed, objects, more = removed + cleaned.removed, objects + cleaned.objects, cleaned.more
-    swept = app().queue.sweep.sweep()
+    swept = app().queue.sweep.sweep(lambda: context.get_remaining_time_in_millis() > _RESERVE_MS)
     return {"removed": removed, "objects": objects, "uploads": swept.uploads, "orphans": swept.orphans}

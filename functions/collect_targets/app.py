@@ -1,4 +1,4 @@
-"""Takes targets from their queue and binds them to Jobs."""
+"""Receives targets from the queue and binds them to Jobs."""
 
 from __future__ import annotations
 

@@ -21,15 +21,15 @@ metrics = Metrics(service="compensation")
 def handler(event: dict[str, Any], context: Any) -> None:
     if "Records" not in event:
         app().compensation.poll.revive()
-        _tell_state()
+        _report_state()
         return
     for record in event["Records"]:
         report = app().compensation.poll.tick(PollState.from_data(json.loads(record["body"])))
         if report:
-            _tell_poll(report)
+            _report_poll(report)
 
 
-def _tell_state() -> None:
+def _report_state() -> None:
     """Logs and writes metrics of the queues, once a minute."""
     poll, queue_size = app().compensation.poll.status()
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
@@ -38,10 +38,10 @@ def _tell_state() -> None:
     channels = app().queue.channels.stats()
     metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(channel.queued for channel in channels))
     for channel in channels:
-        _tell_channel(channel)
+        _report_channel(channel)
 
 
-def _tell_channel(channel: ChannelStats) -> None:
+def _report_channel(channel: ChannelStats) -> None:
     """Writes a channel's metrics, but only while it has work: CloudWatch charges for each hour with data."""
     if not channel.queued and not channel.running:
         return
@@ -53,7 +53,7 @@ def _tell_channel(channel: ChannelStats) -> None:
     figures.flush_metrics()
 
 
-def _tell_poll(report: PollReport) -> None:
+def _report_poll(report: PollReport) -> None:
     logger.info("compensated", found=report.found, compensated=report.compensated, oldest=report.oldest_overdue_s)
     metrics.add_metric("CompensationFound", MetricUnit.Count, report.found)
     metrics.add_metric("Compensated", MetricUnit.Count, report.compensated)

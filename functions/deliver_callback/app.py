@@ -18,7 +18,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     # Wired before the threads start; otherwise each thread would wire it.
     deliverer, callbacks = app().notifications.deliverer, app().notifications.callbacks
 
-    def carried(record: dict[str, Any]) -> bool:
+    def process(record: dict[str, Any]) -> bool:
         try:
             message = json.loads(record["body"])
             if "message_id" in message:
@@ -33,7 +33,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         return True
 
     with ThreadPoolExecutor(len(records)) as threads:
-        outcomes = list(threads.map(carried, records))
+        outcomes = list(threads.map(process, records))
     logger.info("callbacks", taken=len(records), failed=outcomes.count(False))
     failed = [record["messageId"] for record, done in zip(records, outcomes, strict=True) if not done]
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

@@ -1,4 +1,4 @@
-"""Once a minute: makes and starts the recurring batches whose time has come."""
+"""Runs once a minute: creates and starts the recurring batches that are due."""
 
 from __future__ import annotations
 

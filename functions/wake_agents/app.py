@@ -1,4 +1,4 @@
-"""Tells connected agents that their inbox has something."""
+"""Wakes connected agents whose inbox has entries."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     for record in event["Records"]:
         body = json.loads(record["body"])
-        told = app().distribution.waker.wake(body["project_id"], body["agents"], int(body["within_s"]))
-        logger.info("agents were told", project_id=body["project_id"], agents=len(body["agents"]), told=told)
+        woken = app().distribution.waker.wake(body["project_id"], body["agents"], int(body["within_s"]))
+        logger.info("agents were woken", project_id=body["project_id"], agents=len(body["agents"]), told=woken)
     return {"batchItemFailures": []}

@@ -16,7 +16,7 @@ from tests.bench.figures import Figure
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import NewBatch
 from tidegate.queue.admission import admit
-from tidegate.queue.admission.together import MOST_TOGETHER
+from tidegate.queue.admission.group import MAX_GROUP
 
 SECTION = "small batches"
 MANY = 10_000
@@ -49,7 +49,7 @@ def _admitted_a_second(cloud: MotoCloud, biz_id: str, project_id: str, count: in
         cloud.clock.advance(0.002)
         batch = app.batches.batches.create(project_id, NewBatch(biz_id=biz_id, name=f"b{number}", total=1, rate=1))
         app.batches.control.start(project_id, batch.batch_id, "bench")
-    with patch.object(admit, "MOST_TOGETHER", together), as_slow_as_aws(cloud):
+    with patch.object(admit, "MAX_GROUP", together), as_slow_as_aws(cloud):
         began = time.perf_counter()
         admitted = 0
         # As the channel's messages do, one run after another.
@@ -68,8 +68,8 @@ def measure(quick: bool) -> Iterator[Figure]:
         body = {"name": "small", "process_url": "http://127.0.0.1:9/process"}
         biz_id = cloud.http("POST", "/v1/biz", json=body, key=project.key).json()["biz_id"]
         one = _admitted_a_second(cloud, biz_id, project.id, 24 if quick else 96, 1)
-        many = _admitted_a_second(cloud, biz_id, project.id, 240 if quick else 1200, MOST_TOGETHER)
+        many = _admitted_a_second(cloud, biz_id, project.id, 240 if quick else 1200, MAX_GROUP)
     yield Figure(SECTION, "admitted one by one", one, "a second")
-    yield Figure(SECTION, f"admitted {MOST_TOGETHER} together", many, "a second", 100, at_least=True)
+    yield Figure(SECTION, f"admitted {MAX_GROUP} together", many, "a second", 100, at_least=True)
     note = f"{MANY:,} ÷ {many:,.0f} a second; one by one {MANY / one:,.0f} s"
     yield Figure(SECTION, f"seconds until {MANY:,} batches run", MANY / many, "s", MANY / 100, note=note)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench.figures import Figure, table
 from tests.support.swarm.dispatch import PlannedJob
 from tests.support.swarm.fleet import Behaviour, FleetRun, SwarmFleet
-from tests.support.swarm.lab import CountingOrigin, made_up_content, next_release
+from tests.support.swarm.lab import CountingOrigin, next_release, random_content
 
 SECTION = "Swarm: hosts of a Job feed each other (this machine, TLS, real processes)"
 MIB = 1 << 20
@@ -55,7 +55,7 @@ def run_fleet(
     old: bytes | None = None,
 ) -> tuple[FleetRun, list[str]]:
     with tempfile.TemporaryDirectory() as home:
-        origin = CountingOrigin(content or made_up_content(scale.size), origin_rate)
+        origin = CountingOrigin(content or random_content(scale.size), origin_rate)
         given = behaviours or [Behaviour() for _ in range(scale.hosts)]
         fleet = SwarmFleet(
             Path(home),
@@ -149,7 +149,7 @@ def delta(scale: Scale) -> Iterator[Figure]:
     """Every host has the release before, of which three per cent were replaced by files of another length."""
     hosts = min(20, scale.hosts)
     few = replace(scale, hosts=hosts)
-    before = made_up_content(scale.size)
+    before = random_content(scale.size)
     release = next_release(before, changed=0.03)
     run, wrong = run_fleet(few, content=release, old=before)
     told = [result["figures"] for result in run.results.values() if result["figures"]]

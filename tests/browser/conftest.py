@@ -1,29 +1,58 @@
-"""One deployed stack and one Chromium for all tests of the console. Without Chromium there is nothing to collect."""
+"""A deployed stack and a Chromium for each process. Without Chromium there is nothing to collect.
+
+A run of the whole suite fails if its tests together left out an operation that the console calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, BrowserContext
 
-from tests.support.console import CHROMIUM, Console, chromium, console
+from tests.support.console import ASKED, CHROMIUM, Console, chromium, new_context, tab
+from tests.support.console_routes import never_called
 from tests.support.deployed import Deployed, DeployedProject, deployed_at
 
 collect_ignore_glob = [] if CHROMIUM else ["test_*.py"]
 
-LAST = "test_zz_routes.py"
+_WHOLE_SUITE = pytest.StashKey[bool]()
+_NEVER_CALLED = pytest.StashKey[list[str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What the pages called is judged only where all tests of the console run."""
     here = Path(__file__).parent
-    run = {item.path.name for item in items if item.path.parent == here}
-    if run != {path.name for path in here.glob("test_*.py")} or config.option.keyword:
-        left_out = [item for item in items if item.path.name == LAST]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    collected = {item.path.name for item in items if item.path.parent == here}
+    option = config.option
+    narrowed = option.keyword or option.lf or option.collectonly
+    config.stash[_WHOLE_SUITE] = not narrowed and collected == {path.name for path in here.glob("test_*.py")}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Takes over the calls that a process of pytest-xdist has seen."""
+    output = getattr(node, "workeroutput", {})
+    ASKED.update((method, path) for method, path in output.get("console_calls", []))
+    if "whole_suite" in output:
+        node.config.stash[_WHOLE_SUITE] = output["whole_suite"]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    whole_suite = session.config.stash.get(_WHOLE_SUITE, False)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["console_calls"] = sorted(ASKED)
+        session.config.workeroutput["whole_suite"] = whole_suite
+    elif whole_suite and exitstatus == pytest.ExitCode.OK and (left_out := never_called(ASKED)):
+        session.config.stash[_NEVER_CALLED] = left_out
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if left_out := config.stash.get(_NEVER_CALLED, []):
+        terminalreporter.section("No test of the console made these calls", red=True)
+        terminalreporter.write_line("\n".join(left_out))
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +72,17 @@ def project(deployed: Deployed) -> DeployedProject:
     return deployed.project()
 
 
+@pytest.fixture(scope="session")
+def desk_context(browser: Browser) -> Iterator[BrowserContext]:
+    """Shared by the tests of a process: a new context would load and compile the console for each of them."""
+    context = new_context(browser)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def desk(browser: Browser, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
+def desk(desk_context: BrowserContext, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
     """Signed in with a project's key, on a wide screen, in English."""
-    with console(browser, deployed) as opened:
+    with tab(desk_context, deployed) as opened:
         opened.sign_in(project.key)
         yield opened

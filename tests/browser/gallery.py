@@ -1,4 +1,4 @@
-"""A picture of every page of the console, with records in it, to be looked at: `python -m tests.browser.gallery`.
+"""Takes a picture of every page of the console with records, for review: `python -m tests.browser.gallery`.
 
 Both themes, both languages, at 390 and 1440 pixels, in `.local/gallery`. Names of pages as arguments narrow it.
 """
@@ -30,7 +30,7 @@ LOOKS = list(product((1440, 390), ("en-GB", "zh-CN"), ("light", "dark")))
 
 @dataclass(frozen=True)
 class Shown:
-    """The ids of the records that have pages of their own."""
+    """The ids of the records whose pages are shown."""
 
     job: str
     task: str
@@ -111,7 +111,7 @@ def shop(server: HTTPServer) -> None:
 
 
 def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer, hosts: int = 320) -> Shown:
-    """Some of everything: done, failed, running and waiting."""
+    """Creates records of every kind: completed, failed, running and waiting."""
 
     def made(path: str, body: Mapping[str, object]) -> dict[str, str]:
         answer = project.http("POST", path, json=body)

@@ -10,7 +10,7 @@ EXPORTS, BATCHES = "StartScheduledExports", "StartScheduledBatches"
 
 
 def fire(deployed: Deployed, schedule_id: str, function: str) -> None:
-    """Runs the schedule as if it were due. Its function also runs every minute by itself; the first one fires it."""
+    """Runs the schedule as if it were due. Its function also runs every minute; whichever comes first runs it."""
     dynamodb, table = deployed.client("dynamodb"), deployed.outputs["TableName"]
     pages = dynamodb.get_paginator("scan").paginate(
         TableName=table,

@@ -62,7 +62,7 @@ def submit(project: DeployedProject, path: str, targets: list[str]) -> str:
 
 
 def report(project: DeployedProject, number: int, agent_id: str) -> None:
-    """An agent that is done, under way or out of space."""
+    """An agent that has finished, is downloading, or has no space left."""
     key = project.agent_key(agent_id)
     path = f"/v1/agents/{agent_id}"
 
@@ -108,7 +108,7 @@ def pictures(deployed: Deployed, desk: Console, phone: Console, project: Deploye
         wanted = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{number}.bin", "source_url": f"{source}/{number}.bin"}
         assert project.http("POST", "/v1/files", json=wanted).status == 202
     until(lambda: deployed.http("GET", "/v1/queue/stats", key=project.key).json()["channels"]["no_cookie"], at_work)
-    # Early in a window, so that its picture shows it filling.
+    # Early in a window, so that the picture shows it open.
     time.sleep(WINDOW - time.time() % WINDOW)
     submit(project, "/maps/map-tiles.bin", FLEET[:24])
     everywhere(desk, phone, "overview", ".tiles", "overview")

@@ -1,4 +1,4 @@
-"""The docs in a browser: the whole contract, and forms that call the API where it is."""
+"""The API reference in a browser: all operations, and forms that call the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def docs(browser: Browser, deployed: Deployed) -> Iterator[Console]:
         yield opened
 
 
-def test_every_route_of_the_contract_is_there_and_a_word_narrows_them(docs: Console, deployed: Deployed) -> None:
+def test_docs_show_every_route_and_filter_by_word(docs: Console, deployed: Deployed) -> None:
     paths = deployed.http("GET", "/openapi.json").json()["paths"]
     routes = docs.page.locator(".docs-op:not(.docs-theirs)")
 
@@ -31,7 +31,7 @@ def test_every_route_of_the_contract_is_there_and_a_word_narrows_them(docs: Cons
     assert docs.complaints == []
 
 
-def test_a_form_calls_the_api_with_the_key_that_was_typed_in(docs: Console, project: DeployedProject) -> None:
+def test_form_calls_the_api_with_the_typed_key(docs: Console, project: DeployedProject) -> None:
     route = docs.page.locator('[id="post-/v1/files"]')
     route.locator("summary").click()
     route.get_by_role("button", name="Send").click()
@@ -50,7 +50,7 @@ def test_a_form_calls_the_api_with_the_key_that_was_typed_in(docs: Console, proj
     assert docs.complaints == []
 
 
-def test_the_example_that_is_shown_can_be_sent_as_it_is(docs: Console, project: DeployedProject) -> None:
+def test_shown_example_can_be_sent_unchanged(docs: Console, project: DeployedProject) -> None:
     docs.page.locator("input[type=password]").fill(project.key)
     route = docs.page.locator('[id="post-/v1/files"]')
     route.locator("summary").click()
@@ -63,7 +63,7 @@ def test_the_example_that_is_shown_can_be_sent_as_it_is(docs: Console, project: 
     assert docs.complaints == []
 
 
-def test_groups_are_in_the_order_of_a_tour_with_contracts_last(docs: Console) -> None:
+def test_groups_are_in_tour_order_with_webhooks_last(docs: Console) -> None:
     names = docs.page.locator(".docs-group h2").all_inner_texts()
     assert names.index("Projects") < names.index("Files") < names.index("Exports") < names.index("Operations")
     assert names[-1].startswith("What you implement")
@@ -73,7 +73,7 @@ def test_groups_are_in_the_order_of_a_tour_with_contracts_last(docs: Console) ->
     expect(page.get_by_role("button", name="Send")).to_have_count(0)
 
 
-def test_the_first_steps_name_the_stack_that_shows_them(docs: Console, deployed: Deployed) -> None:
+def test_getting_started_shows_the_url_of_the_stack(docs: Console, deployed: Deployed) -> None:
     docs.page.goto(f"{deployed.api_url}/start")
     first = docs.page.locator("pre[data-way=curl]").first
     expect(first).to_have_text(f"curl -s {deployed.api_url}/healthz")

@@ -1,7 +1,8 @@
-"""Signing in, languages, narrow screens, and what a stranger can make the page do."""
+"""Signing in, languages, narrow screens, keyboard, and connections of the page."""
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -47,7 +48,7 @@ def test_sign_in_shows_the_overview_and_keeps_the_key_in_its_tab(desk: Console, 
     assert desk.page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_wrong_key_is_refused_with_its_reason(browser: Browser, deployed: Deployed) -> None:
+def test_wrong_key_is_refused_with_a_reason(browser: Browser, deployed: Deployed) -> None:
     with console(browser, deployed) as opened:
         opened.open()
         opened.page.locator("input[name=key]").fill("tg_wrong")
@@ -55,13 +56,13 @@ def test_a_wrong_key_is_refused_with_its_reason(browser: Browser, deployed: Depl
         expect(opened.page.locator(".form-error")).to_contain_text("key")
 
 
-def test_the_page_is_reached_without_its_slash(browser: Browser, deployed: Deployed) -> None:
+def test_page_opens_without_trailing_slash(browser: Browser, deployed: Deployed) -> None:
     with console(browser, deployed) as opened:
         opened.page.goto(deployed.api_url)
         expect(opened.page.get_by_role("button", name="Sign in")).to_be_visible()
 
 
-def test_it_says_live_and_polls_without_a_websocket(desk: Console) -> None:
+def test_page_polls_without_a_websocket(desk: Console) -> None:
     expect(desk.page.locator("#live")).to_have_text("Live")
 
     desk.page.route("**/v1/ws-tickets", lambda route: route.abort())
@@ -72,7 +73,7 @@ def test_it_says_live_and_polls_without_a_websocket(desk: Console) -> None:
     desk.complaints.clear()
 
 
-def test_chinese_by_the_browsers_language_and_english_by_the_switch(browser: Browser, deployed: Deployed) -> None:
+def test_language_is_the_browsers_until_switched(browser: Browser, deployed: Deployed) -> None:
     with console(browser, deployed, language="zh-CN") as opened:
         opened.sign_in(deployed.project().key)
         expect(opened.page.get_by_role("heading", name="总览")).to_be_visible()
@@ -97,7 +98,7 @@ def test_every_area_fits_its_screen_and_axe_finds_nothing_serious(
         fits(opened, [*ADMINS_AREAS, f"operate/projects/{deployed.project().id}"], width)
 
 
-def test_every_area_is_reached_by_the_keyboard(desk: Console) -> None:
+def test_every_area_is_reachable_by_keyboard(desk: Console) -> None:
     desk.page.reload()
     desk.page.locator("h1").wait_for()
     desk.page.keyboard.press("Tab")
@@ -112,7 +113,7 @@ def test_every_area_is_reached_by_the_keyboard(desk: Console) -> None:
     expect(desk.page.get_by_role("heading", name="Credentials", level=1)).to_be_visible()
 
 
-def test_the_page_asks_nobody_but_its_own_server(browser: Browser, deployed: Deployed) -> None:
+def test_page_connects_only_to_its_own_server(browser: Browser, deployed: Deployed) -> None:
     with console(browser, deployed) as opened:
         asked: list[str] = []
         opened.page.on("request", lambda request: asked.append(request.url))
@@ -125,18 +126,36 @@ def test_the_page_asks_nobody_but_its_own_server(browser: Browser, deployed: Dep
         assert [url for url in asked if not url.startswith(origin[0])] == []
 
 
-def test_connection_closed_over_a_large_frame_is_not_opened_again(desk: Console) -> None:
+def test_connection_closed_for_a_large_frame_is_not_reopened(desk: Console) -> None:
     opened: list[str] = []
 
     def close(socket: WebSocketRoute) -> None:
         opened.append(socket.url)
         socket.close(code=1009, reason="frame too large")
 
-    # Else the page may ask for its first connection while the one before is still closing.
+    # Otherwise the page may open its first connection while the previous one is still closing.
     expect(desk.page.locator("#live")).to_have_text("Live")
     desk.page.route_web_socket(re.compile("ticket="), close)
     desk.page.reload()
     expect(desk.page.locator("#live")).to_have_text("Polling")
-    # Any other end is followed by a new connection after a second.
+    # After any other close code it reconnects after a second.
     desk.page.wait_for_timeout(1500)
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize(("code", "connections"), [("invalid", 1), ("not_found", 2)], ids=["refused", "unknown"])
+def test_console_polls_after_its_watch_was_refused(desk: Console, code: str, connections: int) -> None:
+    """A connection that the server does not know is opened again; any other refusal leaves the views to poll."""
+    opened: list[str] = []
+
+    def refuse(socket: WebSocketRoute) -> None:
+        opened.append(socket.url)
+        socket.send(json.dumps({"type": "error", "data": {"code": code, "detail": "refused"}}))
+
+    expect(desk.page.locator("#live")).to_have_text("Live")
+    desk.page.route_web_socket(re.compile("ticket="), refuse)
+    desk.page.reload()
+    expect(desk.page.locator("#live")).to_have_text("Polling")
+    desk.page.wait_for_timeout(1800)
+    assert len(opened) >= connections
+    assert len(opened) == 1 or code == "not_found"

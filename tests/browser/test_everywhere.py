@@ -1,4 +1,4 @@
-"""What every page has: search, ids to copy, errors with the request's id, an address that is unknown."""
+"""Features of every page: search, ids to copy, errors with request ids, unknown URLs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,21 @@ def test_slash_finds_a_record_by_its_name_and_opens_it(desk: Console, project: D
     expect(desk.page.locator(".palette")).to_have_count(0)
 
 
-def test_an_unknown_address_says_so(desk: Console) -> None:
+def test_unknown_page_says_so(desk: Console) -> None:
     desk.go("no-such-page/at-all")
     expect(desk.page.get_by_role("heading", name="No such page")).to_be_visible()
     expect(desk.page.locator(".state")).to_contain_text("#/no-such-page/at-all")
 
 
-def test_an_error_shows_the_id_of_its_request(desk: Console) -> None:
+def test_malformed_id_in_url_is_a_missing_record(desk: Console) -> None:
+    desk.go("exports/%E0%A4%A")
+
+    expect(desk.page.locator(".state.bad")).to_be_visible()
+    expect(desk.page.locator(".state.bad").get_by_role("link", name="Exports")).to_be_visible()
+    assert desk.complaints == []
+
+
+def test_error_shows_its_request_id(desk: Console) -> None:
     desk.go("exports/exp-does-not-exist")
     shown = desk.page.locator(".state.bad")
     expect(shown).to_contain_text("request id")
@@ -61,7 +69,7 @@ def test_columns_are_nested_by_dragging_and_samples_come_from_the_source(desk: C
     expect(page.locator(".page-head .badge")).to_have_text("Completed")
 
 
-def test_businesses_are_registered_and_a_failed_item_is_listed(
+def test_business_is_registered_and_failed_item_is_listed(
     desk: Console, project: DeployedProject, httpserver: HTTPServer
 ) -> None:
     page = desk.page

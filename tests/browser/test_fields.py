@@ -1,4 +1,4 @@
-"""Every form is filled in whole and sent: each field that the API takes is in what the console sends.
+"""Fills in every field of every form, and checks that the console sends every field that the API accepts.
 
 What is sent is looked at and refused on the way, so that no record is made. Fields that no form has are in
 tests/support/console_routes.toml with the reason.
@@ -20,7 +20,7 @@ from tests.support.console_routes import fields, matches, table
 from tests.support.deployed import Deployed, DeployedProject
 
 WITHOUT = table()["without"]
-# Fills every field of a form with something its kind takes; `values` say what for fields that need something special.
+# Fills every field of a form with a value of its kind; `values` has those of fields that need a special one.
 FILL = """([form, values]) => {
   for (const folded of form.querySelectorAll("details")) folded.open = true;
   for (const input of [...form.elements]) {
@@ -73,7 +73,7 @@ HOURLY = {"schedule": "rate(1 hour)"}
 
 @dataclass(frozen=True)
 class Form:
-    """Where it is, the buttons that open it, and how it is filled: once for each of `fillings`."""
+    """A form: its page, the buttons that open it, and its values; it is sent once for each of `fillings`."""
 
     operation: str
     route: str
@@ -122,7 +122,7 @@ FORMS = [
 
 @pytest.fixture(scope="module")
 def records(deployed: Deployed) -> tuple[DeployedProject, dict[str, str]]:
-    """A project with one of everything that forms choose from or change, by the names of `Form.route`."""
+    """A project with one record of each kind that forms select or change, by the names in `Form.route`."""
     project = deployed.project()
 
     def made(path: str, body: dict[str, Any], name: str) -> str:
@@ -153,7 +153,7 @@ def office(browser: Browser, deployed: Deployed, records: tuple[DeployedProject,
 
 
 def sent_by(office: Console, form: Form, filling: Mapping[str, str | None], records: Mapping[str, str]) -> set[str]:
-    """The fields of the body that filling in and sending this form makes."""
+    """Fills in and sends the form. Returns the fields of the request body."""
     page = office.page
     method = form.operation.partition(" ")[0]
     bodies: list[dict[str, Any]] = []
@@ -165,7 +165,7 @@ def sent_by(office: Console, form: Form, filling: Mapping[str, str | None], reco
         bodies.append(json.loads(route.request.post_data or "{}"))
         return route.fulfill(status=409, content_type="application/problem+json", body='{"detail": "only looked at"}')
 
-    # Dialogs of the form before go with the page; the project stays in its address.
+    # The dialogs of the previous form disappear with the page; the project stays in the URL.
     office.go("nowhere")
     page.reload()
     page.locator("h1").wait_for()

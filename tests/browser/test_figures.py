@@ -1,4 +1,4 @@
-"""Figures that move: a Job's waves, where its bytes come from and how fast, and the rate of a batch."""
+"""Live figures: the waves, bytes and speed of a Job, and the rate of a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 180
 
 
 class Host:
-    """Fetches what it is offered and reports it as a test says."""
+    """An agent that reports its transfers as the test says."""
 
     def __init__(self, project: DeployedProject, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Host:
 
 
 def job_of(project: DeployedProject, hosts: list[Host], **more: Any) -> str:
-    """The address of a Job's page."""
+    """The URL of a Job's page."""
     project.cloud.store(project, "/figures/app.bin", CONTENT, SIGNATURE)
     body = {
         "biz_id": 2,
@@ -71,7 +71,7 @@ def heights(chart: Locator) -> set[str]:
     return {point.split()[1] for point in re.split("[ML]", drawn) if point}
 
 
-def test_waves_move_on_as_their_hosts_report(desk: Console, project: DeployedProject) -> None:
+def test_waves_advance_as_hosts_report(desk: Console, project: DeployedProject) -> None:
     hosts = [Host(project, f"wave-{number}") for number in range(4)]
     desk.go(job_of(project, hosts, waves=[{"percent": 50, "max_failed_percent": 10}, {"percent": 100}]))
     waves = desk.page.locator("[data-key=waves] .wave")
@@ -93,7 +93,7 @@ def test_waves_move_on_as_their_hosts_report(desk: Console, project: DeployedPro
     expect(waves.nth(1)).to_contain_text("Success")
 
 
-def test_bytes_of_a_job_are_shown_by_source_with_its_speed(desk: Console, project: DeployedProject) -> None:
+def test_job_shows_bytes_by_source_and_speed(desk: Console, project: DeployedProject) -> None:
     hosts = [Host(project, f"peer-{number}") for number in range(3)]
     desk.go(job_of(project, hosts))
     until(lambda: waiting(hosts), lambda found: len(found) == 3, seconds=PATIENCE)
@@ -112,13 +112,13 @@ def test_bytes_of_a_job_are_shown_by_source_with_its_speed(desk: Console, projec
     expect(progress.locator(".figures")).to_contain_text("8.0 MB")
     chart = progress.locator("svg.chart")
     expect(chart).to_have_attribute("aria-label", re.compile("^Speed: .*/s$"))
-    # The second host's bytes are a peak between readings without any.
+    # The second host's bytes are a peak in the chart.
     until(lambda: heights(chart), lambda found: len(found) > 1, seconds=PATIENCE)
     hosts[2].report(2, error_msg="no space left")
     expect(desk.page.locator(".page-head .badge")).to_have_text("Failed")
 
 
-def test_rate_of_a_running_batch_is_drawn_against_its_goal(
+def test_running_batch_charts_its_rate_against_the_goal(
     desk: Console, project: DeployedProject, deployed: Deployed
 ) -> None:
     with receiver() as business:
@@ -131,7 +131,7 @@ def test_rate_of_a_running_batch_is_drawn_against_its_goal(
 
         expect(chart).to_have_attribute("aria-label", re.compile(r"^Now: \d+(\.\d+)?/s$"))
         expect(chart.locator("line.goal")).to_have_count(1)
-        # It starts from nothing, so the line rises.
+        # The rate starts at zero, so the line rises.
         until(lambda: heights(chart), lambda found: len(found) > 1, seconds=PATIENCE)
         assert project.http("POST", f"/v1/batches/{batch}/stop").status == 202
         expect(desk.page.locator(".page-head .badge")).to_have_text("Stopped")

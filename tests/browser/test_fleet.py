@@ -1,4 +1,4 @@
-"""The fleet, and a Job of many targets: its map, its window, cancelled and redriven."""
+"""The fleet, and a Job of many targets: map, window, cancel and redrive."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def submit(project: DeployedProject, targets: list[str]) -> str:
     return str(made.json()["job_id"])
 
 
-def test_hosts_show_their_state_and_are_put_into_groups(
-    desk: Console, project: DeployedProject, tmp_path: Path
-) -> None:
+def test_hosts_show_state_and_get_groups(desk: Console, project: DeployedProject, tmp_path: Path) -> None:
     page = desk.page
     with agents(project, tmp_path, "edge-1"):
         desk.go("fleet")
@@ -50,7 +48,7 @@ def test_hosts_show_their_state_and_are_put_into_groups(
         expect(page.locator("tbody tr", has_text="edge-1")).to_be_visible()
 
 
-def test_an_admin_makes_a_token_and_a_host_enrols_with_it(browser: Browser, deployed: Deployed) -> None:
+def test_host_enrols_with_a_token_of_the_admin(browser: Browser, deployed: Deployed) -> None:
     project = deployed.project()
     with console(browser, deployed) as opened:
         opened.sign_in(deployed.admin_key)
@@ -64,7 +62,7 @@ def test_an_admin_makes_a_token_and_a_host_enrols_with_it(browser: Browser, depl
     assert enrolled.json()["project_id"] == project.id
 
 
-def test_large_job_is_searched_on_its_map_cancelled_and_redriven(
+def test_large_job_is_searched_cancelled_and_redriven(
     desk: Console, project: DeployedProject, deployed: Deployed
 ) -> None:
     page = desk.page
@@ -87,9 +85,7 @@ def test_large_job_is_searched_on_its_map_cancelled_and_redriven(
     expect(page.locator("[data-key=details]")).to_contain_text("Redrive of")
 
 
-def test_the_list_of_hosts_shows_each_hosts_last_job(
-    desk: Console, project: DeployedProject, deployed: Deployed, tmp_path: Path
-) -> None:
+def test_host_list_shows_last_jobs(desk: Console, project: DeployedProject, deployed: Deployed, tmp_path: Path) -> None:
     page = desk.page
     deployed.store(project, "/fleet/app.bin", CONTENT, SIGNATURE)
     with agents(project, tmp_path, "edge-1", "edge-2"):

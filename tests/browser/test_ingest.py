@@ -1,4 +1,4 @@
-"""A source from its preview to its files, and what was done for each request."""
+"""A subscription from its preview to its files, and the log of its requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_httpserver import HTTPServer
 from tests.support.console import Console
 
 
-def test_a_source_is_previewed_saved_looked_at_and_its_log_read(desk: Console, httpserver: HTTPServer) -> None:
+def test_source_is_previewed_saved_and_scanned_with_a_log(desk: Console, httpserver: HTTPServer) -> None:
     page = desk.page
     listing = '<a href="one.iso">one.iso</a> <a href="notes.txt">notes.txt</a>'
     httpserver.expect_request("/pub/").respond_with_data(listing, content_type="text/html")
@@ -35,7 +35,7 @@ def test_a_source_is_previewed_saved_looked_at_and_its_log_read(desk: Console, h
     expect(page.locator("tbody tr", has_text="one.iso")).to_be_visible()
 
 
-def test_everything_that_a_filter_finds_is_retried_at_once(desk: Console, httpserver: HTTPServer) -> None:
+def test_all_requests_of_a_filter_are_retried_together(desk: Console, httpserver: HTTPServer) -> None:
     httpserver.expect_request("/gone.bin").respond_with_data("no", status=404)
     for number in range(2):
         wanted = {

@@ -1,4 +1,4 @@
-"""Files up and down, and a distribution to running agents, without reloading the page."""
+"""Uploads, downloads, and a distribution to running agents, without reloading the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_upload_and_download_give_the_same_bytes(desk: Console, tmp_path: Path) 
     assert Path(started.value.path()).read_bytes() == source.read_bytes()
 
 
-def test_files_dropped_on_the_page_go_up(desk: Console) -> None:
+def test_dropped_files_are_uploaded(desk: Console) -> None:
     desk.go("files")
     desk.page.locator(".drop").wait_for()
     dropped = desk.page.evaluate_handle(
@@ -42,7 +42,7 @@ def test_files_dropped_on_the_page_go_up(desk: Console) -> None:
     expect(desk.page.locator("tr", has_text="dropped.txt")).to_contain_text("Ready")
 
 
-def test_a_script_in_a_file_name_shows_as_text(desk: Console, tmp_path: Path) -> None:
+def test_script_in_a_file_name_is_shown_as_text(desk: Console, tmp_path: Path) -> None:
     desk.page.on("dialog", lambda dialog: desk.complaints.append(dialog.message))
     source = tmp_path / NASTY
     source.write_bytes(b"x")
@@ -55,7 +55,7 @@ def test_a_script_in_a_file_name_shows_as_text(desk: Console, tmp_path: Path) ->
     expect(desk.page.locator("select[name=file] option").first).to_contain_text(NASTY)
 
 
-def test_a_distribution_to_two_agents_goes_to_success_without_reloading(
+def test_distribution_to_two_agents_succeeds_without_reload(
     desk: Console, project: DeployedProject, tmp_path: Path
 ) -> None:
     source = tmp_path / "release.bin"
@@ -85,8 +85,8 @@ def test_a_distribution_to_two_agents_goes_to_success_without_reloading(
         assert next((tmp_path / host).rglob("release.bin")).read_bytes() == source.read_bytes()
 
 
-def test_large_file_goes_up_in_parts_and_comes_back_whole(desk: Console, tmp_path: Path) -> None:
-    """Over 64 MiB an upload is in parts, several at a time; a 6 GB file takes the same way with more of them."""
+def test_large_file_is_uploaded_in_parts_and_downloaded(desk: Console, tmp_path: Path) -> None:
+    """An upload over 64 MiB is sent in parts, several in parallel; a 6 GB file only has more of them."""
     source = tmp_path / "large.bin"
     source.write_bytes(b"".join(bytes([number]) * 1024**2 for number in range(81)))
     parts: list[str] = []

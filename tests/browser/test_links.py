@@ -1,4 +1,4 @@
-"""Addresses that can be shared: an admin's chosen project is part of them."""
+"""URLs that can be shared: they contain the project that an admin chose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def other(deployed: Deployed) -> DeployedProject:
 
 @pytest.fixture
 def admin(browser: Browser, deployed: Deployed, project: DeployedProject, other: DeployedProject) -> Iterator[Console]:
-    """Signed in when both projects are there."""
+    """A console that is signed in after both projects were created."""
     with console(browser, deployed) as opened:
         opened.sign_in(deployed.admin_key)
         yield opened
@@ -36,7 +36,7 @@ def choose(opened: Console, project: DeployedProject) -> None:
     expect(opened.page).to_have_url(re.compile(f"[?]project={project.id}(#|$)"))
 
 
-def test_an_admins_link_opens_the_same_record_in_another_window(
+def test_admin_link_opens_the_same_record_in_another_window(
     browser: Browser, deployed: Deployed, admin: Console, project: DeployedProject, other: DeployedProject
 ) -> None:
     task_id = export_of(project, "Shared figures")
@@ -60,7 +60,7 @@ def test_an_admins_link_opens_the_same_record_in_another_window(
         expect(colleague.page.locator("#project select")).to_have_value(project.id)
 
 
-def test_back_and_forward_lead_from_project_to_project(
+def test_back_and_forward_switch_between_projects(
     admin: Console, project: DeployedProject, other: DeployedProject
 ) -> None:
     export_of(project, "Of the first")
@@ -79,7 +79,7 @@ def test_back_and_forward_lead_from_project_to_project(
     expect(admin.page.locator("#project select")).to_have_value(other.id)
 
 
-def test_another_project_is_entered_at_the_list_of_what_was_shown(
+def test_switching_projects_shows_the_list_of_the_record(
     admin: Console, project: DeployedProject, other: DeployedProject
 ) -> None:
     task_id = export_of(project, "Of the first")
@@ -93,14 +93,14 @@ def test_another_project_is_entered_at_the_list_of_what_was_shown(
     expect(admin.page.locator(".state.bad")).to_have_count(0)
 
 
-def test_signing_out_takes_the_project_out_of_the_address(admin: Console, project: DeployedProject) -> None:
+def test_signing_out_removes_the_project_from_the_url(admin: Console, project: DeployedProject) -> None:
     choose(admin, project)
     admin.page.get_by_role("button", name="Sign out").click()
     expect(admin.page.locator("input[name=key]")).to_be_visible()
     assert project.id not in admin.page.url
 
 
-def test_a_link_of_another_project_says_so_to_a_projects_key(
+def test_project_key_is_told_that_link_is_of_another_project(
     browser: Browser, deployed: Deployed, project: DeployedProject, other: DeployedProject
 ) -> None:
     with console(browser, deployed) as opened:

@@ -13,13 +13,13 @@ from tests.support.deployed import Deployed, DeployedProject
 
 @pytest.fixture
 def office(browser: Browser, deployed: Deployed) -> Iterator[Console]:
-    """Signed in with the admin key."""
+    """A console that is signed in with the admin key."""
     with console(browser, deployed) as opened:
         opened.sign_in(deployed.admin_key)
         yield opened
 
 
-def test_a_project_gets_a_key_that_works_is_rotated_and_revoked(office: Console, deployed: Deployed) -> None:
+def test_project_key_is_created_rotated_and_revoked(office: Console, deployed: Deployed) -> None:
     page = office.page
     office.go("operate/projects")
     page.get_by_role("button", name="New project").first.click()
@@ -49,7 +49,7 @@ def test_a_project_gets_a_key_that_works_is_rotated_and_revoked(office: Console,
     expect(page.locator("tbody tr", has_text="Revoked")).to_have_count(1)
 
 
-def test_a_quota_is_set_and_its_use_is_a_bar(office: Console, deployed: Deployed) -> None:
+def test_quota_is_set_and_shown_as_a_bar(office: Console, deployed: Deployed) -> None:
     project = deployed.project()
     office.go(f"operate/projects/{project.id}")
     quotas = office.page.locator("[data-key=quotas]")
@@ -64,7 +64,7 @@ def test_a_quota_is_set_and_its_use_is_a_bar(office: Console, deployed: Deployed
     assert detail["quotas"]["queued"] == 40
 
 
-def test_the_deployment_shows_its_parameters_and_every_alarm(office: Console) -> None:
+def test_deployment_shows_parameters_and_alarms(office: Console) -> None:
     office.go("operate/system")
     quiet = office.page.locator("[data-key=quiet-alarms]")
     quiet.locator("summary").click()
@@ -72,7 +72,7 @@ def test_the_deployment_shows_its_parameters_and_every_alarm(office: Console) ->
     expect(office.page.locator("[data-key=parameters]")).to_contain_text("CollectWindowSeconds")
     office.page.get_by_role("button", name="Poll now").click()
     expect(office.page.locator(".toast")).to_contain_text("The poll has started")
-    # Pressing it read the page again: what was opened is open still.
+    # The click refreshed the page: the opened section stays open.
     expect(quiet.locator("tbody tr", has_text="ApiErrors")).to_be_visible()
 
 
@@ -97,7 +97,7 @@ def test_stored_credential_is_listed_by_origin_and_found_in_the_audit(desk: Cons
     expect(page.get_by_text("Nothing left the table")).to_be_visible()
 
 
-def test_a_read_key_sees_no_button_that_it_may_not_press(browser: Browser, deployed: Deployed) -> None:
+def test_read_key_sees_no_buttons_for_changes(browser: Browser, deployed: Deployed) -> None:
     project = deployed.project()
     assert project.http("POST", "/v1/task", json={"name": "Rows", "source_data": [{"a": 1}]}).status == 202
     source = {"name": "Mirror", "source_url": "https://files.example/list"}

@@ -1,4 +1,4 @@
-"""Buttons that the longer tests do not press: each is pressed once and its effect is checked."""
+"""Buttons that no other test uses: each is clicked once and its effect is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.deployed import Deployed, DeployedProject, until
 
 @pytest.fixture
 def office(browser: Browser, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
-    """Signed in with the admin key, in a project."""
+    """A console that is signed in with the admin key, in a project."""
     with console(browser, deployed) as opened:
         opened.sign_in(deployed.admin_key)
         opened.page.locator("#project select").select_option(project.id)
@@ -41,7 +41,7 @@ def made(project: DeployedProject, path: str, body: dict[str, Any]) -> Any:
     return answer.json()
 
 
-def test_admin_presses_everything_of_a_project(office: Console, project: DeployedProject) -> None:
+def test_admin_uses_every_button_of_a_project(office: Console, project: DeployedProject) -> None:
     office.go(f"operate/projects/{project.id}")
     press(office, "New secret")
     confirm(office, "New secret")
@@ -56,7 +56,7 @@ def test_admin_presses_everything_of_a_project(office: Console, project: Deploye
     expect(office.page.locator("[data-key=swarm]")).to_contain_text("Off")
 
 
-def test_admin_makes_an_admin_key_and_revokes_it(office: Console) -> None:
+def test_admin_creates_and_revokes_an_admin_key(office: Console) -> None:
     office.go("operate/keys")
     press(office, "New key")
     box = office.page.get_by_role("dialog")
@@ -102,7 +102,7 @@ def test_source_is_paused_resumed_changed_and_deleted(desk: Console, project: De
     expect(desk.page.get_by_role("heading", name="Ingest")).to_be_visible()
 
 
-def test_file_and_credential_are_deleted_and_a_host_is_forgotten(desk: Console, project: DeployedProject) -> None:
+def test_file_credential_and_host_are_deleted(desk: Console, project: DeployedProject) -> None:
     desk.deployed.store(project, "/old.bin", b"old", hashlib.sha256(b"old").hexdigest())
     desk.go("files")
     desk.page.locator("tbody tr", has_text="old.bin").get_by_role("button", name="Delete").click()
@@ -143,7 +143,7 @@ def test_request_is_paused_resumed_and_moved_to_the_front(office: Console, proje
         office.deployed.http("POST", "/v1/queue/resume", json={"scope": "no_cookie"}, key=key)
 
 
-def test_ended_batch_gives_its_outcomes_logs_and_a_redrive(
+def test_ended_batch_offers_outcomes_logs_and_redrive(
     desk: Console, project: DeployedProject, httpserver: HTTPServer
 ) -> None:
     httpserver.expect_request("/item").respond_with_json({"result": "abandon", "msg": "not for us"})

@@ -1,4 +1,4 @@
-"""The preview merges as the writer does: the same templates, laid out by the page and by the domain."""
+"""The preview merges cells like the Excel writer: both lay out the same templates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def show(desk: Console, template: object, rows: object) -> None:
     text.fill(json.dumps(template))
 
 
-def test_any_tree_of_columns_is_merged_as_in_the_file(desk: Console) -> None:
+def test_preview_merges_columns_like_the_file(desk: Console) -> None:
     desk.go("exports/new")
     desk.page.locator(".sheet").wait_for()
     for seed in range(25):
@@ -58,7 +58,7 @@ def test_any_tree_of_columns_is_merged_as_in_the_file(desk: Console) -> None:
         {"north": [{"q": 1}] * 4, "south": [{"q": 2}]},
     ],
 )
-def test_heads_at_the_side_grow_with_their_rows_as_in_the_file(desk: Console, rows: dict[str, Any]) -> None:
+def test_preview_row_headings_span_rows_like_the_file(desk: Console, rows: dict[str, Any]) -> None:
     side = [{"title": "Europe", "children": [{"name": "north", "row_count": 2}, {"name": "south"}]}, {"name": "asia"}]
     template = {"col": [{"title": "Quarter", "children": [{"name": "q"}]}], "row": side}
     desk.go("exports/new")

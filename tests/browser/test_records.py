@@ -1,4 +1,4 @@
-"""Pages of single records, with everything on them, as an admin sees them."""
+"""Pages of single records with all their content, as an admin sees them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = [
 
 @pytest.fixture(scope="module")
 def shown(deployed: Deployed) -> Shown:
-    """What the pages show is made once; its sources and receivers may be gone when they are looked at."""
+    """Creates the records once. Their sources and receivers may be gone when the pages are opened."""
     with HTTPServer(threaded=True) as server:
         return seeded(deployed, deployed.project(), server, hosts=24)
 

@@ -1,4 +1,4 @@
-"""Exports and batches that repeat, and where a project's exports may read and write, done by hand in the page."""
+"""Recurring exports and batches, direct sources, and the buckets and tables that a project may use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOO_WIDE = """() => [...document.querySelectorAll(".table-wrap td > *")].filter(
 
 @pytest.fixture
 def reader(browser: Browser, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
-    """Signed in with a key that may only read."""
+    """A console that is signed in with a key of scope read."""
     with console(browser, deployed) as opened:
         opened.sign_in(deployed.make_key(project.id, ["read"])["key"])
         yield opened
@@ -49,13 +49,13 @@ def last_of(desk: Console) -> str:
 
 
 def sent(desk: Console, path: str, name: str) -> Any:
-    """Presses the button, and returns the body of the call that this made."""
+    """Clicks the button. Returns the body of the request that it sent."""
     with desk.page.expect_request(lambda call: call.method == "POST" and call.url.endswith(path)) as made:
         desk.page.get_by_role("button", name=name, exact=True).click()
     return json.loads(made.value.post_data or "")
 
 
-def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, project: DeployedProject) -> None:
+def test_recurring_export_links_its_runs_to_their_exports(desk: Console, project: DeployedProject) -> None:
     page = desk.page
     desk.go("export-schedules")
     expect(page.locator(".state")).to_contain_text("describe the export, then choose when")
@@ -100,7 +100,7 @@ def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, projec
 
 
 def schedules_of(project: DeployedProject) -> tuple[str, str]:
-    """One of exports, called Orders, and one of batches, called Points."""
+    """A recurring export named Orders and a recurring batch named Points."""
     order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
     export = project.http("POST", "/v1/export-schedules", json=order)
     biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://ledger.example/item"})
@@ -123,7 +123,7 @@ def test_schedules_fit_the_screen_and_axe_finds_nothing_serious(
             assert opened.page.evaluate(TOO_WIDE) == []
 
 
-def test_next_run_is_in_the_time_zone_of_the_viewer(desk: Console, project: DeployedProject) -> None:
+def test_next_run_is_in_the_time_zone_of_the_user(desk: Console, project: DeployedProject) -> None:
     schedules_of(project)
     zone = {"timezoneId": "Asia/Tokyo"}
     desk.page.context.new_cdp_session(desk.page).send("Emulation.setTimezoneOverride", zone)
@@ -133,7 +133,7 @@ def test_next_run_is_in_the_time_zone_of_the_viewer(desk: Console, project: Depl
     expect(told).to_have_attribute("title", "Asia/Tokyo")
 
 
-def test_two_tables_repeat_by_an_expression_of_their_own(desk: Console, project: DeployedProject) -> None:
+def test_two_tables_recur_by_a_custom_expression(desk: Console, project: DeployedProject) -> None:
     page = desk.page
     desk.go("export-schedules")
     page.get_by_role("link", name="New schedule").first.click()
@@ -155,7 +155,7 @@ def test_two_tables_repeat_by_an_expression_of_their_own(desk: Console, project:
     assert project.http("GET", "/v1/export-schedules").json()["items"] == []
 
 
-def test_each_of_two_tables_has_a_source_of_its_own(desk: Console) -> None:
+def test_each_of_two_tables_has_its_own_source(desk: Console) -> None:
     page = desk.page
     desk.go("exports/new")
     page.get_by_role("button", name="Add another table").click()
@@ -172,11 +172,11 @@ def test_each_of_two_tables_has_a_source_of_its_own(desk: Console) -> None:
 
     assert body["source"] == [None, {"s3": {"bucket": "forbidden", "key": "a.csv"}}]
     assert [bool(rows) for rows in body["source_data"]] == [True, False]
-    # Its field is not shown while the other table is.
+    # The field is hidden while the other table is shown.
     expect(page.locator(".form-error", has_text="the bucket forbidden may not be read")).to_be_visible()
 
 
-def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: DeployedProject) -> None:
+def test_recurring_batch_links_to_its_last_batch(desk: Console, project: DeployedProject) -> None:
     page = desk.page
     desk.go("batch-schedules")
     expect(page.locator(".state")).to_contain_text("Register a business first")
@@ -218,7 +218,7 @@ def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: Deplo
         expect(page.locator(".state")).to_contain_text("No schedules yet")
 
 
-def test_batch_is_repeated_from_the_dialog_of_a_new_one(desk: Console, project: DeployedProject) -> None:
+def test_new_batch_dialog_creates_a_recurring_batch(desk: Console, project: DeployedProject) -> None:
     wanted = {"name": "Ledger", "process_url": "https://ledger.example/item"}
     assert project.http("POST", "/v1/biz", json=wanted).status == 201
     desk.go("batches")
@@ -232,7 +232,7 @@ def test_batch_is_repeated_from_the_dialog_of_a_new_one(desk: Console, project: 
     assert project.http("GET", "/v1/batches").json()["items"] == []
 
 
-def test_reader_sees_schedules_and_no_buttons(reader: Console, project: DeployedProject) -> None:
+def test_read_key_sees_schedules_without_buttons(reader: Console, project: DeployedProject) -> None:
     page = reader.page
     reader.go("export-schedules")
     expect(page.locator(".state")).to_contain_text("a key that may write")
@@ -248,7 +248,7 @@ def test_reader_sees_schedules_and_no_buttons(reader: Console, project: Deployed
     expect(page.get_by_role("heading", name="Not with this key")).to_be_visible()
 
 
-def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
+def test_file_in_an_allowed_bucket_becomes_an_export(
     browser: Browser, deployed: Deployed, project: DeployedProject
 ) -> None:
     s3 = deployed.client("s3")
@@ -291,7 +291,7 @@ def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
         assert (body["source_rate"], body["email"]) == (9, ["ann@example.com"])
         assert body["source"] == {"s3": {"bucket": BUCKET, "key": "orders/day.csv", "delimiter": ";"}}
         assert "source_data" not in body
-        # This deployment names no sender of mail. The field that says so is unfolded.
+        # This deployment has no sender of e-mail. The collapsed section with the error opens.
         expect(page.locator("[data-field=email] .field-error", has_text="EmailSender")).to_be_visible()
         page.locator("textarea[name=email]").fill("")
         press(page.locator("form"), "Export")
@@ -313,7 +313,7 @@ def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
         ("athena", {"workgroup": "reports", "sql": "SELECT 1"}, "SourceWorkgroup"),
     ],
 )
-def test_direct_query_is_json_and_what_the_api_refuses_is_told(
+def test_direct_query_shows_errors_of_json_and_of_the_api(
     desk: Console, kind: str, query: dict[str, Any], said: str
 ) -> None:
     page = desk.page
@@ -325,11 +325,11 @@ def test_direct_query_is_json_and_what_the_api_refuses_is_told(
     expect(page.locator(f"[data-field={kind}] .field-error")).to_contain_text("Not JSON")
     page.locator(f"textarea[name={kind}]").fill(json.dumps(query))
     assert sent(desk, "/v1/task", "Export")["source"] == {kind: query}
-    # Nothing is allowed to this project yet.
+    # The project may not read anything yet.
     expect(page.locator(f"[data-field={kind}] .field-error")).to_contain_text(said)
 
 
-def test_file_is_fetched_with_its_other_addresses(desk: Console, project: DeployedProject) -> None:
+def test_file_is_downloaded_with_its_mirrors(desk: Console, project: DeployedProject) -> None:
     page = desk.page
     desk.go("files")
     page.get_by_role("button", name="Fetch from an address").click()

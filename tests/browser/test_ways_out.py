@@ -1,4 +1,4 @@
-"""Errors say what is wrong, what to do next, and by which id operators find the request."""
+"""Errors in the console say what is wrong, what to do next, and the request id for operators."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def fail(desk: Console, path: str, status: int) -> None:
     desk.page.route(path, answer)
 
 
-def test_an_unknown_key_is_said_to_be_unknown(door: Console) -> None:
+def test_unknown_key_is_reported(door: Console) -> None:
     try_key(door, "tg_unknown")
     expect(door.page.locator(".form-error")).to_contain_text("This key is not known, has expired or was revoked")
     expect(door.page.locator(".form-error")).to_contain_text(re.compile("request id [0-9a-f-]{20,}"))
 
 
-def test_text_that_cannot_be_a_key_is_named_beside_the_field(door: Console) -> None:
+def test_invalid_key_text_is_reported_at_the_field(door: Console) -> None:
     try_key(door, "ключ от дома")
     expect(door.page.locator("[data-field=key] .field-error")).to_contain_text("begins with tg_")
 
 
-def test_a_hosts_key_is_told_which_scope_it_lacks(door: Console, project: DeployedProject) -> None:
+def test_agent_key_is_told_which_scope_it_lacks(door: Console, project: DeployedProject) -> None:
     try_key(door, project.agent_key("host-1"))
     expect(door.page.locator(".form-error")).to_contain_text("needs the scope read; this key has agent")
 
@@ -57,7 +57,7 @@ def test_a_hosts_key_is_told_which_scope_it_lacks(door: Console, project: Deploy
         ("operate/system", "admin key"),
     ],
 )
-def test_a_read_key_learns_which_key_a_page_needs(
+def test_read_key_is_told_which_key_a_page_needs(
     door: Console, deployed: Deployed, project: DeployedProject, route: str, needs: str
 ) -> None:
     try_key(door, str(deployed.make_key(project.id, ["read"])["key"]))
@@ -82,17 +82,17 @@ def test_a_read_key_learns_which_key_a_page_needs(
         ("export-schedules/sch-1", "Schedules"),
     ],
 )
-def test_a_record_that_is_not_there_leads_to_those_that_are(desk: Console, record: str, leads_to: str) -> None:
+def test_missing_record_links_to_its_list(desk: Console, record: str, leads_to: str) -> None:
     desk.go(record)
     failed = desk.page.locator(".state.bad")
-    expect(failed).to_contain_text("It may have expired, or belongs to another project.")
+    expect(failed).to_contain_text("It may have expired, or it belongs to another project.")
     expect(failed.locator(".copy")).to_be_visible()
     failed.get_by_role("link", name=leads_to).click()
     expect(failed).to_have_count(0)
     expect(desk.page.locator("h1")).to_be_visible()
 
 
-def test_a_failing_server_is_named_with_the_request(desk: Console) -> None:
+def test_server_error_shows_the_request_id(desk: Console) -> None:
     fail(desk, "**/v1/tasks**", 500)
     desk.go("exports")
     failed = desk.page.locator(".state.bad")
@@ -104,7 +104,7 @@ def test_a_failing_server_is_named_with_the_request(desk: Console) -> None:
     expect(desk.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
 
 
-def test_what_was_loaded_stays_and_the_page_goes_on_by_itself(desk: Console) -> None:
+def test_loaded_data_stays_during_an_outage(desk: Console) -> None:
     expect(desk.page.locator(".tiles")).to_be_visible()
     fail(desk, "**/v1/overview**", 502)
     stale = desk.page.locator("[data-key=stale]")
@@ -116,9 +116,7 @@ def test_what_was_loaded_stays_and_the_page_goes_on_by_itself(desk: Console) -> 
     expect(stale).to_have_count(0)
 
 
-def test_without_a_connection_nothing_typed_is_lost_and_nothing_is_made_twice(
-    desk: Console, project: DeployedProject
-) -> None:
+def test_form_survives_a_lost_connection_without_duplicates(desk: Console, project: DeployedProject) -> None:
     desk.go("exports/new")
     desk.page.locator("input[name=name]").fill("Sent twice")
 
@@ -128,7 +126,7 @@ def test_without_a_connection_nothing_typed_is_lost_and_nothing_is_made_twice(
 
     desk.page.route("**/v1/task", lose_the_answer)
     desk.page.get_by_role("button", name="Export", exact=True).click()
-    expect(desk.page.locator(".form-error")).to_contain_text("it will not be made twice")
+    expect(desk.page.locator(".form-error")).to_contain_text("it will not be created twice")
     desk.page.unroute("**/v1/task")
     desk.page.get_by_role("button", name="Export", exact=True).click()
     expect(desk.page.get_by_role("heading", name="Sent twice", level=1)).to_be_visible()
@@ -136,7 +134,7 @@ def test_without_a_connection_nothing_typed_is_lost_and_nothing_is_made_twice(
     desk.complaints.clear()
 
 
-def test_a_revoked_key_ends_the_visit_and_signing_in_leads_back(
+def test_revoked_key_signs_out_and_signing_in_returns_to_the_page(
     door: Console, deployed: Deployed, project: DeployedProject
 ) -> None:
     made = deployed.make_key(project.id, ["read", "write"])

@@ -1,4 +1,4 @@
-"""Exports, batches and the queue, done by hand in the page."""
+"""Exports, batches and the queue in the console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.deployed import Deployed, DeployedProject
 HEADS = "Staff by team"
 
 
-def test_an_excel_export_with_nested_heads_is_the_sheet_that_was_previewed(desk: Console) -> None:
+def test_excel_export_matches_its_preview(desk: Console) -> None:
     desk.go("exports/new")
     sheet = desk.page.locator(".sheet tbody")
     expect(sheet.locator("td[colspan='3']")).to_have_text("Person")
@@ -39,7 +39,7 @@ def test_an_excel_export_with_nested_heads_is_the_sheet_that_was_previewed(desk:
     )
 
 
-def test_the_preview_follows_what_is_typed_and_names_what_is_wrong(desk: Console) -> None:
+def test_preview_follows_typing_and_reports_errors(desk: Console) -> None:
     desk.go("exports/new")
     desk.page.get_by_text("As JSON").click()
     template = desk.page.locator("textarea[name=template]")
@@ -54,7 +54,7 @@ def test_the_preview_follows_what_is_typed_and_names_what_is_wrong(desk: Console
     expect(desk.page.locator("[data-field=template] .field-error")).to_contain_text("Not JSON")
 
 
-def test_a_failed_export_says_why_and_is_tried_again_and_deleted(
+def test_failed_export_shows_reason_is_retried_and_deleted(
     desk: Console, project: DeployedProject, httpserver: HTTPServer
 ) -> None:
     httpserver.expect_request("/rows").respond_with_data("nothing here", status=404)
@@ -80,7 +80,7 @@ def test_a_failed_export_says_why_and_is_tried_again_and_deleted(
     expect(desk.page.locator(".toast", has_text="Sent once more")).to_be_visible()
 
 
-def test_a_batch_is_made_started_stopped_and_started_again(desk: Console, project: DeployedProject) -> None:
+def test_batch_is_created_started_stopped_and_resumed(desk: Console, project: DeployedProject) -> None:
     with receiver() as business:
         made = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": business.url})
         assert made.status == 201, made.body
@@ -158,7 +158,7 @@ def test_two_tables_become_two_sheets_of_one_workbook(desk: Console) -> None:
     assert (first["A1"].value, second["A1"].value, second["A3"].value) == (HEADS, "Cities", "Oslo")
 
 
-def test_file_of_an_export_is_written_as_asked(desk: Console) -> None:
+def test_export_file_has_the_chosen_format(desk: Console) -> None:
     page = desk.page
     desk.go("exports/new")
     page.locator("select[name=type]").select_option("csv")
@@ -177,7 +177,7 @@ def test_file_of_an_export_is_written_as_asked(desk: Console) -> None:
     assert lines[1].split(b"\t")[:2] == [b"Ada", b"36"]
 
 
-def test_stored_file_is_checked_by_a_request_made_by_hand(desk: Console, project: DeployedProject) -> None:
+def test_stored_file_is_checked_by_a_manual_request(desk: Console, project: DeployedProject) -> None:
     desk.deployed.store(project, "/a.bin", b"a", hashlib.sha256(b"a").hexdigest())
     page = desk.page
     desk.go("queue")
@@ -193,7 +193,7 @@ def test_stored_file_is_checked_by_a_request_made_by_hand(desk: Console, project
     expect(page.locator("[data-key=details]")).to_contain_text("Check")
 
 
-def test_a_queued_request_says_why_it_waits_and_is_cancelled(
+def test_queued_request_shows_wait_reason_and_is_cancelled(
     browser: Browser, deployed: Deployed, project: DeployedProject
 ) -> None:
     with console(browser, deployed) as opened:

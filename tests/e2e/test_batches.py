@@ -1,4 +1,4 @@
-"""A batch on the deployed stack: created, started, stopped, started again, finished; slices hand over meanwhile."""
+"""Batches on the deployed stack, over several slices, channels and schedules."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Business:
     def __init__(self, secret: str) -> None:
         self.port = 0
         self.calls: list[tuple[float, int]] = []
-        self.told: list[dict[str, Any]] = []
+        self.notices: list[dict[str, Any]] = []
         self._webhook = Webhook(secret)
         self._lock = threading.Lock()
 
     def __call__(self, request: Handler) -> None:
         body = request.body()
         self._webhook.verify(body, dict(request.headers.items()))
-        said = json.loads(body)
+        content = json.loads(body)
         with self._lock:
             if request.path == "/stopped":
-                self.told.append(said)
-            elif "index" in said:
-                self.calls.append((time.monotonic(), said["index"]))
-        gone = request.path == "/abandoned-at-3" and said.get("index") == 3
+                self.notices.append(content)
+            elif "index" in content:
+                self.calls.append((time.monotonic(), content["index"]))
+        gone = request.path == "/abandoned-at-3" and content.get("index") == 3
         request.answer(200, b'{"result": "abandon", "msg": "gone"}' if gone else b'{"result": "ok"}')
 
     def url(self, path: str) -> str:
@@ -61,7 +61,7 @@ def shown(project: DeployedProject, batch_id: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_create_start_stop_start_again_finished(project: DeployedProject, business: Business) -> None:
+def test_batch_is_created_stopped_restarted_and_finished(project: DeployedProject, business: Business) -> None:
     entry = {"name": "loyalty", "process_url": business.url("/item"), "process_stop_url": business.url("/stopped")}
     biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
     order = {"biz_id": biz_id, "name": "points", "total": 400, "rate": 40}
@@ -85,12 +85,12 @@ def test_create_start_stop_start_again_finished(project: DeployedProject, busine
     assert max(later - earlier for earlier, later in pairwise(moments)) < 2, "slices hand over without a pause"
     counted = Counter(index for _, index in business.calls)
     assert (sorted(counted), max(counted.values())) == (list(range(400)), 1)
-    told = until(lambda: list(business.told), lambda told: len(told) >= 2, 20)
-    assert [notice["data"]["status"] for notice in told] == ["stopped", "finished"]
-    assert {notice["data"]["batch_id"] for notice in told} == {batch_id}
+    notices = until(lambda: list(business.notices), lambda found: len(found) >= 2, 20)
+    assert [notice["data"]["status"] for notice in notices] == ["stopped", "finished"]
+    assert {notice["data"]["batch_id"] for notice in notices} == {batch_id}
 
 
-def test_batches_spread_over_the_deployed_channels_and_keep_their_outcomes(
+def test_batches_use_both_channels_and_store_outcomes(
     deployed: Deployed, project: DeployedProject, business: Business
 ) -> None:
     stats = deployed.http("GET", "/v1/queue/stats", key=deployed.admin_key).json()["channels"]
@@ -111,7 +111,7 @@ def test_batches_spread_over_the_deployed_channels_and_keep_their_outcomes(
             assert [json.loads(line)["index"] for line in answer] == [3]
 
 
-def test_a_schedule_makes_and_starts_its_batch_with_the_rights_of_its_function(
+def test_schedule_starts_batch_with_permissions_of_its_function(
     deployed: Deployed, project: DeployedProject, business: Business
 ) -> None:
     entry = {"name": "loyalty", "process_url": business.url("/item"), "before_create_url": business.url("/asked")}
@@ -124,7 +124,7 @@ def test_a_schedule_makes_and_starts_its_batch_with_the_rights_of_its_function(
     product_on(deployed).table.write(update(key, keys.batch_scheduled(time.time() - 1)))
     functions = deployed.client("lambda").list_functions()["Functions"]
     (name,) = [each["FunctionName"] for each in functions if "StartScheduledBatches" in each["FunctionName"]]
-    # The minute's schedule runs too: whichever is first makes the batch, the other finds it made.
+    # The schedule of the function runs too: whichever is first creates the batch, and the other one finds it.
     deployed.client("lambda").invoke(FunctionName=name, Payload=b"{}")
     path = f"/v1/batch-schedules/{schedule_id}"
     fired = until(lambda: project.http("GET", path).json(), lambda one: one["last_batch_id"], 90)

@@ -42,7 +42,7 @@ def arrived(at: Receiver, count: int, seconds: float = 40) -> None:
     until(lambda: len(at.seen), lambda seen: seen >= count, seconds)
 
 
-def test_a_receiver_that_fails_first_is_called_again_and_the_task_stays_completed(project: DeployedProject) -> None:
+def test_receiver_that_fails_is_called_again(project: DeployedProject) -> None:
     with receiver(500, 200) as at:
         task_id = export(project, at.url)
         arrived(at, 1)
@@ -52,16 +52,14 @@ def test_a_receiver_that_fails_first_is_called_again_and_the_task_stays_complete
 
         assert len(set(at.ids)) == 1
         for headers, body in at.seen:
-            told = Webhook(project.callback_secret).verify(body, headers)
-            assert (told["type"], told["data"]["task_id"]) == ("task.completed", task_id)
+            webhook = Webhook(project.callback_secret).verify(body, headers)
+            assert (webhook["type"], webhook["data"]["task_id"]) == ("task.completed", task_id)
     assert [attempt["status"] for attempt in shown["attempts"]] == [500, 200]
     assert project.http("GET", "/v1/task", query={"task_id": task_id}).json()["status"] == "completed"
 
 
 @pytest.mark.slow
-def test_a_publisher_killed_between_ending_and_publishing_still_calls_back(
-    deployed: Deployed, project: DeployedProject
-) -> None:
+def test_killed_publisher_does_not_lose_the_callback(deployed: Deployed, project: DeployedProject) -> None:
     with receiver() as at:
         killed = notice(project, "req-killed", at.url)
         product_on(deployed).table.transact([notice_write(killed)])
@@ -75,7 +73,7 @@ def test_a_publisher_killed_between_ending_and_publishing_still_calls_back(
         assert at.ids == [killed.message_id]
 
 
-def test_a_callback_url_at_a_private_address_is_refused_at_submission(deployed: Deployed) -> None:
+def test_callback_url_at_a_private_address_is_refused_at_submission(deployed: Deployed) -> None:
     public = deployed.project(allow_private_urls=False)
     body = {"name": "people", "source_data": [{"a": 1}], "callback": "http://127.0.0.1/hook"}
 
@@ -84,7 +82,7 @@ def test_a_callback_url_at_a_private_address_is_refused_at_submission(deployed: 
     assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed")
 
 
-def test_410_goes_to_the_dead_letter_queue_and_can_be_redelivered(deployed: Deployed, project: DeployedProject) -> None:
+def test_dead_letter_of_a_410_can_be_redelivered(deployed: Deployed, project: DeployedProject) -> None:
     with receiver(410, 200) as at:
         product_on(deployed).notifications.notifier.publish([notice(project, "req-gone", at.url)])
         dead = until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "dead", 30)
@@ -106,15 +104,15 @@ def dead_letter_about(deployed: Deployed, delivery_id: str) -> bool:
     return delivery_id in until(read, lambda text: delivery_id in text, 20)
 
 
-def test_a_subscriber_to_status_failed_sees_only_those(deployed: Deployed, project: DeployedProject) -> None:
+def test_subscriber_to_status_failed_sees_only_those(deployed: Deployed, project: DeployedProject) -> None:
     with topic_subscriber(deployed, status=["failed"], project_id=[project.id]) as subscriber:
-        told = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
+        notices = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
 
-        product_on(deployed).notifications.notifier.publish(told)
+        product_on(deployed).notifications.notifier.publish(notices)
 
-        def listen() -> set[str]:
+        def received() -> set[str]:
             return {one["record_id"] for one in subscriber.received()}
 
-        until(listen, lambda seen: len(seen) >= 3, 20)
+        until(received, lambda seen: len(seen) >= 3, 20)
         time.sleep(1)
-        assert listen() == {"req-1", "req-3", "req-5"}
+        assert received() == {"req-1", "req-3", "req-5"}

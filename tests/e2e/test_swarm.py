@@ -1,4 +1,4 @@
-"""A swarm through the deployed stack: eight agents as processes, one Job, least privilege enforced."""
+"""A swarm on the deployed stack: eight agent processes, one Job, least privilege enforced."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_eight_agents_fetch_a_file_once_and_then_only_changes(
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
         presences = product_on(deployed).distribution.presence_store
-        until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda told: len(told) == len(HOSTS))
+        until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda found: len(found) == len(HOSTS))
         job, content = one_window(client, source, lambda attempt: (CONTENT, f"/in/{attempt}"))
         where = job["target_file_dir"]
         assert has_all(tmp_path, where, content)
-        # The next release, over the one that the hosts have.
+        # The next release replaces the one that the hosts have.
         newer, release = one_window(client, source, lambda attempt: (next_release(CONTENT, seed=attempt), where))
         assert has_all(tmp_path, where, release)
     moved = newer.get("swarm")
@@ -66,9 +66,9 @@ def has_all(home: Path, where: str, content: bytes) -> bool:
 
 
 def one_window(client: Client, source: Path, made_for: Callable[[int], tuple[bytes, str]]) -> tuple[Job, bytes]:
-    """The Job of all eight. On a busy machine some come too late for their window, or all for the Job: again.
+    """A successful Job with all eight targets, and its content. Retried if a busy machine was too slow.
 
-    `made_for` gives content and directory of each try, so that no host has the file already."""
+    `made_for` returns content and directory of each attempt, so that no host has the file already."""
     for attempt in range(4):
         content, where = made_for(attempt)
         source.write_bytes(content)

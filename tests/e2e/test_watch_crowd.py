@@ -1,4 +1,4 @@
-"""Five hundred connections watch one Job and are told of its end about as fast as any message can be sent to them."""
+"""500 connections that watch one Job get its end about as fast as any message can be sent to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A stack of its own: its Job waits until everyone watches."""
+    """A separate stack, whose Job waits until all connections watch it."""
     with deployed_at(tmp_path_factory.mktemp("crowd"), JobTimeoutSeconds="600") as made:
         yield made
 
@@ -61,7 +61,7 @@ def report_success(project: DeployedProject) -> None:
 async def watching(project: DeployedProject, job_id: str, few: asyncio.Semaphore) -> ClientConnection:
     tickets, holder = product_on(project.cloud).notifications.tickets, Holder(project.id, project.key.split("_")[1])
     async with few:
-        # Made just before its use: a ticket lasts a minute.
+        # Made just before its use, because a ticket is valid for a minute.
         ticket = (await asyncio.to_thread(tickets.issue, holder)).ticket
         socket = await connect(f"{project.cloud.ws_url}?ticket={ticket}", open_timeout=60, ping_interval=None)
         await socket.send(json.dumps({"action": "watch", "task_ids": [job_id]}))
@@ -112,7 +112,7 @@ async def crowd(project: DeployedProject, job_id: str, size: int) -> tuple[float
     return bare, max(at for at, _ in heard) - finished
 
 
-def test_500_connections_watching_one_job_hear_its_end_about_as_soon_as_one(patient: Deployed) -> None:
+def test_500_watchers_get_the_end_about_as_soon_as_one(patient: Deployed) -> None:
     """Compared with one watcher, and with bare messages to all of them, on the same machine a moment before."""
     project = patient.project()
     _, alone = asyncio.run(crowd(project, start_job(project), 1))

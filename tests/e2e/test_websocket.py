@@ -62,13 +62,13 @@ def cancel(project: DeployedProject, task_id: str) -> None:
     assert answer.status == 200, answer.body
 
 
-def test_the_ticket_says_where_to_connect(deployed: Deployed, project: DeployedProject) -> None:
+def test_ticket_has_the_url_to_connect_to(deployed: Deployed, project: DeployedProject) -> None:
     made = project.http("POST", "/v1/ws-tickets").json()
 
     assert made["ws_url"] == deployed.ws_url
 
 
-def test_a_ticket_works_once(project: DeployedProject) -> None:
+def test_ticket_works_once(project: DeployedProject) -> None:
     given = ticket(project)
     with connected(project, given) as socket:
         assert say(socket, action="ping")["type"] == "pong"
@@ -76,7 +76,7 @@ def test_a_ticket_works_once(project: DeployedProject) -> None:
     assert refused(project, given)
 
 
-def test_a_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
+def test_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
     a_minute_ago = product_on(deployed, clock=lambda: datetime.now(UTC) - timedelta(seconds=61))
 
     assert refused(
@@ -131,7 +131,7 @@ def test_watching_a_finished_task_answers_at_once(project: DeployedProject) -> N
     assert (told["type"], told["data"]["status"]) == ("task.failed", "cancelled")
 
 
-def test_a_watcher_hears_the_end(project: DeployedProject) -> None:
+def test_watcher_is_sent_the_end(project: DeployedProject) -> None:
     task_id = waiting_export(project)
     with connected(project) as socket:
         ack = say(socket, action="watch", task_ids=[task_id])
@@ -156,7 +156,7 @@ def test_another_projects_task_is_an_error_and_no_data(deployed: Deployed, proje
     assert set(told["data"]) == {"code", "detail", "task_id"}
 
 
-def test_a_connection_that_left_is_forgotten(deployed: Deployed, project: DeployedProject) -> None:
+def test_watches_of_a_closed_connection_are_removed(deployed: Deployed, project: DeployedProject) -> None:
     task_id = waiting_export(project)
     with connected(project) as socket:
         say(socket, action="watch", task_ids=[task_id])

@@ -1,16 +1,17 @@
-"""`python -m tests.faults`: plays every mode of every scenario at all of its points, and keeps a table of the outcomes.
+"""`python -m tests.faults`: runs every scenario in every mode at all of its points, and keeps a table of the outcomes.
 
-    python -m tests.faults --scenario ingest --mode stale --mode lost   # some pairs; repeat to go on where it stopped
+    python -m tests.faults --scenario ingest --mode stale --mode lost   # some pairs; run it again to continue
     python -m tests.faults --jobs 2                                     # everything, two pairs at a time
-    python -m tests.faults --show                                       # the table as far as it is known
+    python -m tests.faults --show                                       # the table so far
 
-A point that the file lists (`--table`) is not played again; `--again` plays those that had a fault. Names are matched
-whole. A mode is one of `modes`, a weather that holds for a whole run, or `twice`: every message and task comes twice.
+A point that is in the table file (`--table`) is not run again; `--again` repeats those that had a fault. A mode is one
+of `modes`, one of `conditions`, which hold for a whole run, or `twice`: every message and task is delivered twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -22,23 +23,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.faults import conftest as _quiet  # noqa: F401
+from tests.faults.conditions import ALL_CONDITIONS, CONDITIONS
 from tests.faults.modes import CRASHES, HARSH, LATE
 from tests.faults.scenarios import ALL
-from tests.faults.sweep import Scenario, nap_at, play
+from tests.faults.sweep import Scenario, delay_at, play
 from tests.faults.table import Row, Table, commit
-from tests.faults.weather import STORM, WEATHERS
 
 TWICE = "twice"
-_WEATHERS = {**WEATHERS, "storm": STORM}
-MODES = (*HARSH, LATE, *CRASHES, TWICE, *_WEATHERS)
+_CONDITIONS = {**CONDITIONS, "storm": ALL_CONDITIONS}
+MODES = (*HARSH, LATE, *CRASHES, TWICE, *_CONDITIONS)
 
 
 def sweep_pair(scenario: Scenario, mode: str, table: Table, *, again: bool = False) -> int:
-    """Plays the points that the table lacks. Returns how many of them were not survived."""
+    """Runs the points that the table lacks. Returns how many of them had a fault."""
     known = {row.at: row for row in table.rows.values() if (row.scenario, row.mode) == (scenario.name, mode)}
     if known and len(known) >= next(iter(known.values())).of and not (again and any(r.fault for r in known.values())):
         return 0
-    if mode == TWICE or mode in _WEATHERS:
+    if mode == TWICE or mode in _CONDITIONS:
         points, total = [1], 1
     else:
         calls = play(scenario, None, mode)
@@ -46,6 +47,9 @@ def sweep_pair(scenario: Scenario, mode: str, table: Table, *, again: bool = Fal
     if not points or (mode == LATE and not scenario.works_alone):
         table.add(Row(scenario.name, mode, 0, 0, commit=commit()))
         return 0
+    # The models of moto and botocore stay for ever: without this, each full garbage collection looks at all of them.
+    gc.collect()
+    gc.freeze()
     faults = 0
     for at in points:
         if at in known and not (again and known[at].fault):
@@ -62,14 +66,14 @@ def sweep_pair(scenario: Scenario, mode: str, table: Table, *, again: bool = Fal
 
 
 def _play(scenario: Scenario, mode: str, at: int, total: int) -> str:
-    """Describes the fault; empty if the point was survived."""
+    """Returns a description of the fault; empty if there was none."""
     try:
         if mode == TWICE:
             play(scenario, repeat=random.Random(scenario.name))
-        elif mode in _WEATHERS:
-            play(scenario, weather=_WEATHERS[mode])
+        elif mode in _CONDITIONS:
+            play(scenario, conditions=_CONDITIONS[mode])
         else:
-            play(scenario, at, mode, nap=nap_at(at, total))
+            play(scenario, at, mode, delay=delay_at(at, total))
     except AssertionError as error:
         return str(error) or "AssertionError"
     return ""
@@ -83,7 +87,7 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Scenario, str]]:
 
 
 def _in_processes(arguments: argparse.Namespace) -> int:
-    """Runs each pair in a process of its own: moto keeps one state for a process."""
+    """Runs each pair in its own process, because moto has one state per process."""
 
     def run(pair: tuple[Scenario, str]) -> int:
         command = [sys.executable, "-m", "tests.faults", "--scenario", pair[0].name, "--mode", pair[1]]
@@ -100,8 +104,8 @@ def main(given: list[str]) -> int:
     parser.add_argument("--mode", action="append", choices=MODES)
     parser.add_argument("--table", type=Path, default=Path(".local/faults.jsonl"))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="play points again that had a fault")
-    parser.add_argument("--show", action="store_true", help="print the table and play nothing")
+    parser.add_argument("--again", action="store_true", help="repeat points that had a fault")
+    parser.add_argument("--show", action="store_true", help="print the table and run nothing")
     arguments = parser.parse_args(given)
     failed = 0
     if not arguments.show and arguments.jobs > 1:

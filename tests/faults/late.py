@@ -1,6 +1,6 @@
-"""A function that stalls in the middle and goes on later: others have taken its work over, and it does not know.
+"""A function that stalls in the middle and continues later, after others have taken over its work.
 
-A sandbox may be starved or frozen for a while and run on. It ends with its function's Timeout at the latest.
+A sandbox may get no CPU for a while and then continue. It ends with its function's Timeout at the latest.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Stalled(BaseException):
 
 
 @dataclass(frozen=True)
-class Nap:
-    """For how many calls of others a function sleeps, often until everything has ended; and the error of its state.
+class Delay:
+    """How long a function stalls, in calls of others (often until all have ended), and the error that its state gets.
 
-    A machine retries the first error within the attempt; the second ends the attempt. So the late function meets a
+    State machines retry the first error within the attempt; the second ends the attempt. So a stalled function meets a
     second run of its own attempt, or the next attempt.
     """
 
@@ -34,22 +34,24 @@ class Nap:
     seen_as: str = "Lambda.Unknown"
 
     @classmethod
-    def drawn(cls, lots: random.Random, most: int) -> Nap:
-        return cls(lots.choice((lots.randint(1, most), _FOREVER)), lots.choice(("Lambda.Unknown", "Sandbox.Timedout")))
+    def chosen_by(cls, source: random.Random, most: int) -> Delay:
+        return cls(
+            source.choice((source.randint(1, most), _FOREVER)), source.choice(("Lambda.Unknown", "Sandbox.Timedout"))
+        )
 
 
-SHORT = Nap()
+SHORT = Delay()
 
 
 class Invocation:
-    """One run of a function on a thread of its own, which can be held at a call and let go on."""
+    """One run of a function in its own thread, which can be stopped at a call and resumed."""
 
     def __init__(self, name: str, run: Callable[[], Any], clock: Clock) -> None:
         self._clock = clock
         self._ends_at = clock().timestamp() + timeout_of(name)
         self._run = run
-        self._seen = threading.Event()
-        self._go_on = threading.Event()
+        self._ended_or_stalled = threading.Event()
+        self._resumed = threading.Event()
         self._stalled = self._killed = False
         self._clients: frozenset[int] = frozenset()
         self._result: Any = None
@@ -57,9 +59,9 @@ class Invocation:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def result(self) -> Any:
-        """Returns its answer. Raises Stalled if it hangs."""
+        """Returns the function's answer. Raises Stalled if it stalls."""
         self._thread.start()
-        assert self._seen.wait(_REAL_SECONDS), "a function neither ended nor stalled"
+        assert self._ended_or_stalled.wait(_REAL_SECONDS), "a function neither ended nor stalled"
         if self._stalled:
             raise Stalled
         if self._error:
@@ -72,27 +74,27 @@ class Invocation:
         except BaseException as error:
             self._error = error
         finally:
-            self._seen.set()
+            self._ended_or_stalled.set()
 
     def stall(self, clients: Collection[int]) -> None:
-        """From now on its calls to these clients wait, in all its threads."""
+        """From now on, calls of these clients wait, in all threads of the function."""
         self._clients, self._stalled = frozenset(clients), True
-        self._seen.set()
+        self._ended_or_stalled.set()
 
     def holds(self, client: int) -> bool:
         return client in self._clients
 
     def hold(self) -> None:
-        assert self._go_on.wait(_REAL_SECONDS), "nobody let it go on"
+        assert self._resumed.wait(_REAL_SECONDS), "it was never resumed"
         if self._killed:
             raise Stalled
 
     def resume(self) -> bool:
-        """Lets it run to its end, or kills it if its time is up. Returns whether it was held."""
-        if self._go_on.is_set():
+        """Lets it run to its end, or kills it if its time-out is over. Returns whether it was waiting."""
+        if self._resumed.is_set():
             return False
         self._killed = self._clock().timestamp() >= self._ends_at
-        self._go_on.set()
+        self._resumed.set()
         self._thread.join(_REAL_SECONDS)
-        assert not self._thread.is_alive(), "it does not end"
+        assert not self._thread.is_alive(), "the stalled function does not end"
         return True

@@ -1,25 +1,25 @@
-"""The ways in which AWS goes wrong, and which calls each of them can meet."""
+"""The kinds of fault (modes), and the calls at which each of them can occur."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# The function dies before the call or after it took effect; the call is throttled; the function stalls there.
+# The function is killed before the call or after it took effect; the call is throttled; the function stalls at it.
 BEFORE, AFTER, THROTTLED, LATE = "before", "after", "throttled", "late"
-# An eventually consistent read answers from before the last write of each item, or from before all writes of the last
+# An eventually consistent read returns the state before the last write of each item, or before all writes of the last
 # second.
 STALE, STALE_SECOND = "stale", "stale second"
-# The call took effect and its answer is lost: botocore sends it again, or gives up after its last attempt.
+# The call took effect, but its answer is lost: botocore sends it again, or gives up after its last attempt.
 LOST, UNANSWERED = "lost", "unanswered"
-# The write meets a transaction: refused for a moment, or for longer than the product tries within one call; or its item
-# is written too often.
+# A transaction holds the item: the write is refused for a moment, or for longer than the product tries within one call;
+# or the item is written too often.
 CONFLICT, LONG_CONFLICT, HOT_ITEM = "conflict", "long conflict", "hot item"
-# Part of a batch is not taken.
+# Part of a batch is not processed.
 PARTIAL = "partial"
 # S3 sends no header before botocore's time-out, answers 200 with an error in its body, or asks to slow down.
 S3_SILENT, S3_ERROR_BODY, S3_SLOW_DOWN = "s3 silent", "s3 error body", "s3 slow down"
-# An invocation: refused because too many run; or of a function whose sockets died and whose clock has jumped meanwhile.
+# An invocation is refused because too many run; or it finds its sockets closed and its clock minutes later.
 CROWDED, FROZEN = "crowded", "frozen"
 
 CRASHES = (BEFORE, AFTER, THROTTLED)
@@ -44,7 +44,7 @@ def is_write(operation: str) -> bool:
 
 
 def is_eventual(operation: str, arguments: Mapping[str, Any]) -> bool:
-    """A read of DynamoDB that may answer what was true before."""
+    """Whether this is an eventually consistent read of DynamoDB."""
     if operation in ("GetItem", "Query"):
         return not arguments.get("ConsistentRead")
     if operation == "BatchGetItem":
@@ -53,7 +53,7 @@ def is_eventual(operation: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def modes_of(service: str, operation: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """What can go wrong at this call."""
+    """The modes that can occur at this call."""
     found = {*CRASHES, LATE}
     if is_write(operation):
         found |= {LOST, UNANSWERED}

@@ -1,4 +1,4 @@
-"""Answers in which AWS refuses a write for the moment, or takes only part of a batch."""
+"""Answers with which AWS refuses a write for now, or processes only part of a batch."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ Call = Callable[[Mapping[str, Any]], Any]
 def conflict(
     client: Any, operation: str, arguments: Mapping[str, Any], at: int, *, throttled: bool = False
 ) -> ClientError:
-    """The error of a write that meets a transaction or, if `throttled`, of one to an item that is written too often."""
+    """The error of a write whose item is in a transaction or, if `throttled`, is written too often."""
     if operation != "TransactWriteItems":
         code = "ProvisionedThroughputExceededException" if throttled else "TransactionConflictException"
-        told: Any = {"Error": {"Code": code, "Message": "Transaction is ongoing for the item"}}
-        return _modelled(client, code, told, operation)
+        response: Any = {"Error": {"Code": code, "Message": "Transaction is ongoing for the item"}}
+        return _modelled(client, code, response, operation)
     reasons: list[Any] = [{"Code": "None"} for _ in arguments["TransactItems"]]
     reasons[at % len(reasons)] = {"Code": "ThrottlingError" if throttled else "TransactionConflict"}
     error = {"Code": "TransactionCanceledException", "Message": "Transaction cancelled"}
-    told = {"Error": error, "CancellationReasons": reasons}
-    return _modelled(client, "TransactionCanceledException", told, operation)
+    response = {"Error": error, "CancellationReasons": reasons}
+    return _modelled(client, "TransactionCanceledException", response, operation)
 
 
-def _modelled(client: Any, code: str, told: Any, operation: str) -> ClientError:
+def _modelled(client: Any, code: str, response: Any, operation: str) -> ClientError:
     """The error as an instance of the client's own exception class."""
-    error: ClientError = client.exceptions.from_code(code)(told, operation)
+    error: ClientError = client.exceptions.from_code(code)(response, operation)
     return error
 
 
 def partly(operation: str, arguments: Mapping[str, Any], call: Call) -> Any:
-    """Carries out the first half of a batch and reports the rest as not processed."""
+    """Performs the first half of a batch and reports the rest as not processed."""
     return _PARTLY[operation](arguments, call)
 
 
 def _half(entries: list[Any]) -> int:
-    """Of a single entry, none."""
     return len(entries) // 2
 
 

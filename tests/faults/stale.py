@@ -31,7 +31,7 @@ class Written(NamedTuple):
 
 @dataclass
 class Journal:
-    """Every write that functions made, with the item as it was before."""
+    """Every write of the functions, with the item as it was before."""
 
     clock: Clock
     counting: Callable[[], bool]
@@ -59,7 +59,7 @@ class Journal:
                 return answer
 
         def by_name(backend: DynamoDBBackend, *args: Any, **more: Any) -> Any:
-            """Callers name the key `item_attrs` or `key`, or nothing."""
+            """moto's callers pass the key by position, or as `item_attrs` or `key`."""
             named = [more.pop(name) for name in ("table_name", "item_attrs", "key") if name in more]
             return noted(backend, *args, *named, **more)
 
@@ -73,7 +73,7 @@ class Journal:
 
     @contextmanager
     def before_last_write(self) -> Iterator[None]:
-        """Each item as it was before it was written last, if that was a moment ago."""
+        """Each item as it was before its last write, if that was within the last second."""
         since = self.clock().timestamp() - _SETTLED_SECONDS
         last = {one.item: one for one in self.written if one.at > since}
         with self._as_before(list(last.values())):

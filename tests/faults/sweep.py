@@ -1,4 +1,4 @@
-"""The sweep: a scenario is run once to count its AWS calls, then again for each call or invocation that goes wrong."""
+"""The sweep: runs a scenario once to count its AWS calls, then once for each call or invocation that fails."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.faults.dying import Calls, Died, dying
-from tests.faults.late import SHORT, Nap
+from tests.faults.conditions import NORMAL, Conditions
+from tests.faults.injection import Calls, Died, inject_faults
+from tests.faults.late import SHORT, Delay
 from tests.faults.modes import BEFORE
-from tests.faults.weather import CALM, Weather
 from tests.faults.world import World
 from tests.support.moto.cloud import MotoCloud
 
-# `make test` takes some of the crash points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) all of them.
+# `make test` runs some points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) runs all of them.
 POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
-# How long late functions sleep is random; the seed makes it repeatable.
+# How long functions stall is random; the seed makes it repeatable.
 SEED = os.environ.get("SWEEP_SEED", "tide")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`run` plays the callers and the systems around, and raises AssertionError if a promise was broken.
+    """`run` acts as the callers and other systems, and raises AssertionError if a promise is broken.
 
-    `only` names the functions that die; without it, all of them do. Not `works_alone`: callers wait for all of it, and
-    those repeat what is late.
+    Faults are injected only in the functions named in `only`, or in all if it is empty. `works_alone` is false if
+    callers wait for everything that happens: then no function is run late, because callers just retry.
     """
 
     name: str
@@ -49,39 +49,42 @@ def play(
     at: int | None = None,
     mode: str = BEFORE,
     repeat: random.Random | None = None,
-    nap: Nap = SHORT,
-    weather: Weather = CALM,
+    delay: Delay = SHORT,
+    conditions: Conditions = NORMAL,
 ) -> Calls:
-    """Returns the calls made. An AssertionError names the call that went wrong."""
-    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, nap, weather) as calls:
+    """Runs a scenario and returns the calls it made. An AssertionError names the injected fault."""
+    with (
+        MotoCloud(machines_run=True) as cloud,
+        inject_faults(cloud, at, mode, repeat, scenario.only, delay, conditions) as calls,
+    ):
         try:
             scenario.run(World(cloud, calls))
         except (Exception, Died) as error:
-            raise AssertionError(f"{calls.happened}: {type(error).__name__}: {error}"[:1500]) from error
+            raise AssertionError(f"{calls.injected}: {type(error).__name__}: {error}"[:1500]) from error
         return calls
 
 
 def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: Calls | None = None) -> Outcome:
-    """`counted` is a run in which nothing went wrong, where there was one."""
+    """Runs a scenario at up to `most` points. `counted` is the record of a run without faults, if there was one."""
     calls = counted or play(scenario, None, mode)
     total = len(calls.made)
     points = _sample(calls.points(mode), most)
     faults: list[str] = []
     for at in points:
         try:
-            play(scenario, at, mode, nap=nap_at(at, total))
+            play(scenario, at, mode, delay=delay_at(at, total))
         except AssertionError as error:
             faults.append(f"{scenario.name}, point {at}: {error}")
     return Outcome(len(points), tuple(faults))
 
 
-def nap_at(at: int, total: int) -> Nap:
-    """How long a function sleeps that stalls at this call."""
-    return Nap.drawn(random.Random(f"{SEED}{at}"), total)
+def delay_at(at: int, total: int) -> Delay:
+    """How long a function stalls at this call."""
+    return Delay.chosen_by(random.Random(f"{SEED}{at}"), total)
 
 
 def _sample(points: Sequence[int], most: int) -> list[int]:
-    """All points, or the middles of `most` equal ranges of them."""
+    """All points, or the middle points of `most` equal ranges."""
     total = len(points)
     if most == 0 or total <= most:
         return list(points)

@@ -1,4 +1,4 @@
-"""What the sweep found so far: a line for each point, so that a long sweep can be stopped and taken up again."""
+"""The results of the sweep, one line per point, so that a long sweep can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Row:
-    """One point of one scenario in one mode. `fault` is empty if it was survived."""
+    """One point of a scenario in one mode. `fault` is empty if there was none."""
 
     scenario: str
     mode: str
@@ -43,7 +43,7 @@ class Table:
         return (scenario, mode, at) in self.rows
 
     def add(self, row: Row) -> None:
-        """Appends one short line: several processes may write to one file."""
+        """Appends one short line, because several processes may write to the file."""
         self._take(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
@@ -53,7 +53,7 @@ class Table:
         return [row for row in self.rows.values() if row.fault]
 
     def shown(self, scenarios: Iterable[str], modes: Iterable[str]) -> str:
-        """Points survived / played for each scenario and mode, `(of …)` if some are left, a dash if it has none."""
+        """Points without fault / points run, by scenario and mode. `(of …)`: some are left; a dash: it has none."""
         modes = list(modes)
         lines = [["scenario", *modes], ["---", *("---:" for _ in modes)]]
         lines += [[scenario, *(self._cell(scenario, mode) for mode in modes)] for scenario in scenarios]

@@ -1,4 +1,4 @@
-"""Every SQS message comes twice and out of order, every task of a machine is run twice: the outcome is the same."""
+"""Every SQS message is delivered twice and out of order, and every task of a state machine runs twice."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.faults.sweep import Scenario, play
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
-def test_everything_delivered_twice(scenario: Scenario) -> None:
+def test_outcome_is_the_same_if_everything_is_delivered_twice(scenario: Scenario) -> None:
     play(scenario, repeat=random.Random(scenario.name))

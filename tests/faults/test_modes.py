@@ -1,4 +1,4 @@
-"""The fault injection itself: each mode does to a call what AWS would do."""
+"""Fault injection: each mode does to a call what AWS would do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, HTTPClientError, ReadTimeoutError
 
-from tests.faults.dying import Died, dying
+from tests.faults.conditions import Conditions
+from tests.faults.injection import Died, inject_faults
 from tests.faults.modes import (
     CONFLICT,
     CROWDED,
@@ -24,7 +25,6 @@ from tests.faults.modes import (
     STALE_SECOND,
     UNANSWERED,
 )
-from tests.faults.weather import Weather
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 from tidegate.aws.table import Table
@@ -47,7 +47,7 @@ def table() -> Table:
 
 
 def test_stale_read_misses_the_last_write(cloud: MotoCloud) -> None:
-    with dying(cloud, at=3, mode=STALE):
+    with inject_faults(cloud, at=3, mode=STALE):
         table().write(put({**HERE, "value": 1}))
         table().write(put({**HERE, "value": 2}))
 
@@ -56,7 +56,7 @@ def test_stale_read_misses_the_last_write(cloud: MotoCloud) -> None:
 
 
 def test_stale_read_misses_all_writes_of_the_last_second(cloud: MotoCloud) -> None:
-    with dying(cloud, at=4, mode=STALE_SECOND):
+    with inject_faults(cloud, at=4, mode=STALE_SECOND):
         table().write(put({**HERE, "value": 1}))
         cloud.clock.advance(5)
         table().write(put({**HERE, "value": 2}))
@@ -66,7 +66,7 @@ def test_stale_read_misses_all_writes_of_the_last_second(cloud: MotoCloud) -> No
 
 
 def test_stale_read_misses_a_new_item_and_finds_it_a_second_later(cloud: MotoCloud) -> None:
-    with dying(cloud, weather=Weather(stale=True)):
+    with inject_faults(cloud, conditions=Conditions(stale=True)):
         table().write(put({**HERE, "gsi1pk": "list", "gsi1sk": "1"}))
 
         assert table().get(HERE) is None
@@ -78,36 +78,36 @@ def test_stale_read_misses_a_new_item_and_finds_it_a_second_later(cloud: MotoClo
         assert len(table().query("list", index="gsi1").items) == 1
 
 
-def test_lost_answer_is_sent_again_and_counts_twice(cloud: MotoCloud) -> None:
-    with dying(cloud, at=1, mode=LOST):
+def test_write_whose_answer_was_lost_is_applied_twice(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, at=1, mode=LOST):
         found = table().write(update(HERE, adds={"count": 1}, condition=""))
 
     assert found["count"] == 2
 
 
-def test_lost_answer_of_a_transaction_counts_once(cloud: MotoCloud) -> None:
-    with dying(cloud, at=1, mode=LOST):
+def test_transaction_whose_answer_was_lost_is_applied_once(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, at=1, mode=LOST):
         table().transact([put_new({**HERE, "value": 1})])
         assert table().get(HERE, consistent=True) is not None
 
 
-def test_answer_that_never_comes_leaves_the_write(cloud: MotoCloud) -> None:
-    with dying(cloud, at=1, mode=UNANSWERED):
+def test_write_without_any_answer_is_applied(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, at=1, mode=UNANSWERED):
         with pytest.raises(HTTPClientError):
             table().write(put(HERE))
         assert table().get(HERE, consistent=True) is not None
 
 
 @pytest.mark.parametrize("write", [put(HERE), update(HERE, {"a": 1}, condition="")])
-def test_conflict_passes_at_the_third_attempt(cloud: MotoCloud, write: Write) -> None:
-    with dying(cloud, at=1, mode=CONFLICT) as calls:
+def test_conflict_ends_at_the_third_attempt(cloud: MotoCloud, write: Write) -> None:
+    with inject_faults(cloud, at=1, mode=CONFLICT) as calls:
         table().write(write)
 
     assert len(calls.made) == 3
 
 
-def test_conflict_of_a_transaction_may_last(cloud: MotoCloud) -> None:
-    with dying(cloud, at=4, mode=LONG_CONFLICT):
+def test_long_conflict_of_a_transaction_is_busy(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, at=4, mode=LONG_CONFLICT):
         for number in range(3):
             table().transact([put({**HERE, "value": number})])
         with pytest.raises(Busy):
@@ -116,23 +116,23 @@ def test_conflict_of_a_transaction_may_last(cloud: MotoCloud) -> None:
 
 
 def test_hot_item_refuses_a_transaction_for_a_moment(cloud: MotoCloud) -> None:
-    with dying(cloud, at=1, mode=HOT_ITEM) as calls:
+    with inject_faults(cloud, at=1, mode=HOT_ITEM) as calls:
         table().transact([put(HERE)])
 
     assert len(calls.made) == 3
 
 
-def test_hot_item_refuses_a_plain_write_that_botocore_has_repeated(cloud: MotoCloud) -> None:
+def test_hot_item_refuses_a_plain_write_after_botocores_retries(cloud: MotoCloud) -> None:
     with (
-        dying(cloud, at=1, mode=HOT_ITEM),
+        inject_faults(cloud, at=1, mode=HOT_ITEM),
         pytest.raises(ClientError, match="ProvisionedThroughputExceeded"),
     ):
         table().write(put(HERE))
 
 
-def test_part_of_a_batch_is_left(cloud: MotoCloud) -> None:
+def test_unprocessed_part_of_a_batch_is_sent_again(cloud: MotoCloud) -> None:
     items = [{"pk": "P#a", "sk": str(number)} for number in range(10)]
-    with dying(cloud, at=1, mode=PARTIAL) as calls:
+    with inject_faults(cloud, at=1, mode=PARTIAL) as calls:
         table().batch_put(items)
         assert len(list(table().query_all("P#a", consistent=True))) == 10
 
@@ -141,14 +141,14 @@ def test_part_of_a_batch_is_left(cloud: MotoCloud) -> None:
 
 def test_every_query_ends_after_one_item(cloud: MotoCloud) -> None:
     items = [{"pk": "P#a", "sk": str(number)} for number in range(3)]
-    with dying(cloud, weather=Weather(small_pages=True)):
+    with inject_faults(cloud, conditions=Conditions(small_pages=True)):
         table().batch_put(items)
         assert len(table().query("P#a", limit=3, consistent=True).items) == 1
         assert len(list(table().query_all("P#a", consistent=True))) == 3
 
 
-def test_what_has_expired_is_removed(cloud: MotoCloud) -> None:
-    with dying(cloud, weather=Weather(expired=True)) as calls:
+def test_expired_items_are_removed(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, conditions=Conditions(expired=True)) as calls:
         table().write(put({**HERE, "expires_at": int(cloud.clock().timestamp()) + 5}))
         calls.invocation("api", cloud)
         assert table().get(HERE, consistent=True) is not None
@@ -160,17 +160,17 @@ def test_what_has_expired_is_removed(cloud: MotoCloud) -> None:
 @pytest.mark.parametrize(
     ("mode", "met"), [(S3_ERROR_BODY, "InternalError"), (S3_SLOW_DOWN, "SlowDown"), (S3_SILENT, "Read timeout")]
 )
-def test_slow_copy_ends_in_each_of_its_ways(cloud: MotoCloud, mode: str, met: str) -> None:
+def test_slow_copy_fails_in_each_mode(cloud: MotoCloud, mode: str, met: str) -> None:
     bucket = cloud.names.refs["FilesBucket"]
     cloud.client("s3").put_object(Bucket=bucket, Key="a", Body=b"1")
-    with dying(cloud, at=1, mode=mode):
+    with inject_faults(cloud, at=1, mode=mode):
         s3: Any = composition.app().s3
         with pytest.raises((ClientError, ReadTimeoutError), match=met):
             s3.copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
 
 
-def test_crowded_function_is_refused_and_then_taken(cloud: MotoCloud) -> None:
-    with dying(cloud, at=1, mode=CROWDED):
+def test_crowded_function_is_refused_and_then_invoked(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, at=1, mode=CROWDED):
         with pytest.raises(Died):
             cloud.http("GET", "/v1/files")
         with pytest.raises(Died):
@@ -180,15 +180,15 @@ def test_crowded_function_is_refused_and_then_taken(cloud: MotoCloud) -> None:
 
 def test_frozen_function_connects_again_after_minutes(cloud: MotoCloud) -> None:
     project, before = cloud.project(), cloud.clock()
-    with dying(cloud, at=2, mode=FROZEN) as calls:
+    with inject_faults(cloud, at=2, mode=FROZEN) as calls:
         assert cloud.http("GET", "/v1/files", key=project.key).status == 200
 
-    assert calls.happened == "frozen api"
+    assert calls.injected == "frozen api"
     assert (cloud.clock() - before).total_seconds() == 200
 
 
-def test_functions_read_clocks_that_differ(cloud: MotoCloud) -> None:
-    with dying(cloud, weather=Weather(skew=True)):
+def test_functions_have_different_clocks(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, conditions=Conditions(skew=True)):
         clock: Any = composition.app().clock
         seen = set()
         for clock.running in ("api", "admit", "compensate", "finish_job"):

@@ -1,17 +1,19 @@
-"""Batches of which SQS and SNS take only a part."""
+"""Batches of which SQS, SNS and S3 accept only a part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 
-from tests.faults.dying import dying
+from tests.faults.injection import inject_faults
 from tests.faults.modes import PARTIAL
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 from tidegate.aws.sqs import Message, SqsQueue
+from tidegate.errors import Busy
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.outbox import notice_write
 from tidegate.notifications.topic import Topic
@@ -23,29 +25,51 @@ def cloud() -> Iterator[MotoCloud]:
         yield made
 
 
-def test_messages_that_sqs_did_not_take_are_sent_again(cloud: MotoCloud) -> None:
-    with dying(cloud, at=1, mode=PARTIAL):
+def test_messages_that_sqs_refused_are_sent_again(cloud: MotoCloud) -> None:
+    with inject_faults(cloud, at=1, mode=PARTIAL):
         queue = SqsQueue(composition.app().sqs, cloud.names.queues["TargetsQueue"], lambda _: None)
         queue.send(*(Message({"number": number}) for number in range(5)))
 
         assert queue.size() == 5
 
 
-def test_notices_that_the_topic_did_not_take_stay_in_the_outbox(cloud: MotoCloud) -> None:
+def test_objects_that_s3_did_not_delete_are_deleted_again(cloud: MotoCloud) -> None:
+    """A staged page that stayed would be part of the export that is retried."""
+    bucket = composition.app().files.bucket
+    keys = [f"staging/prj-1/exp-1/pages/{number}" for number in range(5)]
+    for key in keys:
+        bucket.put(key, b"rows")
+    with inject_faults(cloud, at=1, mode=PARTIAL):
+        composition.app().files.bucket.delete(*keys)
+
+    assert [key for key in keys if bucket.head(key)] == []
+
+
+def test_objects_that_s3_refuses_to_delete_are_an_error(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = composition.app().files.bucket
+    denied = [{"Key": "content/a", "Code": "AccessDenied", "Message": "no"}]
+    monkeypatch.setattr(bucket, "_client", SimpleNamespace(delete_objects=lambda **_: {"Errors": denied}))
+    monkeypatch.setattr("tidegate.aws.s3.time.sleep", lambda _: None)
+
+    with pytest.raises(Busy, match="content/a"):
+        bucket.delete("content/a")
+
+
+def test_notices_that_the_topic_refused_stay_in_the_outbox(cloud: MotoCloud) -> None:
     project = cloud.project()
     notices = [
         Notice(notice_id_for("t", str(n)), project.id, "t", str(n), "completed", {}, None, cloud.clock())
         for n in range(4)
     ]
     cloud.app.table.transact([notice_write(notice) for notice in notices])
-    with dying(cloud, at=1, mode=PARTIAL):
+    with inject_faults(cloud, at=1, mode=PARTIAL):
         composition.app().notifications.notifier.publish(notices)
 
     left = cloud.client("dynamodb").scan(TableName=cloud.names.refs["Table"])["Items"]
     assert sum("#NOTICE#" in item["pk"]["S"] for item in left) == 2
 
 
-def test_callbacks_that_the_topic_did_not_take_are_told_again(
+def test_callback_notices_that_the_topic_refused_are_sent_again(
     cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = Fleet(cloud)
@@ -54,17 +78,17 @@ def test_callbacks_that_the_topic_did_not_take_are_told_again(
     fleet.run_until_dispatched(job_id)
     fleet.deliver_all(job_id)
     fleet.step("poll_transfer", job_id)
-    told: set[str] = set()
+    accepted: set[str] = set()
 
     def publish(_: Topic, notices: Sequence[Notice]) -> list[Notice]:
-        """The first time, of several only the first."""
-        taken = list(notices if told else notices[:1])
-        told.update(notice.record_id for notice in taken if notice.callback)
+        """Accepts only the first notice at the first call."""
+        taken = list(notices if accepted else notices[:1])
+        accepted.update(notice.record_id for notice in taken if notice.callback)
         return taken
 
     monkeypatch.setattr(Topic, "publish", publish)
 
     assert fleet.step("finish_job", job_id)["state"] == "more"
-    assert len(told) == 1
+    assert len(accepted) == 1
     assert fleet.step("finish_job", job_id)["state"] == "ended"
-    assert len(told) == 2
+    assert len(accepted) == 2

@@ -1,4 +1,4 @@
-"""Reads that decide something, a moment after what they read was written."""
+"""Reads that decide something must be consistent: their items were written a moment before."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.faults.dying import dying
-from tests.faults.weather import Weather
+from tests.faults.conditions import Conditions
+from tests.faults.injection import inject_faults
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
+from tidegate.aws import keys
+from tidegate.ingest.feeds.entry import Entry
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.topic import Topic
 
-STALE = Weather(stale=True)
+STALE = Conditions(stale=True)
 
 
 @pytest.fixture
@@ -22,14 +24,14 @@ def cloud() -> Iterator[MotoCloud]:
         yield made
 
 
-def test_late_target_whose_task_was_written_a_moment_ago_is_moved(cloud: MotoCloud) -> None:
+def test_late_target_of_a_new_task_is_moved(cloud: MotoCloud) -> None:
     fleet = Fleet(cloud)
     fleet.to_window_start()
     job_id = fleet.submit("a-0")["job_id"]
     fleet.collect()
     fleet.key_of("a-1")
     cloud.clock.advance(cloud.app.distribution.windows.seconds - 0.5)
-    with dying(cloud, weather=STALE):
+    with inject_faults(cloud, conditions=STALE):
         made = fleet.submit("a-1")
         assert made["job_id"] == job_id
         cloud.clock.advance(0.5)
@@ -41,11 +43,11 @@ def test_late_target_whose_task_was_written_a_moment_ago_is_moved(cloud: MotoClo
     assert fleet.task(made["task_id"])["job_id"] != job_id
 
 
-def test_task_that_moved_a_moment_ago_is_told_of_its_end(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Notice] = []
+def test_end_of_a_task_that_just_moved_is_notified(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[Notice] = []
 
     def publish(_: Topic, notices: Sequence[Notice]) -> list[Notice]:
-        told.extend(notices)
+        published.extend(notices)
         return list(notices)
 
     monkeypatch.setattr(Topic, "publish", publish)
@@ -57,7 +59,7 @@ def test_task_that_moved_a_moment_ago_is_told_of_its_end(cloud: MotoCloud, monke
     fleet.step("close_window", made["job_id"])
     fleet.key_of("a-1")
     app = cloud.app.distribution
-    with dying(cloud, weather=STALE):
+    with inject_faults(cloud, conditions=STALE):
         cloud.invoke("collect_targets", {"Records": messages(fleet)})
         with_home = app.tasks.get(fleet.project.id, made["task_id"].rsplit(":", 1)[-1])
         assert with_home
@@ -75,12 +77,30 @@ def test_task_that_moved_a_moment_ago_is_told_of_its_end(cloud: MotoCloud, monke
         while fleet.step("finish_job", home)["state"] == "more":
             pass
 
-    assert [notice.kind for notice in told if notice.kind.startswith("task.")] == ["task.completed"]
+    assert [notice.kind for notice in published if notice.kind.startswith("task.")] == ["task.completed"]
 
 
-def test_key_that_was_made_this_moment_is_known(cloud: MotoCloud) -> None:
+def test_new_key_works_at_once(cloud: MotoCloud) -> None:
     project = cloud.project()
-    with dying(cloud, weather=Weather(stale=True)):
+    with inject_faults(cloud, conditions=Conditions(stale=True)):
         key = cloud.make_key(project.id, ["read"])
 
         assert cloud.http("GET", "/v1/files", key=key).status == 200
+
+
+def test_deleted_subscription_leaves_no_entry_that_was_written_a_moment_ago(cloud: MotoCloud) -> None:
+    project, table, store = cloud.project(), cloud.app.table, cloud.app.ingest.store
+    body = {"name": "daily", "source_url": "http://127.0.0.1:9/list.json"}
+    made = cloud.http("POST", "/v1/subscriptions", json=body, key=project.key)
+    assert made.status == 201, made.body
+    subscription_id = made.json()["subscription_id"]
+    subscription = store.get(project.id, subscription_id)
+    assert subscription
+    cloud.clock.advance(60)
+
+    with inject_faults(cloud, conditions=STALE):
+        table.transact(store.seen_writes(subscription, Entry("http://127.0.0.1:9/a", "/a", "a", "1")))
+        assert cloud.http("DELETE", f"/v1/subscriptions/{subscription_id}", key=project.key).status == 204
+
+    assert store.get(project.id, subscription_id) is None
+    assert not table.query(keys.manifest_entries(project.id, subscription_id), consistent=True).items

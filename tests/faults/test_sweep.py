@@ -1,4 +1,4 @@
-"""Whichever AWS call or invocation goes wrong, in whichever way: nothing accepted is lost, everything ends."""
+"""Whichever AWS call or invocation fails, in whichever mode: nothing accepted is lost, and everything ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 
 import pytest
 
+from tests.faults.conditions import ALL_CONDITIONS, CONDITIONS, Conditions
 from tests.faults.modes import CRASHES, HARSH, LATE
 from tests.faults.scenarios import ALL
 from tests.faults.sweep import POINTS, Outcome, Scenario, play, report, sweep
-from tests.faults.weather import STORM, WEATHERS, Weather
 
-# All modes at all points are `make faults-all`. `make test` takes two modes of each scenario, at one point each.
+# `make faults-all` runs all modes at all points. `make test` runs two modes of each scenario, at one point each.
 _MODES = tuple(filter(None, os.environ.get("SWEEP_MODES", "").split(","))) or HARSH
 _SAMPLED = 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
-def test_every_crash_point_is_survived(scenario: Scenario) -> None:
+def test_scenario_survives_faults_at_single_calls(scenario: Scenario) -> None:
     calls = play(scenario)
     outcomes = {mode: sweep(scenario, mode, counted=calls) for mode in CRASHES}
     for mode in _modes_of(scenario):
@@ -29,7 +29,7 @@ def test_every_crash_point_is_survived(scenario: Scenario) -> None:
 
 
 def _modes_of(scenario: Scenario) -> tuple[str, ...]:
-    """Each scenario has its turn of the modes, so that the sample has them all."""
+    """Each scenario runs other modes, so that the sample has all of them."""
     if POINTS == 0 or "SWEEP_MODES" in os.environ:
         return _MODES
     first = ALL.index(scenario) * _SAMPLED
@@ -38,7 +38,7 @@ def _modes_of(scenario: Scenario) -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [one for one in ALL if one.works_alone], ids=lambda scenario: scenario.name)
-def test_every_function_may_go_on_late(scenario: Scenario) -> None:
+def test_scenario_survives_functions_that_stall(scenario: Scenario) -> None:
     outcome = sweep(scenario, LATE)
 
     assert outcome.points > 0
@@ -47,10 +47,10 @@ def test_every_function_may_go_on_late(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
-@pytest.mark.parametrize("weather", [*(WEATHERS if POINTS == 0 else ()), "storm"])
-def test_a_run_in_bad_weather_ends_as_on_a_calm_day(scenario: Scenario, weather: str) -> None:
-    in_weather: Weather = WEATHERS.get(weather, STORM)
-    play(scenario, weather=in_weather)
+@pytest.mark.parametrize("conditions", [*(CONDITIONS if POINTS == 0 else ()), "storm"])
+def test_scenario_survives_lasting_conditions(scenario: Scenario, conditions: str) -> None:
+    chosen: Conditions = CONDITIONS.get(conditions, ALL_CONDITIONS)
+    play(scenario, conditions=chosen)
 
 
 def _all_survived(scenario: Scenario, outcomes: dict[str, Outcome]) -> None:

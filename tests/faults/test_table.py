@@ -1,4 +1,4 @@
-"""A sweep that was stopped goes on with the points that its table lacks."""
+"""The table of the sweep: a stopped sweep continues with the missing points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lists_files(world: World) -> None:
 SMALL = Scenario("small", lists_files)
 
 
-def test_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, played = tmp_path / "faults.jsonl", []
 
     def survives(scenario: Scenario, mode: str, at: int, total: int) -> str:
@@ -43,7 +43,7 @@ def test_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
     assert Table(path).shown(["small"], ["frozen"]).endswith(f"| small | {len(everything)}/{len(everything)} |")
 
 
-def test_point_with_a_fault_is_played_again_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_point_with_a_fault_is_repeated_with_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, faults = tmp_path / "faults.jsonl", {1: "lost"}
     monkeypatch.setattr(command, "_play", lambda scenario, mode, at, total: faults.get(at, ""))
     assert command.sweep_pair(SMALL, "frozen", Table(path)) == 1
@@ -56,7 +56,7 @@ def test_point_with_a_fault_is_played_again_if_asked(tmp_path: Path, monkeypatch
     assert not Table(path).faults()
 
 
-def test_fault_is_found_and_told(tmp_path: Path) -> None:
+def test_fault_is_found_and_stored(tmp_path: Path) -> None:
     def breaks(world: World) -> None:
         project = world.new_project()
         answer = world.try_ask("GET", "/v1/files", key=project.key)
@@ -68,7 +68,7 @@ def test_fault_is_found_and_told(tmp_path: Path) -> None:
     assert all("no answer came" in row.fault for row in table.faults())
 
 
-def test_mode_without_points_is_a_dash_and_an_unfinished_one_says_so(tmp_path: Path) -> None:
+def test_table_marks_modes_without_points_and_unfinished_ones(tmp_path: Path) -> None:
     table = Table(tmp_path / "faults.jsonl")
     command.sweep_pair(SMALL, PARTIAL, table)
     command.sweep_pair(enrolment.SCENARIO, LATE, table)

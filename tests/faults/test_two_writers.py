@@ -1,4 +1,4 @@
-"""Two writers that read the same record and both write: the second one is refused, at every store that counts on it."""
+"""Two writers read the same record and both write: the second one is refused, at every store that relies on it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _running_job(cloud: MotoCloud) -> tuple[Fleet, Job]:
     return fleet, job
 
 
-def test_job_counts_of_two_pollers(cloud: MotoCloud) -> None:
+def test_second_poller_does_not_overwrite_the_counts_of_a_job(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
 
@@ -67,17 +67,17 @@ def test_job_counts_of_two_pollers(cloud: MotoCloud) -> None:
     assert (kept.counts.success, kept.counts.failed) == (1, 0)
 
 
-def test_shard_of_two_pollers(cloud: MotoCloud) -> None:
+def test_second_poller_does_not_overwrite_a_shard(cloud: MotoCloud) -> None:
     fleet, job = _running_job(cloud)
     targets, now = cloud.app.distribution.targets, cloud.clock()
     (shard,) = targets.shards(job, [0])
 
-    assert targets.save(job, [shard.all_failed(TargetReport(0))], now)
-    assert not targets.save(job, [shard.all_failed(TargetReport(7))], now)
+    assert targets.save(job, [shard.after_all(TargetReport(0))], now)
+    assert not targets.save(job, [shard.after_all(TargetReport(7))], now)
     assert fleet.states(job.job_id) == {"a-1": "Success"}
 
 
-def test_transfer_asked_again_by_two(cloud: MotoCloud) -> None:
+def test_refused_transfer_is_asked_again_by_one_dispatcher(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     transfers = cloud.app.distribution.transfers
     (transfer,) = transfers.list(job)
@@ -88,7 +88,7 @@ def test_transfer_asked_again_by_two(cloud: MotoCloud) -> None:
     assert asked == [True, False]
 
 
-def test_recovery_that_read_an_old_generation_sets_nothing_back(cloud: MotoCloud) -> None:
+def test_recovery_with_an_old_generation_does_not_set_it_back(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
     second = jobs.next_generation(jobs.next_generation(job, now), now)
@@ -97,13 +97,13 @@ def test_recovery_that_read_an_old_generation_sets_nothing_back(cloud: MotoCloud
     assert jobs.next_generation(job, now).generation == 2
 
 
-def test_late_target_moved_by_two_collectors(cloud: MotoCloud) -> None:
+def test_late_target_is_moved_by_one_collector(cloud: MotoCloud) -> None:
     fleet, source = _running_job(cloud)
     late = fleet.submit("a-2")
     app, now = cloud.app.distribution, iso(cloud.clock())
     source = replace(source, job_id=late["job_id"])
     arrival = Arrival("a-2", "", late["task_id"].rsplit(":", 1)[-1])
-    homes = [app.opener.enter(fleet.project.id, source.parcel, after=source.bucket + number) for number in (3, 4)]
+    homes = [app.opener.enter(fleet.project.id, source.spec, after=source.bucket + number) for number in (3, 4)]
 
     moved = [
         app.targets.rebind(
@@ -116,13 +116,13 @@ def test_late_target_moved_by_two_collectors(cloud: MotoCloud) -> None:
     assert moved[1].gone == {arrival.uuid}
 
 
-def test_slot_given_back_by_an_attempt_that_is_over(queue: TestQueue) -> None:
+def test_outdated_attempt_does_not_release_the_slot(queue: TestQueue) -> None:
     request = queue.submit()
     queue.admit()
     running, now = queue.now(request), queue.cloud.clock()
     assert running.status == RUNNING
     line = act(request.project_id, request.request_id, now, SYSTEM, "retry")
-    # Its slot belongs to the next attempt already.
+    # The slot already belongs to the next attempt.
     slot = keys.slot(running.channel, running.request_id)
     queue.cloud.app.table.write(update(slot, {"attempt": running.attempt + 1}))
 
@@ -133,19 +133,19 @@ def test_slot_given_back_by_an_attempt_that_is_over(queue: TestQueue) -> None:
     assert SLOT in refused.value.parts
 
 
-def test_heartbeat_of_an_attempt_that_was_replaced(queue: TestQueue) -> None:
+def test_heartbeat_of_an_outdated_attempt_is_refused(queue: TestQueue) -> None:
     request = queue.submit()
     queue.admit()
     running, now = queue.now(request), queue.cloud.clock()
     earlier = replace(running, attempt=running.attempt - 1)
     store = queue.cloud.app.queue.store
-    store.beat(running, now, now.timestamp() + 60, None)
+    store.heartbeat(running, now, now.timestamp() + 60, None)
 
     with pytest.raises(LeaseLost):
-        store.beat(earlier, now, now.timestamp() + 60, None)
+        store.heartbeat(earlier, now, now.timestamp() + 60, None)
 
 
-def test_request_moved_twice_from_one_version(queue: TestQueue) -> None:
+def test_second_move_from_the_same_version_is_refused(queue: TestQueue) -> None:
     request = queue.submit()
     store, now = queue.cloud.app.queue.store, queue.cloud.clock()
     line = act(request.project_id, request.request_id, now, SYSTEM, "test")
@@ -156,7 +156,7 @@ def test_request_moved_twice_from_one_version(queue: TestQueue) -> None:
         store.move(request, replace(first, priority=9), line, now=now)
 
 
-def test_expired_request_that_changed_since_is_kept(queue: TestQueue) -> None:
+def test_retention_keeps_a_request_that_has_changed(queue: TestQueue) -> None:
     request = queue.submit()
     store = RetentionStore(queue.cloud.app.table)
     seen_before = replace(request, version=request.version - 1)
@@ -166,7 +166,7 @@ def test_expired_request_that_changed_since_is_kept(queue: TestQueue) -> None:
     assert queue.now(request).status in ("pending", "queued")
 
 
-def test_project_changed_by_two_operators(cloud: MotoCloud, project: Project) -> None:
+def test_second_change_of_a_project_is_refused(cloud: MotoCloud, project: Project) -> None:
     store = cloud.app.projects.projects._store
     was = store.get(project.id)
     assert was
@@ -177,7 +177,7 @@ def test_project_changed_by_two_operators(cloud: MotoCloud, project: Project) ->
     assert (store.get(project.id) or was).group == "first"
 
 
-def test_last_slot_of_a_channel_taken_by_two_admissions(queue: TestQueue) -> None:
+def test_last_slot_is_taken_by_one_admission(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     first, second = queue.submit(), queue.submit()
     _run(queue, first)
@@ -190,14 +190,14 @@ def test_last_slot_of_a_channel_taken_by_two_admissions(queue: TestQueue) -> Non
 
 
 def _run(queue: TestQueue, request: Request) -> None:
-    """As an admission that read the channel before the other wrote to it."""
+    """Admits the request as a run that read the channel before the other run wrote to it."""
     now = queue.cloud.clock()
     line = act(request.project_id, request.request_id, now, SYSTEM, "admit")
     running = replace(request, status=RUNNING, attempt=1, version=request.version + 1)
     queue.cloud.app.queue.store.move(request, running, line, now=now)
 
 
-def test_slice_saved_by_a_runner_that_was_replaced(cloud: MotoCloud, project: Project) -> None:
+def test_replaced_runner_cannot_save_its_slice(cloud: MotoCloud, project: Project) -> None:
     store, batch = BatchRunStore(cloud.app.table), _batch(cloud, project)
     now = cloud.clock().timestamp()
     first = store.acquire(batch, now, 10)
@@ -217,7 +217,7 @@ def _batch(cloud: MotoCloud, project: Project) -> Batch:
     return Lab(cloud.app.table, "http://127.0.0.1:1/").batch(3, rate=1)
 
 
-def test_callback_settled_by_a_deliverer_whose_lease_passed(cloud: MotoCloud, project: Project) -> None:
+def test_deliverer_that_lost_its_lease_cannot_settle(cloud: MotoCloud, project: Project) -> None:
     store, now = DeliveryStore(cloud.app.table), cloud.clock()
     message = {
         "message_id": "msg-1",
@@ -239,15 +239,15 @@ def test_callback_settled_by_a_deliverer_whose_lease_passed(cloud: MotoCloud, pr
     assert store.settle(delivery, at + 91, at + 48)
 
 
-def test_part_of_a_batch_that_was_not_taken_is_sent_again(cloud: MotoCloud) -> None:
-    from tests.faults.dying import dying
+def test_unprocessed_part_of_a_batch_is_sent_again(cloud: MotoCloud) -> None:
+    from tests.faults.injection import inject_faults
     from tests.faults.modes import PARTIAL
     from tidegate import app as composition
 
     items = [{"pk": "P#partial", "sk": str(number)} for number in range(9)]
-    with dying(cloud, at=1, mode=PARTIAL):
+    with inject_faults(cloud, at=1, mode=PARTIAL):
         composition.app().table.batch_put(items)
-    with dying(cloud, at=1, mode=PARTIAL):
+    with inject_faults(cloud, at=1, mode=PARTIAL):
         found = composition.app().table.batch_get(items)
     composition.install(composition.App(clock=cloud.clock))
 
@@ -255,7 +255,7 @@ def test_part_of_a_batch_that_was_not_taken_is_sent_again(cloud: MotoCloud) -> N
     assert len(list(cloud.app.table.query_all("P#partial", consistent=True))) == 9
 
 
-def test_next_wave_of_two_pollers(cloud: MotoCloud) -> None:
+def test_two_pollers_start_one_wave(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
 
@@ -266,7 +266,7 @@ def test_next_wave_of_two_pollers(cloud: MotoCloud) -> None:
     assert (again.failed_before, again.deadline) == (first.failed_before, first.deadline)
 
 
-def test_next_wave_of_a_job_that_was_cancelled_meanwhile(cloud: MotoCloud) -> None:
+def test_job_cancelled_meanwhile_starts_no_wave(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
     jobs.cancel(job, now, SYSTEM)
@@ -274,7 +274,7 @@ def test_next_wave_of_a_job_that_was_cancelled_meanwhile(cloud: MotoCloud) -> No
     assert jobs.next_wave(job, now, deadline=now.timestamp() + 60).wave == 0
 
 
-def test_target_that_binds_to_a_job_that_was_cancelled_meanwhile(cloud: MotoCloud) -> None:
+def test_target_does_not_bind_to_a_job_cancelled_meanwhile(cloud: MotoCloud) -> None:
     fleet = Fleet(cloud)
     fleet.to_window_start()
     job = cloud.app.distribution.jobs.get(fleet.project.id, job_key(fleet.submit("a-1")["job_id"]))
@@ -285,15 +285,15 @@ def test_target_that_binds_to_a_job_that_was_cancelled_meanwhile(cloud: MotoClou
         cloud.app.table.transact([still_collects(job.project_id, job.key)])
 
 
-def test_two_callers_with_one_dedupe_key(queue: TestQueue, cloud: MotoCloud, project: Project) -> None:
-    """Two callers submit with one key, at first and again after the request's end: one of them must read again."""
+def test_two_callers_with_one_dedupe_key_get_one_request(queue: TestQueue, cloud: MotoCloud, project: Project) -> None:
+    """Two callers submit with one key, first without and then with an ended request: one of them must read again."""
     key = keys.dedupe(project.id, "once")
     for held in (None, "req-1"):
         made: list[str] = []
 
         def make(request_id: str, write: Write, made: list[str] = made) -> Request:
             if not made:
-                # The other caller, which has read what this one did, is faster.
+                # The other caller has read the same, and writes first.
                 cloud.app.table.write(put(key | {"request_id": "req-other"}))
             made.append(request_id)
             cloud.app.table.transact([write])
@@ -303,4 +303,4 @@ def test_two_callers_with_one_dedupe_key(queue: TestQueue, cloud: MotoCloud, pro
             cloud.app.table.write(put(key | {"request_id": held}))
         cloud.app.queue.unique.submit(project.id, "once", make)
 
-        assert len(made) == 2, "the first attempt was refused, the second looked again"
+        assert len(made) == 2, "the first attempt must be refused and repeated after another read"

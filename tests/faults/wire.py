@@ -1,5 +1,7 @@
-"""What happens between botocore and AWS: answers that get lost, S3 that is slow, sockets that died. Below botocore's
-own retries, so that these send again as they do on AWS."""
+"""Faults of the connection between botocore and AWS: lost answers, a slow S3, closed sockets.
+
+They are injected below botocore's retries, so that botocore sends again as it does on AWS.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ Trouble = Callable[[Any, Send], Any]
 class Wire:
     def __init__(self) -> None:
         self._trouble: dict[int, Trouble] = {}
-        # DynamoDB answers a transaction that comes again with its token as it answered the first time.
+        # DynamoDB answers a repeated transaction with the same token as it answered the first one.
         self._transactions: dict[str, tuple[int, Any, bytes]] = {}
-        # The hosts that were spoken to since the sockets died; None if all are alive.
+        # Hosts that were connected again since all sockets were closed; None if they were not closed.
         self._reconnected: set[str] | None = None
 
     @contextmanager
@@ -44,7 +46,7 @@ class Wire:
                 return self._once(request, lambda: send(stub, event_name, request, **more))
 
             host = str(request.url).split("/")[2]
-            # Only Step Functions calls Lambda here, and its connections are not those of a frozen function.
+            # Only Step Functions calls Lambda here, and it does not use the connections of a frozen function.
             is_ours = not host.startswith("lambda.")
             if is_ours and self._reconnected is not None and host not in self._reconnected:
                 self._reconnected.add(host)
@@ -70,7 +72,7 @@ class Wire:
 
     @contextmanager
     def meets(self, trouble: Trouble) -> Iterator[None]:
-        """What this thread sends inside the block."""
+        """Applies the fault to everything that this thread sends inside the block."""
         self._trouble[threading.get_ident()] = trouble
         try:
             yield
@@ -78,7 +80,7 @@ class Wire:
             del self._trouble[threading.get_ident()]
 
     def sockets_die(self) -> None:
-        """The next request to each host finds its connection closed; and so do outgoing calls."""
+        """The next request to each host finds its connection closed, as do outgoing HTTP calls."""
         self._reconnected = set()
         for manager in composition.app().http._pools.values():
             for key in manager.pools.keys():  # noqa: SIM118 - it is no dict
@@ -100,7 +102,7 @@ def _token(request: Any) -> str | None:
 
 
 def answer_lost(attempts: int) -> Trouble:
-    """The first `attempts` take effect, and the connection breaks before their answers come."""
+    """The first `attempts` take effect, but the connection breaks before their answers arrive."""
     seen = 0
 
     def trouble(request: Any, send: Send) -> Any:
@@ -121,7 +123,7 @@ def never_answered() -> Trouble:
 
 
 def silent() -> Trouble:
-    """It takes effect once, after botocore's time-out: each attempt ends without a header."""
+    """Takes effect once, but each attempt times out before a header arrives."""
     seen = 0
 
     def trouble(request: Any, send: Send) -> Any:
@@ -135,7 +137,7 @@ def silent() -> Trouble:
 
 
 def refused(status: int, code: bytes) -> Trouble:
-    """Nothing takes effect; the answer is an error, also where its status is 200."""
+    """Nothing takes effect, and the body is an error even if the status is 200."""
 
     def trouble(request: Any, _: Send) -> Any:
         headers = HTTPHeaders.from_dict({"content-type": "application/xml"})

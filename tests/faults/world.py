@@ -1,4 +1,4 @@
-"""What is around functions that die: callers that retry, queues that redeliver, a poll that repeats."""
+"""The environment of functions that fail: callers that retry, queues that redeliver, the compensation poll."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 from moto.utilities.arns import parse_arn
 
-from tests.faults.dying import Calls, Died
+from tests.faults.injection import Calls, Died
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tests.support.template import queue_functions
 from tidegate.settings import Settings
@@ -26,32 +26,32 @@ class World:
         self.cloud = cloud
         self.calls = calls
         self._busy = False
-        # Queues whose messages are on their way for a while.
+        # Queues whose messages are delayed for a while.
         self.held: set[str] = set()
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self.repeated = 0
-        self._ear = self._listen()
+        self._subscriber_url = self._subscribe()
         cloud.while_waiting.append(self.deliver_all)
 
-    def _listen(self) -> str:
-        """A subscriber of the topic, to see which notifications are sent."""
+    def _subscribe(self) -> str:
+        """Subscribes a queue to the topic, to see which notices are sent. Returns its URL."""
         sqs, sns = self.cloud.client("sqs"), self.cloud.client("sns")
-        url: str = sqs.create_queue(QueueName="ear")["QueueUrl"]
+        url: str = sqs.create_queue(QueueName="subscriber")["QueueUrl"]
         arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         topic = self.cloud.names.refs["NotificationsTopic"]
         sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
         return url
 
-    def told(self) -> set[str]:
-        """The ids of all records whose end was notified so far."""
+    def notified(self) -> set[str]:
+        """The ids of all records about which a notice was sent so far."""
         sqs = self.cloud.client("sqs")
-        while heard := sqs.receive_message(QueueUrl=self._ear, MaxNumberOfMessages=10).get("Messages"):
-            self._told |= {str(json.loads(message["Body"])["record_id"]) for message in heard}
-        return self._told
+        while found := sqs.receive_message(QueueUrl=self._subscriber_url, MaxNumberOfMessages=10).get("Messages"):
+            self._notified |= {str(json.loads(message["Body"])["record_id"]) for message in found}
+        return self._notified
 
     def new_project(self) -> Project:
-        """Made by the test itself, so that its calls are no crash points."""
-        with self.calls.uncounted():
+        """Created by the test itself, so no fault is injected."""
+        with self.calls.without_faults():
             return self.cloud.project()
 
     def put_object(self, key: str, content: bytes) -> None:
@@ -66,29 +66,29 @@ class World:
         return bytes(found["Body"].read())
 
     def uploads(self) -> list[str]:
-        """Multipart uploads that nobody ended."""
+        """Keys of unfinished multipart uploads."""
         found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.names.refs["FilesBucket"])
         return [upload["Key"] for upload in found.get("Uploads", [])]
 
     def idle_channels(self) -> bool:
-        """Nothing runs and no slot is counted."""
-        with self.calls.uncounted():
+        """Whether no channel counts a running request."""
+        with self.calls.without_faults():
             return all(channel.running == 0 for channel in self.cloud.app.queue.channel_store.all())
 
     def next_day(self) -> None:
-        """The nightly sweep, which deletes what killed functions left in the bucket."""
+        """Runs the nightly clean-up, which deletes what killed functions left in the bucket."""
         self.cloud.clock.advance(26 * 3600)
-        with self.calls.uncounted():
+        with self.calls.without_faults():
             self.cloud.invoke("clean_up", {"source": "aws.events"})
 
     def shown(self, path: str, project: Project) -> dict[str, Any]:
-        """A record as its route shows it; looking at it is no crash point."""
-        with self.calls.uncounted():
+        """A record as its route shows it, read without faults."""
+        with self.calls.without_faults():
             found: dict[str, Any] = self.cloud.http("GET", path, key=project.key).json()
         return found
 
     def ask(self, method: str, path: str, *, key: str, json: Any = None, tries: int = 4) -> Answer:
-        """A caller that got no answer, or a 5xx, asks again with the same Idempotency-Key."""
+        """Acts as a caller that retries after a 5xx or no answer, first with an Idempotency-Key."""
         headers = {"idempotency-key": uuid.uuid4().hex} if method == "POST" else {}
         for _ in range(tries):
             answer: Answer | None
@@ -99,7 +99,7 @@ class World:
             if answer and answer.status < 500 and b"idempotency_in_progress" not in answer.body:
                 return answer
             self.repeated += 1
-            # The dead request holds its key until its function would have timed out; this caller does not wait.
+            # The failed request holds the key until its function would have timed out; this caller does not wait.
             self.cloud.clock.advance(1)
             headers = {}
         raise AssertionError(f"{method} {path} was never answered")
@@ -107,14 +107,14 @@ class World:
     def try_ask(
         self, method: str, path: str, *, key: str, json: Any = None, headers: dict[str, str] | None = None
     ) -> Answer | None:
-        """Asks once. For callers that ask again later anyway, such as agents."""
+        """Sends one request, for callers such as agents that send another later anyway."""
         try:
             return self.cloud.http(method, path, key=key, json=json, headers=headers)
         except (Died, ClientError, BotoCoreError):
             return None
 
     def deliver_all(self) -> None:
-        """Every queue once; a message whose function died comes again when its visibility ends."""
+        """Delivers every queue once. The message of a killed function comes again after its visibility time-out."""
         if self._busy:
             return
         self._busy = True
@@ -131,11 +131,11 @@ class World:
         except Died:
             return
         except Exception as error:
-            if self.calls.happened is None:
-                raise AssertionError(f"{queue}'s function failed by itself") from error
+            if self.calls.injected is None:
+                raise AssertionError(f"the function of {queue} failed without a fault") from error
 
     def compensate(self) -> None:
-        """The minute's schedule, then every tick that is due; one that the schedule has replaced may come first."""
+        """Runs the schedule of every minute, then all due ticks: an outdated one may come before the current one."""
         for event in ({"source": "aws.events"}, None):
             try:
                 if event:
@@ -145,12 +145,12 @@ class World:
             except Died:
                 return
             except Exception:
-                if self.calls.happened is None:
+                if self.calls.injected is None:
                     raise
                 return
 
     def wait_for_machines(self, seconds: float = _PATIENCE_SECONDS, *, strict: bool = True) -> None:
-        """Looks into moto's state: a call for each look would cost more than what the machines do meanwhile."""
+        """Waits until no execution runs. Reads moto's state directly, because API calls would take too long."""
         deadline = time.monotonic() + seconds
         for machine in self.cloud.names.machines.values():
             while _runs(machine):
@@ -161,15 +161,15 @@ class World:
                 time.sleep(0.01)
 
     def settle(self, done: Callable[[], bool], rounds: int = 40) -> None:
-        """Delivers, polls and moves the clock until `done` or until nothing is left to happen."""
+        """Delivers messages, polls and moves the clock until `done`. AssertionError after `rounds`."""
         for _ in range(rounds):
             self.deliver_all()
             self.wait_for_machines()
-            if done() and not self.calls.wake():
+            if done() and not self.calls.resume():
                 return
             self.cloud.clock.advance(Settings().compensation_overdue_seconds + 10)
             self.compensate()
-        raise AssertionError(f"not over after {rounds} rounds; {self.calls.happened}; {self._left()}")
+        raise AssertionError(f"not done after {rounds} rounds; {self.calls.injected}; {self._left()}")
 
     def _left(self) -> str:
         table = self.cloud.client("dynamodb").scan(TableName=self.cloud.names.refs["Table"])["Items"]

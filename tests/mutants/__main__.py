@@ -1,12 +1,12 @@
-"""`make mutants`: puts one fault at a time into a copy of this tree, and runs the tests that must notice it.
+"""`make mutants`: puts one deliberate bug (mutant) at a time into a copy of this tree; one of its tests must fail.
 
-    python -m tests.mutants                # all that are not known to be killed; goes on where it was stopped
+    python -m tests.mutants                # all that are not killed yet; continues where it stopped
     python -m tests.mutants lease batch    # those with one of these words in their name
-    python -m tests.mutants --again        # also those that are known to be killed
-    python -m tests.mutants --show         # the table as far as it is known
+    python -m tests.mutants --again        # also those that were killed before
+    python -m tests.mutants --show         # the table so far
 
-The test that killed a mutant the last time is run first. A test counts only if it passes without the fault. A mutant
-whose file or text the product no longer has is an error.
+The test that killed a mutant the last time runs first. A test counts only if it passes without the bug. It is an error
+if the file or text that a mutant changes does not exist any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SURVIVED = "SURVIVED"
 
 
 def try_mutant(mutant: Mutant, tree: Path, killer: str = "") -> tuple[str, str]:
-    """The test that kills it, or an empty string and what happened instead. `killer` did so the last time."""
+    """(the test that kills the mutant, why there is none). `killer` is the test that killed it the last time."""
     if missing := missing_tests(mutant, tree):
         return "", f"{', '.join(missing)} does not exist: correct it in tests/mutants/catalog"
     found = Outcome()
@@ -75,7 +75,7 @@ def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("words", nargs="*", help="only mutants with one of these words in their name")
     parser.add_argument("--table", type=Path, default=Path(".local/mutants.jsonl"))
-    parser.add_argument("--again", action="store_true", help="try also those that are known to be killed")
+    parser.add_argument("--again", action="store_true", help="try also those that were killed before")
     parser.add_argument("--show", action="store_true", help="print the table and try nothing")
     arguments = parser.parse_args(given)
     mutants = [one for one in MUTANTS if not arguments.words or any(word in one.name for word in arguments.words)]

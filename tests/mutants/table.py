@@ -1,4 +1,4 @@
-"""What became of each mutant so far, so that a run can be stopped and goes on where it stopped."""
+"""The result of each mutant so far, so that a run can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.mutants.tree import ROOT
 
 @dataclass(frozen=True)
 class Row:
-    """One trial. `killer` is the test that noticed the fault; without one, `why` says what happened."""
+    """One trial. `killer` is the test that failed; if there is none, `why` has the reason."""
 
     name: str
     of: str
@@ -43,7 +43,7 @@ class Table:
             file.write(json.dumps(asdict(row)) + "\n")
 
     def killed(self, mutant: Mutant) -> bool:
-        """It was killed, and neither the mutant nor its file nor its tests have changed since."""
+        """Whether it was killed, and neither the mutant nor its file nor its tests have changed since."""
         row = self.rows.get(mutant.name)
         return row is not None and bool(row.killer) and row.of == state_of(mutant)
 
@@ -53,7 +53,7 @@ class Table:
 
 
 def state_of(mutant: Mutant) -> str:
-    """A hash of the mutant, the file that it changes and the tests that must notice."""
+    """A hash of the mutant, the file that it changes and the tests that must fail."""
     made = hashlib.sha256(repr(mutant).encode())
     for path in [ROOT / mutant.file, *_test_files(mutant)]:
         made.update(path.read_bytes() if path.is_file() else b"")

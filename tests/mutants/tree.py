@@ -1,4 +1,4 @@
-"""A copy of this tree, into which one fault at a time is put."""
+"""A copy of this tree, in which one bug at a time is put."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def missing_tests(mutant: Mutant, root: Path = ROOT) -> list[str]:
 
 
 def copy_tree(target: Path) -> Path:
-    """What git knows of this tree and what is new in it, with the product compiled."""
+    """Copies the tracked and new files of this tree, and compiles the product."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
     ).stdout.split(b"\0")
@@ -58,7 +58,7 @@ def copy_tree(target: Path) -> Path:
 
 @contextmanager
 def fault(mutant: Mutant | None, tree: Path) -> Iterator[None]:
-    """The tree with the fault in it, afterwards as it was. Without a mutant nothing is changed."""
+    """Puts the bug into the tree and removes it afterwards. Without a mutant nothing is changed."""
     if mutant is None:
         yield
         return
@@ -66,7 +66,7 @@ def fault(mutant: Mutant | None, tree: Path) -> Iterator[None]:
     path = tree / mutant.file
     source, was = path.read_bytes(), path.stat()
     path.write_text(made)
-    # Python tells a changed file by its size and the second of its change, which may both be the same.
+    # Python detects a changed file by its size and the second of its change, which may both be the same.
     os.utime(path, (was.st_atime, was.st_mtime + 60))
     try:
         yield

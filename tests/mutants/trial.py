@@ -1,4 +1,4 @@
-"""Runs the tests of a mutant in a forked process: the libraries are imported once, the product in each fork."""
+"""Runs the tests of a mutant in a forked process, so that libraries are imported once and the product in each fork."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.mutants.catalog import Mutant
 from tests.mutants.tree import PACKAGES, ROOT, fault
 
-# A fault may make the product wait for ever. No test that a mutant names takes so long without one.
+# A bug may make the product wait for ever. No test of a mutant takes so long without a bug.
 _TEST_SECONDS = 300
 _LIBRARIES = (
     "aws_lambda_powertools.event_handler.openapi.models",
@@ -37,14 +37,14 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """`failed` is the first test that failed; `trouble` says what kept the tests from running at all."""
+    """`failed` is the first test that failed; `trouble` is the reason why the tests could not run."""
 
     failed: str = ""
     trouble: str = ""
 
 
 class _First:
-    """A pytest plugin that remembers the first failure."""
+    """A pytest plugin that records the first failure."""
 
     def __init__(self) -> None:
         self.failed = ""
@@ -65,7 +65,7 @@ def import_libraries() -> None:
 
 
 def run_tests(tests: Sequence[str], tree: Path, mutant: Mutant | None = None) -> Outcome:
-    """The outcome of these tests in that tree, with the mutant's fault in it. Raises DoesNotApply."""
+    """The outcome of these tests in that tree with the mutant's bug. Raises DoesNotApply."""
     with fault(mutant, tree):
         read, write = os.pipe()
         child = os.fork()
@@ -73,10 +73,10 @@ def run_tests(tests: Sequence[str], tree: Path, mutant: Mutant | None = None) ->
             os.close(read)
             _run_and_exit(tests, tree, write)
         os.close(write)
-        with os.fdopen(read) as told:
-            text = told.read()
+        with os.fdopen(read) as result:
+            text = result.read()
         os.waitpid(child, 0)
-    return Outcome(**json.loads(text)) if text else Outcome(trouble="the process of the tests was killed")
+    return Outcome(**json.loads(text)) if text else Outcome(trouble="the test process was killed")
 
 
 def _run_and_exit(tests: Sequence[str], tree: Path, write: int) -> None:
@@ -92,14 +92,14 @@ def _run_and_exit(tests: Sequence[str], tree: Path, write: int) -> None:
     except BaseException:
         outcome = Outcome(trouble=traceback.format_exc()[-300:])
     finally:
-        with os.fdopen(write, "w") as told:
-            told.write(json.dumps(asdict(outcome)))
-        # Without the clean-up of the process that this is a copy of.
+        with os.fdopen(write, "w") as result:
+            result.write(json.dumps(asdict(outcome)))
+        # Skips the exit handlers of the parent process.
         os._exit(0)
 
 
 def _move_to(tree: Path) -> None:
-    """From here on this process, and those that it starts, import the product and the tests from that tree."""
+    """This process, and those that it starts, import the product and the tests from that tree from now on."""
     os.chdir(tree)
     here = {str((ROOT / name).resolve()) for name in PACKAGES}
     sys.path[:] = [entry for entry in sys.path if entry and str(Path(entry).resolve()) not in here]
@@ -108,7 +108,7 @@ def _move_to(tree: Path) -> None:
         del sys.modules[name]
     importlib.invalidate_caches()
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[: len(PACKAGES)])
-    # What is compiled with a fault in it must not be found when the fault is gone.
+    # Bytecode that was compiled with the bug must not be used after it is removed.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     with Path(os.devnull).open("w") as nowhere:

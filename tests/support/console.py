@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.support.deployed import Deployed, DeployedProject
 from tidegate_client.agent.daemon import Agent, AgentOptions
@@ -77,14 +78,33 @@ class Console:
 
 @contextmanager
 def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language: str = "en-GB") -> Iterator[Console]:
+    """One tab in a browser context of its own."""
+    context = new_context(browser, width=width, language=language)
+    try:
+        with tab(context, deployed) as opened:
+            yield opened
+    finally:
+        context.close()
+
+
+def new_context(browser: Browser, *, width: int = 1440, language: str = "en-GB") -> BrowserContext:
     size = {"width": width, "height": 900 if width > 500 else 844}
-    context = browser.new_context(viewport=size, locale=language, accept_downloads=True)  # type: ignore[arg-type]
-    opened = Console(context.new_page(), deployed)
+    return browser.new_context(viewport=size, locale=language, accept_downloads=True)  # type: ignore[arg-type]
+
+
+@contextmanager
+def tab(context: BrowserContext, deployed: Deployed) -> Iterator[Console]:
+    """A new tab that finds no stored choices of an earlier one. Closes every tab of the context at the end."""
+    page = context.new_page()
+    stored = {"origin": "/".join(deployed.api_url.split("/")[:3]), "storageTypes": "local_storage"}
+    context.new_cdp_session(page).send("Storage.clearDataForOrigin", stored)
+    opened = Console(page, deployed)
     try:
         yield opened
         assert opened.complaints == []
     finally:
-        context.close()
+        for each in context.pages:
+            each.close()
 
 
 def first_paint(opened: Console, key: str) -> float:
@@ -110,9 +130,19 @@ def fits(opened: Console, areas: list[str], width: int) -> None:
             # Colours on their way from one theme to the other have the contrast of neither.
             opened.page.wait_for_function(STILL)
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
-            found = Axe().run(opened.page).response["violations"]
-            serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
+            serious = [fault for fault in violations(opened.page) if fault["impact"] in ("serious", "critical")]
             assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
+
+
+def violations(page: Page) -> list[dict[str, Any]]:
+    """Runs axe on the page as it is now."""
+    # Half a megabyte of script: loaded once for each document, not for each run.
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(Axe().axe_script)
+    found: list[dict[str, Any]] = page.evaluate(
+        "options => axe.run(options).then((results) => results.violations)", {"resultTypes": ["violations"]}
+    )
+    return found
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tidegate.web.api import build_api
 from tidegate.web.console.bundle import ROOT
@@ -90,6 +91,23 @@ def called(operation: str) -> list[str]:
         if matches(operation, method, path) and (not chosen or f'"{last}"' in scripts()[name]):
             found.append(name)
     return found
+
+
+def operation_of(method: str, path: str) -> str | None:
+    """The operation that a call was of; a route without parameters comes before one with."""
+    parts = path.strip("/").split("/")
+    for name in sorted(operations(), key=lambda name: name.count("{")):
+        wanted, _, route = name.partition(" ")
+        theirs = route.strip("/").split("/")
+        alike = all(one == unquote(other) or one.startswith("{") for one, other in zip(theirs, parts, strict=False))
+        if wanted == method and len(theirs) == len(parts) and alike:
+            return name
+    return None
+
+
+def never_called(asked: Iterable[tuple[str, str]]) -> list[str]:
+    """The operations that the console calls but that are not among these calls (method and path)."""
+    return sorted(set(table()["does"]) - {operation_of(method, path) for method, path in asked})
 
 
 def related(operation: str) -> str:

@@ -66,15 +66,15 @@ def _jobs(project_id: str, count: int, now: datetime, chance: random.Random) -> 
     for number in range(count):
         created = now - timedelta(seconds=chance.uniform(90, 3600))
         name = chance.choice(_NAMES)
-        parcel = TransferSpec(1, 1, f"/releases/{number}/{name}", name, f"{number:064x}", "deploy", "/srv/app")
+        spec = TransferSpec(1, 1, f"/releases/{number}/{name}", name, f"{number:064x}", "deploy", "/srv/app")
         total = chance.randint(4, 400)
         failed = chance.randint(1, 3) if chance.random() < 0.05 else 0
-        (job_id, *_) = parcel.job_ids(number)
+        (job_id, *_) = spec.job_ids(number)
         job = Job(
             project_id=project_id,
             job_id=job_id,
             key=job_key(job_id),
-            parcel=parcel,
+            spec=spec,
             bucket=number,
             closes_at=iso(created + timedelta(seconds=15)),
             create_time=iso(created),
@@ -84,10 +84,10 @@ def _jobs(project_id: str, count: int, now: datetime, chance: random.Random) -> 
             shard_count=1,
             counts=Counts(total=total, success=total - failed, failed=failed),
         )
-        plain = {name: value for name, value in asdict(job).items() if name not in ("parcel", "closed", "portions")}
+        plain = {name: value for name, value in asdict(job).items() if name not in ("spec", "closed", "portions")}
         order = f"{job.create_time}#{job.key}"
         index = {"gsi1pk": keys.jobs_list(project_id), "gsi1sk": order}
-        yield keys.job(project_id, job.key) | plain | asdict(parcel) | index
+        yield keys.job(project_id, job.key) | plain | asdict(spec) | index
 
 
 def _files(project_id: str, count: int, now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A fleet to distribute to: stores a file, submits, delivers what is queued, and plays the agents."""
+"""A fleet for tests of distribution: stores a file, submits, delivers messages and acts as the agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTENT = b"tide " * 2000
 
 
 class Fleet:
-    """One project with one stored file. A Job's steps are called by hand, in any order and as often as a test likes."""
+    """One project with one stored file. Tests call the steps of a Job themselves, in any order and repeatedly."""
 
     def __init__(self, cloud: MotoCloud, project: Project | None = None) -> None:
         self.cloud = cloud
@@ -28,7 +28,7 @@ class Fleet:
         self._keys: dict[str, str] = {}
 
     def store(self, content: bytes) -> str:
-        """Content as `complete` or an ingest leaves it."""
+        """Stores content as `complete` or an ingest does."""
         signature = hashlib.sha256(content).hexdigest()
         app = self.cloud.app
         self.cloud.client("s3").put_object(
@@ -109,7 +109,7 @@ class Fleet:
         self.cloud.deliver("TargetsQueue")
 
     def to_window_start(self) -> None:
-        """So that what a test does next falls into one window."""
+        """Moves the clock to the start of a window, so that the next calls fall into one window."""
         seconds = self.cloud.app.distribution.windows.seconds
         now = self.cloud.clock()
         self.cloud.clock.move_to(window_end(bucket_of(now, seconds), seconds) + timedelta(milliseconds=1))
@@ -143,7 +143,7 @@ class Fleet:
         return list(answer.json()["items"])
 
     def report(self, agent_id: str, code: int, *, items: list[dict[str, Any]] | None = None, **more: Any) -> Answer:
-        """Of everything in the agent's inbox, or of given items."""
+        """Reports this code for all entries of the agent's inbox, or for the given items."""
         results = [
             {"transfer_id": item["transfer_id"], "container_id": item["container_id"], "error_code": code, **more}
             for item in (self.inbox(agent_id) if items is None else items)
@@ -153,7 +153,7 @@ class Fleet:
         return self.cloud.http("POST", path, json={"items": results}, key=self.key_of(agent_id))
 
     def deliver_all(self, job_id: str, code: int = 0) -> list[str]:
-        """For large fleets: every agent has reported, written as `report` would write it. Returns their ids."""
+        """Writes the reports of all agents directly, for large fleets. Returns their ids."""
         table, job = self.cloud.app.table, self.cloud.app.distribution.jobs.get(self.project.id, job_key(job_id))
         assert job is not None
         reported = [
@@ -166,10 +166,10 @@ class Fleet:
 
 
 def messages(fleet: Fleet) -> list[Any]:
-    """Takes all targets off their queue, as records of the mapping's event; other tests' are left out."""
-    taken = fleet.cloud._receive("TargetsQueue", 10_000)
-    fleet.cloud._settle("TargetsQueue", taken, failed=set())
-    records = [_sqs_record(message) for message in taken]
+    """Receives all messages of this project from the targets queue, as records of a Lambda event."""
+    received = fleet.cloud._receive("TargetsQueue", 10_000)
+    fleet.cloud._settle("TargetsQueue", received, failed=set())
+    records = [_sqs_record(message) for message in received]
     return [record for record in records if json.loads(record["body"])["project_id"] == fleet.project.id]
 
 
@@ -178,7 +178,7 @@ def collect(fleet: Fleet, records: list[Any]) -> None:
 
 
 def due(fleet: Fleet) -> list[dict[str, Any]]:
-    """The Jobs that are in the index of due work."""
+    """The project's Jobs in the due index."""
     table = fleet.cloud.app.table
     found = (
         item for shard in range(keys.DUE_SHARDS) for item in table.query_all(keys.due_partition(shard), index="due")

@@ -1,4 +1,4 @@
-"""A GSE of the tests' own, over real HTTP: starts transfers, reports their results, and fails on request."""
+"""A fake GSE over real HTTP: creates transfers, reports their results, and fails on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Agent = tuple[str, str]
 
 
 class GseServer:
-    """`trouble` is met by the calls of that name: a status to answer, or "hang", "lose" (does it, then hangs up)."""
+    """`trouble` makes calls fail, by name: with a status, "hang" (never answers) or "lose" (acts, then hangs up)."""
 
     def __init__(self) -> None:
         self.base_url = ""
@@ -26,21 +26,38 @@ class GseServer:
         self.terminated: list[tuple[str, list[Agent]]] = []
         self.trouble: dict[str, int | str] = {}
         self.code = 0
-        # Refuses transfers to these.
+        # If set, calls with other credentials are answered with 401.
+        self.credentials: dict[str, str] | None = None
+        # Transfers to these agents are refused.
         self.refused: set[str] = set()
-        self.hangs = 1.0
+        # Put in front of the rows of every result.
+        self.extra_rows: list[dict[str, Any]] = []
+        self.stopped = threading.Event()
         self._lock = threading.Lock()
 
     def made(self, name: str) -> int:
         return sum(call == name for call, _, _ in self.calls)
 
+    @contextmanager
+    def in_trouble(self, name: str, trouble: int | str) -> Iterator[None]:
+        """Calls of this name meet the trouble. Waits at the end until the last call has arrived.
+
+        Without that, a call whose client gave up early could be handled after the trouble is over."""
+        before = self.made(name)
+        self.trouble[name] = trouble
+        yield
+        until = time.monotonic() + 60
+        while self.made(name) == before and time.monotonic() < until:
+            time.sleep(0.01)
+        del self.trouble[name]
+
     def set(self, code: int, *agents: str, message: str = "", progress: int = 0, **figures: Any) -> None:
-        """What later results say of these agents, or of all. `figures`: size, speed, start_time, end_time."""
+        """Sets the results of these agents, or of all. `figures`: size, speed, start_time, end_time."""
         for transfer in self.transfers.values():
             for agent in transfer:
                 if not agents or agent[0] in agents:
-                    said = {"error_code": code, "error_msg": message, "progress": progress}
-                    transfer[agent] = {**said, "figures": figures}
+                    result = {"error_code": code, "error_msg": message, "progress": progress}
+                    transfer[agent] = {**result, "figures": figures}
 
     def fail_upload(self, code: int, message: str) -> None:
         for task_id in self.transfers:
@@ -54,11 +71,14 @@ class GseServer:
             self.calls.append((name, body, headers))
             trouble = self.trouble.get(name)
         if trouble == "hang":
-            time.sleep(self.hangs)
+            self.stopped.wait(60)
             handler.close_connection = True
             return
         if isinstance(trouble, int):
             handler.answer(trouble, b"trouble")
+            return
+        if self.credentials is not None and json.loads(headers["x-bkapi-authorization"]) != self.credentials:
+            handler.answer(401, b"unknown credentials")
             return
         with self._lock:
             code = self.code or (1010033 if self._refuses(name, body) else 0)
@@ -66,7 +86,7 @@ class GseServer:
         if trouble == "lose":
             handler.close_connection = True
             return
-        handler.answer(200, json.dumps({"code": code, "message": "said", "data": data}).encode())
+        handler.answer(200, json.dumps({"code": code, "message": "refused by GSE", "data": data}).encode())
 
     def _refuses(self, name: str, body: dict[str, Any]) -> bool:
         if name != "async_transfer_file":
@@ -80,14 +100,14 @@ class GseServer:
         return {"result": {"task_id": task_id}}
 
     def _get_transfer_file_result(self, body: dict[str, Any]) -> dict[str, Any]:
-        rows = []
+        rows = [*self.extra_rows]
         task_id = body["task_id"]
         upload = self.uploads.get(task_id, {"error_code": 0, "error_msg": ""})
         rows.append({**upload, "content": {"type": "upload", "source_agent_id": "source", "mode": 1}})
-        for (agent_id, container_id), said in self.transfers[task_id].items():
+        for (agent_id, container_id), result in self.transfers[task_id].items():
             content: dict[str, Any] = {"type": "download", "dest_agent_id": agent_id, "dest_container_id": container_id}
-            content |= {"progress": said["progress"], "status": 0, **said.get("figures", {})}
-            row = {name: value for name, value in said.items() if name != "figures"}
+            content |= {"progress": result["progress"], "status": 0, **result.get("figures", {})}
+            row = {name: value for name, value in result.items() if name != "figures"}
             rows.append({**row, "content": content})
         return {"version": "2.0", "result": rows}
 
@@ -105,4 +125,7 @@ def gse_server() -> Iterator[GseServer]:
     server = GseServer()
     with serve(server.answer) as port:
         server.base_url = f"http://127.0.0.1:{port}"
-        yield server
+        try:
+            yield server
+        finally:
+            server.stopped.set()

@@ -1,4 +1,4 @@
-"""The queue as tests use it: requests that do nothing until the test ends them."""
+"""The queue for tests: its requests do nothing until the test ends them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class TestQueue:
     project: Project
 
     def submit(self, **more: Any) -> Request:
-        """A `check` in `no_cookie`, not admitted before `admit` or a delivery."""
+        """Submits a `check` to `no_cookie`. It is not admitted before `admit` or a delivery."""
         kind = more.pop("type", "check")
-        # Age decides among equals, so no two are of the same millisecond.
+        # Requests of equal priority are admitted by age, so no two have the same millisecond.
         self.cloud.clock.advance(0.002)
         return self.cloud.app.queue.queue.submit(self.project.id, kind, payload=more.pop("payload", {}), **more)
 
@@ -58,7 +58,7 @@ class TestQueue:
         return {entry["name"]: entry["status"] for entry in found}
 
     def compensate(self, seconds: float) -> None:
-        """Moves the clock, then looks at everything that is overdue, as the compensation poll does."""
+        """Moves the clock, then runs the handlers of all overdue records, as the compensation poll does."""
         self.cloud.clock.advance(seconds)
         app = self.cloud.app
         now = self.cloud.clock().timestamp()

@@ -1,7 +1,7 @@
-"""Runs a suite; what failed is run once more, alone, and is named at the end of `make test` if it passed then.
+"""Runs a suite and then its failed tests once more, alone. `make test` ends with a list of the tests that failed once.
 
-A failure that does not repeat is timing on a busy machine, one that repeats is a fault. But a test that needs its
-second try again and again is a fault too, in the product or in the test, so nobody may overlook it.
+A failure that does not repeat is usually timing on a busy machine. A test that often needs its second try is a fault
+of the product or of the test, which is why the list is printed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PLACE = Path(".local/second-tries")
 
 
 def run(suite: str, options: list[str], place: Path = _PLACE) -> int:
-    """pytest's exit code: of the second try, where there was one."""
+    """Returns pytest's exit code, that of the second try if there was one."""
     name = suite.strip("/").replace("/", "-")
-    kept = place / name
-    kept.unlink(missing_ok=True)
+    record = place / name
+    record.unlink(missing_ok=True)
     # A cache of its own: suites that run side by side would write over each other's list of failures.
     cache = place / f"{name}-cache"
     command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}"]
@@ -28,18 +28,18 @@ def run(suite: str, options: list[str], place: Path = _PLACE) -> int:
     if code != _TESTS_FAILED or not failed.exists():
         return code
     place.mkdir(parents=True, exist_ok=True)
-    kept.write_text("\n".join(sorted(json.loads(failed.read_text()))))
+    record.write_text("\n".join(sorted(json.loads(failed.read_text()))))
     return subprocess.run([*command, "--last-failed", "-n", "0", suite], check=False).returncode
 
 
 def forget(place: Path = _PLACE) -> None:
-    for kept in _lists(place):
-        kept.unlink()
+    for record in _lists(place):
+        record.unlink()
 
 
 def say(place: Path = _PLACE) -> str:
-    """The list over all suites; empty if no test needed a second try."""
-    names = [name for kept in _lists(place) for name in kept.read_text().splitlines()]
+    """Returns the list over all suites, empty if no test needed a second try."""
+    names = [name for record in _lists(place) for name in record.read_text().splitlines()]
     return "\n".join([f"{len(names)} needed a second try:", *(f"  {name}" for name in names)]) if names else ""
 
 

@@ -1,4 +1,4 @@
-"""The Job's state machine, run on moto: its waits move the clock, and meanwhile collectors and agents go on."""
+"""The Job's state machine on moto. Its waits advance the clock, and collectors and agents run during them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def execution(fleet: Fleet, job_id: str) -> str:
 
 
 def run(fleet: Fleet, job_id: str) -> list[str]:
-    """Runs it to its end and returns the names of the states that it went through."""
+    """Runs the execution to its end and returns the names of the states it entered."""
     client = fleet.cloud.client("stepfunctions")
     arn = execution(fleet, job_id)
     ended = wait_for(client, arn, 60)
@@ -43,7 +43,7 @@ def run(fleet: Fleet, job_id: str) -> list[str]:
 
 
 def answering(fleet: Fleet, *codes: tuple[str, int]) -> None:
-    """From now on these agents report during every wait, if there is something for them."""
+    """From now on these agents report during every wait, if their inbox has entries."""
 
     def report() -> None:
         for agent_id, code in codes:
@@ -53,7 +53,7 @@ def answering(fleet: Fleet, *codes: tuple[str, int]) -> None:
     fleet.cloud.while_waiting.append(report)
 
 
-def test_a_job_goes_from_its_window_to_its_end_by_itself(fleet: Fleet) -> None:
+def test_job_runs_from_its_window_to_its_end(fleet: Fleet) -> None:
     answering(fleet, ("a-1", 0), ("a-2", 0))
     made = fleet.submit_many(["a-1", "a-2"])
     states = run(fleet, made["job_id"])
@@ -64,7 +64,7 @@ def test_a_job_goes_from_its_window_to_its_end_by_itself(fleet: Fleet) -> None:
     assert job["execute_time"] >= job["window_closes_at"]
 
 
-def test_a_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
+def test_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
     answering(fleet, ("a-1", 0))
     made = fleet.submit_many(["a-1", "a-2"])
     states = run(fleet, made["job_id"])
@@ -73,7 +73,7 @@ def test_a_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
     assert 600 / 15 <= states.count("PollTransfer") <= 600 / 15 + 8
 
 
-def test_a_missing_source_leads_to_the_one_way_out(fleet: Fleet) -> None:
+def test_missing_source_fails_the_job(fleet: Fleet) -> None:
     bucket = fleet.cloud.app.files.bucket.name
     made = fleet.submit("a-1")
     fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
@@ -83,7 +83,7 @@ def test_a_missing_source_leads_to_the_one_way_out(fleet: Fleet) -> None:
     assert fleet.task(made["task_id"])["status"] == "Failed"
 
 
-def test_a_file_on_its_way_is_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_waits_for_a_file_that_is_coming(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"on its way"
     signature = hashlib.sha256(content).hexdigest()
     fleet.content(signature, "coming")
@@ -103,7 +103,7 @@ def test_a_file_on_its_way_is_waited_for(fleet: Fleet, monkeypatch: pytest.Monke
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 
-def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_is_retried(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     poll = fleet.cloud.app.distribution.poll_transfer
     real, failures = poll.poll, [1, 2, 3]
 
@@ -119,9 +119,7 @@ def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch:
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 
-def test_failing_step_is_restarted_and_fails_nobody_before_the_deadline(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_step_fails_no_target_before_the_deadline(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatch = fleet.cloud.app.distribution.dispatch
     real, failures = dispatch.dispatch, list(range(7))
 
@@ -137,7 +135,7 @@ def test_failing_step_is_restarted_and_fails_nobody_before_the_deadline(
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 
-def test_a_second_execution_for_the_job_dispatches_nothing_more(fleet: Fleet) -> None:
+def test_second_execution_dispatches_nothing(fleet: Fleet) -> None:
     answering(fleet, ("a-1", 0))
     made = fleet.submit("a-1")
     store = fleet.cloud.app.distribution.jobs
@@ -152,7 +150,7 @@ def test_a_second_execution_for_the_job_dispatches_nothing_more(fleet: Fleet) ->
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 
-def test_every_retry_has_jitter_and_every_failure_one_way_out() -> None:
+def test_every_retry_has_jitter_and_every_failure_ends_in_fail_job() -> None:
     machine = json.loads((ROOT / "statemachines/download_job.asl.json").read_text())
     tasks = {name: state for name, state in machine["States"].items() if state["Type"] == "Task"}
     assert all(state["Retry"][-1]["JitterStrategy"] == "FULL" for state in tasks.values())

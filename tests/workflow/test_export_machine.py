@@ -1,4 +1,4 @@
-"""The export machine itself, run on moto: order, admission, machine, end, notice."""
+"""The export state machine on moto: order, admission, steps, end, notification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def world(running_cloud: MotoCloud, httpserver: HTTPServer) -> ExportWorld:
 
 
 def ended(world: ExportWorld, task_id: str, attempts: int = 1) -> dict[str, Any]:
-    """Lets back-offs pass and admits, until the export is over."""
+    """Passes back-offs and admits the export until it ends."""
     until = time.monotonic() + 40
     while time.monotonic() < until:
         world.cloud.clock.advance(31)
@@ -45,15 +45,13 @@ def test_from_order_to_file_and_notice(world: ExportWorld) -> None:
     assert kinds == ["task.completed"]
 
 
-def test_a_failing_source_is_tried_three_times_by_the_machine(world: ExportWorld) -> None:
+def test_machine_tries_a_failing_source_three_times(world: ExportWorld) -> None:
     world.source.failures = {0: [500] * 9}
     shown = ended(world, world.submit(), attempts=3)
     assert (shown["status"], world.source.pages) == ("failed", {0: 3})
 
 
-def test_a_function_that_dies_makes_the_machine_give_up_this_attempt_only(
-    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_function_that_dies_ends_only_its_attempt(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.source.rows = numbered(150)
     work = world.cloud.app.exports.steps
     render, died = work.render, list[Any]()
@@ -72,7 +70,7 @@ def test_a_function_that_dies_makes_the_machine_give_up_this_attempt_only(
 
 
 def subscribed(cloud: MotoCloud) -> Any:
-    """The notifications of the topic, received by a queue of the test."""
+    """The notifications of the topic, received by a queue."""
     sqs, sns = cloud.client("sqs"), cloud.client("sns")
     url = sqs.create_queue(QueueName="heard")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

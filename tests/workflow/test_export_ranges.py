@@ -1,4 +1,4 @@
-"""The export machine with several workers, run on moto."""
+"""The export state machine with several workers on moto."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.workflow.test_export_machine import ended, world
 __all__ = ["world"]
 
 
-def test_a_large_export_goes_through_the_map_and_is_joined(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_export_is_rendered_by_the_map_and_joined(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     work, lanes = world.cloud.app.exports.steps, list[Any]()
     render_ranges = work.render_ranges
 
@@ -30,9 +30,7 @@ def test_a_large_export_goes_through_the_map_and_is_joined(world: ExportWorld, m
     assert sorted(lanes) == [0, 1, 2]
 
 
-def test_worker_that_dies_is_started_again_within_the_attempt(
-    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_worker_is_restarted_within_the_attempt(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     work, started = world.cloud.app.exports.steps, list[int]()
     render_ranges = work.render_ranges
 

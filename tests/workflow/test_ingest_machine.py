@@ -1,4 +1,4 @@
-"""The ingest machine itself, run on moto: from a caller's URL to a file, through admission and back-off."""
+"""The ingest state machine on moto: from a URL to a file, with admission and back-off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def library(running_cloud: MotoCloud) -> Library:
 
 
 def ended(library: Library, request_id: str) -> dict[str, Any]:
-    """Delivers what is due until the request is over; time passes as fast as the back-off asks."""
+    """Delivers messages until the request has ended, and moves the clock through its back-offs."""
     until = time.monotonic() + 40
     while time.monotonic() < until:
         library.cloud.deliver("WakeupsQueue")
@@ -53,7 +53,7 @@ def test_busy_source_is_retried_after_60_and_120_s(library: Library, source: Fil
     assert library.file(asked["file_id"])["state"] == "ready"
 
 
-def test_a_step_that_dies_is_given_up_and_tried_again(library: Library, source: FileSource) -> None:
+def test_step_that_dies_is_tried_again(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(b"tide" * 1000)
     fetcher = library.cloud.app.ingest.steps._work["download"]._fetcher  # type: ignore[attr-defined]
     fetch, deaths = fetcher.fetch, list[int]()
@@ -70,7 +70,7 @@ def test_a_step_that_dies_is_given_up_and_tried_again(library: Library, source: 
     assert (done["status"], done["attempts"]) == ("completed", 2)
 
 
-def test_a_subscription_is_scanned_and_its_files_come_one_after_the_other(library: Library, source: FileSource) -> None:
+def test_files_of_a_subscription_are_ingested_one_by_one(library: Library, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b'["/a", "/b", "/c"]', content_type="application/json")
     source.files |= {f"/{name}": Hosted(name.encode()) for name in "abc"}
     body = {"name": "s", "source_url": source.url("/list.json")}

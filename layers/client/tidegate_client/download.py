@@ -195,7 +195,7 @@ def download_to(
 ) -> None:
     """Downloads into a hidden part file beside `destination`, verifies it, then renames it."""
     part = destination.with_name(part_name(destination.name))
-    # Without a digest, a part file cannot be told from one of other content: start from the beginning.
+    # Without a digest, a part file cannot be distinguished from one of other content: start from the beginning.
     with part.open("r+b" if signature and part.exists() else "w+b") as file:
         fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), link, signature)
         os.fsync(file.fileno())

@@ -121,8 +121,8 @@ _REQUEST_IDS = ("x-request-id", "apigw-requestid", "x-amzn-requestid")
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The id by which the server's logs name this call."""
-    told = {name.lower(): value for name, value in headers.items()}
-    return next((told[name] for name in _REQUEST_IDS if told.get(name)), None)
+    lowered = {name.lower(): value for name, value in headers.items()}
+    return next((lowered[name] for name in _REQUEST_IDS if lowered.get(name)), None)
 
 
 def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
@@ -139,9 +139,9 @@ def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = Non
     if code == "already_created":
         kind = AlreadyCreated
     problem = kind(status, code, str(detail), errors if isinstance(errors, list) else None)
-    told = {name.lower(): value for name, value in (headers or {}).items()}
-    problem.request_id = request_id_of(told)
-    wait = told.get("retry-after", "")
+    lowered = {name.lower(): value for name, value in (headers or {}).items()}
+    problem.request_id = request_id_of(lowered)
+    wait = lowered.get("retry-after", "")
     problem.retry_after = float(wait) if wait.isascii() and wait.isdigit() else None
     if isinstance(problem, AlreadyCreated):
         problem.key_id = fields.get("key_id")

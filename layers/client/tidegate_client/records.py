@@ -55,7 +55,7 @@ class Change:
 
 
 def reader_of(record_id: str) -> Reader | None:
-    """The function that reads this record, if the shape of the id tells its kind."""
+    """The function that reads this record, if the shape of the id shows its kind."""
     return next((READERS[kind] for kind in _likely(record_id)), None)
 
 
@@ -64,7 +64,7 @@ def _likely(record_id: str) -> list[str]:
 
 
 def find(client: Client, record_id: str) -> tuple[Reader, Record]:
-    """The record, and the function that reads it again. Tries every kind if the shape of the id tells none."""
+    """The record, and the function that reads it again. Tries every kind if the shape of the id does not show it."""
     likely = _likely(record_id)
     for kind in (*likely, *(other for other in READERS if other not in likely)):
         try:

@@ -78,10 +78,10 @@ class Smoke:
     def _tried(self, name: str, check: Callable[[], str]) -> Finding:
         began = time.monotonic()
         try:
-            told, ok = check(), True
+            detail, ok = check(), True
         except (TidegateError, KeyError, OSError) as error:
-            told, ok = f"{type(error).__name__}: {error}", False
-        return Finding(name, ok, told, round(time.monotonic() - began, 2))
+            detail, ok = f"{type(error).__name__}: {error}", False
+        return Finding(name, ok, detail, round(time.monotonic() - began, 2))
 
     def reach(self) -> str:
         self.admin.operations.health()

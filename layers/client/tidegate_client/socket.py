@@ -48,7 +48,7 @@ class Socket:
         proxy: str | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connects with a fresh ticket. `about`: what an agent tells the API about its host."""
+        """Connects with a fresh ticket. `about`: facts about an agent's host."""
         self._library = _library()
         self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()

@@ -1,6 +1,6 @@
-"""Every error that the product can raise: its code, its HTTP status, and whether a retry may help.
+"""Every error of the product: its code, its HTTP status, and whether a retry may help.
 
-State machines match the class names in Retry and Catch.
+State machines name these classes in Retry and Catch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class DomainError(Exception):
     status = 500
     title = "Internal error"
     retryable = False
-    # Set if the failed attempt got further than the one before: it does not count against the retries.
+    # Set if the failed attempt got further than the previous one: it does not count as a retry.
     progressed = False
-    # Set if the attempt was postponed before it sent anything: it does not count against the retries.
+    # Set if the attempt was postponed before it sent anything: it does not count as a retry.
     put_off = False
 
     def __init__(
@@ -33,15 +33,15 @@ class DomainError(Exception):
         self.retry_after = retry_after
 
 
-# --- what a caller did wrong
+# --- errors of the caller
 
 
 class BrokenJson(DomainError):
-    code, status, title = "broken_json", 400, "The body is not JSON"
+    code, status, title = "broken_json", 400, "The body is not valid JSON"
 
 
 class BadPath(DomainError):
-    code, status, title = "bad_path", 400, "The path cannot be read"
+    code, status, title = "bad_path", 400, "The path is not valid"
 
 
 class Unauthenticated(DomainError):
@@ -49,7 +49,7 @@ class Unauthenticated(DomainError):
 
 
 class ScopeMissing(DomainError):
-    code, status, title = "scope_missing", 403, "The key lacks a scope"
+    code, status, title = "scope_missing", 403, "The key does not have the required scope"
 
 
 class TokenRefused(DomainError):
@@ -57,7 +57,7 @@ class TokenRefused(DomainError):
 
 
 class AgentExists(DomainError):
-    code, status, title = "agent_exists", 409, "An agent with this id exists already"
+    code, status, title = "agent_exists", 409, "An agent with this id already exists"
 
 
 class RecordNotFound(DomainError):
@@ -65,11 +65,11 @@ class RecordNotFound(DomainError):
 
 
 class RouteNotFound(DomainError):
-    code, status, title = "route_not_found", 404, "There is no such route"
+    code, status, title = "route_not_found", 404, "No such route"
 
 
 class MethodNotAllowed(DomainError):
-    code, status, title = "method_not_allowed", 405, "The route does not take this method"
+    code, status, title = "method_not_allowed", 405, "The route does not accept this method"
 
 
 class FileNotFound(DomainError):
@@ -77,7 +77,7 @@ class FileNotFound(DomainError):
 
 
 class WrongState(DomainError):
-    code, status, title = "wrong_state", 409, "Not allowed in the record's present state"
+    code, status, title = "wrong_state", 409, "Not allowed in the current state of the record"
 
 
 class InUse(DomainError):
@@ -85,37 +85,37 @@ class InUse(DomainError):
 
 
 class ProjectExists(DomainError):
-    code, status, title = "project_exists", 409, "A project with this name exists already"
+    code, status, title = "project_exists", 409, "A project with this name already exists"
 
 
 class IdempotencyConflict(DomainError):
-    code, status, title = "idempotency_conflict", 409, "The key was used with another body"
+    code, status, title = "idempotency_conflict", 409, "The Idempotency-Key was used with another request"
 
 
 class AlreadyCreated(DomainError):
-    """The first answer held a secret, which is shown once and not stored. `made` names what was created."""
+    """A repeat of a request whose answer had a secret, which is not stored. The answer includes `created_ids`."""
 
-    code, status, title = "already_created", 409, "This was created before; its secret is not shown again"
+    code, status, title = "already_created", 409, "Created by an earlier request; the secret is not shown again"
 
-    def __init__(self, detail: str = "", *, made: Mapping[str, str]) -> None:
+    def __init__(self, detail: str = "", *, created_ids: Mapping[str, str]) -> None:
         super().__init__(detail)
-        self.made = dict(made)
+        self.created_ids = dict(created_ids)
 
 
 class IdempotencyInProgress(DomainError):
-    code, status, title = "idempotency_in_progress", 409, "The first request with this key is still running"
+    code, status, title = "idempotency_in_progress", 409, "The first request with this Idempotency-Key is still running"
 
 
 class BodyTooLarge(DomainError):
-    code, status, title = "body_too_large", 413, "The body is over 1 MB"
+    code, status, title = "body_too_large", 413, "The body is larger than 1 MiB"
 
 
 class QuotaExceeded(DomainError):
-    code, status, title = "quota_exceeded", 429, "The project's quota is used up"
+    code, status, title = "quota_exceeded", 429, "A quota of the project is used up"
 
     @classmethod
     def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
-        """Retryable for `queued` alone: waiting requests leave the queue by themselves."""
+        """The error for one quota. Only `queued` is retryable: waiting requests leave the queue by themselves."""
         error = cls(
             f"the project's quota {name} is {limit}: try later, or ask an admin to raise it", retry_after=retry_after
         )
@@ -132,15 +132,15 @@ class Invalid(DomainError):
 
 
 class SignatureMismatch(DomainError):
-    code, status, title = "signature_mismatch", 422, "The content is not what was announced"
+    code, status, title = "signature_mismatch", 422, "The content does not match its announced size or SHA-256"
 
 
 class UrlNotAllowed(DomainError):
-    code, status, title = "url_not_allowed", 422, "The URL may not be fetched"
+    code, status, title = "url_not_allowed", 422, "The URL is not allowed"
 
 
 class BadTable(DomainError):
-    code, status, title = "bad_table", 422, "The template and the rows do not make a table"
+    code, status, title = "bad_table", 422, "The template or the rows are not valid"
 
 
 class BadArchive(DomainError):
@@ -148,24 +148,24 @@ class BadArchive(DomainError):
 
 
 class NotReady(DomainError):
-    code, status, title = "not_ready", 409, "The file is not finished"
+    code, status, title = "not_ready", 409, "The file is not ready yet"
 
 
 class Expired(DomainError):
-    code, status, title = "expired", 410, "The file is past its retention"
+    code, status, title = "expired", 410, "The file has expired"
 
 
 class UseAsync(DomainError):
-    code, status, title = "use_async", 413, "Too many rows for a synchronous download"
+    code, status, title = "use_async", 413, "Too large or too slow for a synchronous download"
 
 
-# --- errors of remote servers: told apart by type, never by message
+# --- errors of remote servers: distinguished by class, never by message
 
 
 class FetchError(DomainError):
-    """A remote server refused, failed, or did not answer."""
+    """A remote server refused the request, failed, or did not answer."""
 
-    code, status, title = "fetch_failed", 502, "The remote server refused"
+    code, status, title = "fetch_failed", 502, "The request to the remote server failed"
 
     def __init__(
         self, detail: str = "", *, retry_after: float | None = None, upstream_status: int | None = None
@@ -181,7 +181,7 @@ class FetchTimeout(FetchError):
 class ConnectionFailed(FetchError):
     code, title, retryable = (
         "connection_failed",
-        "The remote server was not reached, or closed the connection",
+        "The remote server could not be reached, or closed the connection",
         True,
     )
 
@@ -223,23 +223,23 @@ class RequestRefused(FetchError):
 
 
 class RedirectRefused(FetchError):
-    code, title = "redirect_refused", "The remote server redirects to where this fetch does not follow"
+    code, title = "redirect_refused", "The remote server's redirect is not followed"
 
 
 class ContentTooLarge(FetchError):
-    code, title = "content_too_large", "The remote server sends more bytes than this fetch accepts"
+    code, title = "content_too_large", "The remote server's answer is too large"
 
 
 class NotSent(FetchError):
-    """Tidegate held the request back. The remote server has not seen it, so it is not the server's failure."""
+    """Tidegate did not send the request, because of a limit of its own. The remote server did not fail."""
 
-    code, status, title, retryable = "not_sent", 503, "Nothing was sent to the remote server yet", True
+    code, status, title, retryable = "not_sent", 503, "The request was not sent to the remote server yet", True
 
 
 class SourceBroken(DomainError):
-    """A source answered, but not in its promised format."""
+    """A source answered, but not in the documented format."""
 
-    code, status, title = "source_broken", 502, "The source's answer cannot be used"
+    code, status, title = "source_broken", 502, "The answer of the source cannot be used"
 
 
 # --- errors of transfer providers
@@ -254,11 +254,11 @@ class NotAccepted(DomainError):
 class WaveFailed(DomainError):
     """Too many targets of a wave failed, so the Job stops."""
 
-    code, status, title = "wave_failed", 502, "A wave failed"
+    code, status, title = "wave_failed", 502, "Too many targets of a wave failed"
 
 
 class TransferRefused(DomainError):
-    code, status, title = "transfer_refused", 502, "The provider refuses the transfer"
+    code, status, title = "transfer_refused", 502, "The provider refused the transfer"
 
 
 class AnswerLost(DomainError):
@@ -271,9 +271,9 @@ class AnswerLost(DomainError):
 
 
 class Conflict(DomainError):
-    """The condition of a write did not hold."""
+    """The condition of a write was not met."""
 
-    code, status, title = "conflict", 409, "The record was changed at the same time"
+    code, status, title = "conflict", 409, "The record was changed by another request"
 
 
 class Busy(DomainError):
@@ -284,7 +284,7 @@ class LeaseLost(DomainError):
     code, status, title = "lease_lost", 409, "Another owner holds the lease"
 
 
-# --- why a queued request failed
+# --- reasons why a queued request failed
 
 
 class RequestTimedOut(DomainError):
@@ -296,7 +296,7 @@ class WorkerLost(DomainError):
 
 
 class NoSpace(DomainError):
-    code, status, title = "no_space", 507, "The content does not fit into the project's quota"
+    code, status, title = "no_space", 507, "The content exceeds the project's storage quota"
 
 
 class CredentialMissing(DomainError):
@@ -304,14 +304,14 @@ class CredentialMissing(DomainError):
 
 
 class CredentialUnbound(DomainError):
-    code, status, title = "credential_without_origins", 422, "The credential names no origins, so it is sent nowhere"
+    code, status, title = "credential_without_origins", 422, "The credential has no origins"
 
 
 class CredentialElsewhere(DomainError):
     code, status, title = "credential_not_for_origin", 422, "The credential is not for this URL's origin"
 
 
-# --- why a batch was refused or stopped
+# --- reasons why a batch was refused or stopped
 
 
 class BusinessRefused(DomainError):
@@ -319,8 +319,8 @@ class BusinessRefused(DomainError):
 
 
 class WrongAuthCode(DomainError):
-    code, status, title = "wrong_auth_code", 403, "The auth_code is not the business's"
+    code, status, title = "wrong_auth_code", 403, "Wrong auth_code"
 
 
 class BatchStopped(DomainError):
-    code, status, title = "batch_stopped", 409, "The batch stopped before its end"
+    code, status, title = "batch_stopped", 409, "The batch stopped before it was finished"

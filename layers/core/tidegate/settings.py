@@ -33,7 +33,7 @@ class Settings:
     api_url: str = ""
     batch_machine_arn: str = ""
     ws_endpoint: str = ""
-    # Where clients connect, if the operator has a domain of their own; empty: at the endpoint itself.
+    # Where clients connect, if the operator has a custom domain; empty: the endpoint itself.
     ws_url: str = ""
     secrets_prefix: str = "tidegate/"
     # The prefix of the stack's alarm names.
@@ -58,7 +58,7 @@ class Settings:
     gse_upload_speed: int = 0
     gse_download_speed: int = 0
     url_allow_list: str = ""
-    # What all functions of all projects together may send to one address; 0: no limit.
+    # Limits for one address, over all functions and projects; 0: no limit.
     host_calls_per_second: int = 2000
     host_connections: int = 2000
     # The bucket, or a pattern of bucket names, into which exports may be copied; -: none.
@@ -66,13 +66,13 @@ class Settings:
     # The sender of e-mails about finished exports, and a pattern of allowed recipients; -: none.
     email_sender: str = "-"
     email_recipients: str = "-"
-    # What exports may read directly, by name or pattern: buckets, tables, an Athena workgroup; -: none.
+    # What exports may read directly, as names or patterns: buckets, tables, an Athena workgroup; -: none.
     source_bucket: str = "-"
     source_table: str = "-"
     source_workgroup: str = "-"
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
-    # JSON with the differences from queue/policies.py, such as {"download": {"retries": 5}}.
+    # JSON that overrides values of queue/policies.py, such as {"download": {"retries": 5}}.
     request_policies: str = ""
     # No parameter of template.yaml sets the following.
     callback_timeout_seconds: int = 10
@@ -80,7 +80,7 @@ class Settings:
     # The most workers that pull and render one export in parallel, each with four pages in flight; 0: stage all pages.
     export_most_workers: int = 8
     gse_source_container_id: str = ""
-    # Step Functions allows 25,000 events in an execution; a round makes about ten.
+    # Step Functions allows 25,000 events in an execution; a round needs about ten.
     batch_rounds: int = 1500
     batch_channels: str = "batch"
     # JSON, such as {"no_cookie": 20}.
@@ -90,13 +90,13 @@ class Settings:
 
     @property
     def socket_url(self) -> str:
-        """Where clients connect to the WebSocket."""
+        """The URL at which clients connect to the WebSocket."""
         return self.ws_url or self.ws_endpoint.replace("http", "ws", 1)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
         source = os.environ if env is None else env
-        given = {field.name: source.get(field.name.upper()) for field in fields(cls)}
+        texts = {field.name: source.get(field.name.upper()) for field in fields(cls)}
         types = {field.name: int if field.type == "int" else str for field in fields(cls)}
-        values: dict[str, Any] = {name: types[name](value) for name, value in given.items() if value}
+        values: dict[str, Any] = {name: types[name](text) for name, text in texts.items() if text}
         return cls(**values)

@@ -1,4 +1,4 @@
-"""What the crash sweep plays."""
+"""The scenarios of the fault sweep."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Items through a business callback. Whatever goes wrong, the outcomes add up to the total, and each item that did not
-simply succeed is in the list of items and in the results file, once, with its last state.
+"""A batch over a business callback: the outcomes add up to the total, and each item that did not succeed at once is in
+the list of items and in the results file, once, with its last state.
 
 One item always fails and is skipped after its retries, one is abandoned, one succeeds at its second attempt.
 """
@@ -24,39 +24,39 @@ OVER = {"finished", "stopped"}
 
 
 def run(world: World, **options: Any) -> None:
-    """`options` are fields of the batch. Two items that do not succeed are tolerated, as many as there are."""
+    """`options` are fields of the batch. Two items do not succeed, and as many are tolerated."""
     project = world.new_project()
     called: Counter[int] = Counter()
     with serve(_business(called)) as port:
         batch = _started(world, project, port, {"max_failed": 2} | options)
         ended = _ended(world, project, batch)
         assert (ended["status"], ended["progress"]["processed"]) == ("finished", TOTAL), ended
-        _adds_up(world, project, batch, EXPECTED)
-        world.settle(lambda: batch in world.told())
+        _check_outcomes(world, project, batch, EXPECTED)
+        world.settle(lambda: batch in world.notified())
         world.settle(world.idle_channels)
-    _called_enough_and_not_too_often(called)
+    _check_number_of_calls(called)
 
 
 def run_over_limit(world: World) -> None:
-    """One item too many does not succeed: the batch stops, is allowed more, goes on and ends."""
+    """More items fail than allowed: the batch stops. Then more are allowed, and it continues to its end."""
     project = world.new_project()
     called: Counter[int] = Counter()
     with serve(_business(called)) as port:
         batch = _started(world, project, port, {"max_failed": 1, "items_per_call": 4})
         stopped = _ended(world, project, batch)
         assert (stopped["status"], stopped["progress"]["errors"]) == ("stopped", 2), stopped
-        kept = _items(world, project, batch)
-        assert kept.items() <= EXPECTED.items(), kept
-        _adds_up(world, project, batch, kept)
+        items = _items(world, project, batch)
+        assert items.items() <= EXPECTED.items(), items
+        _check_outcomes(world, project, batch, items)
         more = world.ask("PATCH", f"/v1/batches/{batch}", key=project.key, json={"max_failed": 2})
         assert more.status == 202, more.body
         _start(world, project, batch)
         ended = _ended(world, project, batch)
         assert (ended["status"], ended["progress"]["processed"]) == ("finished", TOTAL), ended
-        _adds_up(world, project, batch, EXPECTED)
-        world.settle(lambda: batch in world.told())
+        _check_outcomes(world, project, batch, EXPECTED)
+        world.settle(lambda: batch in world.notified())
         world.settle(world.idle_channels)
-    _called_enough_and_not_too_often(called)
+    _check_number_of_calls(called)
 
 
 def _business(called: Counter[int]) -> Any:
@@ -69,9 +69,9 @@ def _business(called: Counter[int]) -> Any:
         return {"index": index, "result": "error" if fails else "ok"}
 
     def process(request: Handler) -> None:
-        said = json.loads(request.body())
-        told = {"results": [answer(item) for item in said["items"]]} if "items" in said else answer(said)
-        request.answer(200, json.dumps(told).encode(), Content_Type="application/json")
+        call = json.loads(request.body())
+        reply = {"results": [answer(item) for item in call["items"]]} if "items" in call else answer(call)
+        request.answer(200, json.dumps(reply).encode(), Content_Type="application/json")
 
     return process
 
@@ -91,7 +91,7 @@ def _started(world: World, project: Project, port: int, options: dict[str, Any])
 
 def _start(world: World, project: Project, batch: str) -> None:
     started = world.ask("POST", f"/v1/batches/{batch}/start", key=project.key, json={})
-    # A start whose answer was lost has started it: the second one finds it running.
+    # If the answer of the first start was lost, the second one finds the batch running.
     assert started.status in (202, 409), started.body
 
 
@@ -107,7 +107,7 @@ def _items(world: World, project: Project, batch: str) -> dict[int, str]:
     return kept
 
 
-def _adds_up(world: World, project: Project, batch: str, expected: dict[int, str]) -> None:
+def _check_outcomes(world: World, project: Project, batch: str, expected: dict[int, str]) -> None:
     progress = world.shown(f"/v1/batches/{batch}", project)["progress"]
     assert progress["succeeded"] + progress["failed"] + progress["abandoned"] == progress["processed"], progress
     assert _items(world, project, batch) == expected
@@ -119,8 +119,8 @@ def _adds_up(world: World, project: Project, batch: str, expected: dict[int, str
     assert [(line["index"], line["state"]) for line in lines] == sorted(expected.items()), lines
 
 
-def _called_enough_and_not_too_often(called: Counter[int]) -> None:
-    """A crash repeats at most what was under way: each attempt may be made twice."""
+def _check_number_of_calls(called: Counter[int]) -> None:
+    """A crash repeats at most the calls that were running, so each attempt may be made twice."""
     assert sorted(called) == list(range(TOTAL)), called
     for index, times in called.items():
         attempts = RETRIES if index in (BROKEN, FLAKY) else 1

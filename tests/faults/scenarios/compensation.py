@@ -1,4 +1,4 @@
-"""Work that is stuck in every way compensation knows, and compensation itself dies."""
+"""Work that is overdue for each reason that compensation handles, while compensation itself fails."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def run(world: World) -> None:
     project = world.new_project()
     with serve(lambda request: request.answer(200, CONTENT)) as port:
         source = f"http://127.0.0.1:{port}/f"
-        with world.calls.uncounted():
+        with world.calls.without_faults():
             stored_file(world, project)
             agents = Agents(world, project, ("a1",))
-            # The function that should have started an execution died before it did.
+            # The function that should have started an execution died before.
             with patch.object(Machines, "start", lambda *_: ""):
                 task = _closed_window(world, project)
                 admitted = _file(world, project, source, path="/admitted")
                 world.deliver_all()
             behind_a_leak = _behind_a_leaked_slot(world, project, source)
-            told = _unsent_notice(world, project)
+            record = _unsent_notice(world, project)
         world.cloud.while_waiting.append(agents.work)
         assert not _executions(world)
 
-        world.settle(lambda: _over(world, project, task, (admitted, behind_a_leak)) and told in world.told())
+        world.settle(lambda: _over(world, project, task, (admitted, behind_a_leak)) and record in world.notified())
 
     job = world.shown(f"/v1/downloads/{task}", project)
     assert job["status"] == "Success", job
@@ -66,7 +66,7 @@ def _file(world: World, project: Project, source: str, path: str, **more: str) -
 
 
 def _behind_a_leaked_slot(world: World, project: Project, source: str) -> str:
-    """Its channel's one slot is held by a request that is gone."""
+    """Submits a request to a channel whose only slot is held by a request that does not exist any more."""
     cloud = world.cloud
     made = cloud.http("POST", "/v1/queue/capacity", json={NARROW: 1}, key=cloud.admin_key)
     assert made.status == 200, made.body
@@ -79,7 +79,7 @@ def _behind_a_leaked_slot(world: World, project: Project, source: str) -> str:
 
 
 def _unsent_notice(world: World, project: Project) -> str:
-    kind, record = "task.completed", "req-told"
+    kind, record = "task.completed", "req-notified"
     notice = Notice(notice_id_for(kind, record), project.id, kind, record, "completed", {}, None, world.cloud.clock())
     world.cloud.app.table.transact([notice_write(notice)])
     return record
@@ -99,14 +99,14 @@ def _executions(world: World) -> list[str]:
 
 
 def _status_is_right(world: World) -> None:
-    """One tick is on its way, however often it was revived, and nothing is counted that was not started."""
-    with world.calls.uncounted():
+    """There is one tick, however often the poll was restarted, and only real starts are counted."""
+    with world.calls.without_faults():
         for _ in range(4):
             world.cloud.clock.advance(400)
             world.compensate()
         shown = world.cloud.http("GET", "/v1/compensation", key=world.cloud.admin_key).json()
     started = len(("the Job", "the admitted", "the notice"))
-    if world.calls.happened is None:
+    if world.calls.injected is None:
         assert shown["compensated_total"] == started, shown
     assert shown["compensated_total"] <= started, shown
     assert shown["next_poll"] > shown["last_poll"], shown

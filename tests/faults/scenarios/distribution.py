@@ -1,4 +1,4 @@
-"""A file goes to three hosts, one of them asked for twice, some too late for the window; agents fetch and report."""
+"""A file goes to three hosts: one is requested twice, some too late for the window. Agents fetch it and report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLY = ("a1", "a2", "a2")
 LATE = ("a3", "a1")
 
 
-# What an agent reports of a transfer; None: nothing yet.
+# Returns what an agent reports about a transfer; None for nothing yet.
 Report = Callable[[str, dict[str, Any]], dict[str, Any] | None]
 
 
@@ -30,20 +30,20 @@ def done(_name: str, _item: dict[str, Any]) -> dict[str, Any]:
 
 
 class Agents:
-    """Every host's agent, as far as the API sees it: takes what is in its inbox, reports it done (or `report`)."""
+    """The agents of all hosts, as the API sees them: they read their inboxes and report success, or `report`."""
 
     def __init__(
         self, world: World, project: Project, names: Iterable[str] = (*EARLY, *LATE), report: Report = done
     ) -> None:
         self._world = world
         self._report = report
-        with world.calls.uncounted():
+        with world.calls.without_faults():
             self._keys = {name: project.agent_key(name) for name in dict.fromkeys(names)}
         self.got: dict[str, set[str]] = defaultdict(set)
         self._turn = 0
 
     def work(self) -> None:
-        """Every other time: reading an empty inbox each time would add only calls."""
+        """Works at every second call, because reading empty inboxes more often would only add calls."""
         self._turn += 1
         if self._turn % 2:
             return
@@ -53,9 +53,9 @@ class Agents:
             items = inbox.json()["items"] if inbox and inbox.status == 200 else []
             self.got[name] |= {item["transfer_id"] for item in items}
             results = [
-                {"transfer_id": item["transfer_id"], "container_id": item["container_id"], **told}
+                {"transfer_id": item["transfer_id"], "container_id": item["container_id"], **result}
                 for item in items
-                if (told := self._report(name, item)) is not None
+                if (result := self._report(name, item)) is not None
             ]
             if results:
                 self._world.try_ask("POST", f"/v1/agents/{name}/results", key=key, json={"items": results})
@@ -63,7 +63,7 @@ class Agents:
 
 def stored_file(world: World, project: Project) -> None:
     cloud = world.cloud
-    with world.calls.uncounted():
+    with world.calls.without_faults():
         file = new_file(project.id, Announcement(1, 1, "/f", None, SHA, len(CONTENT)), READY, cloud.clock())
         world.put_object(content_object(project.id, SHA), CONTENT)
         cloud.app.files.store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
@@ -90,18 +90,18 @@ def run(world: World) -> None:
     listed = world.ask("GET", "/v1/jobs", key=project.key).json()["items"]
     assert jobs <= {job["job_id"] for job in listed}
     targets = {(one["job_id"], one["target_agent_id"]) for one in seen}
-    # A submit whose answer was lost was asked again: its first Task may have a target of its own.
+    # A submit whose answer was lost was repeated: its first Task may have another target.
     unknown = sum(job["counts"]["total"] for job in listed) - len(targets)
     assert 0 <= unknown <= world.repeated, (unknown, targets)
-    # Each agent was given one transfer for each Job that it is a target of: nothing was dispatched twice.
+    # Each agent got one transfer for each of its Jobs: nothing was dispatched twice.
     for agent, transfers in agents.got.items():
         known = len({job for job, target in targets if target == agent})
         assert known <= len(transfers) <= known + world.repeated, agents.got
-    world.settle(lambda: jobs <= world.told())
+    world.settle(lambda: jobs <= world.notified())
 
 
 def submit_all(world: World, project: Project, names: Iterable[str], **more: Any) -> tuple[str, list[str]]:
-    """The Job, and the Tasks that a caller knows of."""
+    """Returns the Job, and the Tasks that the caller was told of."""
     body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
     body |= {"target_user": "root", "target_file_dir": "/data", "targets": [{"agent_id": name} for name in names]}
     made = world.ask("POST", "/v1/downloads/batch", key=project.key, json=body | more)

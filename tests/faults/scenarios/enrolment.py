@@ -1,4 +1,4 @@
-"""A host with an enrolment token gets a key; the token serves no other host after it."""
+"""A host gets a key for its enrolment token, which then works for no other host."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def run(world: World) -> None:
     path = f"/v1/enrolments?project_id={project.id}"
     made = world.ask("POST", path, key=world.cloud.admin_key, json=body)
     assert made.status == 201, made.body
-    told = {"token": made.json()["token"], "agent_id": "h-1"}
+    host = {"token": made.json()["token"], "agent_id": "h-1"}
 
-    enrolled = world.ask("POST", "/v1/agents/enrol", key="", json=told)
+    enrolled = world.ask("POST", "/v1/agents/enrol", key="", json=host)
 
     assert enrolled.status == 201, enrolled.body
     inbox = world.ask("GET", "/v1/agents/h-1/transfers?wait=0", key=enrolled.json()["key"])
     assert inbox.status == 200, inbox.body
     assert world.shown("/v1/agents/h-1", project)["groups"] == ["web"]
-    other = world.ask("POST", "/v1/agents/enrol", key="", json={**told, "agent_id": "h-2"})
+    other = world.ask("POST", "/v1/agents/enrol", key="", json={**host, "agent_id": "h-2"})
     assert other.status == 401, other.body
 
 

@@ -1,4 +1,4 @@
-"""A CSV of three pages, and one of many; their end is told to a callback."""
+"""Exports of a few pages and of many, with a callback at the end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OVER = {"completed", "failed", "cancelled"}
 
 def run(world: World, total: int = TOTAL) -> None:
     project = world.new_project()
-    heard: Counter[str] = Counter()
+    callbacks: Counter[str] = Counter()
 
     def route(request: Handler) -> None:
         if request.command == "POST":
             request.body()
-            heard[request.headers["webhook-id"]] += 1
+            callbacks[request.headers["webhook-id"]] += 1
             request.answer(200)
         else:
             request.answer(200, _page(request.path, total), Content_Type="application/json")
@@ -45,12 +45,12 @@ def run(world: World, total: int = TOTAL) -> None:
         world.settle(lambda: world.shown(f"/v1/task?task_id={task}", project)["status"] in OVER)
         ended = world.shown(f"/v1/task?task_id={task}", project)
         assert ended["status"] == "completed", ended
-        # Once for this task; a caller who asked twice has another one, with an id of its own.
-        world.settle(lambda: task in world.told() and bool(heard))
+        # One id for this task. A caller that sent its request twice has another task with another id.
+        world.settle(lambda: task in world.notified() and bool(callbacks))
         world.settle(world.idle_channels)
-    assert 1 <= len(heard) <= 1 + world.repeated, heard
+    assert 1 <= len(callbacks) <= 1 + world.repeated, callbacks
     world.next_day()
-    # One file a task: what a dead attempt had written is gone, and so are the pages it had staged.
+    # One file per task: the files and staged pages of dead attempts were removed.
     files = world.objects()
     assert len({key.rsplit("/", 1)[0] for key in files}) == len(files) <= 1 + world.repeated, files
     assert any(task in key for key in files), files

@@ -1,4 +1,4 @@
-"""A file is brought in from a source outside: in one piece, and in parts side by side."""
+"""A file is ingested from a source URL: as one stream, and in parallel parts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def run(world: World) -> None:
     assert ended["status"] == "completed", ended
     file = world.shown(f"/v1/files/{made.json()['file_id']}", project)
     assert (file["state"], file["signature"]) == ("ready", SHA), file
-    world.settle(lambda: request in world.told())
+    world.settle(lambda: request in world.notified())
     world.settle(lambda: world.idle_channels())
     world.next_day()
-    # One object, which the content's record names: what a run that died had stored went with the sweep.
-    with world.calls.uncounted():
+    # One object, which the content's record names: the sweep removed what dead attempts had stored.
+    with world.calls.without_faults():
         named = world.cloud.app.files.store.object_of(project.id, SHA)
     assert world.objects() == [named]
     assert world.uploads() == []

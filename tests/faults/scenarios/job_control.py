@@ -1,4 +1,4 @@
-"""Jobs that go in waves, are cancelled and redriven, or are fetched ahead of a named time."""
+"""Jobs in waves, Jobs that are cancelled and redriven, and Jobs whose file is fetched before its activation time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDED = {*OVER, "Cancelled"}
 
 
 def in_waves(world: World) -> None:
-    """Three hosts in two waves: the last one is given the file after the first ones have reported it."""
+    """Three hosts in two waves: the last one gets the file after the first ones have reported success."""
     project, names = world.new_project(), sorted(("w1", "w2", "w3"), key=lambda name: wave_rank(Target(name)))
     stored_file(world, project)
     reported: set[tuple[str, str]] = set()
@@ -37,14 +37,14 @@ def in_waves(world: World) -> None:
 
     seen = [task_of(world, project, task) for task in tasks]
     assert [one["status"] for one in seen] == ["Success"] * len(names), seen
-    # On its way to a window that closed, a target moves to the next Job, which may have fewer hosts in its first wave.
+    # A target that came too late for its window moves to the next Job, whose first wave may have fewer hosts.
     whole = {job["job_id"] for job in _jobs(world, project.key) if job["counts"]["total"] == len(names)}
-    assert not whole & set(early), "a later wave was sent before the one before it had ended"
-    world.settle(lambda: {one["job_id"] for one in seen} <= world.told())
+    assert not whole & set(early), "a wave was sent before the previous one had ended"
+    world.settle(lambda: {one["job_id"] for one in seen} <= world.notified())
 
 
 def cancelled_and_redriven(world: World) -> None:
-    """One host has the file when the Job is cancelled; the other gets it by a redrive."""
+    """One host has the file when the Job is cancelled; the other gets it through a redrive."""
     project = world.new_project()
     stored_file(world, project)
     slow_is_asleep, cancels = True, 0
@@ -65,9 +65,11 @@ def cancelled_and_redriven(world: World) -> None:
 
     world.cloud.while_waiting.append(cancel)
     world.settle(lambda: all(task_of(world, project, task)["status"] in ENDED for task in (quick, slow)))
+    # The function may have died after it had cancelled the Job: a caller without an answer asks again.
+    cancel()
     seen = {task: task_of(world, project, task) for task in (quick, slow)}
     assert seen[quick]["status"] == "Success", seen
-    # Where its window had closed before it came, the target is in a later Job, which nobody cancelled.
+    # If the target came too late for its window, it is in a later Job, which was not cancelled.
     expected = {"Cancelled", "Timeout"} if seen[slow]["job_id"] == job else OVER
     assert seen[slow]["status"] in expected, seen
     assert seen[slow]["job_id"] != job or cancels, "the cancel was never answered"
@@ -76,22 +78,23 @@ def cancelled_and_redriven(world: World) -> None:
     source = f"/v1/jobs/{job_key(seen[slow]['job_id'])}"
     again = world.ask("POST", f"{source}/redrive", key=project.key, json={"statuses": ["Cancelled", "Timeout"]})
     assert again.status == 202, again.body
-    # As above: a target that comes when the window has closed is in a later Job, with the same origin.
+    # As above: a target that came too late is in a later Job, with the same origin.
     origin = job_key(seen[slow]["job_id"])
 
     def redriven() -> list[dict[str, Any]]:
         return [one for one in _jobs(world, project.key) if one["redrive_of"] == origin]
 
-    world.settle(lambda: sum(one["counts"]["success"] for one in redriven()) == 1)
+    world.settle(lambda: sum(one["counts"]["success"] for one in redriven()) >= 1)
     world.settle(lambda: all(one["status"] in ENDED for one in redriven()))
-    assert sum(one["counts"]["total"] for one in redriven()) == 1, redriven()
+    # A caller that asks again without its Idempotency-Key, in a later window, redrives again.
+    assert 1 <= sum(one["counts"]["total"] for one in redriven()) <= 1 + world.repeated, redriven()
     assert {one["status"] for one in redriven()} == {"Success"}, redriven()
-    assert task_of(world, project, slow)["status"] in expected, "what has ended stays as it is"
-    world.settle(lambda: {job, *(one["job_id"] for one in redriven())} <= world.told())
+    assert task_of(world, project, slow)["status"] in expected, "an ended Task has changed"
+    world.settle(lambda: {job, *(one["job_id"] for one in redriven())} <= world.notified())
 
 
 def ahead_of_time(world: World) -> None:
-    """Two hosts fetch the file ahead: both have it staged, and put it in place at its time and not before."""
+    """Two hosts stage the file in advance, and move it into place at the activation time, not before."""
     project = world.new_project()
     stored_file(world, project)
     clock = world.cloud.clock
@@ -114,13 +117,13 @@ def ahead_of_time(world: World) -> None:
     seen = [task_of(world, project, task) for task in tasks]
     assert [one["status"] for one in seen] == ["Success"] * 2, seen
     assert all(one["update_time"] >= iso(at) for one in seen), seen
-    # What went wrong may have taken longer than the file had time.
-    assert world.calls.happened or {"p1", "p2"} <= set(fetched), fetched
-    world.settle(lambda: job in world.told())
+    # A fault may last longer than the time until the activation.
+    assert world.calls.injected or {"p1", "p2"} <= set(fetched), fetched
+    world.settle(lambda: job in world.notified())
 
 
 def _jobs(world: World, key: str) -> list[dict[str, Any]]:
-    with world.calls.uncounted():
+    with world.calls.without_faults():
         found: list[dict[str, Any]] = world.cloud.http("GET", "/v1/jobs", key=key).json()["items"]
     return found
 

@@ -1,4 +1,4 @@
-"""A key with an open WebSocket is revoked: whichever call dies, the key is over and the connection is closed."""
+"""A key with an open WebSocket is revoked: the key stops working and the connection is closed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidegate.notifications.websocket_sender import WebSocketSender
 
 def run(world: World) -> None:
     project, cloud = world.new_project(), world.cloud
-    with world.calls.uncounted():
+    with world.calls.without_faults():
         line = Line(cloud)
         line.joined(project)
-    # A function that died comes back with an App of its own, so the connections are replaced for all of them.
+    # A killed function gets a new App, so the sender is patched for all of them.
     sent, closed = line.outgoing.send, line.outgoing.close
     with (
         patch.object(WebSocketSender, "send", lambda _, messages: sent(messages)),
@@ -25,13 +25,13 @@ def run(world: World) -> None:
 
         assert answer.status == 204, answer.body
         world.settle(lambda: "c1" in line.outgoing.closed and not _due(world))
-        with world.calls.uncounted():
+        with world.calls.without_faults():
             assert cloud.http("GET", "/v1/files", key=project.key).status == 401
             assert line.say("c1", action="ping")[-1]["type"] == "error"
 
 
 def _due(world: World) -> bool:
-    """Whether any key's end still needs looking after."""
+    """Whether the end of any key is still due."""
     items = world.cloud.client("dynamodb").scan(TableName=world.cloud.names.refs["Table"])["Items"]
     return any(item.get("due_kind", {}).get("S") == "key" for item in items)
 

@@ -1,4 +1,4 @@
-"""A schedule of exports and one of batches come due: each moment makes one export and one batch, and both end."""
+"""Schedules of exports and batches: each due time creates one export or batch, which ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.faults.dying import Died
+from tests.faults.injection import Died
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
@@ -17,7 +17,7 @@ from tests.support.moto.cloud import Project
 from tidegate.common.ids import iso
 
 TOTAL = 3
-# Longer than any wait of the scenario, so that no second moment comes.
+# Longer than the scenario takes, so that there is only one due time.
 WEEKLY = "rate(7 days)"
 ROWS = [{"id": number} for number in range(TOTAL)]
 
@@ -34,10 +34,10 @@ def run_export(world: World) -> None:
     world.settle(lambda: [run.get("task", {}).get("status") for run in runs()] == ["completed"])
     (run,) = runs()
     tasks = world.shown("/v1/tasks?limit=100", project)["items"]
-    # A caller who asked twice has two schedules.
+    # A caller that sent its request twice has two schedules.
     assert len(tasks) == len({task["schedule_id"] for task in tasks}) <= 1 + world.repeated, tasks
-    moved_on(world, project, f"/v1/export-schedules/{schedule}", "last_task_id", run["task_id"])
-    world.settle(lambda: run["task_id"] in world.told())
+    check_next_run(world, project, f"/v1/export-schedules/{schedule}", "last_task_id", run["task_id"])
+    world.settle(lambda: run["task_id"] in world.notified())
     world.settle(world.idle_channels)
 
 
@@ -46,9 +46,9 @@ def run_batch(world: World) -> None:
     called: Counter[tuple[str, int]] = Counter()
 
     def business(request: Handler) -> None:
-        said = json.loads(request.body())
-        if "index" in said:
-            called[said["batch_id"], said["index"]] += 1
+        call = json.loads(request.body())
+        if "index" in call:
+            called[call["batch_id"], call["index"]] += 1
         request.answer(200, b'{"result": "ok"}', Content_Type="application/json")
 
     with serve(business) as port:
@@ -71,12 +71,12 @@ def run_batch(world: World) -> None:
         assert len(batches()) <= 1 + world.repeated, batches()
         last = str(world.shown(f"/v1/batch-schedules/{schedule}", project).get("last_batch_id"))
         assert last in [one["batch_id"] for one in batches()], last
-        moved_on(world, project, f"/v1/batch-schedules/{schedule}", "last_batch_id", last)
-        with world.calls.uncounted():
+        check_next_run(world, project, f"/v1/batch-schedules/{schedule}", "last_batch_id", last)
+        with world.calls.without_faults():
             stored = world.cloud.app.batches.store.get(project.id, last)
         assert stored is not None
-        assert stored.run == 1, "started once"
-        world.settle(lambda: last in world.told())
+        assert stored.run == 1, "it was started more than once"
+        world.settle(lambda: last in world.notified())
         world.settle(world.idle_channels)
     assert {index for batch_id, index in called if batch_id == last} == set(range(TOTAL)), called
     assert max(called.values()) <= 2, called
@@ -89,7 +89,7 @@ def made(world: World, project: Project, path: str, body: dict[str, Any]) -> str
 
 
 def come_due(world: World, function: str) -> None:
-    """The moment comes, and the function that looks for it comes every minute."""
+    """Moves the clock to the due time, then runs the function of the schedule every minute."""
     world.cloud.clock.advance(7 * 24 * 3600 + 1)
     for _ in range(4):
         with suppress(Died, ClientError, BotoCoreError):
@@ -97,7 +97,7 @@ def come_due(world: World, function: str) -> None:
         world.cloud.clock.advance(60)
 
 
-def moved_on(world: World, project: Project, path: str, name: str, last: str) -> None:
+def check_next_run(world: World, project: Project, path: str, name: str, last: str) -> None:
     shown = world.shown(path, project)
     assert shown[name] == last, shown
     assert shown["next_run"] > iso(world.cloud.clock()), shown

@@ -1,10 +1,10 @@
-"""A subscription's schedule fires, its files come, and it is deleted."""
+"""A subscription is scanned by its schedule, its files are ingested, and it is deleted."""
 
 from __future__ import annotations
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.faults.dying import Died
+from tests.faults.injection import Died
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.ingest.sources import Hosted, file_source
@@ -29,7 +29,7 @@ def run(world: World) -> None:
             return [file["file_path"] for file in listed if file["state"] == "ready"]
 
         world.settle(lambda: set(ready()) == set(FILES))
-        assert world.repeated or len(ready()) == len(FILES), "nothing is queued twice"
+        assert world.repeated or len(ready()) == len(FILES), "a file was queued twice"
 
         held = world.shown(f"/v1/subscriptions/{made.json()['subscription_id']}/tasks?limit=100", project)["items"]
         gone = world.ask("DELETE", f"/v1/subscriptions/{made.json()['subscription_id']}", key=project.key)
@@ -42,7 +42,7 @@ def run(world: World) -> None:
 
 
 def fire(world: World) -> None:
-    """The schedule comes again every minute."""
+    """Runs the function of the schedule, again after a minute if it fails."""
     for _ in range(3):
         try:
             world.cloud.invoke("scan_subscriptions", {"source": "aws.events"})

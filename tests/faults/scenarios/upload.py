@@ -29,12 +29,12 @@ def run(world: World) -> None:
     done = world.ask("POST", f"/v1/files/{file_id}/complete", key=project.key)
 
     assert (done.status, done.json()["state"]) == (200, "ready"), done.body
-    # The uploaded object is the content: nothing is copied, so nothing is left over.
+    # The uploaded object itself is the content: nothing is copied.
     assert world.objects() == [uploaded]
 
 
 def run_in_parts(world: World) -> None:
-    """Sent in three parts, completed, and read by a queued request that knows the digest afterwards."""
+    """Uploads in parts; after the completion a queued request verifies the file."""
     with (
         patch.object(library, "LARGEST_SINGLE_UPLOAD", 1000),
         patch.object(upload, "LARGEST_SINGLE_UPLOAD", 1000),
@@ -63,7 +63,7 @@ def _send_in_parts(world: World) -> None:
     world.settle(world.idle_channels)
     stored = upload_object(project.id, file_id)
     assert world.read(stored) == CONTENT
-    # An announcement whose answer was lost was made again: what the first began is swept.
+    # If the answer of the first announcement was lost, the sweep removes what it had begun.
     world.next_day()
     assert world.objects() == [stored]
 

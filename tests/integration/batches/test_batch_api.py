@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws.sfn import execution_arn
+from tidegate.batches.model import STOPPED
+from tidegate.batches.run.values import Verdict
+from tidegate.errors import Invalid
 
 
 @pytest.fixture
@@ -17,7 +21,7 @@ def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
         yield made
 
 
-def test_a_business_is_registered_replaced_and_listed_without_its_code(world: BatchWorld) -> None:
+def test_business_is_registered_replaced_and_listed_without_auth_code(world: BatchWorld) -> None:
     biz_id = world.register("before_run", auth_code="open sesame")
     body = {"name": "other", "process_url": world.business.url("/process")}
     replaced = world.http("PUT", f"/v1/biz/{biz_id}", body)
@@ -29,7 +33,7 @@ def test_a_business_is_registered_replaced_and_listed_without_its_code(world: Ba
     assert world.http("PUT", "/v1/biz/biz-none", body).status == 404
 
 
-def test_private_addresses_are_refused_where_the_project_does_not_allow_them(cloud: MotoCloud) -> None:
+def test_private_address_is_refused_unless_project_allows_it(cloud: MotoCloud) -> None:
     closed = cloud.project(allow_private_urls=False)
     body = {"name": "x", "process_url": "https://8.8.8.8/p", "before_run_url": "http://169.254.169.254/"}
     refused = cloud.http("POST", "/v1/biz", json=body, key=closed.key)
@@ -37,7 +41,7 @@ def test_private_addresses_are_refused_where_the_project_does_not_allow_them(clo
     assert refused.json()["errors"][0]["loc"] == ["body", "before_run_url"]
 
 
-def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
+def test_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     biz_id = world.register()
     batch_id = world.create(biz_id, max_errors=3)
     shown = world.shown(batch_id)
@@ -45,9 +49,9 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     figures = ("processed", "errors", "succeeded", "failed", "abandoned", "failed_calls", "retrying", "awaiting")
     progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0, "eta": None} | dict.fromkeys(figures, 0)
     assert shown["progress"] == progress
-    watched = world.cloud.app.notifications.records.find(world.project.id, batch_id)
-    assert watched is not None
-    assert watched["status"] == "created"
+    record = world.cloud.app.notifications.records.find(world.project.id, batch_id)
+    assert record is not None
+    assert record["status"] == "created"
     world.cloud.clock.advance(1)
     other = world.create(biz_id)
     listed = world.http("GET", "/v1/batches").json()["items"]
@@ -69,14 +73,14 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_cannot_run_is_refused_and_named(world: BatchWorld, changes: dict[str, object], field: str) -> None:
+def test_invalid_field_is_refused_and_named(world: BatchWorld, changes: dict[str, object], field: str) -> None:
     body = {"biz_id": world.register(), "name": "n", "total": 5, "rate": 10} | changes
     refused = world.http("POST", "/v1/batches", {name: value for name, value in body.items() if value is not None})
     assert refused.status == 422
     assert any(field in error["loc"] for error in refused.json()["errors"])
 
 
-def test_another_projects_business_and_batch_are_not_there(world: BatchWorld) -> None:
+def test_business_and_batch_of_other_project_are_not_found(world: BatchWorld) -> None:
     biz_id = world.register()
     batch_id = world.create(biz_id)
     stranger = world.cloud.project()
@@ -86,8 +90,8 @@ def test_another_projects_business_and_batch_are_not_there(world: BatchWorld) ->
         assert world.cloud.http(method, f"/v1/batches/{batch_id}{path}", key=stranger.key).status == 404
 
 
-def test_the_business_may_refuse_a_batch_before_it_is_made(world: BatchWorld) -> None:
-    world.business.answers["/before-create"] = lambda said: (200, {"result": "error", "msg": "no such campaign"})
+def test_business_may_refuse_a_new_batch(world: BatchWorld) -> None:
+    world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "no such campaign"})
     body = {"biz_id": world.register("before_create"), "name": "n", "total": 7, "rate": 2, "job_data": {"c": 9}}
     refused = world.http("POST", "/v1/batches", body)
     assert (refused.status, refused.json()["code"], refused.json()["detail"]) == (
@@ -102,7 +106,7 @@ def test_the_business_may_refuse_a_batch_before_it_is_made(world: BatchWorld) ->
     assert world.http("POST", "/v1/batches", body).status == 201
 
 
-def test_wrong_states_are_409(world: BatchWorld) -> None:
+def test_action_in_wrong_state_is_409(world: BatchWorld) -> None:
     batch_id = world.create(world.register())
     for action in ("stop", "biz-start", "biz-stop"):
         world.act(batch_id, action, {} if "biz" in action else None, expect=409)
@@ -116,7 +120,7 @@ def test_wrong_states_are_409(world: BatchWorld) -> None:
     assert world.act(batch_id, "stop")["status"] == "stopping"
 
 
-def test_rate_and_max_errors_may_change_while_it_runs(world: BatchWorld) -> None:
+def test_running_batch_accepts_new_rate_and_max_errors(world: BatchWorld) -> None:
     batch_id = world.create(world.register(), max_errors=3)
     world.act(batch_id, "start")
     changed = world.http("PATCH", f"/v1/batches/{batch_id}", {"rate": 7, "max_errors": None})
@@ -124,7 +128,7 @@ def test_rate_and_max_errors_may_change_while_it_runs(world: BatchWorld) -> None
     assert world.http("PATCH", f"/v1/batches/{batch_id}", {"job_data": {"a": 1}}).status == 409
 
 
-def test_a_start_above_the_cap_is_queued_and_says_so(world: BatchWorld) -> None:
+def test_start_above_capacity_is_shown_as_queued(world: BatchWorld) -> None:
     world.cloud.app.queue.channels.set_capacities({"batch": 1})
     biz_id = world.register()
     first, second = world.create(biz_id), world.create(biz_id)
@@ -144,7 +148,7 @@ def test_a_start_above_the_cap_is_queued_and_says_so(world: BatchWorld) -> None:
     world.act(second, "start")
 
 
-def test_several_runner_channels_share_the_batches_evenly() -> None:
+def test_channels_share_batches_evenly() -> None:
     with MotoCloud(BATCH_CHANNELS="batch,batch_b") as two, batch_world(two) as world:
         two.app.queue.channels.set_capacities({"batch": 5, "batch_b": 5})
         biz_id = world.register()
@@ -152,7 +156,7 @@ def test_several_runner_channels_share_the_batches_evenly() -> None:
     assert sorted(chosen) == ["batch", "batch", "batch_b", "batch_b"]
 
 
-def test_cancelling_the_request_stops_the_batch_in_the_same_write(world: BatchWorld) -> None:
+def test_cancelled_request_stops_its_batch(world: BatchWorld) -> None:
     batch_id = world.create(world.register("process_stop"))
     started = world.act(batch_id, "start")
     world.admit()
@@ -160,6 +164,44 @@ def test_cancelling_the_request_stops_the_batch_in_the_same_write(world: BatchWo
     shown = world.shown(batch_id)
     assert (shown["status"], shown["stop_reason"]) == ("stopped", "its request was cancelled")
     assert world.act(batch_id, "start")["status"] == "running"
+
+
+def test_retried_batch_shows_no_end_of_its_last_run(world: BatchWorld) -> None:
+    world.business.answers["/process"] = lambda _: (200, {"result": "error", "msg": "no stock"})
+    batch_id = world.create(world.register(), rate=0.001, retries=1)
+    started = world.act(batch_id, "start")
+    world.admit()
+    while world.step(started["request_id"])["outcome"] == "continue":
+        pass
+    stopped = world.shown(batch_id)
+    assert (stopped["status"], "no stock" in stopped["stop_reason"]) == ("stopped", True)
+    assert stopped["finish_time"]
+    world.business.answers.clear()
+    assert world.http("POST", f"/v1/requests/{started['request_id']}/retry").status == 200
+    world.admit()
+    while (stepped := world.step(started["request_id"]))["outcome"] == "continue":
+        pass
+    shown = world.shown(batch_id)
+    assert (stepped["outcome"], shown["status"]) == ("sleep", "running")
+    assert (shown.get("stop_reason"), shown.get("finish_time")) == (None, None)
+
+
+def test_retried_batch_is_not_ended_by_a_verdict_of_its_last_run(world: BatchWorld) -> None:
+    batch_id = world.create(world.register(), rate=100, runners=2)
+    started = world.act(batch_id, "start")
+    world.admit()
+    batches, runs = world.cloud.app.batches.batches, world.cloud.app.batches.runs
+    batch = batches.get(world.project.id, batch_id)
+    fence, progress = runs.acquire(batch, 1.0, 0.0, 1) or (0, None)
+    assert progress
+    runs.save(batch, fence, replace(progress, verdict=Verdict(STOPPED, "item 3 failed", failed=True)), 0, 1)
+    queue = world.cloud.app.queue.queue
+    queue.finish(world.project.id, started["request_id"], 1, error=Invalid("its other runner was lost for good"))
+    assert world.shown(batch_id)["status"] == "stopped"
+    assert world.http("POST", f"/v1/requests/{started['request_id']}/retry").status == 200
+    world.admit()
+    assert world.step(started["request_id"])["outcome"] == "split"
+    assert [record.progress.verdict for record in runs.runners(batch)] == [None, None]
 
 
 def test_pause_windows_are_shown_changed_and_checked(world: BatchWorld) -> None:
@@ -173,66 +215,62 @@ def test_pause_windows_are_shown_changed_and_checked(world: BatchWorld) -> None:
     assert refused.status == 422
 
 
-def step(world: BatchWorld, request_id: str) -> dict[str, Any]:
-    """What the machine does once."""
-    event = {"project_id": world.project.id, "request_id": request_id, "attempt": 1}
-    return world.cloud.app.batches.machine.step(event)
-
-
-def test_a_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
-    batch_id = world.create(world.register(), total=5, rate=0.01)
+def test_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
+    # The next call is so far away that a slow machine cannot come near it.
+    batch_id = world.create(world.register(), total=5, rate=0.001)
     started = world.act(batch_id, "start")
     world.admit()
-    told = step(world, started["request_id"])
-    assert (told["outcome"], told["seconds"]) == ("sleep", 60)
+    while (stepped := world.step(started["request_id"]))["outcome"] == "continue":
+        pass
+    assert (stepped["outcome"], stepped["seconds"]) == ("sleep", 60)
     stopped = world.act(batch_id, "stop")
     assert (stopped["status"], stopped["stop_reason"]) == ("stopped", "stopped on request")
     assert stopped["progress"]["processed"] == 1
 
 
-def test_the_progress_webhook_is_sent_once_for_each_milestone_across_slices() -> None:
+def test_progress_webhook_is_sent_once_per_milestone_across_slices() -> None:
     with MotoCloud(BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
-        told = {"progress_url": world.business.url("/progress"), "progress_every_percent": 20}
-        batch_id = world.create(world.register(), total=100, rate=30, **told)
+        webhook = {"progress_url": world.business.url("/progress"), "progress_every_percent": 20}
+        batch_id = world.create(world.register(), total=100, rate=30, **webhook)
         started = world.act(batch_id, "start")
         world.admit()
-        while step(world, started["request_id"])["outcome"] == "continue":
+        while world.step(started["request_id"])["outcome"] == "continue":
             pass
         cloud.deliver("CallbacksQueue")
-        heard = world.business.calls("/progress")
-    assert {said["type"] for said in heard} == {"batch.progress"}
-    done = sorted(said["data"]["progress"]["processed"] for said in heard)
+        notices = world.business.calls("/progress")
+    assert {notice["type"] for notice in notices} == {"batch.progress"}
+    done = sorted(notice["data"]["progress"]["processed"] for notice in notices)
     assert len({count // 20 for count in done}) == len(done) >= 2
     assert max(done) < 100
 
 
-def test_a_progress_url_without_a_step_is_refused(world: BatchWorld) -> None:
+def test_progress_url_without_interval_is_refused(world: BatchWorld) -> None:
     body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1, "progress_url": world.business.url("/p")}
     assert world.http("POST", "/v1/batches", body).status == 422
     assert world.http("POST", "/v1/batches", body | {"progress_every_items": 5}).status == 201
 
 
-def counted(real: Callable[..., Any], name: str, made: list[str]) -> Callable[..., Any]:
-    def call(**said: Any) -> Any:
-        made.append(name)
-        return real(**said)
+def recorded(method: Callable[..., Any], name: str, calls: list[str]) -> Callable[..., Any]:
+    def call(**arguments: Any) -> Any:
+        calls.append(name)
+        return method(**arguments)
 
     return call
 
 
-def test_a_list_of_running_batches_costs_two_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_running_batches_needs_two_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     biz_id = world.register()
     for _ in range(6):
         world.act(world.create(biz_id), "start")
     client, reads = world.cloud.app.dynamodb, list[str]()
     for name in ("get_item", "query", "batch_get_item"):
-        monkeypatch.setattr(client, name, counted(getattr(client, name), name, reads))
+        monkeypatch.setattr(client, name, recorded(getattr(client, name), name, reads))
     page = world.cloud.app.batches.batches.list(world.project.id, None, 20, None)
     assert [item["queue_status"] for item in page.items] == ["queued"] * 6
     assert reads == ["query", "batch_get_item"]
 
 
-def test_a_start_that_the_sdk_repeats_after_a_lost_answer_starts_once(
+def test_start_repeated_by_sdk_after_lost_answer_starts_once(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_id = world.create(world.register())
@@ -252,13 +290,13 @@ def test_a_start_that_the_sdk_repeats_after_a_lost_answer_starts_once(
     assert waiting["status"] == "waiting_biz"
 
 
-def test_a_start_that_its_client_repeats_with_the_same_idempotency_key_is_one_start(world: BatchWorld) -> None:
+def test_start_with_same_idempotency_key_starts_once(world: BatchWorld) -> None:
     batch_id = world.create(world.register())
     path, key = f"/v1/batches/{batch_id}/start", {"Idempotency-Key": "start-1"}
     assert [world.http("POST", path, headers=key).status for _ in range(2)] == [202, 202]
 
 
-def test_a_log_export_keeps_the_newest_lines_and_says_so(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_export_has_newest_lines_and_mentions_others(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     batch_id = world.create(world.register())
     for number in range(4):
         world.act(batch_id, "logs", {"items": [{"message": f"m{number}"}]}, expect=201)
@@ -272,17 +310,17 @@ def test_a_log_export_keeps_the_newest_lines_and_says_so(world: BatchWorld, monk
     )
 
 
-def test_after_continue_as_new_the_successor_is_asked_after_and_stopped() -> None:
+def test_status_and_stop_follow_the_successor_execution() -> None:
     with MotoCloud(BATCH_ROUNDS="1", BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
         started = world.act(world.create(world.register(), total=500, rate=10), "start")
         world.admit()
-        told = step(world, started["request_id"])
-        assert told["outcome"] == "renew"
+        stepped = world.step(started["request_id"])
+        assert stepped["outcome"] == "renew"
         request = cloud.app.queue.queue.get(world.project.id, started["request_id"])
-        machine, following = cloud.app.settings.batch_machine_arn, told["successor"]
+        machine, successor = cloud.app.settings.batch_machine_arn, stepped["successor"]
         first = execution_arn(machine, f"{request.request_id}-1")
-        ended = {"status": "SUCCEEDED", "output": json.dumps(told)}
-        executions = {first: ended, execution_arn(machine, following["name"]): {"status": "RUNNING"}}
+        ended = {"status": "SUCCEEDED", "output": json.dumps(stepped)}
+        executions = {first: ended, execution_arn(machine, successor["name"]): {"status": "RUNNING"}}
         stopped: list[str] = []
         machines = cloud.app.queue.runner._machines
 
@@ -301,4 +339,4 @@ def test_after_continue_as_new_the_successor_is_asked_after_and_stopped() -> Non
         cloud.app.queue.recovery.request(world.project.id, request.request_id)
         assert cloud.app.queue.queue.get(world.project.id, request.request_id).attempt == 1
         cloud.app.queue.runner.stop(request, "cancel")
-    assert stopped == [execution_arn(machine, following["name"])]
+    assert stopped == [execution_arn(machine, successor["name"])]

@@ -1,4 +1,4 @@
-"""The business side: before-run, biz-start, biz-stop, data and logs."""
+"""What a business calls and answers: before-run, biz-start, biz-stop, data and logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
-from tidegate.errors import FetchTimeout
+from tidegate.errors import FetchError, FetchTimeout, NotSent
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def compensate(world: BatchWorld) -> None:
     world.cloud.deliver("CompensationQueue")
 
 
-def test_with_before_run_the_batch_waits_for_biz_start_and_its_code(world: BatchWorld) -> None:
+def test_batch_with_before_run_waits_for_biz_start(world: BatchWorld) -> None:
     batch_id = world.create(world.register("before_run", auth_code="sesame"))
     assert world.act(batch_id, "start")["status"] == "waiting_biz"
     assert world.business.calls("/before-run")[0]["batch_id"] == batch_id
@@ -34,11 +34,11 @@ def test_with_before_run_the_batch_waits_for_biz_start_and_its_code(world: Batch
     assert (started["status"], started["queue_status"]) == ("running", "queued")
 
 
-def test_a_business_may_start_the_batch_before_it_has_answered(world: BatchWorld) -> None:
+def test_business_may_start_batch_before_it_answers(world: BatchWorld) -> None:
     batch_id = world.create(world.register("before_run"))
 
-    def start_at_once(said: dict[str, Any]) -> tuple[int, Any]:
-        world.act(said["batch_id"], "biz-start", {})
+    def start_at_once(body: dict[str, Any]) -> tuple[int, Any]:
+        world.act(body["batch_id"], "biz-start", {})
         return 200, {"result": "ok"}
 
     world.business.answers["/before-run"] = start_at_once
@@ -46,28 +46,29 @@ def test_a_business_may_start_the_batch_before_it_has_answered(world: BatchWorld
 
 
 @pytest.mark.parametrize("answer", [(200, {"result": "error", "msg": "no data"}), (500, {})])
-def test_a_business_that_does_not_take_the_batch_stops_it(world: BatchWorld, answer: tuple[int, Any]) -> None:
-    world.business.answers["/before-run"] = lambda said: answer
+def test_refusal_by_business_stops_the_batch(world: BatchWorld, answer: tuple[int, Any]) -> None:
+    world.business.answers["/before-run"] = lambda _: answer
     batch_id = world.create(world.register("before_run"))
     assert world.http("POST", f"/v1/batches/{batch_id}/start").status in (422, 502)
     shown = world.shown(batch_id)
     assert shown["status"] == "stopped"
-    assert shown["stop_reason"].startswith("the business did not take it")
+    assert shown["stop_reason"].startswith("the business did not accept the batch")
     world.business.answers.clear()
     assert world.act(batch_id, "start")["status"] == "waiting_biz"
 
 
-def test_a_business_that_is_slow_to_answer_before_run_has_not_refused(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [FetchTimeout("No answer within 10 s"), NotSent("its limit", retry_after=1)])
+def test_before_run_without_answer_is_repeated(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, error: FetchError
 ) -> None:
     batch_id = world.create(world.register("before_run"))
     calls = world.cloud.app.batches.control._calls
 
-    def too_slow(*_: object) -> None:
-        raise FetchTimeout("No answer within 10 s")
+    def fail(*_: object) -> None:
+        raise error
 
-    with monkeypatch.context() as slow:
-        slow.setattr(calls, "ask", too_slow)
+    with monkeypatch.context() as failing:
+        failing.setattr(calls, "ask", fail)
         assert world.act(batch_id, "start")["status"] == "waiting_biz"
     world.cloud.clock.advance(100)
     compensate(world)
@@ -75,9 +76,7 @@ def test_a_business_that_is_slow_to_answer_before_run_has_not_refused(
     assert world.act(batch_id, "biz-start", {})["status"] == "running"
 
 
-def test_a_business_that_never_answers_before_run_has_30_minutes_too(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_stops_30_minutes_after_unanswered_before_run(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     batch_id = world.create(world.register("before_run"))
 
     def too_slow(*_: object) -> None:
@@ -91,7 +90,7 @@ def test_a_business_that_never_answers_before_run_has_30_minutes_too(
     assert world.shown(batch_id)["status"] == "stopped"
 
 
-def test_the_business_has_30_minutes(world: BatchWorld) -> None:
+def test_batch_stops_if_not_started_within_30_minutes(world: BatchWorld) -> None:
     batch_id = world.create(world.register("before_run"))
     world.act(batch_id, "start")
     world.cloud.clock.advance(29 * 60)
@@ -104,9 +103,7 @@ def test_the_business_has_30_minutes(world: BatchWorld) -> None:
     world.act(batch_id, "biz-start", {}, expect=409)
 
 
-def test_whoever_dies_before_asking_is_made_good_by_compensation(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compensation_asks_business_after_crash(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     batch_id = world.create(world.register("before_run"))
     calls = world.cloud.app.batches.control._calls
 
@@ -127,14 +124,14 @@ def test_whoever_dies_before_asking_is_made_good_by_compensation(
     assert world.act(batch_id, "biz-start", {})["status"] == "running"
 
 
-def test_biz_stop_gives_its_reason(world: BatchWorld) -> None:
+def test_biz_stop_shows_its_reason(world: BatchWorld) -> None:
     batch_id = world.create(world.register("before_run"))
     world.act(batch_id, "start")
     stopped = world.act(batch_id, "biz-stop", {"reason": "wrong list"})
     assert (stopped["status"], stopped["stop_reason"]) == ("stopped", "the business stopped it: wrong list")
 
 
-def test_data_changes_while_the_batch_waits_for_the_business_or_is_serial(world: BatchWorld) -> None:
+def test_data_may_change_while_waiting_or_serial(world: BatchWorld) -> None:
     biz_id = world.register("before_run", auth_code="sesame")
     batch_id = world.create(biz_id, job_data={"v": 1})
     world.act(batch_id, "start")
@@ -148,7 +145,7 @@ def test_data_changes_while_the_batch_waits_for_the_business_or_is_serial(world:
     world.act(serial, "data", {"job_data": 4})
 
 
-def test_logs_are_kept_by_batch_and_by_item_in_order_of_time_then_id(world: BatchWorld) -> None:
+def test_logs_are_listed_by_batch_and_item_newest_first(world: BatchWorld) -> None:
     batch_id = world.create(world.register())
     for number in range(5):
         lines = [{"message": f"m{number}", "index": number % 2}, {"message": f"n{number}", "level": "warn"}]
@@ -170,7 +167,7 @@ def test_logs_are_kept_by_batch_and_by_item_in_order_of_time_then_id(world: Batc
     world.act(batch_id, "logs", {"items": []}, expect=422)
 
 
-def test_logs_are_exported_as_csv_through_the_export_service(world: BatchWorld) -> None:
+def test_log_export_is_a_csv_export_task(world: BatchWorld) -> None:
     batch_id = world.create(world.register())
     world.act(batch_id, "logs", {"items": [{"message": "first", "index": 3}, {"message": "second"}]}, expect=201)
     task_id = world.act(batch_id, "logs/export")["task_id"]

@@ -1,4 +1,4 @@
-"""Changes of recurring batches, their runs, and how many a project may have."""
+"""Changes of batch schedules, their runs, and the quota for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = EndpointConnectionError(endpoint_url="http://table")
 @pytest.fixture
 def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
     with batch_world(cloud) as made:
-        # Signatures carry the time of the tests' clock, which is moved by hours here.
+        # Signatures would be too old or too new: these tests move their clock by hours.
         made.business.secret = None
         yield made
 
@@ -35,7 +35,7 @@ def runs(world: BatchWorld, made: dict[str, Any], query: str = "") -> dict[str, 
     return dict(answer.json())
 
 
-def test_a_paused_schedule_makes_nothing_and_catches_up_on_nothing(world: BatchWorld) -> None:
+def test_paused_schedule_makes_up_for_no_missed_runs(world: BatchWorld) -> None:
     made = new_schedule(world)
     path = f"/v1/batch-schedules/{made['schedule_id']}"
     assert world.http("PATCH", path, {"paused": True}).json()["next_run"] is None
@@ -50,7 +50,7 @@ def test_a_paused_schedule_makes_nothing_and_catches_up_on_nothing(world: BatchW
     assert len(batches(world)) == 1
 
 
-def test_a_change_that_changes_nothing_keeps_the_next_run(world: BatchWorld) -> None:
+def test_change_without_effect_keeps_next_run(world: BatchWorld) -> None:
     made = new_schedule(world, schedule="rate(1 hour)")
     path = f"/v1/batch-schedules/{made['schedule_id']}"
     to_next_run(world, made)
@@ -60,7 +60,7 @@ def test_a_change_that_changes_nothing_keeps_the_next_run(world: BatchWorld) -> 
     assert len(batches(world)) == 1
 
 
-def test_a_schedule_without_further_moments_can_be_paused(world: BatchWorld) -> None:
+def test_schedule_without_further_runs_can_be_paused(world: BatchWorld) -> None:
     year = world.cloud.clock().year + 1
     made = new_schedule(world, schedule=f"cron(0 2 1 1 ? {year})")
     path = f"/v1/batch-schedules/{made['schedule_id']}"
@@ -72,13 +72,11 @@ def test_a_schedule_without_further_moments_can_be_paused(world: BatchWorld) -> 
     assert world.http("PATCH", path, {"paused": False}).status == 422
 
 
-def test_a_schedule_changed_after_a_crash_knows_the_batch_that_runs(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedule_changed_after_crash_has_its_running_batch(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchScheduleStore, "fired", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        patched.setattr(BatchScheduleStore, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
         fire(world)
     path = f"/v1/batch-schedules/{made['schedule_id']}"
     changed = world.http("PATCH", path, {"schedule": "rate(1 hour)"}).json()
@@ -90,7 +88,7 @@ def test_a_schedule_changed_after_a_crash_knows_the_batch_that_runs(
     assert "still ran" in now(world, made)["last_error"]
 
 
-def test_any_field_of_the_batch_can_be_changed_and_the_others_stay(world: BatchWorld) -> None:
+def test_change_of_batch_keeps_other_fields(world: BatchWorld) -> None:
     made = new_schedule(world, retries=7, pause_windows=[{"start": "22:00", "end": "23:00"}])
     changed = change(world, made, batch={"rate": 20, "name": "hourly", "total": 3}, schedule="rate(1 hour)").json()
     assert (changed["name"], changed["schedule"], changed["revision"]) == ("hourly", "rate(1 hour)", 2)
@@ -104,7 +102,7 @@ def test_any_field_of_the_batch_can_be_changed_and_the_others_stay(world: BatchW
     assert (batch["name"], batch["total"], batch["rate"], batch["retries"]) == ("hourly", 3, 20, 7)
 
 
-def test_null_lifts_what_may_be_absent_and_nothing_else(world: BatchWorld) -> None:
+def test_null_removes_only_optional_fields(world: BatchWorld) -> None:
     made = new_schedule(world, max_errors=3)
     assert "max_errors" not in change(world, made, batch={"max_errors": None}).json()["batch"]
     assert change(world, made, batch={"rate": None}).status == 422
@@ -112,13 +110,13 @@ def test_null_lifts_what_may_be_absent_and_nothing_else(world: BatchWorld) -> No
 
 
 @pytest.mark.parametrize("batch", [{"total": None}, {"biz_id": "biz-none"}, {"item_timeout": 900}])
-def test_a_change_after_which_no_batch_could_be_made_is_refused(world: BatchWorld, batch: dict[str, Any]) -> None:
+def test_change_to_invalid_batch_is_refused(world: BatchWorld, batch: dict[str, Any]) -> None:
     made = new_schedule(world)
     assert change(world, made, batch=batch).status in (404, 422)
     assert now(world, made) == made
 
 
-def test_a_change_of_an_older_revision_is_refused(world: BatchWorld) -> None:
+def test_change_of_older_revision_is_refused(world: BatchWorld) -> None:
     made = new_schedule(world)
     assert change(world, made, batch={"rate": 20}, revision=1).json()["revision"] == 2
     refused = change(world, made, batch={"rate": 30}, revision=1)
@@ -127,14 +125,14 @@ def test_a_change_of_an_older_revision_is_refused(world: BatchWorld) -> None:
     assert now(world, made)["batch"]["rate"] == 20
 
 
-def test_runs_do_not_raise_the_revision(world: BatchWorld) -> None:
+def test_runs_do_not_change_the_revision(world: BatchWorld) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     fire(world)
     assert change(world, made, paused=True, revision=1).json()["revision"] == 2
 
 
-def test_a_change_that_meets_a_run_is_made_after_it(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_during_a_run_is_applied_after_it(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     check = Batches.check
@@ -150,7 +148,7 @@ def test_a_change_that_meets_a_run_is_made_after_it(world: BatchWorld, monkeypat
     assert changed["next_run"] > made["next_run"]
 
 
-def test_a_batch_made_while_its_schedule_changes_is_noted(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_created_during_change_is_recorded(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     create = Batches.create
@@ -168,7 +166,7 @@ def test_a_batch_made_while_its_schedule_changes_is_noted(world: BatchWorld, mon
     assert [run["batch_id"] for run in runs(world, made)["items"]] == [batch["batch_id"]]
     to_next_run(world, made)
     fire(world)
-    assert len(batches(world)) == 1, "the batch before still runs"
+    assert len(batches(world)) == 1, "the previous batch still runs"
 
 
 def test_runs_are_listed_newest_first_with_their_batches(world: BatchWorld) -> None:
@@ -190,7 +188,7 @@ def test_runs_are_listed_newest_first_with_their_batches(world: BatchWorld) -> N
     assert all("still ran" in run["reason"] for run in items[:2])
 
 
-def test_a_batch_that_its_business_did_not_take_is_a_skipped_run(world: BatchWorld) -> None:
+def test_batch_refused_by_business_is_a_skipped_run(world: BatchWorld) -> None:
     world.business.answers["/before-run"] = lambda _: (200, {"result": "error", "msg": "closed today"})
     made = new_schedule(world, "before_run")
     to_next_run(world, made)
@@ -200,14 +198,14 @@ def test_a_batch_that_its_business_did_not_take_is_a_skipped_run(world: BatchWor
     assert "closed today" in run["reason"]
 
 
-def test_runs_of_another_projects_schedule_are_not_found(world: BatchWorld) -> None:
+def test_runs_of_other_project_are_not_found(world: BatchWorld) -> None:
     made = new_schedule(world)
     other = world.cloud.project("other")
     path = f"/v1/batch-schedules/{made['schedule_id']}/runs"
     assert world.cloud.http("GET", path, key=other.key).status == 404
 
 
-def test_a_project_has_no_more_schedules_than_its_quota(world: BatchWorld) -> None:
+def test_quota_limits_number_of_schedules(world: BatchWorld) -> None:
     def usage() -> int:
         path = f"/v1/projects/{world.project.id}"
         return int(world.cloud.http("GET", path, key=world.cloud.admin_key).json()["usage"]["batch_schedules"])

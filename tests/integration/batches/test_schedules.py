@@ -1,4 +1,4 @@
-"""Recurring batches: one batch for each moment of the schedule, whoever dies in between."""
+"""Recurring batches: one batch for each run of the schedule, even if functions die in between."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LOST = EndpointConnectionError(endpoint_url="http://table")
 @pytest.fixture
 def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
     with batch_world(cloud) as made:
-        # Signatures carry the time of the tests' clock, which is moved by hours here.
+        # Signatures would be too old or too new: these tests move their clock by hours.
         made.business.secret = None
         yield made
 
 
-def test_each_moment_makes_and_starts_one_batch(world: BatchWorld) -> None:
+def test_each_run_creates_and_starts_one_batch(world: BatchWorld) -> None:
     made = new_schedule(world, pause_windows=[{"start": "22:00", "end": "23:00"}], job_data={"points": 1})
     assert made["next_run"].endswith("T02:00:00.000Z")
     fire(world)
@@ -52,10 +52,10 @@ def test_each_moment_makes_and_starts_one_batch(world: BatchWorld) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(BatchControl, "start"), (BatchScheduleStore, "fired")],
-    ids=["made and not started", "started and not moved on"],
+    [(BatchControl, "start"), (BatchScheduleStore, "record_run")],
+    ids=["created and not started", "started and not recorded"],
 )
-def test_a_function_that_dies_in_between_leaves_one_batch_that_starts_once(
+def test_crash_during_run_leaves_one_batch_started_once(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
 ) -> None:
     made = new_schedule(world)
@@ -77,13 +77,11 @@ def test_a_function_that_dies_in_between_leaves_one_batch_that_starts_once(
     assert now(world, made)["next_run"] > made["next_run"]
 
 
-def test_a_batch_that_ended_before_the_second_try_is_not_started_again(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_that_ended_before_retry_is_not_restarted(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchScheduleStore, "fired", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        patched.setattr(BatchScheduleStore, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
         fire(world)
     world.act(batches(world)[0]["batch_id"], "stop")
     fire(world)
@@ -92,9 +90,7 @@ def test_a_batch_that_ended_before_the_second_try_is_not_started_again(
     assert now(world, made)["next_run"] > made["next_run"]
 
 
-def test_two_functions_that_read_the_same_moment_make_one_batch(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_functions_with_same_run_create_one_batch(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     schedules = world.cloud.app.batches.schedules
@@ -102,7 +98,7 @@ def test_two_functions_that_read_the_same_moment_make_one_batch(
     start = BatchControl.start
 
     def slow(control: BatchControl, *rest: Any) -> Any:
-        """Another function does all of it while this one is about to start the batch."""
+        """Another function completes the run while this one is about to start the batch."""
         monkeypatch.undo()
         assert schedules._try_fire(seen)
         return start(control, *rest)
@@ -111,13 +107,13 @@ def test_two_functions_that_read_the_same_moment_make_one_batch(
     schedules._try_fire(seen)
     (batch,) = batches(world)
     assert world.cloud.app.batches.batches.get(world.project.id, batch["batch_id"]).run == 1
-    moved_on = now(world, made)["next_run"]
-    assert moved_on > made["next_run"]
+    next_run = now(world, made)["next_run"]
+    assert next_run > made["next_run"]
     assert not schedules._try_fire(seen)
-    assert now(world, made)["next_run"] == moved_on
+    assert now(world, made)["next_run"] == next_run
 
 
-def test_a_schedule_deleted_or_paused_since_the_index_was_read_makes_nothing(world: BatchWorld) -> None:
+def test_stale_index_entry_creates_no_batch(world: BatchWorld) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     schedules = world.cloud.app.batches.schedules
@@ -130,7 +126,7 @@ def test_a_schedule_deleted_or_paused_since_the_index_was_read_makes_nothing(wor
     assert batches(world) == []
 
 
-def test_a_moment_is_left_out_while_the_batch_before_still_runs(world: BatchWorld) -> None:
+def test_run_is_skipped_while_previous_batch_runs(world: BatchWorld) -> None:
     made = new_schedule(world, schedule="rate(1 hour)")
     for _ in range(2):
         to_next_run(world, made)
@@ -141,7 +137,7 @@ def test_a_moment_is_left_out_while_the_batch_before_still_runs(world: BatchWorl
     assert "still ran" in shown["last_error"]
 
 
-def test_moments_that_passed_while_nothing_ran_are_one_batch(world: BatchWorld) -> None:
+def test_several_missed_runs_create_one_batch(world: BatchWorld) -> None:
     made = new_schedule(world, schedule="rate(1 hour)")
     world.cloud.clock.advance(5 * 3600)
     fire(world)
@@ -150,7 +146,7 @@ def test_moments_that_passed_while_nothing_ran_are_one_batch(world: BatchWorld) 
     assert now(world, made)["next_run"] > made["next_run"]
 
 
-def test_a_business_that_refuses_leaves_the_reason_and_the_next_moment_comes(world: BatchWorld) -> None:
+def test_refusal_is_recorded_and_next_run_follows(world: BatchWorld) -> None:
     world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "closed today"})
     made = new_schedule(world, "before_create")
     to_next_run(world, made)
@@ -165,7 +161,7 @@ def test_a_business_that_refuses_leaves_the_reason_and_the_next_moment_comes(wor
     assert now(world, made)["last_error"] is None
 
 
-def test_a_business_that_cannot_be_reached_is_asked_again_in_a_minute(world: BatchWorld) -> None:
+def test_unreachable_business_is_asked_again_in_a_minute(world: BatchWorld) -> None:
     world.business.answers["/before-create"] = lambda _: (503, {})
     made = new_schedule(world, "before_create")
     to_next_run(world, made)
@@ -175,11 +171,11 @@ def test_a_business_that_cannot_be_reached_is_asked_again_in_a_minute(world: Bat
     world.cloud.clock.advance(60)
     fire(world)
     assert len(batches(world)) == 1
-    ids = {world.business.heard[0][1]["batch_id"], world.business.heard[1][1]["batch_id"]}
+    ids = {world.business.received[0][1]["batch_id"], world.business.received[1][1]["batch_id"]}
     assert ids == {batches(world)[0]["batch_id"]}
 
 
-def test_a_deleted_schedule_makes_nothing_and_its_batches_stay(world: BatchWorld) -> None:
+def test_deleted_schedule_keeps_its_batches(world: BatchWorld) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     fire(world)
@@ -202,13 +198,13 @@ def test_a_deleted_schedule_makes_nothing_and_its_batches_stay(world: BatchWorld
         {"batch": {"name": "n", "rate": 1}},
     ],
 )
-def test_what_could_never_make_a_batch_is_refused(world: BatchWorld, body: dict[str, Any]) -> None:
+def test_invalid_schedule_is_refused(world: BatchWorld, body: dict[str, Any]) -> None:
     whole = {"schedule": "rate(1 hour)", "batch": {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1}}
     assert world.http("POST", "/v1/batch-schedules", whole | body).status in (404, 422)
     assert world.http("GET", "/v1/batch-schedules").json()["items"] == []
 
 
-def test_another_project_sees_no_schedule(world: BatchWorld) -> None:
+def test_schedule_of_other_project_is_not_found(world: BatchWorld) -> None:
     made = new_schedule(world)
     other = world.cloud.project("other")
     for method in ("GET", "PATCH", "DELETE"):
@@ -217,7 +213,7 @@ def test_another_project_sees_no_schedule(world: BatchWorld) -> None:
         assert answer.status == 404
 
 
-def test_a_record_that_cannot_be_read_does_not_stop_the_others(world: BatchWorld) -> None:
+def test_unreadable_record_does_not_stop_other_schedules(world: BatchWorld) -> None:
     broken, whole = new_schedule(world), new_schedule(world)
     key = keys.batch_schedule_order(world.project.id, broken["schedule_id"])
     world.cloud.app.table.write(update(key, {"batch": "not JSON"}, condition=""))
@@ -227,27 +223,25 @@ def test_a_record_that_cannot_be_read_does_not_stop_the_others(world: BatchWorld
     assert now(world, whole)["last_batch_id"] == batch["batch_id"]
 
 
-def test_a_refusal_that_cannot_be_noted_does_not_stop_the_others(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unrecorded_refusal_does_not_stop_other_schedules(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "closed today"})
     refused, whole = new_schedule(world, "before_create"), new_schedule(world)
     to_next_run(world, whole)
-    noted = BatchScheduleStore.fired
+    record_run = BatchScheduleStore.record_run
 
     def lost(store: BatchScheduleStore, schedule: BatchSchedule, *rest: Any) -> None:
         if schedule.schedule_id == refused["schedule_id"]:
             raise LOST
-        noted(store, schedule, *rest)
+        record_run(store, schedule, *rest)
 
-    monkeypatch.setattr(BatchScheduleStore, "fired", lost)
+    monkeypatch.setattr(BatchScheduleStore, "record_run", lost)
     fire(world)
     assert len(batches(world)) == 1
     assert now(world, whole)["next_run"] > whole["next_run"]
     assert now(world, refused)["next_run"] == refused["next_run"]
 
 
-def test_a_slow_business_does_not_delay_the_schedules_of_others(world: BatchWorld) -> None:
+def test_slow_business_does_not_delay_other_schedules(world: BatchWorld) -> None:
     both = threading.Barrier(2, timeout=8)
 
     def waits_for_the_other(_: Any) -> tuple[int, dict[str, Any]]:
@@ -261,7 +255,7 @@ def test_a_slow_business_does_not_delay_the_schedules_of_others(world: BatchWorl
     assert len(batches(world)) == 2
 
 
-def test_a_late_run_does_not_shift_the_runs_after_it(world: BatchWorld) -> None:
+def test_late_run_does_not_shift_later_runs(world: BatchWorld) -> None:
     made = new_schedule(world, schedule="rate(1 hour)")
     to_next_run(world, made)
     world.cloud.clock.advance(45)

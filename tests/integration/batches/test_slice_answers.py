@@ -1,4 +1,4 @@
-"""Stops, failures and what the business says, through the real runner."""
+"""Stops, failures and answers of the business, with the real runner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate.projects.audit import SYSTEM, act
 
 
 class Business:
-    """Answers by index; `script` holds what is not simply ok."""
+    """Answers `ok`, or what `script` has for an index: an answer or a status."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -33,22 +33,22 @@ class Business:
         self.calls: list[tuple[float, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.slow = 0.0
-        self.at_once = self.most_at_once = 0
+        self.concurrent = self.max_concurrent = 0
         self._lock = threading.Lock()
 
     def __call__(self, request: Handler) -> None:
         body = request.body()
         Webhook(SECRET).verify(body, dict(request.headers.items()))
-        said = json.loads(body)
+        item = json.loads(body)
         with self._lock:
-            self.calls.append((time.monotonic(), said))
+            self.calls.append((time.monotonic(), item))
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.concurrent += 1
+            self.max_concurrent = max(self.max_concurrent, self.concurrent)
         time.sleep(self.slow)
         with self._lock:
-            self.at_once -= 1
-        answer = self.script.get(said["index"], {"result": "ok"})
+            self.concurrent -= 1
+        answer = self.script.get(item["index"], {"result": "ok"})
         if isinstance(answer, int):
             request.answer(answer, b"broken")
         else:
@@ -56,7 +56,7 @@ class Business:
 
     @property
     def indexes(self) -> list[int]:
-        return [said["index"] for _, said in self.calls]
+        return [item["index"] for _, item in self.calls]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
     return Lab(cloud.app.table, f"http://127.0.0.1:{business.port}/item")
 
 
-def test_stop_ends_the_calls_within_two_seconds_and_start_goes_on_there(lab: Lab, business: Business) -> None:
+def test_stop_takes_two_seconds_and_start_continues_there(lab: Lab, business: Business) -> None:
     business.slow = 0.05
     batch = lab.batch(160, rate=40)
     running = lab.in_background(lambda: lab.run(batch))
@@ -92,7 +92,7 @@ def test_stop_ends_the_calls_within_two_seconds_and_start_goes_on_there(lab: Lab
     assert sorted(business.indexes) == list(range(160))
 
 
-def test_a_slow_business_gets_as_many_calls_at_once_as_the_rate_needs(lab: Lab, business: Business) -> None:
+def test_slow_business_gets_enough_concurrent_calls_for_rate(lab: Lab, business: Business) -> None:
     business.slow = 0.8
     batch = lab.batch(100, rate=50)
     started = time.monotonic()
@@ -101,26 +101,26 @@ def test_a_slow_business_gets_as_many_calls_at_once_as_the_rate_needs(lab: Lab, 
     assert sorted(business.indexes) == list(range(100))
 
 
-def test_no_more_calls_are_under_way_than_the_concurrency_allows(lab: Lab, business: Business) -> None:
+def test_concurrency_limits_calls_under_way(lab: Lab, business: Business) -> None:
     business.slow = 0.05
     assert lab.run(lab.batch(40, rate=400, concurrency=3)) == ENDED
-    assert business.most_at_once <= 3
-    business.most_at_once = 0
+    assert business.max_concurrent <= 3
+    business.max_concurrent = 0
     assert lab.run(lab.batch(2, rate=1)) == ENDED
-    assert business.most_at_once == 1
+    assert business.max_concurrent == 1
 
 
-def test_an_item_that_always_fails_stops_the_batch_after_five_tries(lab: Lab, business: Business) -> None:
+def test_item_that_always_fails_stops_batch_with_reason(lab: Lab, business: Business) -> None:
     business.script[7] = 500
     batch = lab.batch(500, rate=100, retry_delay=0.2)
     assert lab.run(batch) == ENDED
     stopped, progress = lab.now(batch)
     assert stopped.status == STOPPED
     assert stopped.stop_reason == f"item 7 failed 5 times: The remote server answered 500; {SKIP_ADVICE}"
-    assert [said["attempt"] for _, said in business.calls if said["index"] == 7] == [1, 2, 3, 4, 5]
+    assert [item["attempt"] for _, item in business.calls if item["index"] == 7] == [1, 2, 3, 4, 5]
     assert len({headers["webhook-id"] for headers in business.headers if headers["webhook-id"].endswith(".7")}) == 1
     assert progress.window.offset == 7
-    # No endless restart: another slice of the same run does nothing.
+    # Another slice of the same run does nothing.
     made = len(business.calls)
     assert lab.run(batch) == ENDED
     assert len(business.calls) == made
@@ -128,7 +128,7 @@ def test_an_item_that_always_fails_stops_the_batch_after_five_tries(lab: Lab, bu
     assert lines[0].message == "item 7 failed at attempt 5: The remote server answered 500"
 
 
-def test_after_the_fault_is_mended_a_start_repeats_only_the_failed_item(lab: Lab, business: Business) -> None:
+def test_start_after_fix_repeats_only_the_failed_item(lab: Lab, business: Business) -> None:
     business.script[7] = {"result": "error"}
     batch = lab.batch(60, rate=100, retry_delay=0.05)
     lab.run(batch)
@@ -141,7 +141,7 @@ def test_after_the_fault_is_mended_a_start_repeats_only_the_failed_item(lab: Lab
     assert len(counted) == 59
 
 
-def test_an_abandoned_item_is_an_error_and_the_batch_goes_on(lab: Lab, business: Business) -> None:
+def test_abandoned_item_is_an_error_and_batch_finishes(lab: Lab, business: Business) -> None:
     business.script[7] = {"result": "abandon", "logs": ["no such user"]}
     batch = lab.batch(30, rate=100)
     assert lab.run(batch) == ENDED
@@ -149,7 +149,7 @@ def test_an_abandoned_item_is_an_error_and_the_batch_goes_on(lab: Lab, business:
     assert (ended.status, progress.errors, progress.position) == (FINISHED, 1, 30)
 
 
-def test_max_errors_reached_stops_it_with_that_reason(lab: Lab, business: Business) -> None:
+def test_max_errors_stops_batch_with_reason(lab: Lab, business: Business) -> None:
     business.script = {index: {"result": "abandon"} for index in (3, 6, 9)}
     batch = lab.batch(500, rate=50, max_errors=3)
     assert lab.run(batch) == ENDED
@@ -158,7 +158,7 @@ def test_max_errors_reached_stops_it_with_that_reason(lab: Lab, business: Busine
     assert progress.errors == 3
 
 
-def test_finish_from_the_business_ends_it_as_finished(lab: Lab, business: Business) -> None:
+def test_finish_from_business_ends_batch_as_finished(lab: Lab, business: Business) -> None:
     business.script[5] = {"result": "ok", "stop": "finish"}
     batch = lab.batch(1000, rate=100)
     assert lab.run(batch) == ENDED
@@ -168,7 +168,7 @@ def test_finish_from_the_business_ends_it_as_finished(lab: Lab, business: Busine
 
 
 def test_recovery_never_records_a_finish_as_stopped(lab: Lab, business: Business) -> None:
-    """The runner wrote the verdict and died before it ended the batch; someone asked to stop meanwhile."""
+    """The runner saved its verdict and died before it ended the batch; then somebody asked to stop it."""
     batch = lab.batch(1000, rate=100)
     taken = lab.runs.acquire(batch, 1.0, 0.0)
     assert taken
@@ -181,16 +181,16 @@ def test_recovery_never_records_a_finish_as_stopped(lab: Lab, business: Business
     assert business.calls == []
 
 
-def test_items_of_a_list_come_with_their_data_and_logs_are_kept(lab: Lab, business: Business) -> None:
+def test_items_have_their_list_entries_and_logs_are_stored(lab: Lab, business: Business) -> None:
     business.script[1] = {"result": "ok", "logs": ["seen", {"level": "warn", "message": "odd"}]}
     batch = lab.batch(3, rate=50, job_data=["a", {"b": 1}, None])
     assert lab.run(batch) == ENDED
-    assert {said["index"]: said["job_data"] for _, said in business.calls} == {0: "a", 1: {"b": 1}, 2: None}
+    assert {item["index"]: item["job_data"] for _, item in business.calls} == {0: "a", 1: {"b": 1}, 2: None}
     lines = lab.batches.logs(PROJECT, batch.batch_id, index=None, limit=10, cursor=None).items
     assert sorted((line.index, line.level, line.message) for line in lines) == [(1, "info", "seen"), (1, "warn", "odd")]
 
 
-def test_data_changed_while_a_serial_batch_runs_reaches_the_next_items(lab: Lab, business: Business) -> None:
+def test_data_changed_during_serial_batch_reach_next_items(lab: Lab, business: Business) -> None:
     batch = lab.batch(4, rate=1, job_data={"v": 1})
     running = lab.in_background(lambda: lab.run(batch))
     time.sleep(0.5)

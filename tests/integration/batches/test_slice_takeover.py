@@ -1,4 +1,4 @@
-"""Runners that die, stall or meet: nothing is lost, and only the last second is repeated."""
+"""Runners that die, freeze or run twice: no item is lost, and only the last second is repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, Batch
 from tidegate.batches.progress import Progress
-from tidegate.batches.run.slice import BUSY, ENDED, Pace
+from tidegate.batches.run.slice import BUSY, ENDED, SliceTiming
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.errors import LeaseLost
 
@@ -32,24 +32,24 @@ def business() -> Iterator[Receiver]:
 @pytest.fixture
 def lab(cloud: MotoCloud, business: Receiver) -> Lab:
     business.forget()
-    return Lab(cloud.app.table, business.url, Pace(lease_seconds=LEASE))
+    return Lab(cloud.app.table, business.url, SliceTiming(lease_seconds=LEASE))
 
 
-def until(reached: int, lab: Lab, batch: Batch) -> None:
+def wait_for_position(reached: int, lab: Lab, batch: Batch) -> None:
     deadline = time.monotonic() + 20
     while lab.now(batch)[1].position < reached:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def go_on(lab: Lab, batch: Batch) -> str:
-    """As the machine does: again while the dead one's lease lasts."""
+def continue_run(lab: Lab, batch: Batch) -> str:
+    """Repeats, as the machine does, while the lease of a dead runner is valid."""
     while (outcome := lab.run(batch)) == BUSY:
         time.sleep(0.1)
     return outcome
 
 
-def test_a_killed_runner_repeats_at_most_its_last_second(lab: Lab, business: Receiver) -> None:
+def test_killed_runner_repeats_at_most_its_last_second(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(1000, rate=RATE)
     first, dead = lab.mortal()
     ends: list[BaseException] = []
@@ -61,25 +61,25 @@ def test_a_killed_runner_repeats_at_most_its_last_second(lab: Lab, business: Rec
             ends.append(error)
 
     running = lab.in_background(run_and_die)
-    until(500, lab, batch)
+    wait_for_position(500, lab, batch)
     time.sleep(0.5)
     dead.set()
     running.join(5)
     assert ends
     killed_with = Counter(index for _, index, _ in business.calls())
-    assert go_on(lab, batch) == ENDED
+    assert continue_run(lab, batch) == ENDED
     counted = Counter(index for _, index, _ in business.calls())
     ended, progress = lab.now(batch)
     assert (ended.status, progress.position) == (FINISHED, 1000)
     assert sorted(counted) == list(range(1000))
     repeated = [index for index, times in counted.items() if times > 1]
     assert max(killed_with.values()) == 1
-    # The last second, and the write that would have recorded it.
+    # The last second, and the time of the save that did not happen.
     assert len(repeated) <= RATE * 1.25
 
 
 class Stalled(BatchRunStore):
-    """A runner whose writes hang, as in a process that was frozen."""
+    """A runner whose writes hang, as in a frozen process."""
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(lab.table)
@@ -98,15 +98,15 @@ class Stalled(BatchRunStore):
             raise
 
 
-def test_a_fenced_runner_cannot_write_and_no_item_is_called_twice(lab: Lab, business: Receiver) -> None:
+def test_fenced_runner_cannot_write_or_call(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(1500, rate=RATE)
     stalled = Stalled(lab)
     outcomes: list[str] = []
     first_lab, second_lab = replace(lab, url=business.url + "?first"), replace(lab, url=business.url + "?second")
     first = lab.in_background(lambda: outcomes.append(first_lab.slice(batch, runs=stalled)))
-    until(100, lab, batch)
+    wait_for_position(100, lab, batch)
     stalled.frozen.set()
-    second = lab.in_background(lambda: outcomes.append(go_on(second_lab, batch)))
+    second = lab.in_background(lambda: outcomes.append(continue_run(second_lab, batch)))
     time.sleep(LEASE + 1.5)
     stalled.thawed.set()
     first.join(15)
@@ -115,12 +115,12 @@ def test_a_fenced_runner_cannot_write_and_no_item_is_called_twice(lab: Lab, busi
     assert stalled.refused
     assert sorted({index for _, index, _ in business.calls()}) == list(range(1500))
     assert lab.now(batch)[1].position == 1500
-    # What both called, the first called before the second took over: it stopped when its lease did.
+    # The first runner stopped calling when its lease expired, before the second one took over.
     assert max(business.moments("/process?first")) < min(business.moments("/process?second"))
     assert len(business.moments("/process?second")) <= 1500 - 100
 
 
-def test_a_second_runner_waits_while_the_lease_lasts(lab: Lab) -> None:
+def test_second_function_is_busy_while_lease_is_valid(lab: Lab) -> None:
     batch = lab.batch(450, rate=RATE)
     running = lab.in_background(lambda: lab.run(batch))
     time.sleep(0.5)

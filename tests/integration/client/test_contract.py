@@ -223,7 +223,7 @@ def body_fields(contract: Any, operation: Mapping[str, Any]) -> set[str] | None:
     [
         (models.BatchSchedule, "BatchScheduleDetail"),
         (models.BatchRun, "BatchRunAnswer"),
-        (models.ExportSchedule, "ExportScheduleAnswer"),
+        (models.ExportSchedule, "ExportScheduleDetail"),
         (models.ExportRun, "RunAnswer"),
     ],
 )

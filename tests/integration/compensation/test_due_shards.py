@@ -1,4 +1,4 @@
-"""The `due` index grows with load: busy processes write to shards of their own, which shard 0 lists."""
+"""The `due` index grows with load: busy processes write to other shards, which shard 0 lists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.compensation.store import CompensationStore, Overdue
 
 
 def _process(cloud: MotoCloud, shard: int) -> Table:
-    """The table as another process writes it, whose own shard is this one."""
+    """The table as used by another process, which writes to this shard when it is busy."""
     return Table(cloud.app.dynamodb, cloud.app.table.name, due_shards=DueShards(cloud.clock, shard))
 
 
@@ -48,15 +48,15 @@ def _shards(cloud: MotoCloud) -> Counter[str]:
     return Counter(item["due_pk"]["S"] for item in items if item.get("due_kind") == {"S": "probe"})
 
 
-def test_busy_processes_spread_over_shards_and_the_poll_finds_all(cloud: MotoCloud) -> None:
+def test_busy_processes_use_several_shards_and_the_poll_finds_all(cloud: MotoCloud) -> None:
     names = [name for shard in (3, 4, 5) for name in _write(cloud, _process(cloud, shard), 40, f"s{shard}-")]
 
     assert _names(_overdue(cloud)) == sorted(names)
-    # Each process wrote its first twelve to shard 0: of many that write little, none opens a shard.
+    # Each process wrote its first twelve records to shard 0, so processes that write little open no shard.
     assert _shards(cloud) == {"DUE#0": 36, "DUE#3": 28, "DUE#4": 28, "DUE#5": 28}
 
 
-def test_load_of_one_shard_does_not_grow_with_the_number_of_processes(cloud: MotoCloud) -> None:
+def test_load_of_a_shard_does_not_grow_with_the_processes(cloud: MotoCloud) -> None:
     for shard in range(1, 31):
         _write(cloud, _process(cloud, shard), 20, f"s{shard}-")
     shards = _shards(cloud)
@@ -77,7 +77,7 @@ def test_shard_costs_one_more_write_in_five_minutes(cloud: MotoCloud) -> None:
     assert calls == {"dynamodb.PutItem": 100, "dynamodb.UpdateItem": 1}
 
 
-def test_few_due_writes_cost_no_call_more(cloud: MotoCloud) -> None:
+def test_few_due_writes_cost_no_extra_call(cloud: MotoCloud) -> None:
     with count_calls(cloud.app) as calls:
         _write(cloud, _process(cloud, 7), 12)
 
@@ -96,7 +96,7 @@ def test_transactions_updates_and_batches_are_spread_too(cloud: MotoCloud) -> No
     assert {"moved", "batched"} <= set(_names(_overdue(cloud)))
 
 
-def test_process_that_dies_between_entry_and_record_leaves_a_shard_that_closes(cloud: MotoCloud) -> None:
+def test_shard_of_a_process_that_died_before_its_record_closes(cloud: MotoCloud) -> None:
     table = _process(cloud, 7)
     _write(cloud, table, 12)
     write = table._write
@@ -110,7 +110,7 @@ def test_process_that_dies_between_entry_and_record_leaves_a_shard_that_closes(c
 
     with patch.object(table, "_write", dies), pytest.raises(KeyboardInterrupt):
         table.write(put(_record(cloud, "lost")))
-    # The caller tries again, in this process or another: the entry is there before its record.
+    # The caller tries again, in this process or another: the entry is written before the record.
     table.write(put(_record(cloud, "again")))
     assert "again" in _names(_overdue(cloud))
 
@@ -118,13 +118,13 @@ def test_process_that_dies_between_entry_and_record_leaves_a_shard_that_closes(c
         cloud.app.table.write(delete({"pk": f"P#x#PROBE#{name}", "sk": "META"}))
     cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
     store = CompensationStore(cloud.app.table)
-    assert store.close(_overdue(cloud).quiet) == 1
+    assert store.close_shards(_overdue(cloud).empty_shards) == 1
     with count_calls(cloud.app) as calls:
         assert _overdue(cloud) == ([], None, [], {})
     assert calls == {"dynamodb.Query": 1}
 
 
-def test_entry_that_cannot_be_written_sends_its_records_to_shard_0(cloud: MotoCloud) -> None:
+def test_records_go_to_shard_0_if_the_entry_cannot_be_written(cloud: MotoCloud) -> None:
     table = _process(cloud, 7)
     names = _write(cloud, table, 12)
     refused: list[str] = []
@@ -153,45 +153,45 @@ def test_shard_with_a_record_far_in_the_future_stays_listed(cloud: MotoCloud) ->
     cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
     store = CompensationStore(cloud.app.table)
 
-    quiet = _overdue(cloud).quiet
-    assert [int(entry["shard"]) for entry in quiet] == [7]
-    assert store.close(quiet) == 0
+    empty = _overdue(cloud).empty_shards
+    assert [int(entry["shard"]) for entry in empty] == [7]
+    assert store.close_shards(empty) == 0
 
     cloud.clock.advance(7 * 86400)
     assert "later" in _names(_overdue(cloud))
 
 
-def test_shard_that_was_opened_again_is_not_closed(cloud: MotoCloud) -> None:
-    """The poll saw it empty; before it closes it a process renews the entry and writes."""
+def test_shard_opened_again_with_a_record_is_not_closed(cloud: MotoCloud) -> None:
+    """The poll saw the shard empty. Before the poll closes it, a process renews the entry and writes a record."""
     _write(cloud, _process(cloud, 7), 13)
     [item] = cloud.app.table.query(keys.due_partition(7), index="due").items
     cloud.app.table.write(delete({"pk": item["pk"], "sk": item["sk"]}))
     cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
-    quiet = _overdue(cloud).quiet
-    assert quiet
+    empty = _overdue(cloud).empty_shards
+    assert empty
 
     names = _write(cloud, _process(cloud, 7), 13, "new")
 
-    assert CompensationStore(cloud.app.table).close(quiet) == 0
+    assert CompensationStore(cloud.app.table).close_shards(empty) == 0
     assert set(names) <= set(_names(_overdue(cloud)))
 
 
-def test_shard_that_was_opened_again_and_has_no_record_yet_is_not_closed(cloud: MotoCloud) -> None:
-    """The entry is renewed, and the record that it was renewed for comes next."""
+def test_shard_opened_again_without_a_record_yet_is_not_closed(cloud: MotoCloud) -> None:
+    """A process has renewed the entry, but has not yet written its record."""
     _write(cloud, _process(cloud, 7), 13)
     [item] = cloud.app.table.query(keys.due_partition(7), index="due").items
     cloud.app.table.write(delete({"pk": item["pk"], "sk": item["sk"]}))
     cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
-    quiet = _overdue(cloud).quiet
+    empty = _overdue(cloud).empty_shards
     cloud.app.table.write(_entry(7, cloud.clock().timestamp()))
 
-    assert len(quiet) == 1
-    assert CompensationStore(cloud.app.table).close(quiet) == 0
+    assert len(empty) == 1
+    assert CompensationStore(cloud.app.table).close_shards(empty) == 0
     assert cloud.app.table.get(keys.due_shard(7)) is not None
 
 
 def test_stale_index_hides_a_record_only_until_it_catches_up(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index shows neither the new entry nor the record for a while, and the poll looks meanwhile."""
+    """The poll reads the index before it shows the new entry and the record."""
     _write(cloud, _process(cloud, 7), 13)
     query = Table.query
 
@@ -202,14 +202,12 @@ def test_stale_index_hides_a_record_only_until_it_catches_up(cloud: MotoCloud, m
         patched.setattr(Table, "query", stale)
         found = _overdue(cloud)
         assert found.found == []
-        assert CompensationStore(cloud.app.table).close(found.quiet) == 0
+        assert CompensationStore(cloud.app.table).close_shards(found.empty_shards) == 0
 
     assert len(_overdue(cloud).found) == 13
 
 
-def test_shard_that_a_stale_read_shows_empty_is_not_closed_too_early(
-    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_read_does_not_close_a_shard_too_early(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(cloud, _process(cloud, 7), 13)
     cloud.clock.advance(SHARD_KEPT_SECONDS - 1)
     query = Table.query
@@ -219,7 +217,7 @@ def test_shard_that_a_stale_read_shows_empty_is_not_closed_too_early(
 
     with monkeypatch.context() as patched:
         patched.setattr(Table, "query", stale)
-        assert _overdue(cloud).quiet == []
+        assert _overdue(cloud).empty_shards == []
 
     assert len(_overdue(cloud).found) == 13
 
@@ -232,16 +230,16 @@ def test_many_in_one_shard_hide_nothing_in_another(cloud: MotoCloud) -> None:
     assert "few012" in _names(_overdue(cloud, limit=30))
 
 
-def test_records_of_the_version_before_are_found(cloud: MotoCloud) -> None:
-    """They lie in shard 0 and no entry speaks of it."""
+def test_records_of_the_previous_version_are_found(cloud: MotoCloud) -> None:
+    """That version wrote all records to shard 0, and no entries."""
     table = Table(cloud.app.dynamodb, cloud.app.table.name)
     names = _write(cloud, table, 20)
 
     assert _names(_overdue(cloud)) == names
 
 
-def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud) -> None:
-    """From a submit in a busy process, whose message to admission is lost, to the request that runs."""
+def test_poll_starts_requests_from_another_shard(cloud: MotoCloud) -> None:
+    """A busy process submits requests, and their messages to admission are lost."""
     app = cloud.app
     app.table._due_shards = DueShards(cloud.clock, 21)
     queue = TestQueue(cloud, cloud.project())
@@ -261,10 +259,10 @@ def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud) -> None:
     assert queue.statuses(*requests) == ["running"] * 14
 
 
-def test_poll_keeps_little_of_each_record_and_hands_on_the_whole(
+def test_poll_reads_few_attributes_but_handlers_get_whole_records(
     cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of records with what callers gave them would not fit into the function's memory."""
+    """Thousands of records with callers' payloads would not fit into the function's memory."""
     app, given = cloud.app, list[dict[str, Any]]()
     app.table.write(put(_record(cloud, "large") | {"payload": "x" * 100_000}))
     [kept] = _overdue(cloud).found
@@ -282,7 +280,7 @@ def test_poll_keeps_little_of_each_record_and_hands_on_the_whole(
 def test_poll_over_very_large_records_ends_and_reads_every_shard(
     cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each record is a page of its own, as with records of 400 KB; a poll that reads them all would time out."""
+    """Each record fills a page, as with records of 400 KB. A poll that read them all would time out."""
     _write(cloud, _process(cloud, 7), 40, "many")
     _write(cloud, _process(cloud, 8), 13, "few")
     monkeypatch.setattr("tidegate.compensation.store._PAGES", 30)

@@ -1,4 +1,4 @@
-"""What is refused is refused with a clear 4xx, and nothing is stored."""
+"""Invalid requests get a clear 4xx, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stored(fleet: Fleet) -> int:
 
 
 @pytest.mark.parametrize(("change", "field"), BAD_FIELDS, ids=lambda value: str(value)[:40])
-def test_a_bad_field_is_named_and_nothing_is_stored(fleet: Fleet, change: dict[str, Any], field: str) -> None:
+def test_bad_field_is_named_and_nothing_is_stored(fleet: Fleet, change: dict[str, Any], field: str) -> None:
     answer = fleet.post("/v1/downloads", fleet.body(**{"target_agent_id": "a-1", **change}))
     assert answer.status == 422
     assert any(field in error["loc"] for error in answer.json()["errors"])
@@ -41,14 +41,14 @@ def test_a_bad_field_is_named_and_nothing_is_stored(fleet: Fleet, change: dict[s
 
 
 @pytest.mark.parametrize("count", [0, 1001])
-def test_a_batch_holds_1_to_1000_targets(fleet: Fleet, count: int) -> None:
+def test_batch_takes_1_to_1000_targets(fleet: Fleet, count: int) -> None:
     targets = [{"agent_id": f"a-{n}"} for n in range(count)]
     answer = fleet.post("/v1/downloads/batch", fleet.body(targets=targets))
     assert answer.status == 422
     assert stored(fleet) == 0
 
 
-def test_a_file_that_nobody_has_and_nobody_brings_is_404(fleet: Fleet) -> None:
+def test_file_neither_stored_nor_coming_is_404(fleet: Fleet) -> None:
     answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1", file_signature="f" * 64))
     assert (answer.status, answer.json()["code"]) == (404, "file_not_found")
     fleet.content("e" * 64, "failed")
@@ -63,7 +63,7 @@ def test_another_projects_file_is_not_found(fleet: Fleet, cloud: MotoCloud) -> N
     assert (answer.status, answer.json()["code"]) == (404, "file_not_found")
 
 
-def test_a_callback_to_a_private_address_is_refused(cloud: MotoCloud) -> None:
+def test_callback_to_a_private_address_is_refused(cloud: MotoCloud) -> None:
     fleet = Fleet(cloud, cloud.project(allow_private_urls=False))
     body = fleet.body(target_agent_id="a-1", callback="http://127.0.0.1:9/x")
     answer = fleet.post("/v1/downloads", body)
@@ -71,7 +71,7 @@ def test_a_callback_to_a_private_address_is_refused(cloud: MotoCloud) -> None:
     assert stored(fleet) == 0
 
 
-def test_an_agent_sees_only_its_own_inbox(fleet: Fleet, cloud: MotoCloud) -> None:
+def test_agent_sees_only_its_own_inbox(fleet: Fleet, cloud: MotoCloud) -> None:
     key = fleet.key_of("a-1")
     for method, path, body in (
         ("GET", "/v1/agents/a-2/transfers", None),
@@ -83,7 +83,7 @@ def test_an_agent_sees_only_its_own_inbox(fleet: Fleet, cloud: MotoCloud) -> Non
     assert cloud.http("GET", "/v1/agents/a-1/transfers?wait=21", key=key).status == 422
 
 
-def test_a_result_for_a_transfer_of_another_refuses_the_whole_report(fleet: Fleet) -> None:
+def test_report_with_a_foreign_transfer_is_refused_as_a_whole(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     fleet.run_until_dispatched(job_id)
     own, stranger = fleet.inbox("a-1")[0], {"transfer_id": "tr-" + "0" * 32 + "-0-1", "container_id": ""}
@@ -99,7 +99,7 @@ def test_a_result_for_a_transfer_of_another_refuses_the_whole_report(fleet: Flee
 
 
 @pytest.mark.parametrize("code", ["0", 0.5, None, True, [], 2**40])
-def test_a_code_that_is_no_integer_is_refused(fleet: Fleet, code: Any) -> None:
+def test_error_code_that_is_not_an_integer_is_422(fleet: Fleet, code: Any) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     answer = fleet.report("a-1", code)
@@ -117,7 +117,7 @@ def test_a_code_that_is_no_integer_is_refused(fleet: Fleet, code: Any) -> None:
         "/v1/jobs/ffff/targets",
     ],
 )
-def test_what_is_not_there_is_404(fleet: Fleet, cloud: MotoCloud, path: str) -> None:
+def test_missing_record_is_404(fleet: Fleet, cloud: MotoCloud, path: str) -> None:
     answer = cloud.http("GET", path, key=fleet.project.key)
     assert (answer.status, answer.json()["code"]) == (404, "not_found")
 

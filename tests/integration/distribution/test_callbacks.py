@@ -1,4 +1,4 @@
-"""One notice per Job, one per Task that asked for it; whoever dies in between, each is told."""
+"""One notice per Job and one per Task with a callback, whichever function dies in between."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CALLBACK = "http://127.0.0.1:9/told"
 
 
 @pytest.fixture
-def told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
-    """What the topic took, in order."""
-    taken: list[Notice] = []
+def published(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
+    """The notices that the topic accepted, in order."""
+    accepted: list[Notice] = []
 
     def publish(notices: Sequence[Notice]) -> list[Notice]:
         json.dumps([notice.data for notice in notices])
-        taken.extend(notices)
+        accepted.extend(notices)
         return list(notices)
 
     monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", publish)
-    return taken
+    return accepted
 
 
 def finish(fleet: Fleet, job_id: str) -> None:
@@ -35,9 +35,9 @@ def finish(fleet: Fleet, job_id: str) -> None:
     fleet.step("finish_job", job_id)
 
 
-def test_a_job_tells_once_and_each_task_with_a_callback_once(fleet: Fleet, told: list[Notice]) -> None:
+def test_job_and_each_task_with_a_callback_have_one_notice(fleet: Fleet, published: list[Notice]) -> None:
     quiet = fleet.submit("a-1")
-    asked = fleet.submit("a-1", callback=CALLBACK)
+    with_callback = fleet.submit("a-1", callback=CALLBACK)
     other = fleet.submit("a-2", callback=CALLBACK)
     job_id = quiet["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -45,37 +45,37 @@ def test_a_job_tells_once_and_each_task_with_a_callback_once(fleet: Fleet, told:
     fleet.report("a-2", 7, error_msg="disk full")
     finish(fleet, job_id)
 
-    ends = {notice.record_id: notice for notice in told if notice.kind != "job.progress"}
-    assert set(ends) == {job_id, asked["task_id"], other["task_id"]}
+    ends = {notice.record_id: notice for notice in published if notice.kind != "job.progress"}
+    assert set(ends) == {job_id, with_callback["task_id"], other["task_id"]}
     assert (ends[job_id].kind, ends[job_id].status) == ("job.finished", "Failed")
-    good, bad = ends[asked["task_id"]], ends[other["task_id"]]
+    good, bad = ends[with_callback["task_id"]], ends[other["task_id"]]
     assert (good.kind, good.status, good.callback) == ("task.completed", "Success", CALLBACK)
     assert (bad.kind, bad.status, bad.data["error_msg"]) == ("task.failed", "Failed", "disk full")
-    shown = {name: value for name, value in fleet.task(asked["task_id"]).items() if value is not None}
+    shown = {name: value for name, value in fleet.task(with_callback["task_id"]).items() if value is not None}
     assert good.data == shown
 
-    before = len(told)
+    before = len(published)
     finish(fleet, job_id)
-    assert len(told) == before, "nobody is told twice"
+    assert len(published) == before, "nothing is published twice"
 
 
-def test_a_task_moved_to_a_later_job_is_told_of_that_ones_end(fleet: Fleet, told: list[Notice]) -> None:
+def test_moved_task_gets_the_notice_of_its_new_job(fleet: Fleet, published: list[Notice]) -> None:
     made = fleet.submit("a-1", callback=CALLBACK)
     fleet.pass_window()
     fleet.step("close_window", made["job_id"])
     finish(fleet, made["job_id"])
-    assert [notice.kind for notice in told] == ["job.finished"]
+    assert [notice.kind for notice in published] == ["job.finished"]
 
     fleet.collect()
     home = fleet.task(made["task_id"])["job_id"]
     fleet.run_until_dispatched(home)
     fleet.report("a-1", 0)
     finish(fleet, home)
-    assert [(n.kind, n.record_id) for n in told if n.callback] == [("task.completed", made["task_id"])]
+    assert [(n.kind, n.record_id) for n in published if n.callback] == [("task.completed", made["task_id"])]
 
 
-def test_a_topic_that_takes_nothing_is_asked_again_with_the_same_ids(
-    fleet: Fleet, told: list[Notice], monkeypatch: pytest.MonkeyPatch
+def test_failed_publish_is_repeated_with_the_same_ids(
+    fleet: Fleet, published: list[Notice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = fleet.submit_many([f"a-{n}" for n in range(3)], callback=CALLBACK)["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -97,12 +97,14 @@ def test_a_topic_that_takes_nothing_is_asked_again_with_the_same_ids(
 
     assert fleet.step("finish_job", job_id)["state"] == "ended"
 
-    ids = [notice.notice_id for notice in told if notice.callback]
+    ids = [notice.notice_id for notice in published if notice.callback]
     assert len(ids) == 4
     assert len(set(ids)) == 3
 
 
-def test_many_callbacks_are_told_in_portions(fleet: Fleet, told: list[Notice], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_callbacks_are_published_in_portions(
+    fleet: Fleet, published: list[Notice], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download_finish, "_PORTIONS_A_STEP", 2)
     made: list[dict[str, Any]] = []
     for number in range(5):
@@ -113,10 +115,10 @@ def test_many_callbacks_are_told_in_portions(fleet: Fleet, told: list[Notice], m
     fleet.deliver_all(job_id)
     fleet.step("poll_transfer", job_id)
     assert [fleet.step("finish_job", job_id)["state"] for _ in range(3)] == ["more", "more", "ended"]
-    assert {n.record_id for n in told if n.callback} == {task["task_id"] for task in made}
+    assert {n.record_id for n in published if n.callback} == {task["task_id"] for task in made}
 
 
-def test_late_task_that_shares_a_target_gets_its_callback_after_the_end(fleet: Fleet, told: list[Notice]) -> None:
+def test_late_task_that_shares_a_target_gets_its_callback_after_the_end(fleet: Fleet, published: list[Notice]) -> None:
     in_time = fleet.submit("a-1")
     late = fleet.submit("a-1", callback=CALLBACK)
     first, second = messages(fleet)
@@ -125,9 +127,9 @@ def test_late_task_that_shares_a_target_gets_its_callback_after_the_end(fleet: F
     fleet.report("a-1", 0)
     finish(fleet, in_time["job_id"])
     collect(fleet, [second])
-    assert not [n for n in told if n.callback]
+    assert not [n for n in published if n.callback]
 
     (item,) = due(fleet)
     fleet.cloud.app.due_handlers["job"](item)
     finish(fleet, in_time["job_id"])
-    assert [n.record_id for n in told if n.callback] == [late["task_id"]]
+    assert [n.record_id for n in published if n.callback] == [late["task_id"]]

@@ -1,4 +1,4 @@
-"""Calling a Job off, and trying its failed targets again."""
+"""Cancelling a Job, and redriving its failed targets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer
+from tidegate.distribution.model import job_key
+from tidegate.distribution.store.transfers import TransferStore
+from tidegate.errors import Busy
+from tidegate.notifications.notice import Notice
 
 
 def act(fleet: Fleet, job_id: str, what: str, **body: Any) -> Answer:
@@ -20,7 +24,7 @@ def finish(fleet: Fleet, job_id: str) -> dict[str, Any]:
     return fleet.job(job_id)
 
 
-def test_cancelled_job_keeps_what_arrived_and_calls_off_the_rest(fleet: Fleet) -> None:
+def test_cancel_ends_only_unfinished_targets(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["a-1", "a-2", "a-3"])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("a-1", 0)
@@ -34,7 +38,7 @@ def test_cancelled_job_keeps_what_arrived_and_calls_off_the_rest(fleet: Fleet) -
     assert fleet.inbox("a-2") == []
 
 
-def test_hosts_are_told_of_a_cancelled_job(fleet: Fleet) -> None:
+def test_hosts_of_a_cancelled_job_are_woken(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.cloud.deliver("AgentWakeupsQueue")
@@ -58,7 +62,7 @@ def test_job_cancelled_in_its_window_is_never_sent(fleet: Fleet) -> None:
     assert fleet.inbox("a-1") == []
 
 
-def test_target_in_flight_is_cancelled_with_its_job_and_a_later_one_is_not(fleet: Fleet) -> None:
+def test_cancel_covers_queued_targets_but_not_later_submits(fleet: Fleet) -> None:
     before = fleet.submit("a-1")
     act(fleet, before["job_id"], "cancel")
     fleet.cloud.clock.advance(1)
@@ -71,7 +75,7 @@ def test_target_in_flight_is_cancelled_with_its_job_and_a_later_one_is_not(fleet
     assert moved["job_id"] != before["job_id"]
 
 
-def test_cancel_twice_is_cancel_once_and_an_ended_job_is_refused(fleet: Fleet) -> None:
+def test_cancel_is_idempotent_and_refused_after_the_end(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     assert [act(fleet, job_id, "cancel").status for _ in range(2)] == [202, 202]
@@ -86,7 +90,7 @@ def test_cancel_twice_is_cancel_once_and_an_ended_job_is_refused(fleet: Fleet) -
     assert (refused.status, refused.json()["code"]) == (409, "wrong_state")
 
 
-def test_redrive_is_a_new_job_of_the_failed_targets_only(fleet: Fleet) -> None:
+def test_redrive_submits_only_failed_targets_to_a_new_job(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["ok", "bad", "late"])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("ok", 0)
@@ -106,7 +110,7 @@ def test_redrive_is_a_new_job_of_the_failed_targets_only(fleet: Fleet) -> None:
     assert fleet.inbox("bad")[0]["sequence"] > 0
 
 
-def test_redrive_in_the_window_of_its_job_opens_a_later_one(fleet: Fleet) -> None:
+def test_redrive_in_the_same_window_opens_a_later_job(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["bad", "good"])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("bad", 5)
@@ -136,7 +140,7 @@ def test_redrive_of_a_running_or_successful_job_is_refused(fleet: Fleet) -> None
     assert act(fleet, job_id, "redrive").status == 409
 
 
-def test_timed_out_target_says_whether_its_host_was_offline(fleet: Fleet) -> None:
+def test_timed_out_target_shows_whether_its_host_was_offline(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["never", "busy"])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("busy", 115, progress=30)
@@ -148,3 +152,53 @@ def test_timed_out_target_says_whether_its_host_was_offline(fleet: Fleet) -> Non
     assert found["never"]["error_msg"] == "offline: no agent of this name has ever connected"
     assert found["busy"]["error_msg"] == "not delivered before the Job's deadline"
     assert {row["status"] for row in found.values()} == {"Timeout"}
+
+
+def test_entries_of_a_half_written_dispatch_are_withdrawn_by_a_cancel(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dispatcher dies after it wrote the inbox, and the Job is cancelled before another one continues."""
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    fleet.step("prepare_file", job_id)
+    with monkeypatch.context() as dying:
+        dying.setattr(TransferStore, "settle", _die)
+        with pytest.raises(Busy):
+            fleet.step("dispatch_transfer", job_id)
+    assert len(fleet.inbox("a-1")) == 1
+
+    act(fleet, job_id, "cancel")
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "over"
+    finish(fleet, job_id)
+
+    assert [fleet.inbox(agent) for agent in ("a-1", "a-2")] == [[], []]
+
+
+def test_execution_that_ends_a_job_second_publishes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both read the Job as running. The notice of the first is the one that matches the stored Job."""
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.report("a-1", 0)
+    act(fleet, job_id, "cancel")
+    published: list[Notice] = []
+    distribution, job_store = fleet.cloud.app.distribution, fleet.cloud.app.distribution.jobs
+    monkeypatch.setattr(fleet.cloud.app.notifications.notifier, "publish", published.extend)
+    end = job_store.end
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(job_store, "end", end)
+        fleet.step("poll_transfer", job_id)
+        fleet.step("finish_job", job_id)
+        return end(*args)
+
+    monkeypatch.setattr(job_store, "end", overtaken)
+    distribution.finish_job.finish(fleet.project.id, job_key(job_id))
+
+    assert fleet.job(job_id)["counts"]["success"] == 1
+    assert [notice.data["counts"]["success"] for notice in published] == [1]
+
+
+def _die(*_: object, **__: object) -> None:
+    raise Busy("died")

@@ -1,4 +1,4 @@
-"""The sample events are ones that the functions take."""
+"""The functions accept their sample events."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tidegate.errors import RecordNotFound
 
 
 @pytest.mark.parametrize("name", ["close_window", "prepare_file", "dispatch_transfer", "poll_transfer", "finish_job"])
-def test_a_steps_sample_names_a_job_that_is_not_here(cloud: MotoCloud, name: str) -> None:
+def test_sample_event_of_a_step_names_a_missing_job(cloud: MotoCloud, name: str) -> None:
     with pytest.raises(RecordNotFound):
         cloud.invoke(name, json.loads((ROOT / "events" / f"{name}.json").read_text()))
 
 
-def test_the_sample_of_collect_targets_is_read(cloud: MotoCloud) -> None:
+def test_sample_event_of_collect_targets_is_accepted(cloud: MotoCloud) -> None:
     event = json.loads((ROOT / "events/collect_targets.json").read_text())
     assert cloud.invoke("collect_targets", event) == {"batchItemFailures": []}
 
 
-def test_the_sample_of_agents_is_an_empty_inbox(cloud: MotoCloud) -> None:
+def test_sample_event_of_agents_gets_an_empty_inbox(cloud: MotoCloud) -> None:
     answer = cloud.invoke("agents", json.loads((ROOT / "events/agents.json").read_text()))
     assert (answer["statusCode"], json.loads(answer["body"])) == (200, {"items": []})

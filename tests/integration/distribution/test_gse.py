@@ -1,11 +1,12 @@
-"""The GSE engine against a GSE server over real HTTP: calls, codes, terminations, and every way not to answer."""
+"""The GSE engine against a fake GSE over real HTTP: calls, codes, terminations, and all kinds of lost answers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -14,14 +15,22 @@ from tests.support.gse_server import GseServer, gse_server
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 from tidegate.distribution.engines import gse as engine
+from tidegate.distribution.model import job_key
+from tidegate.distribution.targets import Target
 from tidegate.http.model import Limits
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.inbox import Inbox
+from tidegate_client.agent.results import result_of
 
+# Long enough for a busy machine. Only a call that is never answered has to run into its time-out.
+LIMITS = Limits(connect=30, read=30, total=60, max_bytes=1 << 20)
+Trouble = Callable[[str, int | str], AbstractContextManager[None]]
 SECRET = {"bk_app_code": "tidegate", "bk_app_secret": "s3cret", "bk_username": "admin"}
 
 
 @pytest.fixture
 def gse(monkeypatch: pytest.MonkeyPatch) -> Iterator[GseServer]:
-    monkeypatch.setattr(engine, "_LIMITS", Limits(connect=1, read=0.4, total=0.5, max_bytes=1 << 20))
+    monkeypatch.setattr(engine, "_LIMITS", LIMITS)
     with gse_server() as server:
         yield server
 
@@ -46,6 +55,18 @@ def fleet(cloud: MotoCloud, gse: GseServer) -> Fleet:
     return made
 
 
+@pytest.fixture
+def trouble(gse: GseServer, monkeypatch: pytest.MonkeyPatch) -> Trouble:
+    @contextmanager
+    def meets(call: str, kind: int | str) -> Iterator[None]:
+        with monkeypatch.context() as patched, gse.in_trouble(call, kind):
+            if kind == "hang":
+                patched.setattr(engine, "_LIMITS", replace(LIMITS, read=0.3))
+            yield
+
+    return meets
+
+
 def stage(fleet: Fleet, job_id: str) -> None:
     """Collects, closes, and lets the source host fetch the file."""
     fleet.collect()
@@ -66,8 +87,8 @@ def test_source_host_fetches_the_file_once_and_gse_sends_it(fleet: Fleet, gse: G
     fleet.pass_window()
     fleet.step("close_window", job_id)
     assert fleet.step("prepare_file", job_id)["state"] == "waiting"
-    (order,) = fleet.inbox("source")
-    assert (order["file_name"], order["target_file_dir"]) == (fleet.signature, "/store")
+    (entry,) = fleet.inbox("source")
+    assert (entry["file_name"], entry["target_file_dir"]) == (fleet.signature, "/store")
     fleet.report("source", 0)
     assert fleet.step("prepare_file", job_id)["state"] == "ready"
     assert fleet.inbox("source") == []
@@ -105,7 +126,7 @@ def test_source_host_fetches_the_file_once_and_gse_sends_it(fleet: Fleet, gse: G
     assert fleet.step("prepare_file", later)["state"] == "ready", "it is on the source host already"
 
 
-def test_codes_and_the_termination_of_exactly_the_unfinished(fleet: Fleet, gse: GseServer) -> None:
+def test_unfinished_targets_alone_are_terminated_at_the_deadline(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit_many([f"a-{n}" for n in range(1, 6)])["job_id"]
     stage(fleet, job_id)
     fleet.step("dispatch_transfer", job_id)
@@ -128,7 +149,7 @@ def test_codes_and_the_termination_of_exactly_the_unfinished(fleet: Fleet, gse: 
 
 
 @pytest.mark.parametrize("unit", [1, 1000], ids=["seconds", "milliseconds"])
-def test_targets_show_the_size_speed_and_times_that_gse_tells(fleet: Fleet, gse: GseServer, unit: int) -> None:
+def test_targets_show_the_size_speed_and_times_that_gse_reports(fleet: Fleet, gse: GseServer, unit: int) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     stage(fleet, job_id)
     fleet.step("dispatch_transfer", job_id)
@@ -144,7 +165,7 @@ def test_targets_show_the_size_speed_and_times_that_gse_tells(fleet: Fleet, gse:
     assert [targets["a-2"].get(name) for name in names] == [None] * 4
 
 
-def test_a_failed_upload_fails_every_target(fleet: Fleet, gse: GseServer) -> None:
+def test_failed_upload_fails_every_target(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     stage(fleet, job_id)
     fleet.step("dispatch_transfer", job_id)
@@ -155,37 +176,39 @@ def test_a_failed_upload_fails_every_target(fleet: Fleet, gse: GseServer) -> Non
     assert fleet.job(job_id)["status"] == "Failed"
 
 
-@pytest.mark.parametrize("trouble", [500, 502, 503, 504, 429, "hang", "lose"])
-def test_120_s_without_an_answer_fail_no_target(fleet: Fleet, gse: GseServer, trouble: int | str) -> None:
+@pytest.mark.parametrize("kind", [500, 502, 503, 504, 429, "hang", "lose"])
+def test_120_s_without_an_answer_fail_no_target(
+    fleet: Fleet, gse: GseServer, trouble: Trouble, kind: int | str
+) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
     fleet.step("dispatch_transfer", job_id)
-    gse.trouble["get_transfer_file_result"] = trouble
-    for _ in range(2 if isinstance(trouble, str) else 8):
-        fleet.cloud.clock.advance(15)
-        assert fleet.step("poll_transfer", job_id)["state"] == "running"
+    with trouble("get_transfer_file_result", kind):
+        for _ in range(2 if isinstance(kind, str) else 8):
+            fleet.cloud.clock.advance(15)
+            assert fleet.step("poll_transfer", job_id)["state"] == "running"
     assert fleet.states(job_id) == {"a-1": "Running"}
 
-    gse.trouble.clear()
     gse.set(0)
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     assert fleet.states(job_id) == {"a-1": "Success"}
 
 
-@pytest.mark.parametrize("trouble", [500, 503, 429])
-def test_a_create_that_was_clearly_not_accepted_is_asked_again(fleet: Fleet, gse: GseServer, trouble: int) -> None:
+@pytest.mark.parametrize("kind", [500, 503, 429])
+def test_transfer_that_gse_did_not_accept_is_created_again(
+    fleet: Fleet, gse: GseServer, trouble: Trouble, kind: int
+) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
-    gse.trouble["async_transfer_file"] = trouble
-    for wait in (2, 3):
-        assert fleet.step("dispatch_transfer", job_id, wait=wait - 2 or 2)["state"] == "waiting"
-    gse.trouble.clear()
+    with trouble("async_transfer_file", kind):
+        for wait in (2, 3):
+            assert fleet.step("dispatch_transfer", job_id, wait=wait - 2 or 2)["state"] == "waiting"
     assert fleet.step("dispatch_transfer", job_id) == {"state": "dispatched", "wait": 2}
     assert len(gse.transfers) == 1
     assert fleet.states(job_id) == {"a-1": "Running"}
 
 
-def test_an_unreachable_provider_is_asked_again(fleet: Fleet, gse: GseServer) -> None:
+def test_transfer_is_created_again_after_gse_was_unreachable(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
     there = fleet.cloud.app.distribution.engine._config  # type: ignore[attr-defined]
@@ -196,14 +219,15 @@ def test_an_unreachable_provider_is_asked_again(fleet: Fleet, gse: GseServer) ->
     assert len(gse.transfers) == 1
 
 
-@pytest.mark.parametrize("trouble", ["lose", "hang", 502, 504])
-def test_create_whose_answer_was_lost_is_sent_again(fleet: Fleet, gse: GseServer, trouble: int | str) -> None:
+@pytest.mark.parametrize("kind", ["lose", "hang", 502, 504])
+def test_create_whose_answer_was_lost_is_sent_again(
+    fleet: Fleet, gse: GseServer, trouble: Trouble, kind: int | str
+) -> None:
     made = fleet.submit("a-1")
     job_id = made["job_id"]
     stage(fleet, job_id)
-    gse.trouble["async_transfer_file"] = trouble
-    assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
-    gse.trouble.clear()
+    with trouble("async_transfer_file", kind):
+        assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
 
     first, *again = (body["tasks"] for name, body, _ in gse.calls if name == "async_transfer_file")
@@ -214,12 +238,14 @@ def test_create_whose_answer_was_lost_is_sent_again(fleet: Fleet, gse: GseServer
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 
-def test_create_that_is_never_answered_is_sent_three_times_and_times_out(fleet: Fleet, gse: GseServer) -> None:
+def test_create_that_is_never_answered_is_sent_three_times_and_times_out(
+    fleet: Fleet, gse: GseServer, trouble: Trouble
+) -> None:
     made = fleet.submit("a-1")
     job_id = made["job_id"]
     stage(fleet, job_id)
-    gse.trouble["async_transfer_file"] = "lose"
-    states = [fleet.step("dispatch_transfer", job_id)["state"] for _ in range(5)]
+    with trouble("async_transfer_file", "lose"):
+        states = [fleet.step("dispatch_transfer", job_id)["state"] for _ in range(5)]
     assert states == ["waiting", "waiting", "dispatched", "dispatched", "dispatched"]
     assert gse.made("async_transfer_file") == 3
 
@@ -231,7 +257,7 @@ def test_create_that_is_never_answered_is_sent_three_times_and_times_out(fleet: 
     assert "answer" in task["error_msg"]
 
 
-def test_dispatcher_that_died_between_asking_and_writing_is_followed_by_another(fleet: Fleet, gse: GseServer) -> None:
+def test_transfer_of_a_dispatcher_that_died_is_created_again(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
     store = fleet.cloud.app.distribution.transfers
@@ -241,7 +267,7 @@ def test_dispatcher_that_died_between_asking_and_writing_is_followed_by_another(
     store.settle = settle  # type: ignore[method-assign]
 
     assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
-    assert gse.made("async_transfer_file") == 1, "the first may still be at it"
+    assert gse.made("async_transfer_file") == 1, "the first dispatcher may still be running"
     fleet.cloud.clock.advance(61)
     assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
@@ -270,7 +296,7 @@ def test_refused_portion_fails_its_own_targets_alone(fleet: Fleet, gse: GseServe
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     fleet.step("finish_job", job_id)
 
-    assert gse.made("async_transfer_file") == 2, "what was refused is not asked for again"
+    assert gse.made("async_transfer_file") == 2, "a refused portion is not sent again"
     assert gse.terminated == []
     job = fleet.job(job_id)
     assert (job["status"], job["counts"]["success"]) == ("Failed", len(accepted))
@@ -310,18 +336,18 @@ def test_source_container_and_speeds_are_settings(cloud: MotoCloud, gse: GseServ
     assert body["tasks"][0]["source"]["agent"]["bk_container_id"] == "c-1"
 
 
-def test_a_refusal_fails_the_job_with_what_gse_said(fleet: Fleet, gse: GseServer) -> None:
+def test_refusal_fails_the_job_with_the_reason_of_gse(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
     gse.code = 1010032
-    told = fleet.step("dispatch_transfer", job_id)
-    assert told["state"] == "refused"
-    fleet.step("finish_job", job_id, error=told["error"])
-    assert fleet.job(job_id)["error"] == {"code": "transfer_refused", "detail": "GSE answered 1010032: said"}
+    answer = fleet.step("dispatch_transfer", job_id)
+    assert answer["state"] == "refused"
+    fleet.step("finish_job", job_id, error=answer["error"])
+    assert fleet.job(job_id)["error"] == {"code": "transfer_refused", "detail": "GSE answered 1010032: refused by GSE"}
     assert fleet.states(job_id) == {"a-1": "Failed"}
 
 
-def test_source_host_that_cannot_fetch_fails_the_job_but_not_the_next(fleet: Fleet, gse: GseServer) -> None:
+def test_source_host_that_cannot_fetch_fails_only_this_job(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.collect()
     fleet.pass_window()
@@ -334,8 +360,111 @@ def test_source_host_that_cannot_fetch_fails_the_job_but_not_the_next(fleet: Fle
     assert gse.calls == []
 
 
-def test_activate_at_is_refused_as_gse_cannot_hold_a_file_back(fleet: Fleet) -> None:
+def test_warm_function_uses_rotated_credentials(fleet: Fleet, gse: GseServer, cloud: MotoCloud) -> None:
+    gse.credentials = SECRET
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    gse.credentials = SECRET | {"bk_app_secret": "rotated"}
+    stored: Any = {"SecretId": cloud.app.settings.gse_credentials_id}
+    cloud.app.secretsmanager.put_secret_value(**stored, SecretString=json.dumps(gse.credentials))
+    fleet.cloud.clock.advance(20)
+    later = fleet.submit("a-2")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    for step in ("close_window", "prepare_file"):
+        fleet.step(step, later)
+
+    try:
+        assert fleet.step("dispatch_transfer", later)["state"] == "dispatched"
+    finally:
+        cloud.app.secretsmanager.put_secret_value(**stored, SecretString=json.dumps(SECRET))
+
+
+def test_wrong_credentials_fail_the_job_after_one_more_read(fleet: Fleet, gse: GseServer) -> None:
+    gse.credentials = {"bk_app_code": "other"}
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+
+    answer = fleet.step("dispatch_transfer", job_id)
+
+    assert (answer["state"], answer["error"]["Cause"]) == ("refused", "GSE answered 401")
+    assert gse.made("async_transfer_file") == 1
+
+
+def test_activate_at_is_refused_with_gse(fleet: Fleet) -> None:
     answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1", activate_at="2099-01-01T00:00:00Z"))
 
     assert answer.status == 422
     assert "cannot hold a file back: submit without activate_at" in answer.json()["detail"]
+
+
+def test_refused_portion_of_a_wave_leaves_later_waves_untouched(fleet: Fleet, gse: GseServer) -> None:
+    agents = [f"a-{n}" for n in range(900)]
+    job_id = fleet.submit_many(agents, waves=[{"percent": 50, "max_failed_percent": 90}])["job_id"]
+    stage(fleet, job_id)
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
+    assert job is not None
+    first_wave = [agent for agent in agents if job.in_wave(Target(agent), 0)]
+    gse.refused = {first_wave[0]}
+    fleet.step("dispatch_transfer", job_id)
+
+    failed = {agent for agent, state in fleet.states(job_id).items() if state == "Failed"}
+
+    assert first_wave[0] in failed
+    assert failed <= set(first_wave)
+    gse.set(0)
+    assert fleet.step("poll_transfer", job_id)["state"] == "next_wave"
+
+
+@pytest.mark.parametrize("content", ["text", ["list"], 7])
+def test_result_row_without_an_object_is_ignored(fleet: Fleet, gse: GseServer, content: object) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.set(0)
+    gse.extra_rows = [{"error_code": 0, "content": content}]
+
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    assert fleet.states(job_id) == {"a-1": "Success"}
+
+
+@pytest.mark.parametrize("reason", ["upload failed", "staging failed", "six hours passed"])
+def test_agent_of_the_source_host_takes_a_repeated_staging_as_new(fleet: Fleet, gse: GseServer, reason: str) -> None:
+    """An agent answers a transfer that it has finished with the same result again, and fetches nothing."""
+    agent = Inbox()
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    fleet.step("prepare_file", job_id)
+    first = fetch(agent, fleet)
+    fleet.report("source", 1005 if reason == "staging failed" else 0)
+    assert fleet.step("prepare_file", job_id)["state"] == ("refused" if reason == "staging failed" else "ready")
+    if reason == "upload failed":
+        fleet.step("dispatch_transfer", job_id)
+        gse.fail_upload(119, "source file gone")
+        fleet.step("poll_transfer", job_id)
+    fleet.cloud.clock.advance(6 * 3600 + 20 if reason == "six hours passed" else 20)
+    later = fleet.submit("a-2")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", later)
+
+    assert fleet.step("prepare_file", later)["state"] == "waiting"
+    assert fetch(agent, fleet) != first
+    # A late report on the first staging is no report on the second.
+    late = [{"transfer_id": first, "container_id": ""}]
+    assert fleet.report("source", 0, items=late).status == 404
+    assert fleet.step("prepare_file", later)["state"] == "waiting"
+    fleet.report("source", 0)
+    assert fleet.step("prepare_file", later)["state"] == "ready"
+
+
+def fetch(agent: Inbox, fleet: Fleet) -> str:
+    """The agent takes the only transfer of its inbox as a new one, and finishes it. Returns its id."""
+    new, repeated = agent.offer(cast(Any, fleet.inbox("source")), settled=lambda _: False)
+    assert repeated == []
+    (transfer,) = new
+    agent.finish(result_of(transfer, Code.DONE, ""))
+    return transfer["transfer_id"]

@@ -1,4 +1,4 @@
-"""A Job of 100,000 targets: calls linear in targets, every item and every payload within its limit."""
+"""A Job of 100,000 targets: the calls grow linearly, and every item and payload is within its limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A_BATCH = 10_000
 
 
 def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
-    """As large submits bring them: messages of 100 targets, 10,000 in an invocation."""
+    """Collects messages of 100 targets each, 10,000 targets per invocation, as after a large submit."""
     app = fleet.cloud.app
     job = app.distribution.opener.enter(fleet.project.id, TransferSpec(**fleet.body(**more)))
     arrivals = [Arrival(f"agent-{n:06d}", f"container-{n % 7}", str(uuid.uuid4())) for n in range(count)]
@@ -46,12 +46,12 @@ def run(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival, Counter[st
         fleet.pass_window()
         payload = fleet.step("close_window", job_id)
     assert payload["targets"] == count
-    assert len(json.dumps(payload)) < 1000, "a state's payload does not grow with targets"
+    assert len(json.dumps(payload)) < 1000, "a state's payload must not grow with the targets"
     return job_id, last, calls
 
 
 def item_sizes(fleet: Fleet, job_id: str) -> list[int]:
-    """What DynamoDB would count, nearly: names and values of the wire form."""
+    """About the sizes that DynamoDB would count."""
     app = fleet.cloud.app
     job = app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job

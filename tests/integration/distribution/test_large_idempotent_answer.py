@@ -1,4 +1,4 @@
-"""A batch submit with an Idempotency-Key whose answer does not fit into one item of the table."""
+"""A batch submit with an Idempotency-Key whose answer is too large for one item of the table."""
 
 from __future__ import annotations
 

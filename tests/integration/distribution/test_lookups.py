@@ -1,4 +1,4 @@
-"""GETs and lists as the contract has them."""
+"""GET routes and lists of the HTTP contract."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
+from tidegate.distribution.model import OUTAGE_SECONDS
 
 
-def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> None:
+def test_task_is_found_by_uuid_or_whole_id(fleet: Fleet) -> None:
     made = fleet.submit("a-1", target_container_id="c-1")
     by_uuid = fleet.task(made["task_id"])
     by_id = fleet.get(f"/v1/downloads/{quote(made['task_id'], safe='')}")
@@ -37,13 +38,13 @@ def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> 
     assert made["status"] == "Pending"
 
 
-def test_a_tasks_whole_id_must_be_its_own(fleet: Fleet, cloud: MotoCloud) -> None:
+def test_whole_task_id_with_another_path_is_404(fleet: Fleet, cloud: MotoCloud) -> None:
     uuid = fleet.submit("a-1")["task_id"].rsplit(":", 1)[1]
     other = quote(f"AsyncDownloadTask:9:9:/other:{uuid}", safe="")
     assert cloud.http("GET", f"/v1/downloads/{other}", key=fleet.project.key).status == 404
 
 
-def test_a_job_by_key_or_id_counts_its_targets_while_it_collects(fleet: Fleet) -> None:
+def test_collecting_job_shows_its_targets_by_key_or_id(fleet: Fleet) -> None:
     made = fleet.submit_many(["a-1", "a-2", "a-1"])
     fleet.collect()
     job = fleet.job(made["job_id"])
@@ -54,7 +55,7 @@ def test_a_job_by_key_or_id_counts_its_targets_while_it_collects(fleet: Fleet) -
     assert fleet.get(f"/v1/jobs/{made['job_id']}/targets", limit=1)["next_cursor"]
 
 
-def test_lists_of_tasks_are_newest_first_and_page_without_gap_or_repetition(fleet: Fleet) -> None:
+def test_task_lists_are_newest_first_without_gaps_or_repeats(fleet: Fleet) -> None:
     made = []
     for number in range(7):
         made.append(fleet.submit(f"a-{number}")["task_id"])
@@ -73,7 +74,7 @@ def test_lists_of_tasks_are_newest_first_and_page_without_gap_or_repetition(flee
     assert fleet.get("/v1/downloads", status="Success") == {"items": [], "next_cursor": None}
 
 
-def test_lists_by_status_look_through_the_job(fleet: Fleet) -> None:
+def test_task_lists_filter_by_the_status_from_their_job(fleet: Fleet) -> None:
     job_id = fleet.submit_many([f"a-{n}" for n in range(5)])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("a-0", 0)
@@ -91,7 +92,7 @@ def test_lists_by_status_look_through_the_job(fleet: Fleet) -> None:
     assert len(fleet.get(path, status="Running", limit=2)["items"]) == 2
 
 
-def test_jobs_are_found_by_place_and_status(fleet: Fleet) -> None:
+def test_jobs_are_found_by_path_and_status(fleet: Fleet) -> None:
     first = fleet.submit("a-1")["job_id"]
     fleet.cloud.clock.advance(1)
     second = fleet.submit("a-1", file_path="/data/other.bin")["job_id"]
@@ -104,17 +105,17 @@ def test_jobs_are_found_by_place_and_status(fleet: Fleet) -> None:
     assert fleet.get("/v1/jobs", biz_id=7)["items"] == []
 
 
-def test_another_project_sees_none_of_it(fleet: Fleet, cloud: MotoCloud) -> None:
+def test_another_project_sees_neither_tasks_nor_jobs(fleet: Fleet, cloud: MotoCloud) -> None:
     made = fleet.submit("a-1")
     stranger = Fleet(cloud)
     for path in (f"/v1/downloads/{made['task_id'].rsplit(':', 1)[1]}", f"/v1/jobs/{fleet.job(made['job_id'])['key']}"):
         assert cloud.http("GET", path, key=stranger.project.key).status == 404
     assert stranger.get("/v1/downloads")["items"] == stranger.get("/v1/jobs")["items"] == []
-    assert stranger.submit("a-1")["job_id"] == made["job_id"], "the same name, another Job"
+    assert stranger.submit("a-1")["job_id"] == made["job_id"], "the same id in another project"
     assert len(stranger.get("/v1/downloads")["items"]) == 1
 
 
-def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
+def test_inbox_entry_has_all_fields_for_the_agent(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1", target_container_id="c-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     (item,) = fleet.inbox("a-1", wait=1)
@@ -141,7 +142,7 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
     }
 
 
-def test_a_link_is_renewed_at_every_look(fleet: Fleet) -> None:
+def test_every_answer_has_a_new_link(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     first = fleet.inbox("a-1")[0]["expires_at"]
@@ -149,34 +150,34 @@ def test_a_link_is_renewed_at_every_look(fleet: Fleet) -> None:
     assert fleet.inbox("a-1")[0]["expires_at"] > first
 
 
-def test_what_nobody_called_off_is_not_offered_past_its_time_and_expires(fleet: Fleet) -> None:
+def test_expired_entry_is_not_offered_and_is_removed(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
-    (order,) = fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, "a-1")
+    (entry,) = fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, "a-1")
 
     (left,) = fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items
-    assert left["expires_at"] == order.until + fleet.cloud.app.distribution.windows.ttl
-    fleet.cloud.clock.advance(order.until - fleet.cloud.clock().timestamp() + 1)
+    assert left["expires_at"] == entry.until + fleet.cloud.app.distribution.windows.ttl + OUTAGE_SECONDS
+    fleet.cloud.clock.advance(entry.until - fleet.cloud.clock().timestamp() + 1)
 
     assert fleet.inbox("a-1") == []
     assert fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items == []
 
 
-def test_an_empty_inbox_is_looked_at_until_the_wait_is_over(fleet: Fleet) -> None:
+def test_empty_inbox_is_polled_until_the_wait_is_over(fleet: Fleet) -> None:
     slept: list[float] = []
     fleet.cloud.app.distribution.agents._sleep = slept.append
     assert fleet.inbox("a-1", wait=3) == []
     assert sum(slept) == 3
 
 
-def test_the_same_idempotency_key_is_one_task(fleet: Fleet) -> None:
+def test_same_idempotency_key_creates_one_task(fleet: Fleet) -> None:
     body = fleet.body(target_agent_id="a-1")
     answers = [fleet.post("/v1/downloads", body, headers={"idempotency-key": "once"}) for _ in range(2)]
     assert answers[0].json() == answers[1].json()
     assert len(fleet.get("/v1/downloads")["items"]) == 1
 
 
-def test_the_contract_documents_the_submits(fleet: Fleet, cloud: MotoCloud) -> None:
+def test_openapi_has_the_submit_routes(fleet: Fleet, cloud: MotoCloud) -> None:
     paths = cloud.http("GET", "/openapi.json").json()["paths"]
     assert "post" in paths["/v1/downloads"]
     assert "post" in paths["/v1/downloads/batch"]
@@ -195,7 +196,7 @@ def test_many_tasks_are_read_by_id_in_a_few_calls(fleet: Fleet, cloud: MotoCloud
     assert calls.total() <= 3
 
 
-def test_a_map_has_one_letter_for_each_target_in_any_state(fleet: Fleet) -> None:
+def test_map_has_one_letter_per_target(fleet: Fleet) -> None:
     made = fleet.submit_many(["a-1", "a-2", "a-3"])
     fleet.collect()
     waiting = fleet.get(f"/v1/jobs/{made['job_id']}/map")

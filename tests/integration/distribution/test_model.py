@@ -1,6 +1,6 @@
 """Submits, collectors, closers, pollers and finishers in any order, with duplicates and delays.
 
-Whatever the order: a Task is bound once, never lost, and ends once.
+In any order, a Task is bound once, never lost, and ends once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidegate.distribution.fleet.agents import Result
 from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, TransferSpec
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.targets import Target, TargetReport
-from tidegate.distribution.window.target_queue import TargetMessage
+from tidegate.distribution.window.target_queue import NewTasks, TargetMessage
 from tidegate.errors import RecordNotFound
 
 ORDER = {PENDING: 0, RUNNING: 1}
@@ -36,7 +36,7 @@ picks = st.integers(0, 10_000)
 
 
 class Distribution(RuleBasedStateMachine):
-    """The queue is a list here: a message may come late, twice, or after its Job is long over."""
+    """The queue is a list: a message may arrive late, twice, or long after its Job has ended."""
 
     cloud: MotoCloud
 
@@ -54,16 +54,19 @@ class Distribution(RuleBasedStateMachine):
         self.tasks: dict[str, str] = {}
         self.seen: dict[str, str] = {}
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None) -> None:
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None) -> None:
         self.undelivered.add(len(self.messages))
         number = str(len(self.messages))
-        self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.parcel, job.sequence))
+        self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.spec, job.sequence))
 
     @precondition(lambda self: len(self.tasks) < 8)
     @rule(agent=agents)
     def submit(self, agent: str) -> None:
-        taken = self.app.distribution.submit.submit(self.project_id, TransferSpec(**self.fleet.body()), [Target(agent)])
-        self.tasks[taken.tasks[0].uuid] = agent
+        sent = len(self.messages)
+        spec = TransferSpec(**self.fleet.body())
+        submitted = self.app.distribution.submit.submit(self.project_id, spec, [Target(agent)])
+        self.tasks[submitted.tasks[0].uuid] = agent
+        assert len(self.messages) == sent + 1, "a submit whose queue fails would bind its targets directly"
 
     @precondition(lambda self: self.messages)
     @rule(pick=picks)
@@ -121,7 +124,7 @@ class Distribution(RuleBasedStateMachine):
         return jobs[pick % len(jobs)]
 
     @invariant()
-    def no_state_goes_back_and_no_end_changes(self) -> None:
+    def no_state_goes_back_and_final_states_stay(self) -> None:
         for uuid in self.tasks:
             status = str(self.app.distribution.lookup.task(self.project_id, uuid)["status"])
             before = self.seen.get(uuid, PENDING)
@@ -129,7 +132,7 @@ class Distribution(RuleBasedStateMachine):
             self.seen[uuid] = status
 
     def teardown(self) -> None:
-        """The rest of the messages comes, the steps run: then everything has ended, bound to one Job."""
+        """Delivers the remaining messages and runs the steps: then every Task has ended, bound to one Job."""
         for number in sorted(self.undelivered):
             assert self.app.distribution.collect.collect([self.messages[number]]) == []
         for _ in range(3):
@@ -140,7 +143,7 @@ class Distribution(RuleBasedStateMachine):
                     self.app.distribution.dispatch.dispatch(self.project_id, job.key)
                     self.cloud.clock.advance(700)
                     assert self.app.distribution.finish_job.finish(self.project_id, job.key) == "ended"
-        self.no_state_goes_back_and_no_end_changes()
+        self.no_state_goes_back_and_final_states_stay()
         assert set(self.seen.values()) <= ENDED
         self.bound_once()
 
@@ -156,8 +159,8 @@ class Distribution(RuleBasedStateMachine):
         for uuid, agent in self.tasks.items():
             task = self.app.distribution.tasks.get(self.project_id, uuid)
             assert task
-            assert homes[uuid] <= {task.job_id}, "in no Job but its own"
-            assert agent in targets[task.job_id], "its target is one of its Job's"
+            assert homes[uuid] <= {task.job_id}, "bound to another Job"
+            assert agent in targets[task.job_id], "its Job lacks its target"
 
 
 @pytest.fixture
@@ -167,7 +170,7 @@ def model(cloud: MotoCloud) -> type[Distribution]:
 
 
 @pytest.mark.slow
-def test_bound_once_never_lost_terminal_once_in_any_order(model: type[Distribution]) -> None:
+def test_tasks_are_bound_once_and_end_once_in_any_order(model: type[Distribution]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         model,

@@ -1,4 +1,4 @@
-"""Whatever runs twice, late or at the same time: one dispatch a Job."""
+"""One dispatch per Job, even if steps run twice, late or concurrently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inbox_entries(fleet: Fleet, job_id: str) -> list[str]:
     return [transfer.token for transfer in fleet.cloud.app.distribution.transfers.list(job)]
 
 
-def test_every_step_run_twice_is_one_dispatch(fleet: Fleet) -> None:
+def test_every_step_run_twice_dispatches_once(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     fleet.collect()
     fleet.pass_window()
@@ -40,8 +40,8 @@ def test_every_step_run_twice_is_one_dispatch(fleet: Fleet) -> None:
     assert fleet.inbox("a-1") == []
 
 
-def test_a_closing_that_runs_again_after_a_poll_undoes_nothing(fleet: Fleet) -> None:
-    """The slow closer has read the Job as Running without shards, and goes on when others are far ahead."""
+def test_slow_close_after_a_poll_undoes_nothing(fleet: Fleet) -> None:
+    """The slow closer read the Job as Running without shards, and continues after a poll by another execution."""
     job_id = fleet.submit("a-1")["job_id"]
     fleet.collect()
     fleet.pass_window()
@@ -68,7 +68,7 @@ def _place(job: object) -> tuple[str, str]:
     return job.project_id, job.key  # type: ignore[attr-defined]
 
 
-def test_a_poller_that_read_before_the_end_cannot_write_after_it(fleet: Fleet) -> None:
+def test_stale_poller_cannot_write_after_the_end(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     app = fleet.cloud.app
@@ -86,7 +86,7 @@ def test_a_poller_that_read_before_the_end_cannot_write_after_it(fleet: Fleet) -
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
 
-def test_two_executions_for_one_job_have_one_name(fleet: Fleet) -> None:
+def test_second_start_of_an_execution_is_refused_by_name(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
@@ -97,7 +97,7 @@ def test_two_executions_for_one_job_have_one_name(fleet: Fleet) -> None:
     assert len([entry for entry in found if entry["name"].startswith(ours)]) == 1
 
 
-def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -> None:
+def test_half_finished_dispatch_is_completed(fleet: Fleet) -> None:
     agents = [f"a-{n}" for n in range(30)]
     job_id = fleet.submit_many(agents)["job_id"]
     fleet.collect()
@@ -106,11 +106,11 @@ def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -
     store = fleet.cloud.app.distribution.inbox
     place = store.place
 
-    def dying(orders: Any) -> None:
-        place(list(orders)[:10])
+    def dying(entries: Any) -> None:
+        place(list(entries)[:10])
         raise Busy("died")
 
-    store.place = dying  # type: ignore[method-assign,assignment]
+    store.place = dying  # type: ignore[method-assign]
     with pytest.raises(Busy):
         fleet.step("dispatch_transfer", job_id)
     store.place = place  # type: ignore[method-assign]
@@ -120,11 +120,11 @@ def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
 
     assert len(inbox_entries(fleet, job_id)) == 1
-    assert fleet.inbox(early) == [], "it has answered already"
+    assert fleet.inbox(early) == [], "it has reported already"
     assert sorted(fleet.deliver_all(job_id)) == sorted(agents)
 
 
-def test_past_the_limit_a_job_is_split_into_transfers(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_above_the_limit_is_split_into_transfers(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """With shards of five instead of five hundred."""
     monkeypatch.setattr(domain_targets, "SHARD_LIMIT", 5)
     monkeypatch.setattr(domain_targets, "_SHARD_AIM", 4)
@@ -138,7 +138,7 @@ def test_past_the_limit_a_job_is_split_into_transfers(fleet: Fleet, monkeypatch:
     assert fleet.job(job_id)["counts"]["success"] == 20
 
 
-def test_a_poll_that_died_before_writing_its_sum_is_counted_at_the_end(fleet: Fleet) -> None:
+def test_finish_counts_results_of_a_poll_that_died(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("a-1", 0)

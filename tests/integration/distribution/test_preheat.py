@@ -1,4 +1,4 @@
-"""A file that hosts fetch ahead of a named time, and put in place at that time."""
+"""Preheat: hosts fetch a file ahead of `activate_at` and activate it then."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def finish(fleet: Fleet, job_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("given", ["2026-12-24", "2026-12-24T18:00:00", "tomorrow", "20261224T180000Z", ""])
-def test_activate_at_that_is_no_moment_is_refused(fleet: Fleet, given: str) -> None:
+def test_malformed_activate_at_is_422(fleet: Fleet, given: str) -> None:
     assert "2026-12-24T18:00:00Z" in refusal(fleet, activate_at=given)["msg"]
 
 
-def test_activate_at_in_the_past_or_too_far_ahead_is_refused(fleet: Fleet) -> None:
+def test_activate_at_in_the_past_or_far_ahead_is_422(fleet: Fleet) -> None:
     past, far = moment(fleet, -1), moment(fleet, 7 * 86400 + 1)
 
     assert f"must be in the future: it is {moment(fleet, 0)} and {past}" in refusal(fleet, activate_at=past)["msg"]
@@ -54,12 +54,12 @@ def test_activate_at_in_the_past_or_too_far_ahead_is_refused(fleet: Fleet) -> No
     assert "future" in refusal(fleet, activate_at=moment(fleet, 0))["msg"]
 
 
-def test_activate_at_with_waves_is_refused(fleet: Fleet) -> None:
+def test_activate_at_with_waves_is_422(fleet: Fleet) -> None:
     error = refusal(fleet, activate_at=moment(fleet, 60), waves=[{"percent": 10}])
     assert "waves" in error["msg"]
 
 
-def test_equal_moments_join_one_window_and_others_do_not(fleet: Fleet) -> None:
+def test_equal_activation_times_share_a_job(fleet: Fleet) -> None:
     fleet.to_window_start()
     at = fleet.cloud.clock() + timedelta(hours=1)
     there = iso(at + timedelta(hours=8))[:-1] + "+08:00"
@@ -73,14 +73,14 @@ def test_equal_moments_join_one_window_and_others_do_not(fleet: Fleet) -> None:
     assert fleet.job(jobs[0])["activate_at"] == iso(at)
 
 
-def test_host_fetches_now_and_succeeds_when_the_file_is_in_place(fleet: Fleet) -> None:
+def test_preheated_host_succeeds_when_the_file_is_active(fleet: Fleet) -> None:
     at = moment(fleet, 3600)
     submitted = fleet.submit_many(["a-1", "a-2", "a-3"], activate_at=at)
     job_id, task_id = submitted["job_id"], submitted["tasks"][0]["task_id"]
     fleet.run_until_dispatched(job_id)
-    (order,) = fleet.inbox("a-1")
-    assert (order["activate_at"], order["staged_at"]) == (at, None)
-    assert order["activate_until"] > at
+    (entry,) = fleet.inbox("a-1")
+    assert (entry["activate_at"], entry["staged_at"]) == (at, None)
+    assert entry["activate_until"] > at
 
     stage(fleet, "a-1", size=10_000, speed=5)
     fleet.report("a-2", 115, progress=30)
@@ -97,8 +97,8 @@ def test_host_fetches_now_and_succeeds_when_the_file_is_in_place(fleet: Fleet) -
         "staged": 1,
     }
     assert (task["status"], task["staged_at"], task["activate_at"]) == ("Running", STAGED, at)
-    (order,) = fleet.inbox("a-1")
-    assert order["staged_at"] == STAGED
+    (entry,) = fleet.inbox("a-1")
+    assert entry["staged_at"] == STAGED
 
     for agent in ("a-1", "a-2", "a-3"):
         fleet.report(agent, 0)
@@ -107,7 +107,7 @@ def test_host_fetches_now_and_succeeds_when_the_file_is_in_place(fleet: Fleet) -
     assert "staged" not in fleet.job(job_id)["counts"]
 
 
-def test_time_out_counts_from_activate_at_and_records_last_as_long(fleet: Fleet) -> None:
+def test_time_out_and_expiry_count_from_activate_at(fleet: Fleet) -> None:
     ahead = 6 * 86400
     job_id = fleet.submit("a-1", activate_at=moment(fleet, ahead))["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -129,7 +129,7 @@ def test_time_out_counts_from_activate_at_and_records_last_as_long(fleet: Fleet)
     assert finish(fleet, job_id)["counts"]["timeout"] == 1
 
 
-def test_staged_hosts_are_not_asked_again(fleet: Fleet) -> None:
+def test_staged_hosts_are_not_woken_again(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1", activate_at=moment(fleet, 3600))["job_id"]
     fleet.run_until_dispatched(job_id)
     stage(fleet, "a-1")
@@ -141,23 +141,23 @@ def test_staged_hosts_are_not_asked_again(fleet: Fleet) -> None:
         poll(fleet, job_id, wait=300)
 
     assert fleet.cloud._receive("AgentWakeupsQueue", 100) == []
-    (order,) = fleet.inbox("a-1")
-    assert order["staged_at"] == STAGED
+    (entry,) = fleet.inbox("a-1")
+    assert entry["staged_at"] == STAGED
 
 
-def test_staged_told_twice_late_or_after_the_end_changes_nothing(fleet: Fleet) -> None:
+def test_repeated_or_late_staged_report_changes_nothing(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1", activate_at=moment(fleet, 60))["job_id"]
     fleet.run_until_dispatched(job_id)
-    orders = fleet.inbox("a-1")
+    entries = fleet.inbox("a-1")
     for at in (STAGED, "2026-02-02T00:00:00.000Z"):
-        fleet.report("a-1", 115, items=orders, progress=100, staged_at=at)
-    fleet.report("a-1", 115, items=orders, progress=40)
+        fleet.report("a-1", 115, items=entries, progress=100, staged_at=at)
+    fleet.report("a-1", 115, items=entries, progress=40)
     poll(fleet, job_id)
     (row,) = fleet.get(f"/v1/jobs/{fleet.job(job_id)['key']}/targets")["items"]
     assert (row["status"], row["staged_at"], row["progress"]) == ("Running", STAGED, 100)
 
-    fleet.report("a-1", 0, items=orders)
-    fleet.report("a-1", 115, items=orders, progress=100, staged_at=STAGED)
+    fleet.report("a-1", 0, items=entries)
+    fleet.report("a-1", 115, items=entries, progress=100, staged_at=STAGED)
 
     assert finish(fleet, job_id)["status"] == "Success"
 
@@ -179,7 +179,7 @@ def test_swarm_figures_of_a_staged_host_count_once(fleet: Fleet) -> None:
     assert (found["origin_bytes"], found["peer_bytes"], found["hosts"]) == (1200, 800, 2)
 
 
-def test_cancel_before_the_time_ends_the_job_at_once(fleet: Fleet) -> None:
+def test_cancel_before_activation_ends_the_job_immediately(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"], activate_at=moment(fleet, 86400))["job_id"]
     fleet.run_until_dispatched(job_id)
     stage(fleet, "a-1")
@@ -191,13 +191,36 @@ def test_cancel_before_the_time_ends_the_job_at_once(fleet: Fleet) -> None:
     assert before
     assert after
     assert after.generation == before.generation + 1
-    assert fleet.cloud.app.distribution.executions.status(after) is not None, "another execution ends it"
+    assert fleet.cloud.app.distribution.executions.status(after) is not None, "another execution is to end the Job"
     assert finish(fleet, job_id)["status"] == "Cancelled"
     assert fleet.inbox("a-1") == []
     assert fleet.inbox("a-2") == []
 
 
-def test_redrive_keeps_a_time_that_is_ahead_and_drops_one_that_has_passed(fleet: Fleet) -> None:
+def test_cancel_during_the_dispatch_leaves_no_inbox_entries(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cancel starts a second execution, which ends the Job before the first one has written all entries."""
+    job_id = fleet.submit_many(["a-1", "a-2"], activate_at=moment(fleet, 86400))["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    fleet.step("prepare_file", job_id)
+    inbox = fleet.cloud.app.distribution.inbox
+    place = inbox.place
+
+    def overtaken(entries: Any) -> None:
+        fleet.post(f"/v1/jobs/{job_key(job_id)}/cancel", {})
+        finish(fleet, job_id)
+        place(entries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(inbox, "place", overtaken)
+        fleet.step("dispatch_transfer", job_id)
+
+    assert fleet.job(job_id)["status"] == "Cancelled"
+    assert [fleet.inbox(agent) for agent in ("a-1", "a-2")] == [[], []]
+
+
+def test_redrive_keeps_only_a_future_activation_time(fleet: Fleet) -> None:
     at = moment(fleet, 3600)
     job_id = fleet.submit("a-1", activate_at=at)["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -213,7 +236,7 @@ def test_redrive_keeps_a_time_that_is_ahead_and_drops_one_that_has_passed(fleet:
     assert fleet.job(later).get("activate_at") is None
 
 
-def test_agent_that_cannot_stage_is_offered_the_file_at_its_time(fleet: Fleet) -> None:
+def test_agent_that_cannot_stage_gets_the_file_at_activation(fleet: Fleet) -> None:
     at = moment(fleet, 3600)
     job_id = fleet.submit("a-1", activate_at=at)["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -225,7 +248,7 @@ def test_agent_that_cannot_stage_is_offered_the_file_at_its_time(fleet: Fleet) -
     assert len(fleet.inbox("a-1", can="")) == 1
 
 
-def test_host_that_has_not_begun_is_woken_again_after_the_time(fleet: Fleet) -> None:
+def test_host_that_has_not_started_is_woken_after_activation(fleet: Fleet) -> None:
     job_id = fleet.submit_many(["old", "new"], activate_at=moment(fleet, 3600))["job_id"]
     fleet.run_until_dispatched(job_id)
     stage(fleet, "new")
@@ -240,21 +263,21 @@ def test_host_that_has_not_begun_is_woken_again_after_the_time(fleet: Fleet) -> 
     assert "new" not in message["Body"]
 
 
-def test_staged_orders_leave_room_for_new_ones(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_transfers_do_not_displace_new_ones(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.distribution.fleet.agents._OFFERED_TOGETHER", 2)
     for number in range(3):
         job_id = fleet.submit("a-1", file_path=f"/data/{number}", activate_at=moment(fleet, 600))["job_id"]
         fleet.run_until_dispatched(job_id)
-        stage(fleet, "a-1", items=[order for order in fleet.inbox("a-1") if order["job_id"] == job_id])
+        stage(fleet, "a-1", items=[entry for entry in fleet.inbox("a-1") if entry["job_id"] == job_id])
     fresh = fleet.submit("a-1", file_path="/data/fresh")["job_id"]
     fleet.run_until_dispatched(fresh)
 
     listed = fleet.inbox("a-1")
 
-    assert [order["job_id"] == fresh for order in listed] == [True, False, False, False]
+    assert [entry["job_id"] == fresh for entry in listed] == [True, False, False, False]
 
 
-def test_late_target_keeps_its_time_in_the_next_window(fleet: Fleet) -> None:
+def test_late_target_keeps_its_activation_time(fleet: Fleet) -> None:
     at = moment(fleet, 3600)
     first = fleet.submit("a-1", activate_at=at)
     fleet.pass_window()
@@ -267,7 +290,7 @@ def test_late_target_keeps_its_time_in_the_next_window(fleet: Fleet) -> None:
     assert fleet.job(moved["job_id"])["activate_at"] == at
 
 
-def test_compensation_looks_no_more_often_than_polls_come(fleet: Fleet) -> None:
+def test_compensation_check_waits_longer_than_the_next_poll(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1", activate_at=moment(fleet, 5 * 86400))["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.cloud.clock.advance(100)
@@ -279,7 +302,7 @@ def test_compensation_looks_no_more_often_than_polls_come(fleet: Fleet) -> None:
     assert item["due_at"] - fleet.cloud.clock().timestamp() > wait
 
 
-def test_shorter_use_does_not_shorten_how_long_a_file_is_kept(fleet: Fleet) -> None:
+def test_shorter_use_does_not_shorten_a_files_protection(fleet: Fleet) -> None:
     fleet.submit("a-1", activate_at=moment(fleet, 86400))
     fleet.cloud.clock.advance(400)
     fleet.submit("a-2", file_path="/data/other")
@@ -298,4 +321,4 @@ def test_seven_days_of_polls_fit_into_one_execution() -> None:
         left, polls = left - wait, polls + 1
 
     assert polls * 9 < 25_000 * 0.8
-    assert -2 <= left <= 0, "the first poll after the switch comes at once"
+    assert -2 <= left <= 0, "a poll follows immediately after the activation"

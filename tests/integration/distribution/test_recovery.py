@@ -1,4 +1,4 @@
-"""A Job whose execution never began or died gets another, which goes on where it was."""
+"""A Job whose execution never started or died gets another one, which continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def executions(fleet: Fleet) -> dict[str, str]:
     return {generation: status for name, generation, status in named if name in ours}
 
 
-def look(fleet: Fleet) -> bool | str | None:
+def recover(fleet: Fleet) -> bool | str | None:
     (item,) = due(fleet)
     return fleet.cloud.app.due_handlers["job"](item)
 
@@ -31,38 +31,38 @@ def kill(fleet: Fleet, job_id: str, generation: int = 0) -> None:
     fleet.cloud.client("stepfunctions").stop_execution(executionArn=arn, cause="killed")
 
 
-def test_a_job_whose_execution_was_never_started_is_started(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_without_an_execution_is_started(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
-        raise RuntimeError("Step Functions is away")
+        raise RuntimeError("Step Functions is unavailable")
 
-    with monkeypatch.context() as away:
-        away.setattr(fleet.cloud.app.distribution.executions, "start", failing)
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(fleet.cloud.app.distribution.executions, "start", failing)
         made = fleet.submit("a-1")
     assert executions(fleet) == {}
     fleet.pass_window()
 
-    assert look(fleet) is True
+    assert recover(fleet) is True
 
     assert executions(fleet) == {"0": "RUNNING"}
     assert fleet.job(made["job_id"])["status"] == "Pending"
 
 
-def test_a_job_at_work_is_left_alone(fleet: Fleet) -> None:
+def test_running_job_is_not_restarted(fleet: Fleet) -> None:
     fleet.submit("a-1")
     (before,) = due(fleet)
     fleet.pass_window()
-    assert look(fleet) is False
+    assert recover(fleet) is False
     (after,) = due(fleet)
     assert after["due_at"] > before["due_at"]
     assert executions(fleet) == {"0": "RUNNING"}
 
 
-def test_job_whose_execution_died_goes_on_without_a_second_dispatch(fleet: Fleet) -> None:
+def test_job_of_a_dead_execution_continues_without_a_second_dispatch(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     kill(fleet, job_id)
 
-    assert look(fleet) is True
+    assert recover(fleet) is True
 
     assert executions(fleet) == {"0": "ABORTED", "1": "RUNNING"}
     for name in ("close_window", "prepare_file", "dispatch_transfer"):
@@ -74,7 +74,7 @@ def test_job_whose_execution_died_goes_on_without_a_second_dispatch(fleet: Fleet
     assert fleet.states(job_id) == {"a-1": "Success"}
 
 
-def test_two_who_look_at_once_start_one_execution(fleet: Fleet) -> None:
+def test_concurrent_recoveries_start_one_execution(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     kill(fleet, job_id)
     job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
@@ -88,7 +88,7 @@ def test_two_who_look_at_once_start_one_execution(fleet: Fleet) -> None:
     assert executions(fleet) == {"0": "ABORTED", "1": "RUNNING"}
 
 
-def test_an_ended_job_is_not_looked_at_any_more(fleet: Fleet) -> None:
+def test_ended_job_leaves_the_due_index(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("a-1", 0)
@@ -98,7 +98,7 @@ def test_an_ended_job_is_not_looked_at_any_more(fleet: Fleet) -> None:
     assert due(fleet) == []
 
 
-def test_polls_put_off_the_look(fleet: Fleet) -> None:
+def test_polls_postpone_the_compensation_check(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     for _ in range(12):

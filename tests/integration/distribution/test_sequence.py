@@ -1,4 +1,4 @@
-"""Which content is newer: the sequence of a path on hosts rises with every Job, whatever clocks say."""
+"""The sequence of a path on hosts rises with every Job, even if clocks differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sequences(fleet: Fleet, agent_id: str = "a-1") -> list[tuple[str, int]]:
     return [(item["signature"], item["sequence"]) for item in fleet.inbox(agent_id)]
 
 
-def test_later_window_has_higher_sequence_and_inbox_lists_oldest_first(fleet: Fleet) -> None:
+def test_sequence_rises_by_window_and_orders_the_inbox(fleet: Fleet) -> None:
     old, new = fleet.signature, fleet.store(b"newer")
     wanted = []
     for number in range(8):
@@ -39,7 +39,7 @@ def test_later_window_has_higher_sequence_and_inbox_lists_oldest_first(fleet: Fl
     assert [sequence for _, sequence in listed] == sorted({sequence for _, sequence in listed})
 
 
-def test_two_contents_in_one_window_are_ordered_by_who_came_first(fleet: Fleet) -> None:
+def test_contents_of_one_window_are_ordered_by_submit(fleet: Fleet) -> None:
     fleet.to_window_start()
     new = fleet.store(b"newer")
     first = fleet.submit("a-1")["job_id"]
@@ -66,7 +66,7 @@ def test_function_with_slow_clock_still_gives_higher_sequence(fleet: Fleet, slow
 
 
 def test_other_spelling_and_other_source_path_share_one_sequence(fleet: Fleet) -> None:
-    """The host's path counts, not the library's: two files of the library may go to one place."""
+    """The target path counts, not the path in the library: two files may go to the same target path."""
     clock = fleet.cloud.clock
     fleet.submit("a-1", target_file_dir="/opt/app")
     clock.move_to(clock() - timedelta(minutes=5))
@@ -77,8 +77,8 @@ def test_other_spelling_and_other_source_path_share_one_sequence(fleet: Fleet) -
     assert by_dir["/opt//app/"] > by_dir["/opt/app"]
 
 
-def test_late_target_keeps_the_age_of_its_content(fleet: Fleet) -> None:
-    """v1 was asked for first and its message came last: in its later Job it is still older than v2."""
+def test_late_target_keeps_the_sequence_of_its_first_job(fleet: Fleet) -> None:
+    """v1 was submitted first, but its message arrived last: in its later Job it is still older than v2."""
     fleet.to_window_start()
     new = fleet.store(b"newer")
     messages(fleet)  # of earlier tests
@@ -97,10 +97,10 @@ def test_late_target_keeps_the_age_of_its_content(fleet: Fleet) -> None:
 
     assert [signature for signature, _ in sequences(fleet)] == [fleet.signature, new]
     (_, of_new), (_, of_other) = sequences(fleet)[-1], *sequences(fleet, "a-2")
-    assert of_other > of_new, "who asked in this window has this window's sequence"
+    assert of_other > of_new, "a target submitted in this window has this window's sequence"
 
 
-def test_target_asked_for_again_in_the_later_window_is_new_there(fleet: Fleet) -> None:
+def test_late_target_submitted_again_gets_the_new_sequence(fleet: Fleet) -> None:
     fleet.to_window_start()
     messages(fleet)  # of earlier tests
     late = fleet.submit("a-1")
@@ -116,30 +116,30 @@ def test_target_asked_for_again_in_the_later_window_is_new_there(fleet: Fleet) -
 
 
 def test_joining_a_job_from_a_cold_function_costs_no_read(fleet: Fleet) -> None:
-    app, parcel = fleet.cloud.app, TransferSpec(**fleet.body())
-    app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-0")])
+    app, spec = fleet.cloud.app, TransferSpec(**fleet.body())
+    app.distribution.submit.submit(fleet.project.id, spec, [Target("a-0")])
     app.distribution.opener._known.clear()
     with count_calls(app) as calls:
-        app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
+        app.distribution.submit.submit(fleet.project.id, spec, [Target("a-1")])
     assert calls == {"dynamodb.TransactWriteItems": 1, "dynamodb.BatchWriteItem": 1, "sqs.SendMessageBatch": 1}
 
 
-def test_job_that_many_open_at_once_is_joined(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    app, parcel = fleet.cloud.app, TransferSpec(**fleet.body())
-    app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-0")])
+def test_concurrently_opened_job_is_joined(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, spec = fleet.cloud.app, TransferSpec(**fleet.body())
+    app.distribution.submit.submit(fleet.project.id, spec, [Target("a-0")])
     app.distribution.opener._known.clear()
 
     def conflict(*_: object, **__: object) -> None:
         raise Busy("the record is being changed by many at once")
 
     monkeypatch.setattr(app.table, "transact", conflict)
-    taken = app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
+    submitted = app.distribution.submit.submit(fleet.project.id, spec, [Target("a-1")])
 
     assert len(fleet.get("/v1/jobs")["items"]) == 1
-    assert taken.job.parcel == parcel
+    assert submitted.job.spec == spec
 
 
-def test_mode_reaches_the_agent_and_makes_a_job_of_its_own(fleet: Fleet) -> None:
+def test_mode_makes_a_separate_job_and_reaches_the_agent(fleet: Fleet) -> None:
     fleet.to_window_start()
     plain = fleet.submit("a-1")["job_id"]
     private = fleet.submit("a-2", mode="640")["job_id"]
@@ -151,7 +151,7 @@ def test_mode_reaches_the_agent_and_makes_a_job_of_its_own(fleet: Fleet) -> None
 
 
 @pytest.mark.parametrize("mode", ["4755", "0o640", "rw-r--r--", "0888", "", "64", "00640", 640])
-def test_mode_that_is_not_nine_permission_bits_is_refused(fleet: Fleet, mode: object) -> None:
+def test_malformed_mode_is_422(fleet: Fleet, mode: object) -> None:
     answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1", mode=mode))
 
     assert answer.status == 422

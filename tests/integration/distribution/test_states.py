@@ -1,12 +1,18 @@
-"""Codes 0, 115 and others; the deadline; nothing that has ended changes."""
+"""States of targets: codes 0, 115 and others, the deadline, and final states that never change."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from botocore.response import StreamingBody
 
 from tests.support.fleet import Fleet
 from tidegate.files.model import content_object
 
 
-def test_0_115_and_7_then_the_deadline_then_a_late_0(fleet: Fleet) -> None:
+def test_codes_deadline_and_late_reports_give_the_right_states(fleet: Fleet) -> None:
     agents = ["a-1", "a-2", "a-3", "a-4", "a-5"]
     made = fleet.submit_many(agents)
     job_id = made["job_id"]
@@ -35,7 +41,7 @@ def test_0_115_and_7_then_the_deadline_then_a_late_0(fleet: Fleet) -> None:
     assert job["status"] == "Timeout"
     assert job["counts"] == {"total": 5, "success": 3, "failed": 1, "downloading": 0, "timeout": 1}
     assert fleet.task(tasks["a-4"])["status"] == "Timeout"
-    assert fleet.inbox("a-4") == [], "called off at the provider"
+    assert fleet.inbox("a-4") == [], "terminated at the provider"
 
     before = [fleet.task(task_id) for task_id in tasks.values()]
     for agent in ("a-4", "a-5"):
@@ -46,7 +52,7 @@ def test_0_115_and_7_then_the_deadline_then_a_late_0(fleet: Fleet) -> None:
     assert fleet.job(job_id) == job
 
 
-def test_a_failure_reported_first_stays_when_the_agent_reports_success_later(fleet: Fleet) -> None:
+def test_success_reported_after_a_failure_changes_nothing(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     offered = fleet.inbox("a-1")
@@ -58,7 +64,7 @@ def test_a_failure_reported_first_stays_when_the_agent_reports_success_later(fle
     assert fleet.job(job_id)["status"] == "Failed"
 
 
-def test_a_job_closed_without_a_target_ends(fleet: Fleet) -> None:
+def test_job_closed_without_a_target_ends(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.pass_window()
     fleet.step("close_window", job_id)
@@ -74,13 +80,13 @@ def caught(kind: str, message: str) -> dict[str, str]:
 
 
 def failing_step(fleet: Fleet, job_id: str) -> dict[str, str]:
-    """What prepare_file hands to finish_job."""
-    answered = fleet.step("prepare_file", job_id)
-    assert answered["state"] == "refused", answered
-    return dict(answered["error"])
+    """The error that prepare_file returns for finish_job."""
+    result = fleet.step("prepare_file", job_id)
+    assert result["state"] == "refused", result
+    return dict(result["error"])
 
 
-def test_a_missing_source_fails_the_job_with_that_reason(fleet: Fleet) -> None:
+def test_missing_source_fails_the_job_with_that_reason(fleet: Fleet) -> None:
     made = fleet.submit("a-1")
     fleet.collect()
     fleet.pass_window()
@@ -98,7 +104,7 @@ def test_a_missing_source_fails_the_job_with_that_reason(fleet: Fleet) -> None:
     assert job["counts"] == {"total": 1, "success": 0, "failed": 1, "downloading": 0, "timeout": 0}
 
 
-def test_a_wrong_checksum_fails_the_job_with_that_reason(fleet: Fleet) -> None:
+def test_wrong_checksum_fails_the_job_with_that_reason(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.collect()
     fleet.pass_window()
@@ -113,7 +119,26 @@ def test_a_wrong_checksum_fails_the_job_with_that_reason(fleet: Fleet) -> None:
     assert fleet.inbox("a-1") == []
 
 
-def test_a_file_that_an_ingest_is_bringing_is_waited_for(fleet: Fleet) -> None:
+def test_broken_connection_to_s3_does_not_begin_the_check_anew(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    read, broken = StreamingBody.read, list[bool]()
+
+    def breaks_once(body: StreamingBody, *given: Any, **named: Any) -> bytes:
+        if not broken:
+            broken.append(True)
+            raise ReadTimeoutError(endpoint_url="https://s3.test")
+        return read(body, *given, **named)
+
+    monkeypatch.setattr(StreamingBody, "read", breaks_once)
+
+    assert fleet.step("prepare_file", job_id)["state"] == "ready"
+    assert broken
+
+
+def test_job_waits_for_a_file_that_is_coming(fleet: Fleet) -> None:
     import hashlib
 
     content = b"on its way"
@@ -130,7 +155,7 @@ def test_a_file_that_an_ingest_is_bringing_is_waited_for(fleet: Fleet) -> None:
     assert fleet.step("prepare_file", job_id)["state"] == "ready"
 
 
-def test_a_step_that_aws_stopped_fails_nobody_before_the_deadline(fleet: Fleet) -> None:
+def test_stopped_step_fails_no_target_before_the_deadline(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     assert fleet.step("finish_job", job_id, error=caught("States.Timeout", "late"))["state"] == "running"

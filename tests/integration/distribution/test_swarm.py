@@ -1,4 +1,4 @@
-"""From where agents say they are to a swarm in their transfers, and from their figures to the Job's view."""
+"""Swarms on the server: from the presence of agents to their swarm blocks, and from their figures to the Job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = random.Random(1).randbytes(SMALLEST_FILE + 5)
 AGENTS = [f"a-{n}" for n in range(6)]
 
 
-def tell(fleet: Fleet, agent_id: str, **changes: Any) -> Any:
+def report_presence(fleet: Fleet, agent_id: str, **changes: Any) -> Any:
     number = int(agent_id.rsplit("-", 1)[-1])
     body = {"listen": [f"10.0.{number >> 8}.{number & 255}:7471"], "site": "dc1", "zone": "rack1", "pin": PIN} | changes
     return fleet.cloud.http("PUT", f"/v1/agents/{agent_id}/presence", json=body, key=fleet.key_of(agent_id))
@@ -31,10 +31,10 @@ def tell(fleet: Fleet, agent_id: str, **changes: Any) -> Any:
 
 @pytest.fixture
 def large(fleet: Fleet) -> Fleet:
-    """A fleet with a file that is worth a swarm, whose agents have said where they are."""
+    """A fleet whose agents have reported their presence, and a file large enough for a swarm."""
     fleet.signature = fleet.store(LARGE)
     for agent_id in AGENTS:
-        assert tell(fleet, agent_id).status == 200
+        assert report_presence(fleet, agent_id).status == 200
     return fleet
 
 
@@ -50,7 +50,7 @@ def swarm_of(fleet: Fleet, agent_id: str) -> dict[str, Any] | None:
     return found
 
 
-def test_every_host_gets_its_place_its_peers_and_tokens_that_they_accept(large: Fleet) -> None:
+def test_every_host_gets_peers_and_tokens_that_they_accept(large: Fleet) -> None:
     dispatched(large)
 
     transfers = {agent: large.inbox(agent)[0] for agent in AGENTS}
@@ -66,14 +66,14 @@ def test_every_host_gets_its_place_its_peers_and_tokens_that_they_accept(large: 
         for peer in one.peers:
             header = authorization(agent, peer.token)
             assert caller_of(header, one.id, terms[peer.id].accept) == agent
-            # Nobody else takes that token, and nobody else can use it.
+            # No other host accepts the token, and no other caller can use it.
             others = [name for name in AGENTS if name != peer.id]
             assert all(caller_of(header, one.id, terms[name].accept) is None for name in others)
             forged = authorization("a-99", peer.token)
             assert caller_of(forged, one.id, terms[peer.id].accept) is None
 
 
-def test_list_of_pieces_is_stored_before_an_order_names_it(large: Fleet) -> None:
+def test_piece_list_is_stored_before_a_transfer_names_it(large: Fleet) -> None:
     dispatched(large)
 
     swarm = swarm_of(large, "a-0")
@@ -88,7 +88,7 @@ def test_list_of_pieces_is_stored_before_an_order_names_it(large: Fleet) -> None
     assert f"pieces/{large.project.id}/" in swarm["pieces_url"]
 
 
-def test_list_of_blocks_is_stored_with_that_of_pieces_and_describes_the_file(large: Fleet) -> None:
+def test_block_list_is_stored_and_describes_the_file(large: Fleet) -> None:
     dispatched(large)
 
     (item,) = large.inbox("a-0")
@@ -102,8 +102,8 @@ def test_list_of_blocks_is_stored_with_that_of_pieces_and_describes_the_file(lar
     assert all(blocks.is_right(n, content) for n, content in enumerate(contents))
 
 
-def test_content_with_pieces_and_without_blocks_has_a_swarm_without_delta(large: Fleet) -> None:
-    """As stored before there were blocks: it is not read again for them."""
+def test_content_without_a_block_list_has_a_swarm_without_delta(large: Fleet) -> None:
+    """Content that was stored before there were block lists is not read again for one."""
     app = large.cloud.app
     dispatched(large)
     app.table.write(update(keys.content(large.project.id, large.signature), removes=["blocks_sha256"]))
@@ -114,7 +114,7 @@ def test_content_with_pieces_and_without_blocks_has_a_swarm_without_delta(large:
     assert calls["s3.GetObject"] == 0
 
 
-def test_content_that_was_checked_before_there_were_pieces_is_read_once_more(large: Fleet) -> None:
+def test_content_without_a_piece_list_is_read_once_more(large: Fleet) -> None:
     app = large.cloud.app
     found = app.files.bucket.head(f"content/{large.project.id}/{large.signature}")
     assert found is not None
@@ -133,14 +133,14 @@ def test_content_that_was_checked_before_there_were_pieces_is_read_once_more(lar
     [
         "small file",
         "few hosts",
-        "off for this one",
+        "off for this submit",
         "off for the project",
         "off by a change of the project",
         "free site",
         "no presence",
     ],
 )
-def test_without_reason_for_a_swarm_transfers_are_as_ever(large: Fleet, case: str) -> None:
+def test_transfers_have_no_swarm_without_need_or_permission(large: Fleet, case: str) -> None:
     agents = AGENTS
     more: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def test_without_reason_for_a_swarm_transfers_are_as_ever(large: Fleet, case: st
         large.signature = large.store(b"small")
     elif case == "few hosts":
         agents = AGENTS[:3]
-    elif case == "off for this one":
+    elif case == "off for this submit":
         more = {"swarm": "off"}
     elif case == "off for the project":
         settings = {"swarm": "off"}
@@ -171,14 +171,14 @@ def test_without_reason_for_a_swarm_transfers_are_as_ever(large: Fleet, case: st
     assert all(swarm_of(large, agent) is None for agent in agents)
 
 
-def test_presence_older_than_two_hours_counts_no_more(large: Fleet) -> None:
+def test_presence_expires_after_two_hours(large: Fleet) -> None:
     large.cloud.clock.advance(2 * 3600 + 1)
     dispatched(large)
     assert swarm_of(large, "a-0") is None
 
 
-def test_host_shows_its_part_in_swarms(large: Fleet) -> None:
-    tell(large, "a-3", reached=False)
+def test_agent_record_shows_its_presence(large: Fleet) -> None:
+    report_presence(large, "a-3", reached=False)
     large.cloud.http("GET", "/v1/agents/a-3/transfers", key=large.key_of("a-3"))
     shown = large.get("/v1/agents/a-3")
     assert shown["peers"]["listen"] == ["10.0.0.3:7471"]
@@ -188,7 +188,7 @@ def test_host_shows_its_part_in_swarms(large: Fleet) -> None:
 
 
 def test_host_that_was_never_reached_only_fetches(large: Fleet) -> None:
-    tell(large, "a-3", reached=False)
+    report_presence(large, "a-3", reached=False)
     dispatched(large)
     swarm = swarm_of(large, "a-3")
     assert swarm is not None
@@ -213,22 +213,22 @@ def test_host_that_was_never_reached_only_fetches(large: Fleet) -> None:
         "",
     ],
 )
-def test_agent_cannot_point_its_peers_at_a_stranger(large: Fleet, listen: str) -> None:
-    answer = tell(large, "a-0", listen=[listen])
+def test_listen_address_outside_the_networks_is_refused(large: Fleet, listen: str) -> None:
+    answer = report_presence(large, "a-0", listen=[listen])
     assert answer.status == 422
     assert answer.json()["errors"][0]["loc"][-1] == "listen"
 
 
-def test_agent_may_name_its_source_address_and_the_projects_networks(large: Fleet) -> None:
+def test_source_address_and_project_networks_are_accepted(large: Fleet) -> None:
     source = large.cloud._http_event("GET", "/", "", {}, None)["requestContext"]["http"]["sourceIp"]
-    assert tell(large, "a-0", listen=[f"{source}:7471"]).status == 200
+    assert report_presence(large, "a-0", listen=[f"{source}:7471"]).status == 200
     path, networks = f"/v1/projects/{large.project.id}/swarm", {"peer_networks": ["203.0.113.0/24", "2001:db8::/32"]}
     assert large.cloud.http("PUT", path, json=networks, key=large.cloud.admin_key).status == 200
-    assert tell(large, "a-0", listen=["203.0.113.7:7471", "[2001:db8::7]:7471"]).status == 200
-    assert tell(large, "a-0", listen=["10.0.0.1:7471"]).status == 422
+    assert report_presence(large, "a-0", listen=["203.0.113.7:7471", "[2001:db8::7]:7471"]).status == 200
+    assert report_presence(large, "a-0", listen=["10.0.0.1:7471"]).status == 422
 
 
-def test_presence_is_told_by_the_agent_itself_and_settings_by_the_admin(large: Fleet) -> None:
+def test_presence_needs_the_agents_key_and_settings_an_admin(large: Fleet) -> None:
     body = {"listen": [], "site": "dc1"}
     path = "/v1/agents/a-1/presence"
     assert large.cloud.http("PUT", path, json=body, key=large.key_of("a-0")).status == 403
@@ -238,16 +238,16 @@ def test_presence_is_told_by_the_agent_itself_and_settings_by_the_admin(large: F
     assert bad.status == 422
 
 
-def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_each_host_count_once_in_the_job(large: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     job_id = dispatched(large)
     assert "swarm" not in large.job(job_id) or large.job(job_id)["swarm"] is None
     for number, agent in enumerate(AGENTS):
-        told = {"origin_bytes": 1000 + number, "peer_bytes": 5000, "bad_pieces": 0, "fell_back": "none"}
+        figures = {"origin_bytes": 1000 + number, "peer_bytes": 5000, "bad_pieces": 0, "fell_back": "none"}
         if number == 2:
-            told |= {"bad_pieces": 1, "fell_back": "ladder", "bad_peers": ["a-5"], "reused_bytes": 700}
+            figures |= {"bad_pieces": 1, "fell_back": "ladder", "bad_peers": ["a-5"], "reused_bytes": 700}
         items = large.inbox(agent)
         for _ in range(2):
-            assert large.report(agent, 0, items=items, swarm=told).status == 200
+            assert large.report(agent, 0, items=items, swarm=figures).status == 200
         if number == 2:
             large.step("poll_transfer", job_id)
             assert large.job(job_id)["swarm"]["hosts"] == 3
@@ -273,12 +273,12 @@ def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet, capsys
     assert job["file_size"] == len(LARGE)
 
 
-def test_fall_backs_are_counted_by_reason_and_egress_in_file_sizes(large: Fleet) -> None:
+def test_fallbacks_are_counted_by_reason(large: Fleet) -> None:
     job_id = dispatched(large)
     reasons = ["none", "alone", "alone", "deadline", "bad_pieces", "broken"]
     for agent, reason in zip(AGENTS, reasons, strict=True):
-        told = {"origin_bytes": len(LARGE) // 2, "peer_bytes": 0, "fell_back": reason}
-        assert large.report(agent, 0, swarm=told).status == 200
+        figures = {"origin_bytes": len(LARGE) // 2, "peer_bytes": 0, "fell_back": reason}
+        assert large.report(agent, 0, swarm=figures).status == 200
     large.step("poll_transfer", job_id)
 
     swarm = large.job(job_id)["swarm"]
@@ -287,7 +287,7 @@ def test_fall_backs_are_counted_by_reason_and_egress_in_file_sizes(large: Fleet)
     assert (swarm["fallbacks"], swarm["egress"]) == (5, 3.0)
 
 
-def test_dispatch_twice_gives_the_same_places_and_tokens(large: Fleet) -> None:
+def test_repeated_dispatch_makes_the_same_plan(large: Fleet) -> None:
     job_id = dispatched(large)
     before = swarm_of(large, "a-0")
     large.cloud.app.distribution.swarm_planner._last = None
@@ -305,7 +305,7 @@ def test_dispatch_twice_gives_the_same_places_and_tokens(large: Fleet) -> None:
     }
 
 
-def test_plan_of_a_job_of_hundreds_costs_a_few_calls(large: Fleet) -> None:
+def test_plan_for_300_hosts_takes_six_calls(large: Fleet) -> None:
     """For 10,000 hosts: tests/unit/distribution/test_swarm_calls.py."""
     app = large.cloud.app
     count = 300
@@ -331,5 +331,26 @@ def test_plan_of_a_job_of_hundreds_costs_a_few_calls(large: Fleet) -> None:
         swarm = app.distribution.swarm_planner.swarm_of(job, len(LARGE))
     # Three reads of 100 presences, one each of shards, project and content.
     assert calls == {"dynamodb.BatchGetItem": 4, "dynamodb.GetItem": 2}
-    places = [swarm.terms_of(agent) for agent in agents]
-    assert all(place is not None and len(place["peers"]) <= DEGREE for place in places)
+    terms = [swarm.terms_of(agent) for agent in agents]
+    assert all(one is not None and len(one["peers"]) <= DEGREE for one in terms)
+
+
+def test_two_projects_with_the_same_job_id_have_swarms_of_their_own(large: Fleet) -> None:
+    """One warm function dispatches both: agent ids and Job ids may be the same in two projects."""
+    other = Fleet(large.cloud)
+    other.signature = other.store(LARGE)
+    for agent_id in AGENTS:
+        assert report_presence(other, agent_id, site="dc2", listen=[f"10.9.0.{agent_id[2:]}:7471"]).status == 200
+    ours, theirs = large.submit_many(AGENTS)["job_id"], other.submit_many(AGENTS)["job_id"]
+    assert ours == theirs
+    large.run_until_dispatched(ours)
+    for step in ("close_window", "prepare_file", "dispatch_transfer"):
+        other.step(step, theirs)
+
+    seen = [swarm_of(fleet, "a-0") for fleet in (large, other)]
+
+    assert seen[0] is not None
+    assert seen[1] is not None
+    assert seen[0]["id"] != seen[1]["id"]
+    assert seen[0]["accept"] != seen[1]["accept"]
+    assert all(address.startswith("10.9.") for peer in seen[1]["peers"] for address in peer["at"])

@@ -12,7 +12,7 @@ from tests.support.moto.cloud import MotoCloud, Project
 
 @pytest.fixture
 def httpserver() -> Iterator[HTTPServer]:
-    """In place of the plugin's own, which answers one request at a time."""
+    """Replaces the server of the plugin, which handles one request at a time."""
     with HTTPServer(threaded=True) as server:
         yield server
 

@@ -29,7 +29,7 @@ def grant(world: ExportWorld, *patterns: str) -> None:
     assert answer.json()["deliver_to"] == list(patterns)
 
 
-def test_copy_is_in_the_callers_bucket_when_the_export_is_over(allowed: ExportWorld) -> None:
+def test_copy_is_in_the_bucket_when_the_export_ends(allowed: ExportWorld) -> None:
     targets = [{"bucket": BUCKET, "key": "daily/"}, {"bucket": BUCKET, "key": "last.csv"}]
     shown, data = allowed.export(step=100, file_name="订单", deliver=targets)
     delivered = {"bucket": BUCKET, "state": "delivered", "error": None}
@@ -41,7 +41,7 @@ def test_copy_is_in_the_callers_bucket_when_the_export_is_over(allowed: ExportWo
         assert "filename" in kept["ContentDisposition"]
 
 
-def test_bucket_that_is_not_there_does_not_lose_the_file(allowed: ExportWorld) -> None:
+def test_missing_bucket_does_not_fail_the_export(allowed: ExportWorld) -> None:
     shown, data = allowed.export(step=100, deliver=[{"bucket": "acme-reports-none", "key": "x"}])
     (told,) = shown["deliveries"]
     assert told["state"] == "failed"
@@ -60,7 +60,7 @@ def test_without_the_parameter_no_bucket_is_allowed(world: ExportWorld) -> None:
 
 
 @pytest.mark.parametrize("key", ["shop/daily.csv", "shop/", "shop/2026/11/daily.csv"])
-def test_project_writes_only_where_an_admin_lets_it(allowed: ExportWorld, key: str) -> None:
+def test_project_writes_only_where_an_admin_allows_it(allowed: ExportWorld, key: str) -> None:
     assert allowed.order(deliver=[{"bucket": BUCKET, "key": key}]).status == 202
     grant(allowed, f"{BUCKET}/bank/*")
     refused = allowed.order(deliver=[{"bucket": BUCKET, "key": key}])
@@ -70,21 +70,21 @@ def test_project_writes_only_where_an_admin_lets_it(allowed: ExportWorld, key: s
     assert allowed.order(deliver=[{"bucket": BUCKET, "key": "bank/x"}]).status == 422
 
 
-def test_no_pattern_opens_the_bucket_of_the_stack(allowed: ExportWorld) -> None:
+def test_pattern_never_allows_the_bucket_of_the_stack(allowed: ExportWorld) -> None:
     allowed.cloud.app.exports.deliveries.allowed = "*"
     grant(allowed, f"{allowed.bucket}/*")
     refused = allowed.order(deliver=[{"bucket": allowed.bucket, "key": "content/other-project/file"}])
     assert refused.status == 422
 
 
-def test_grant_taken_away_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:
+def test_withdrawn_grant_gets_no_copy(allowed: ExportWorld) -> None:
     task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
     grant(allowed)
     assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
     assert "Contents" not in allowed.s3.list_objects_v2(Bucket=BUCKET)
 
 
-def test_stale_read_of_the_project_gives_no_copy(allowed: ExportWorld) -> None:
+def test_stale_project_record_gives_no_copy(allowed: ExportWorld) -> None:
     task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
     store = allowed.cloud.app.projects.projects._store
     before, fresh = store.get(allowed.project.id), store.get
@@ -97,7 +97,7 @@ def test_stale_read_of_the_project_gives_no_copy(allowed: ExportWorld) -> None:
         assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
 
 
-def test_bucket_taken_out_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:
+def test_withdrawn_bucket_gets_no_copy(allowed: ExportWorld) -> None:
     task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
     allowed.cloud.app.exports.deliveries.allowed = "-"
     assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"

@@ -1,4 +1,4 @@
-"""Mail that a file is there."""
+"""Mails about finished files."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_recipient_that_the_operator_does_not_allow_is_422(
     assert sent == []
 
 
-def test_without_the_parameters_nobody_is_written_to(world: ExportWorld) -> None:
+def test_without_the_parameters_no_mail_is_allowed(world: ExportWorld) -> None:
     assert world.order(email=["ann@acme.example"]).status == 422
 
 
-def test_recipient_taken_out_meanwhile_gets_no_mail(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
+def test_withdrawn_recipient_gets_no_mail(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
     world, sent = mailing
     task_id = world.submit(step=100, email=["ann@acme.example"])
     world.cloud.app.exports.mail.recipients = "-"
@@ -83,7 +83,7 @@ def test_recipient_taken_out_meanwhile_gets_no_mail(mailing: tuple[ExportWorld, 
 
 
 def rendered(world: ExportWorld, addresses: list[str]) -> dict[str, Any]:
-    """The state with which the machine calls the publishing function."""
+    """The input of the publish step."""
     state = world.admit(world.submit(step=100, email=addresses))
     state = world.cloud.invoke("pull_pages", state)
     return dict(world.cloud.invoke("render_export", state))
@@ -151,7 +151,7 @@ def test_crash_at_any_call_of_publish_mails_at_most_once(
         ),
     ],
 )
-def test_mail_is_sent_again_only_if_ses_surely_did_not_take_it(
+def test_mail_is_retried_only_if_ses_did_not_accept_it(
     mailing: tuple[ExportWorld, list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,

@@ -1,4 +1,4 @@
-"""A worker that goes on after its attempt was given up: it hides, changes and leaves nothing."""
+"""A worker that continues after its attempt was given up changes nothing and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.exports.running import ExportWorld, read_csv
 from tidegate.exports.model import ledger_object, output_object, page_object, spec_object
 
 
-def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> None:
+def test_worker_of_an_older_attempt_changes_nothing(world: ExportWorld) -> None:
     world.source.rows = numbered(3)
     task_id = world.submit()
     first = world.admit(task_id)
@@ -24,13 +24,13 @@ def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> N
     assert world.cloud.app.queue.queue.get(world.project.id, task_id).result == published
 
 
-def test_a_worker_that_lost_its_attempt_hides_no_page_from_the_next_and_changes_none(world: ExportWorld) -> None:
+def test_worker_of_an_older_attempt_changes_no_page(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
     task_id = world.submit(step=100)
     first, second = world.admit(task_id), dict[str, Any]()
 
     def overtaken(source: PagedSource, page: int, size: int) -> dict[str, Any]:
-        """While attempt 1 waits for this answer it is given up, and attempt 2 pulls everything."""
+        """Attempt 1 is given up while it waits for this response, and attempt 2 pulls everything."""
         if page != 1 or second:
             return honest(source, page, size)
         world.cloud.invoke("publish_export", {**first, "failure": {"Error": "States.Timeout"}})
@@ -50,11 +50,11 @@ def test_a_worker_that_lost_its_attempt_hides_no_page_from_the_next_and_changes_
     assert world.objects("staging") == []
 
 
-def test_a_file_is_not_made_of_pages_that_are_not_all_known(world: ExportWorld) -> None:
+def test_incomplete_page_list_is_not_rendered(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
-    # A second run of the same pull was slower, and wrote last what it knew when its time was up.
+    # A duplicate of the pull ran out of time and saved its shorter page list last.
     key = ledger_object(world.project.id, task_id, 1)
     (known,) = json.loads(world.s3.get_object(Bucket=world.bucket, Key=key)["Body"].read())
     lesser = known | {"counts": known["counts"][:2], "done": False}
@@ -68,7 +68,7 @@ def test_a_file_is_not_made_of_pages_that_are_not_all_known(world: ExportWorld) 
     assert world.source.pages == {0: 1, 1: 1, 2: 1}
 
 
-def test_what_a_late_worker_left_of_an_export_that_is_over_is_swept_a_day_later(world: ExportWorld) -> None:
+def test_objects_of_a_late_worker_are_swept_a_day_later(world: ExportWorld) -> None:
     world.source.rows = numbered(3)
     done = world.submit()
     world.run(done)

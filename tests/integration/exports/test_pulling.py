@@ -1,4 +1,4 @@
-"""Pages: which are asked for, how failures are met, and what a dishonest source leads to."""
+"""Pulling pages: which are requested, how failures are handled, and sources that break the contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.exports.paged_source import PagedSource, honest, numbered, wi
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 
 
-def test_step_100_total_250_asks_for_pages_0_1_2_and_no_other(world: ExportWorld) -> None:
+def test_step_100_and_total_250_request_three_pages(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
     shown, data = world.export(step=100)
 
@@ -26,7 +26,7 @@ def test_step_100_total_250_asks_for_pages_0_1_2_and_no_other(world: ExportWorld
     assert shown["progress"] == {"rows": 250, "total": 250, "percent": 100}
 
 
-def test_no_total_100_100_0_makes_three_requests(world: ExportWorld) -> None:
+def test_without_total_an_empty_page_is_the_end(world: ExportWorld) -> None:
     world.source.rows, world.source.answer = numbered(200), without_total
     _, data = world.export(step=100)
 
@@ -34,13 +34,13 @@ def test_no_total_100_100_0_makes_three_requests(world: ExportWorld) -> None:
     assert len(read_csv(data)) == 200
 
 
-def test_no_total_a_short_page_is_the_last(world: ExportWorld) -> None:
+def test_without_total_a_short_page_is_the_last(world: ExportWorld) -> None:
     world.source.rows, world.source.answer = numbered(150), without_total
     world.export(step=100)
     assert world.source.pages == {0: 1, 1: 1}
 
 
-def test_an_empty_source_makes_a_file_without_rows(world: ExportWorld) -> None:
+def test_empty_source_makes_a_file_without_rows(world: ExportWorld) -> None:
     shown, data = world.export(type="excel", template={"id": "编号"})
     assert (world.source.pages, shown["progress"]["rows"]) == ({0: 1}, 0)
     assert read_sheet(data) == [("编号",)]
@@ -57,7 +57,7 @@ def test_force_continue_overrides_the_stop_rules(world: ExportWorld) -> None:
     assert world.source.pages == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
-def test_requests_carry_page_size_and_task_and_are_signed(world: ExportWorld) -> None:
+def test_requests_have_page_size_and_task_and_are_signed(world: ExportWorld) -> None:
     world.source.rows = numbered(1)
     world.source.url += "?shop=7"
     task_id = world.submit()
@@ -70,7 +70,7 @@ def test_requests_carry_page_size_and_task_and_are_signed(world: ExportWorld) ->
     assert request.headers["webhook-signature"] == Webhook(secret).sign(request.headers["webhook-id"], moment, "")
 
 
-def test_at_most_four_pages_are_asked_for_at_a_time(world: ExportWorld) -> None:
+def test_at_most_four_requests_are_in_flight(world: ExportWorld) -> None:
     lock, now, most = threading.Lock(), [0], [0]
 
     def slow(source: PagedSource, page: int, size: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_at_most_four_pages_are_asked_for_at_a_time(world: ExportWorld) -> None:
     assert len(read_csv(data)) == 1500
 
 
-def test_a_flaky_page_loses_and_doubles_no_row(world: ExportWorld) -> None:
+def test_flaky_page_loses_and_duplicates_no_row(world: ExportWorld) -> None:
     world.source.rows, world.source.failures = numbered(950), {3: [500], 5: [503, 429], 7: [500]}
     shown, data = world.export(step=100)
 
@@ -97,7 +97,7 @@ def test_a_flaky_page_loses_and_doubles_no_row(world: ExportWorld) -> None:
     assert world.source.pages[3] == 2
 
 
-def test_a_retry_repeats_a_page_not_the_export(world: ExportWorld) -> None:
+def test_retry_requests_only_the_failed_page(world: ExportWorld) -> None:
     world.source.rows, world.source.failures = numbered(950), {4: [500] * 3}
     task_id = world.submit(step=100)
     assert world.attempt(task_id)["status"] == "pending"
@@ -110,7 +110,7 @@ def test_a_retry_repeats_a_page_not_the_export(world: ExportWorld) -> None:
     assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(950))
 
 
-def test_a_source_that_always_fails_three_attempts_then_failed_with_the_reason(world: ExportWorld) -> None:
+def test_source_that_always_fails_ends_after_three_attempts(world: ExportWorld) -> None:
     world.source.failures = {0: [500] * 99}
     shown = world.run(world.submit())
 
@@ -119,7 +119,7 @@ def test_a_source_that_always_fails_three_attempts_then_failed_with_the_reason(w
     assert world.source.pages == {0: 3}
 
 
-def test_a_source_that_refuses_is_not_asked_again(world: ExportWorld) -> None:
+def test_refusal_of_a_source_is_not_retried(world: ExportWorld) -> None:
     world.source.failures = {0: [403]}
     shown = world.run(world.submit())
     assert (shown["status"], shown["attempts"]) == ("failed", 1)
@@ -133,17 +133,17 @@ def _told(source: PagedSource, page: int, size: int, total: int) -> dict[str, An
 
 
 @pytest.mark.parametrize("total", [0, 100, 120, 500, 10**15])
-def test_a_wrong_total_is_a_warning_and_loses_no_row(world: ExportWorld, total: int) -> None:
+def test_wrong_total_is_a_warning_and_loses_no_row(world: ExportWorld, total: int) -> None:
     world.source.rows, world.source.answer = numbered(150), lambda s, p, z: _told(s, p, z, total)
     shown, data = world.export(step=100)
 
     assert [int(row["id"]) for row in read_csv(data)] == list(range(150))
-    assert f"told a total of {total} rows" in shown["warnings"][0]
-    assert shown["warnings"][0].endswith("pages hold 150")
+    assert f"announced a total of {total} rows" in shown["warnings"][0]
+    assert shown["warnings"][0].endswith("pages have 150")
     assert max(world.source.pages) < 8
 
 
-def test_a_row_added_with_every_request_is_a_warning(world: ExportWorld) -> None:
+def test_row_added_with_every_request_is_a_warning(world: ExportWorld) -> None:
     def growing(source: PagedSource, page: int, size: int) -> dict[str, Any]:
         source.rows.append({"id": len(source.rows), "name": "new", "amount": 0})
         return honest(source, page, size)
@@ -151,11 +151,11 @@ def test_a_row_added_with_every_request_is_a_warning(world: ExportWorld) -> None
     world.source.rows, world.source.answer = numbered(950), growing
     shown, data = world.export(step=100)
     assert [int(row["id"]) for row in read_csv(data)][:950] == list(range(950))
-    assert "told a total of 951 rows" in shown["warnings"][0]
+    assert "announced a total of 951 rows" in shown["warnings"][0]
     assert "total changed from 951" in shown["warnings"][1]
 
 
-def test_a_row_removed_meanwhile_is_a_warning(world: ExportWorld) -> None:
+def test_row_removed_meanwhile_is_a_warning(world: ExportWorld) -> None:
     def shrinking(source: PagedSource, page: int, size: int) -> dict[str, Any]:
         answer = honest(source, page, size)
         del source.rows[-1]
@@ -167,7 +167,7 @@ def test_a_row_removed_meanwhile_is_a_warning(world: ExportWorld) -> None:
     assert "total changed from 950" in shown["warnings"][1]
 
 
-def test_a_source_that_caps_the_page_size_is_read_whole(world: ExportWorld) -> None:
+def test_source_that_caps_the_page_size_is_read_completely(world: ExportWorld) -> None:
     world.source.rows, world.source.answer = numbered(950), lambda s, p, z: honest(s, p, min(z, 80))
     shown, data = world.export(step=1000)
     assert [int(row["id"]) for row in read_csv(data)] == list(range(950))
@@ -175,13 +175,13 @@ def test_a_source_that_caps_the_page_size_is_read_whole(world: ExportWorld) -> N
 
 
 @pytest.mark.parametrize("end", [404, 400, 500])
-def test_a_source_that_refuses_the_page_past_its_last_has_no_more(world: ExportWorld, end: int) -> None:
+def test_refused_page_past_the_last_is_the_end(world: ExportWorld, end: int) -> None:
     world.source.rows, world.source.failures = numbered(200), {2: [end] * 9}
     shown, data = world.export(step=100)
     assert (len(read_csv(data)), shown["attempts"], shown["warnings"]) == (200, 1, None)
 
 
-def test_a_row_inserted_between_two_attempts_is_warned_about(world: ExportWorld) -> None:
+def test_row_inserted_between_attempts_is_a_warning(world: ExportWorld) -> None:
     world.source.rows, world.source.failures = numbered(950), {4: [500] * 3}
     task_id = world.submit(step=100)
     assert world.attempt(task_id)["status"] == "pending"
@@ -193,7 +193,7 @@ def test_a_row_inserted_between_two_attempts_is_warned_about(world: ExportWorld)
 
 
 def by_cursor(source: PagedSource, page: int, size: int) -> dict[str, Any]:
-    """Rows after the id in the cursor: what comes before it may change as it likes."""
+    """Returns the rows after the id in the cursor, so that changes before it do not matter."""
     asked = source.asked[-1].args
     after = int(asked.get("cursor", -1))
     rows = [row for row in source.rows if row["id"] > after][:size]
@@ -201,7 +201,7 @@ def by_cursor(source: PagedSource, page: int, size: int) -> dict[str, Any]:
     return {"status": 200, "data": {"data": rows, "next": None if more is None else str(more), "snapshot": "s1"}}
 
 
-def test_a_cursor_source_is_asked_page_after_page_with_cursor_and_snapshot(world: ExportWorld) -> None:
+def test_cursor_source_gets_cursor_and_snapshot_in_sequence(world: ExportWorld) -> None:
     world.source.rows, world.source.answer = numbered(250), by_cursor
     shown, data = world.export(step=100)
 
@@ -211,7 +211,7 @@ def test_a_cursor_source_is_asked_page_after_page_with_cursor_and_snapshot(world
     assert not shown["warnings"]
 
 
-def test_a_cursor_source_doubles_no_row_over_two_attempts(world: ExportWorld) -> None:
+def test_cursor_source_duplicates_no_row_over_two_attempts(world: ExportWorld) -> None:
     world.source.rows, world.source.answer, world.source.failures = numbered(450), by_cursor, {2: [500] * 3}
     task_id = world.submit(step=100)
     assert world.attempt(task_id)["status"] == "pending"
@@ -222,16 +222,16 @@ def test_a_cursor_source_doubles_no_row_over_two_attempts(world: ExportWorld) ->
     assert world.source.pages[0] == world.source.pages[1] == 1
 
 
-def test_a_source_that_does_not_answer_json_fails_with_a_reason(world: ExportWorld) -> None:
+def test_response_that_is_not_json_fails_with_the_reason(world: ExportWorld) -> None:
     world.source.answer = lambda *_: Response("<html>login</html>")
     shown = world.run(world.submit(step=100))
 
     assert (shown["status"], shown["attempts"]) == ("failed", 1)
-    assert "page 0: the source did not answer JSON" in shown["failed_reason"]
+    assert "page 0: the response is not JSON" in shown["failed_reason"]
     assert world.objects("staging") == [f"staging/{world.project.id}/{shown['task_id']}/spec.json"]
 
 
-def test_a_mended_source_can_be_retried(world: ExportWorld) -> None:
+def test_repaired_source_can_be_retried(world: ExportWorld) -> None:
     world.source.rows, world.source.answer = numbered(150), lambda *_: {"status": 500, "msg": "closed"}
     task_id = world.submit(step=100)
     assert world.run(task_id)["status"] == "failed"
@@ -243,7 +243,7 @@ def test_a_mended_source_can_be_retried(world: ExportWorld) -> None:
 
 
 @pytest.mark.parametrize("more", [{"header": [1]}, {"footer": {"a": {}}}, {"template": "{col"}, {"template": 5}])
-def test_a_source_with_a_broken_header_footer_or_template_is_told_so(world: ExportWorld, more: Any) -> None:
+def test_bad_header_footer_or_template_fails_with_the_field(world: ExportWorld, more: Any) -> None:
     world.source.rows, world.source.more = numbered(2), more
     shown = world.run(world.submit(type="excel"))
     assert shown["status"] == "failed"
@@ -272,14 +272,14 @@ def test_header_footer_and_template_come_from_the_source(world: ExportWorld) -> 
     assert read_sheet(data) == [("油站：钓鱼岛",), ("姓名",), ("名字0",), ("名字1",), ("签名：x",)]
 
 
-def test_keys_first_seen_on_a_later_page_are_appended(world: ExportWorld) -> None:
+def test_keys_of_later_pages_are_appended(world: ExportWorld) -> None:
     world.source.rows = [{"a": n} for n in range(100)] + [{"c": 1, "b": 2, "a": 3}] * 100 + [{"d": 4}]
     _, data = world.export(step=100)
     assert data.split(b"\n", 1)[0] == b"a,c,b,d"
     assert read_csv(data)[150] == {"a": "3", "b": "2", "c": "1", "d": ""}
 
 
-def test_a_private_source_is_refused_unless_the_project_allows_it(world: ExportWorld) -> None:
+def test_private_source_is_refused_unless_the_project_allows_it(world: ExportWorld) -> None:
     stranger = world.cloud.project(allow_private_urls=False)
     answer = world.cloud.http(
         "POST", "/v1/task", json={"name": "orders", "source_url": world.source.url}, key=stranger.key
@@ -288,7 +288,7 @@ def test_a_private_source_is_refused_unless_the_project_allows_it(world: ExportW
     assert answer.json()["errors"][0]["loc"] == ["body", "source_url"]
 
 
-def test_a_sample_is_the_first_rows_of_the_first_page_and_queues_nothing(world: ExportWorld) -> None:
+def test_sample_returns_the_first_rows_and_queues_nothing(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
 
     answer = world.cloud.http("POST", "/v1/task/sample", json={"source_url": world.source.url}, key=world.project.key)

@@ -1,4 +1,4 @@
-"""What could only fail later is refused at once, with the field named; what is allowed keeps what it was given."""
+"""Orders that could only fail later are refused with the field named; valid ones keep their values."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.support.exports.samples import SEED_TEMPLATE
         ({"type": "csv", "encoding": "latin-1"}, "encoding"),
     ],
 )
-def test_a_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], says: str) -> None:
+def test_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], says: str) -> None:
     answer = world.order(**{"type": "excel", "source_data": [], **fields})
     assert answer.status == 422
     assert says in answer.body.decode()
 
 
-def test_a_column_that_no_row_has_is_a_warning(world: ExportWorld) -> None:
+def test_column_that_no_row_has_is_a_warning(world: ExportWorld) -> None:
     world.source.rows = numbered(2)
     shown, _ = world.export(type="excel", template={"id": "No", "nmae": "Name"})
     assert shown["warnings"] == ["template: no row has nmae; such columns are empty"]
@@ -43,7 +43,7 @@ def test_a_column_that_no_row_has_is_a_warning(world: ExportWorld) -> None:
 
 def test_cut_cells_are_a_warning(world: ExportWorld) -> None:
     shown, _ = world.export(type="excel", source_data=[{"a": "x" * 32_768}, {"a": "x" * 32_767}])
-    assert shown["warnings"] == ["1 cell was cut: Excel holds 32,767 characters a cell"]
+    assert shown["warnings"] == ["1 cell was cut: an Excel cell holds 32,767 characters"]
 
 
 def test_given_decimals_keep_their_digits(world: ExportWorld) -> None:
@@ -63,12 +63,12 @@ def test_row_counts_of_a_template_count_toward_the_sync_limit(world: ExportWorld
     assert (answer.status, answer.json()["code"]) == (413, "use_async")
 
 
-def test_given_data_may_be_wrapped_as_a_source_would(world: ExportWorld) -> None:
+def test_given_data_may_be_in_the_format_of_a_source(world: ExportWorld) -> None:
     _, data = world.export(source_data={"data": [{"a": 1}], "total": 1})
     assert data == b"a\n1\n"
 
 
-def test_a_pulled_table_beside_a_given_one(world: ExportWorld) -> None:
+def test_pulled_and_given_table_in_one_file(world: ExportWorld) -> None:
     world.source.rows = numbered(1)
     task_id = world.submit(
         "/v1/task/multiple",
@@ -90,14 +90,14 @@ def test_merchant_id_keeps_its_type(world: ExportWorld, merchant_id: Any) -> Non
     assert found["task_id"] == task_id
 
 
-def test_a_csv_without_rows_has_its_head_line(world: ExportWorld) -> None:
+def test_csv_without_rows_has_its_head_line(world: ExportWorld) -> None:
     _, data = world.export(template={"id": "编号", "name": "姓名"})
     assert data == b"id,name\n"
     _, titled = world.export(template={"id": "编号"}, csv_header="titles")
     assert titled.decode() == "编号\n"
 
 
-def test_csv_for_those_who_need_another(world: ExportWorld) -> None:
+def test_csv_options(world: ExportWorld) -> None:
     rows = [{"名": "一;二", "n": 1.50}]
     _, data = world.export(source_data=rows, delimiter=";", encoding="gb18030", line_end="crlf")
     assert data.decode("gb18030") == '名;n\r\n"一;二";1.5\r\n'
@@ -116,7 +116,7 @@ def test_json_lines_and_gzip(world: ExportWorld) -> None:
     assert [row["id"] for row in read_csv(gzip.decompress(zipped))] == ["1", "2.5"]
 
 
-def test_a_sheet_is_frozen_filtered_and_readable_unless_told_otherwise(world: ExportWorld) -> None:
+def test_sheet_is_frozen_filtered_and_measured_by_default(world: ExportWorld) -> None:
     rows = [{"name": "x" * 30, "n": 1}]
     _, data = world.export(type="excel", title="T", source_data=rows)
     sheet: Any = openpyxl.load_workbook(io.BytesIO(data)).active

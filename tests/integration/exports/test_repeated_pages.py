@@ -1,4 +1,4 @@
-"""Sources that answer the same rows whichever page they are asked for: stopped; honest ones that look alike: not."""
+"""Sources that return the same rows to every request are refused; valid data with equal pages is not."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def same_page(source: PagedSource, _page: int, size: int) -> Any:
 
 
 def moving_cursor(source: PagedSource, page: int, size: int) -> Any:
-    """A cursor that moves on, and rows that do not."""
+    """The cursor advances, the rows stay the same."""
     return {"status": 200, "data": {"data": source.rows[:size], "next": f"after-{page}"}}
 
 
 def clamped(source: PagedSource, page: int, size: int) -> Any:
-    """Every page past the last is the last one, as some frameworks do it."""
+    """Returns the last page for every later one, like some frameworks."""
     return honest(source, min(page, (len(source.rows) - 1) // size), size)
 
 
@@ -46,15 +46,15 @@ def test_source_that_ignores_page_ends_the_export(world: ExportWorld, answer: An
     shown = world.attempt(task_id)
 
     assert (shown["status"], shown["attempts"]) == ("failed", 1)
-    assert "hold the same 100 rows" in shown["failed_reason"]
-    assert "has to answer other rows for every page" in shown["failed_reason"]
+    assert "have the same 100 rows" in shown["failed_reason"]
+    assert "has to return different rows for every page" in shown["failed_reason"]
     assert len(world.source.asked) <= 14
     request = world.get(f"/v1/requests/{task_id}").json()
     assert request["error"]["code"] == "source_broken"
 
 
 @pytest.mark.parametrize("total", [True, False])
-def test_table_of_one_value_is_exported_whole(world: ExportWorld, total: bool) -> None:
+def test_table_of_one_value_is_exported_completely(world: ExportWorld, total: bool) -> None:
     def answer(source: PagedSource, page: int, size: int) -> Any:
         page_of_rows = honest(source, page, size)
         if not total:
@@ -66,14 +66,14 @@ def test_table_of_one_value_is_exported_whole(world: ExportWorld, total: bool) -
     assert len(read_csv(data)) == 1250
 
 
-def test_pages_alike_within_the_total_are_exported_whole(world: ExportWorld) -> None:
+def test_equal_pages_within_the_total_are_exported(world: ExportWorld) -> None:
     world.source.rows = numbered(100) * 12
     _, data = world.export(step=100, parallel=8)
     assert [int(row["id"]) for row in read_csv(data)] == [*range(100)] * 12
 
 
 @pytest.mark.parametrize("count", [800, 850])
-def test_last_page_answered_for_every_later_one_comes_once(world: ExportWorld, count: int) -> None:
+def test_last_page_repeated_past_the_total_is_written_once(world: ExportWorld, count: int) -> None:
     world.source.rows, world.source.answer = numbered(count), clamped
     shown, data = world.export(step=100, parallel=8)
     assert [int(row["id"]) for row in read_csv(data)] == list(range(count))

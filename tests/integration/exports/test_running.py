@@ -1,4 +1,4 @@
-"""A running export: its attempts, its end, and what is left behind."""
+"""Running exports: attempts, end, and clean-up."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tidegate.aws import s3_sink
 
 
 class Killed(BaseException):
-    """What a worker meets when its sandbox is taken away: nothing of it runs on."""
+    """Raised when the sandbox of a worker is killed: not caught by any handler."""
 
 
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    # moto checks that all parts but the last have S3's least size, so the rows are as many as make two.
+    # moto checks the minimum size of parts, so there are enough rows for two parts.
     monkeypatch.setattr(s3_sink, "PART_BYTES", 5 * 1024 * 1024)
 
 
-def test_worker_killed_in_render_the_next_attempt_succeeds_and_no_stale_upload_stays(
+def test_attempt_after_a_killed_render_succeeds_and_leaves_no_upload(
     world: ExportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_parts(monkeypatch)
@@ -44,14 +44,14 @@ def test_worker_killed_in_render_the_next_attempt_succeeds_and_no_stale_upload_s
             world.cloud.invoke("render_export", state)
     assert len(world.uploads()) == 1
 
-    # What the machine does then: GiveUp.
+    # The state machine continues with GiveUp.
     failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
     assert world.cloud.invoke("publish_export", {**state, "failure": failure})["status"] == "pending"
     shown = world.attempt(task_id)
 
     assert (shown["status"], shown["attempts"]) == ("completed", 2)
     assert world.uploads() == []
-    # Six pages, and one past them: a full last page may not be the last.
+    # Six pages, and one more: after a full last page more may follow.
     assert sum(world.source.pages.values()) == 7
     assert len(read_csv(world.file(task_id))) == 30_000
     assert shown["size"] == len(world.file(task_id))
@@ -59,7 +59,7 @@ def test_worker_killed_in_render_the_next_attempt_succeeds_and_no_stale_upload_s
 
 
 @pytest.mark.parametrize("dies_in", ["abort_uploads", "remove"])
-def test_a_step_that_died_while_it_tidied_leaves_no_staged_page(
+def test_crash_during_clean_up_leaves_no_staged_page(
     world: ExportWorld, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
     world.source.rows = numbered(250)
@@ -76,7 +76,7 @@ def test_a_step_that_died_while_it_tidied_leaves_no_staged_page(
     assert world.shown(task_id)["status"] == "completed"
     assert world.objects("staging")
 
-    # The machine runs the step again, and it finds the export ended.
+    # The state machine runs the step again, which finds the export ended.
     assert world.cloud.invoke("publish_export", state)["next"] == "over"
 
     assert world.objects("staging") == []
@@ -96,7 +96,7 @@ def test_every_step_may_run_twice(world: ExportWorld) -> None:
     assert len(read_csv(world.file(task_id))) == 250
 
 
-def test_past_max_exec_time_it_is_queued_again_at_most_three_attempts(world: ExportWorld) -> None:
+def test_export_past_max_exec_time_gets_three_attempts(world: ExportWorld) -> None:
     world.source.rows = numbered(1)
     task_id = world.submit(max_exec_time=60)
     for attempt in (1, 2, 3):
@@ -132,7 +132,7 @@ def test_progress_is_visible_while_it_runs(world: ExportWorld) -> None:
     ]
 
 
-def test_time_that_runs_out_hands_over_to_another_invocation(world: ExportWorld) -> None:
+def test_pull_out_of_time_continues_in_another_invocation(world: ExportWorld) -> None:
     world.source.rows = numbered(350)
     task_id = world.submit(step=100)
     state = world.admit(task_id)
@@ -143,7 +143,7 @@ def test_time_that_runs_out_hands_over_to_another_invocation(world: ExportWorld)
     assert world.source.pages == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
-def test_a_cancelled_export_stops(world: ExportWorld) -> None:
+def test_cancelled_export_stops(world: ExportWorld) -> None:
     world.source.rows = numbered(1)
     task_id = world.submit()
     state = world.admit(task_id)
@@ -157,7 +157,7 @@ def test_a_cancelled_export_stops(world: ExportWorld) -> None:
     assert [key.rsplit("/", 1)[1] for key in world.objects("staging")] == ["spec.json"]
 
 
-def test_a_paused_export_goes_on_with_what_it_had_pulled(world: ExportWorld) -> None:
+def test_paused_export_continues_with_its_staged_pages(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
     task_id = world.submit(step=100)
     state = world.admit(task_id)
@@ -171,7 +171,7 @@ def test_a_paused_export_goes_on_with_what_it_had_pulled(world: ExportWorld) -> 
     assert world.source.pages == {0: 1, 1: 1, 2: 1}
 
 
-def test_the_seeds_table_end_to_end(world: ExportWorld) -> None:
+def test_documented_table_end_to_end(world: ExportWorld) -> None:
     world.source.rows = seed_rows()
     shown, data = world.export(
         type="excel",
@@ -187,7 +187,7 @@ def test_the_seeds_table_end_to_end(world: ExportWorld) -> None:
     assert {"A4:C8", "B18:B22", "A23:L23"} <= {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_an_unknown_row_head_fails_and_is_named(world: ExportWorld) -> None:
+def test_unknown_row_head_fails_and_is_named(world: ExportWorld) -> None:
     world.source.rows = [{"_row_head_": "sales", "name": "x"}]
     shown = world.run(world.submit(type="excel", template=SEED_TEMPLATE))
     assert shown["status"] == "failed"

@@ -1,20 +1,22 @@
-"""Recurring exports are changed: when they run, what they order, whether they run at all; and how many there may be."""
+"""Changes of recurring exports: schedule, order, pause; the order as shown; the quota."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from tests.integration.exports.test_schedules import call, fired, made, runs
+from tests.integration.exports.test_schedules import HOURLY, call, fired, made, runs
 from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tests.support.moto.cloud import Answer
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, update
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_other_fields_of_the_order_change_the_next_file(world: ExportWorld) -> N
     assert world.shown(run["task_id"])["name"] == "other"
 
 
-def test_what_is_not_named_stays_and_null_takes_away(world: ExportWorld) -> None:
+def test_omitted_fields_stay_and_null_removes_a_field(world: ExportWorld) -> None:
     schedule_id = made(world, file_name="orders-{date}", delimiter=";", priority=2)["schedule_id"]
     changed(world, schedule_id, delimiter=None)
     fired(world)
@@ -73,7 +75,7 @@ def test_paused_and_resumed_by_change(world: ExportWorld) -> None:
     assert shown["status"] == "paused"
     assert shown.get("next_run") is None
     assert fired(world) == 0
-    # A paused one gets its schedule and stays paused.
+    # A new schedule does not resume a paused one.
     assert changed(world, schedule_id, schedule="rate(2 hours)").get("next_run") is None
     assert changed(world, schedule_id, paused=False)["status"] == "active"
     assert fired(world, 7201) == 1
@@ -92,7 +94,7 @@ def test_rows_given_with_the_order_keep_their_digits(world: ExportWorld) -> None
     assert b"100.00,12345678901234567.89" in world.file(run["task_id"])
 
 
-def test_another_source_takes_the_place_of_given_rows(world: ExportWorld) -> None:
+def test_new_source_replaces_given_rows(world: ExportWorld) -> None:
     answer = call(world, "POST", json={"name": "given", "source_data": [{"a": 1}], "schedule": "rate(1 hour)"})
     schedule_id = answer.json()["schedule_id"]
     changed(world, schedule_id, source_url=world.source.url, step=100)
@@ -128,9 +130,7 @@ def test_several_tables_are_changed_by_lists(world: ExportWorld) -> None:
         ({"interval": 5}, "interval"),
     ],
 )
-def test_what_each_run_would_be_refused_for_is_refused_and_named(
-    world: ExportWorld, fields: dict[str, Any], named: str
-) -> None:
+def test_bad_change_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], named: str) -> None:
     schedule_id = made(world)["schedule_id"]
     answer = change(world, schedule_id, **fields)
     assert answer.status == 422, answer.body
@@ -138,19 +138,19 @@ def test_what_each_run_would_be_refused_for_is_refused_and_named(
     assert call(world, "GET", f"/{schedule_id}").json()["revision"] == 0
 
 
-def test_change_of_a_revision_that_is_gone_is_refused(world: ExportWorld) -> None:
+def test_change_of_an_old_revision_is_refused(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     assert changed(world, schedule_id, name="first", revision=0)["revision"] == 1
     answer = change(world, schedule_id, name="second", revision=0)
     assert answer.status == 409
     assert "revision 1, not 0" in answer.json()["detail"]
     assert call(world, "GET", f"/{schedule_id}").json()["name"] == "first"
-    # Pausing is a change as well.
+    # Pausing increases the revision too.
     call(world, "POST", f"/{schedule_id}/pause")
     assert change(world, schedule_id, name="third", revision=1).status == 409
 
 
-def test_two_who_change_at_once_do_not_mix_their_orders(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_changes_at_once_do_not_mix_their_orders(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_id = made(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
     checked = type(schedules)._checked
@@ -166,7 +166,7 @@ def test_two_who_change_at_once_do_not_mix_their_orders(world: ExportWorld, monk
     assert call(world, "GET", f"/{schedule_id}").json()["name"] == "between"
 
 
-def test_schedule_made_before_revisions_is_changed(world: ExportWorld) -> None:
+def test_schedule_without_revision_can_be_changed(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     old = update(keys.export_schedule(world.project.id, schedule_id), removes=("revision", "counted"))
     world.cloud.app.table.write(old)
@@ -179,13 +179,13 @@ def test_change_that_changes_nothing_writes_nothing(world: ExportWorld) -> None:
     assert changed(world, schedule_id, paused=False, schedule="rate(1 hour)")["revision"] == 0
 
 
-def test_stranger_cannot_change_it(world: ExportWorld) -> None:
+def test_other_project_cannot_change_the_schedule(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     stranger = world.cloud.project("stranger")
     assert change(world, schedule_id, key=stranger.key, paused=True).status == 404
 
 
-def test_crash_at_any_call_of_a_change_leaves_it_old_or_new(world: ExportWorld) -> None:
+def test_crash_during_a_change_leaves_it_old_or_new(world: ExportWorld) -> None:
     for call_number in range(1, 30):
         schedule_id = made(world)["schedule_id"]
         with killed_at(call_number) as died, suppress(Killed):
@@ -202,7 +202,7 @@ def test_crash_at_any_call_of_a_change_leaves_it_old_or_new(world: ExportWorld) 
     raise AssertionError("a change makes fewer calls than that")
 
 
-def test_quota_of_schedules_is_refused_and_named(world: ExportWorld) -> None:
+def test_schedule_over_the_quota_is_refused(world: ExportWorld) -> None:
     path = f"/v1/projects/{world.project.id}"
     limits = {"quotas": {"export_schedules": 2}}
     assert world.cloud.http("PATCH", path, json=limits, key=world.cloud.admin_key).status == 200
@@ -218,3 +218,50 @@ def test_quota_of_schedules_is_refused_and_named(world: ExportWorld) -> None:
     assert call(world, "DELETE", f"/{first}").status == 204
     assert call(world, "DELETE", f"/{first}").status == 404
     assert call(world, "POST", json=order).status == 201
+
+
+def test_schedule_shows_its_order(world: ExportWorld) -> None:
+    credential = {"headers": {"authorization": "Bearer hidden"}, "origins": [world.source.url.removesuffix("/rows")]}
+    assert world.cloud.http("PUT", "/v1/credentials/shop", json=credential, key=world.project.key).status < 300
+    template = [{"name": "id", "title": "No", "style": {"width": 40.5}}]
+    fields = {"file_name": "orders-{date}", "template": template, "source_headers": {"credential": "shop"}}
+    schedule_id = made(world, **fields)["schedule_id"]
+    answer = call(world, "GET", f"/{schedule_id}")
+    order = answer.json()["order"]
+    assert {name: order[name] for name in fields} == fields
+    assert (order["source_url"], order["step"], order["name"]) == (world.source.url, 100, "orders")
+    assert b"hidden" not in answer.body
+    changed(world, schedule_id, delimiter=";")
+    assert call(world, "GET", f"/{schedule_id}").json()["order"] == order | {"delimiter": ";"}
+    again = call(world, "POST", json=order | {"schedule": "rate(1 day)"})
+    assert again.status == 201, again.body
+
+
+def test_order_of_given_rows_is_shown_without_them(world: ExportWorld) -> None:
+    fields = {"name": "two", "source_data": [[{"id": "secret"}], [{"id": 2}]], "title": ["a", "b"], "schedule": HOURLY}
+    answer = call(world, "POST", "/multiple", json=fields | {"type": "excel"})
+    shown = call(world, "GET", f"/{answer.json()['schedule_id']}")
+    assert shown.json()["order"]["title"] == ["a", "b"]
+    assert b"secret" not in shown.body
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_lost_response_of_a_new_schedule_counts_as_created(
+    world: ExportWorld, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    path = f"/v1/projects/{world.project.id}"
+    limits = {"quotas": {"export_schedules": limit}}
+    assert world.cloud.http("PATCH", path, json=limits, key=world.cloud.admin_key).status == 200
+    transact, listed = Table.transact, keys.export_schedules_list(world.project.id)
+
+    def written_twice(table: Table, writes: Sequence[Write], *given: Any, **named: Any) -> None:
+        transact(table, writes, *given, **named)
+        if any((write.item or {}).get("gsi1pk") == listed for write in writes):
+            transact(table, writes, *given, **named)
+
+    with monkeypatch.context() as lost:
+        lost.setattr(Table, "transact", written_twice)
+        schedule_id = made(world)["schedule_id"]
+    assert [each["schedule_id"] for each in call(world, "GET").json()["items"]] == [schedule_id]
+    usage = world.cloud.http("GET", path, key=world.cloud.admin_key).json()["usage"]
+    assert usage["export_schedules"] == 1

@@ -1,4 +1,4 @@
-"""Recurring exports: each moment of a schedule makes one export, whatever crashes or runs twice."""
+"""Recurring exports: each scheduled time makes one export, even if functions crash or run twice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def runs(world: ExportWorld, schedule_id: str) -> list[dict[str, Any]]:
     return list(answer.json()["items"])
 
 
-def test_each_moment_makes_one_export_with_its_rows(world: ExportWorld) -> None:
+def test_each_run_makes_one_export_with_all_rows(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     assert fired(world, 3500) == 0
     assert fired(world, 101) == 1
@@ -61,7 +61,7 @@ def test_each_moment_makes_one_export_with_its_rows(world: ExportWorld) -> None:
     assert call(world, "GET", f"/{schedule_id}").json()["last_task_id"] == run["task_id"]
 
 
-def test_rate_counts_from_the_moment_that_was_due(world: ExportWorld) -> None:
+def test_rate_counts_from_the_due_time(world: ExportWorld) -> None:
     schedule = made(world)
     assert fired(world, 3650) == 1
     again = call(world, "GET", f"/{schedule['schedule_id']}").json()["next_run"]
@@ -69,14 +69,14 @@ def test_rate_counts_from_the_moment_that_was_due(world: ExportWorld) -> None:
     assert passed.total_seconds() == 3600
 
 
-def test_missed_moments_are_not_made_up_for(world: ExportWorld) -> None:
+def test_missed_runs_are_not_made_up_for(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     assert fired(world, 10 * 3600 + 5) == 1
     assert fired(world, 0) == 0
     assert len(runs(world, schedule_id)) == 1
 
 
-def test_crash_at_any_call_makes_one_export_for_the_moment(world: ExportWorld) -> None:
+def test_crash_at_any_call_makes_one_export_per_run(world: ExportWorld) -> None:
     for calls in range(1, 30):
         schedule_id = made(world)["schedule_id"]
         world.cloud.clock.advance(3601)
@@ -93,7 +93,7 @@ def test_crash_at_any_call_makes_one_export_for_the_moment(world: ExportWorld) -
     raise AssertionError("so many calls")
 
 
-def test_two_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_functions_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_id = made(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
     order, twins = schedules._store.order, list[int]()
@@ -110,7 +110,7 @@ def test_two_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.Mon
     assert len(runs(world, schedule_id)) == len(world.get("/v1/tasks").json()["items"]) == 1
 
 
-def test_stale_index_runs_nothing_again(world: ExportWorld) -> None:
+def test_stale_index_repeats_no_run(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
     seen = schedules.get(world.project.id, schedule_id)
@@ -124,7 +124,7 @@ def test_stale_index_runs_nothing_again(world: ExportWorld) -> None:
     assert not schedules._fire(seen, world.cloud.clock())
 
 
-def test_record_that_cannot_be_read_does_not_stop_the_others(world: ExportWorld) -> None:
+def test_unreadable_schedule_does_not_stop_the_others(world: ExportWorld) -> None:
     broken, whole = made(world)["schedule_id"], made(world)["schedule_id"]
     key = keys.export_schedule(world.project.id, broken)
     world.cloud.app.table.write(update(key, {}, removes=["name"], condition=""))
@@ -132,9 +132,7 @@ def test_record_that_cannot_be_read_does_not_stop_the_others(world: ExportWorld)
     assert [run["state"] for run in runs(world, whole)] == ["started"]
 
 
-def test_run_that_is_refused_for_good_is_noted_and_the_next_one_comes(
-    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_run_is_recorded_and_the_next_one_follows(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_id = made(world)["schedule_id"]
 
     def refuses(*_: Any, **__: Any) -> str:
@@ -149,7 +147,7 @@ def test_run_that_is_refused_for_good_is_noted_and_the_next_one_comes(
     assert fired(world) == 1
 
 
-def test_run_that_meets_a_busy_table_is_tried_again(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_retried_after_a_busy_table(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_id = made(world)["schedule_id"]
 
     def busy(*_: Any, **__: Any) -> str:
@@ -162,7 +160,7 @@ def test_run_that_meets_a_busy_table_is_tried_again(world: ExportWorld, monkeypa
     assert fired(world, 60) == 1
 
 
-def test_run_is_skipped_while_the_one_before_is_not_over(world: ExportWorld) -> None:
+def test_run_is_skipped_while_the_one_before_runs(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     assert (fired(world), fired(world)) == (1, 0)
     skipped, started = runs(world, schedule_id)
@@ -172,7 +170,7 @@ def test_run_is_skipped_while_the_one_before_is_not_over(world: ExportWorld) -> 
     assert fired(world) == 1
 
 
-def test_run_is_skipped_where_the_quota_is_used_up(world: ExportWorld) -> None:
+def test_run_is_skipped_if_the_quota_is_used_up(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     project = f"/v1/projects/{world.project.id}"
     changed = world.cloud.http("PATCH", project, json={"quotas": {"queued": 1}}, key=world.cloud.admin_key)
@@ -182,7 +180,7 @@ def test_run_is_skipped_where_the_quota_is_used_up(world: ExportWorld) -> None:
     assert [(run["state"], "queued" in run["reason"]) for run in runs(world, schedule_id)] == [("skipped", True)]
 
 
-def test_paused_schedule_does_not_run_and_goes_on_from_its_resume(world: ExportWorld) -> None:
+def test_paused_schedule_continues_from_its_resume(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     for _ in range(2):
         paused = call(world, "POST", f"/{schedule_id}/pause")
@@ -193,7 +191,7 @@ def test_paused_schedule_does_not_run_and_goes_on_from_its_resume(world: ExportW
     assert (fired(world, 3000), fired(world, 601)) == (0, 1)
 
 
-def test_deleted_schedule_is_gone_and_its_exports_stay(world: ExportWorld) -> None:
+def test_exports_of_a_deleted_schedule_stay(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     fired(world)
     (run,) = runs(world, schedule_id)
@@ -205,7 +203,7 @@ def test_deleted_schedule_is_gone_and_its_exports_stay(world: ExportWorld) -> No
     assert call(world, "GET").json()["items"] == []
 
 
-def test_names_and_copies_carry_the_date_of_the_run(world: ExportWorld) -> None:
+def test_names_and_copies_have_the_date_of_the_run(world: ExportWorld) -> None:
     world.s3.create_bucket(Bucket="acme-reports-1")
     world.cloud.app.exports.deliveries.allowed = "acme-*"
     granted = {"deliver_to": ["acme-reports-1/daily/*"]}
@@ -245,14 +243,14 @@ def test_several_tables_and_exact_decimals_survive(world: ExportWorld) -> None:
         ({"source_url": None, "source_data": [{"a": "x" * 310_000}]}, "source_data"),
     ],
 )
-def test_what_no_run_could_do_is_refused_at_once(world: ExportWorld, fields: dict[str, Any], named: str) -> None:
+def test_order_that_every_run_would_fail_is_refused(world: ExportWorld, fields: dict[str, Any], named: str) -> None:
     order = {"name": "orders", "source_url": world.source.url, "schedule": HOURLY, **fields}
     answer = call(world, "POST", json=order)
     assert answer.status == 422, answer.body
     assert named in str(answer.json())
 
 
-def test_others_project_sees_none_of_it(world: ExportWorld) -> None:
+def test_other_project_cannot_see_the_schedule(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     other = world.cloud.project().key
     for method, path in (("GET", ""), ("GET", "/runs"), ("POST", "/pause"), ("DELETE", "")):

@@ -1,4 +1,4 @@
-"""A stored credential opens the source of an export, and goes nowhere else."""
+"""A stored credential is sent to the source of an export, and to no other host."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def store(world: ExportWorld, origin: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [250, 1650])
-def test_every_page_is_asked_for_with_the_headers(shop: ExportWorld, rows: int) -> None:
-    """Staged, and in ranges."""
+def test_every_request_has_the_stored_headers(shop: ExportWorld, rows: int) -> None:
+    """Pages are staged, or rendered in ranges."""
     shop.source.rows = numbered(rows)
     shop.export(step=100, source_headers={"credential": "shop"})
     assert {request.headers.get("x-token") for request in shop.source.asked} == {"s3cret"}
 
 
-def test_without_it_no_header_is_sent(shop: ExportWorld) -> None:
+def test_without_credential_no_header_is_sent(shop: ExportWorld) -> None:
     shop.export(step=100)
     assert {request.headers.get("x-token") for request in shop.source.asked} == {None}
 
 
-def test_source_of_another_origin_is_not_asked_at_all(shop: ExportWorld) -> None:
+def test_source_of_another_origin_gets_no_request(shop: ExportWorld) -> None:
     store(shop, "https://elsewhere.example")
     task_id = shop.submit(step=100, source_headers={"credential": "shop"})
     shown = shop.run(task_id)
@@ -43,12 +43,12 @@ def test_source_of_another_origin_is_not_asked_at_all(shop: ExportWorld) -> None
     assert shop.source.asked == []
 
 
-def test_credential_that_is_not_stored_fails_with_its_name(shop: ExportWorld) -> None:
+def test_unknown_credential_fails_with_its_name(shop: ExportWorld) -> None:
     shown = shop.run(shop.submit(step=100, source_headers={"credential": "other"}))
     assert (shown["status"], "other" in shown["failed_reason"]) == ("failed", True)
 
 
-def test_export_at_once_reads_no_secret(shop: ExportWorld) -> None:
+def test_sync_export_reads_no_secret(shop: ExportWorld) -> None:
     body = {"source_url": shop.source.url, "source_headers": {"credential": "shop"}}
     answer = shop.cloud.http("POST", "/v1/download/sync", json=body, key=shop.project.key)
     assert (answer.status, answer.json()["code"]) == (413, "use_async")

@@ -1,4 +1,4 @@
-"""Small exports, handed over at once."""
+"""Synchronous exports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def at_once(world: ExportWorld, path: str = "/v1/download/sync", **fields: Any) 
     return world.cloud.http("POST", path, json=fields, key=world.project.key)
 
 
-def test_post_answers_the_file_itself(world: ExportWorld) -> None:
+def test_post_returns_the_file(world: ExportWorld) -> None:
     answer = at_once(world, type="excel", source_data=[{"a": 1, "b": "乙"}], title="标题", file_name="报表")
 
     assert answer.status == 200
@@ -49,7 +49,7 @@ def test_multiple(world: ExportWorld) -> None:
     assert read_sheet(posted.body, 1) == read_sheet(got.body, 1) == [("二",), ("b",), (2,)]
 
 
-def test_over_4_5_mb_it_leads_to_a_link(world: ExportWorld) -> None:
+def test_file_over_4_5_mb_redirects_to_a_link(world: ExportWorld) -> None:
     world.source.rows = [{"text": f"{n:08d}" * 16} for n in range(40_000)]
     answer = at_once(world, source_url=world.source.url, step=5000)
 
@@ -59,7 +59,7 @@ def test_over_4_5_mb_it_leads_to_a_link(world: ExportWorld) -> None:
     assert len(read_csv(stored)) == 40_000
 
 
-def test_over_50_000_rows_it_says_use_async(world: ExportWorld) -> None:
+def test_over_50_000_rows_is_use_async(world: ExportWorld) -> None:
     def many(source: PagedSource, page: int, size: int) -> Any:
         return {"status": 200, "data": {"data": [{"a": 1}], "total": 50_001}}
 
@@ -76,7 +76,7 @@ def test_over_50_000_rows_it_says_use_async(world: ExportWorld) -> None:
 @pytest.mark.parametrize(
     ("failures", "status", "code"), [([500], 502, "upstream_error"), ([404], 502, "upstream_not_found")]
 )
-def test_a_source_that_fails_is_told(world: ExportWorld, failures: list[int], status: int, code: str) -> None:
+def test_failure_of_the_source_is_returned(world: ExportWorld, failures: list[int], status: int, code: str) -> None:
     world.source.failures = {0: failures}
     answer = at_once(world, source_url=world.source.url)
     assert (answer.status, answer.json()["code"]) == (status, code)
@@ -88,12 +88,12 @@ def test_nothing_is_recorded(world: ExportWorld) -> None:
     assert world.objects() == []
 
 
-def test_one_deadline_holds_for_all_pages_together(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pages_share_one_deadline(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     def slower_and_slower(source: PagedSource, page: int, size: int) -> Any:
         time.sleep(0.8 * page)
         return honest(source, page, size)
 
-    # Imports are paid before.
+    # Import first, so that imports do not count towards the deadline.
     assert at_once(world, source_data=[]).status == 200
     monkeypatch.setattr(export_sync, "SECONDS", 1.5)
     world.source.rows, world.source.answer = numbered(450), slower_and_slower

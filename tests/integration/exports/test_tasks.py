@@ -1,4 +1,4 @@
-"""The routes of exports: what is refused, shown, listed, linked to and deleted."""
+"""The routes of exports: order, show, list, link, delete, and their refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_fields_out_of_bounds_are_refused_and_named(world: ExportWorld) -> None:
         assert field in str(answer.json()["errors"])
 
 
-def test_what_could_only_fail_later_is_refused_now(world: ExportWorld) -> None:
+def test_order_that_could_only_fail_later_is_refused(world: ExportWorld) -> None:
     shape = world.order(source_data=[1]).json()
     assert shape["errors"] == [{"loc": ["body", "source_data"], "msg": shape["detail"]}]
     for fields in (
@@ -51,10 +51,10 @@ def test_what_could_only_fail_later_is_refused_now(world: ExportWorld) -> None:
     missing = world.cloud.http("POST", "/v1/task", json={"name": "orders"}, key=world.project.key)
     assert missing.status == 422
     multiple = world.order("/v1/task/multiple", source_data=[[]], title="not a list")
-    assert (multiple.status, "one entry a table" in str(multiple.json())) == (422, True)
+    assert (multiple.status, "one entry for each table" in str(multiple.json())) == (422, True)
 
 
-def test_strings_holding_json_are_json(world: ExportWorld) -> None:
+def test_json_strings_are_parsed(world: ExportWorld) -> None:
     task_id = world.submit(
         source_data='[{"a": 1}]', type="excel", template='{"a": "甲"}', header='{"k": "v"}', step="100", merchant_id=7
     )
@@ -62,7 +62,7 @@ def test_strings_holding_json_are_json(world: ExportWorld) -> None:
     assert (shown["status"], shown["merchant_id"]) == ("completed", 7)
 
 
-def test_a_finished_export_as_the_contract_shows_it(world: ExportWorld) -> None:
+def test_finished_export_has_the_fields_of_the_contract(world: ExportWorld) -> None:
     world.source.rows = numbered(3)
     task_id = world.submit(operator_id="op1", merchant_type=2, merchant_id="m9")
     assert world.shown(task_id)["status"] == "pending"
@@ -85,7 +85,7 @@ def test_a_finished_export_as_the_contract_shows_it(world: ExportWorld) -> None:
     assert wanted.items() <= shown.items()
 
 
-def test_the_same_idempotency_key_makes_one_export(world: ExportWorld) -> None:
+def test_same_idempotency_key_makes_one_export(world: ExportWorld) -> None:
     def order(name: str) -> Any:
         return world.cloud.http(
             "POST",
@@ -123,7 +123,7 @@ def test_lists_are_filtered_newest_first_and_paged(world: ExportWorld) -> None:
     assert rest["next_cursor"] is None
 
 
-def test_temporary_url_dies_after_300_s_permanent_needs_a_key_after_7_days_410(world: ExportWorld) -> None:
+def test_lifetimes_of_temporary_and_permanent_urls(world: ExportWorld) -> None:
     task_id = world.submit(source_data=[{"a": 1}], file_name="报表")
     for path in ("/v1/download/url", "/v1/download/async"):
         early = world.get(path, task_id=task_id)
@@ -148,14 +148,14 @@ def test_temporary_url_dies_after_300_s_permanent_needs_a_key_after_7_days_410(w
     assert world.shown(task_id)["status"] == "expired"
     assert [item["task_id"] for item in world.get("/v1/tasks", status="expired").json()["items"]] == [task_id]
 
-    # The daily cleanup takes the file; the record says so for a while longer.
+    # The daily clean-up deletes the file; the record stays `expired` for some days.
     assert world.cloud.invoke("clean_up", {})["removed"] == 1
     assert world.objects("exports") == []
     assert world.shown(task_id)["status"] == "expired"
     assert world.get("/v1/download/url", task_id=task_id).status == 410
 
 
-def test_delete_removes_records_and_files_and_cancels_what_runs(world: ExportWorld) -> None:
+def test_delete_removes_records_and_files_and_cancels_running_exports(world: ExportWorld) -> None:
     world.source.rows = numbered(3)
     done, waiting, running = world.submit(), world.submit(), world.submit()
     world.run(done)
@@ -173,7 +173,7 @@ def test_delete_removes_records_and_files_and_cancels_what_runs(world: ExportWor
     assert world.cloud.app.queue.channel_store.get("export").running == 0  # type: ignore[union-attr]
 
 
-def test_an_admin_names_the_project(world: ExportWorld) -> None:
+def test_admin_names_the_project(world: ExportWorld) -> None:
     body = {"name": "orders", "source_data": [], "project_id": world.project.id}
     made = world.cloud.http("POST", "/v1/task", json=body, key=world.cloud.admin_key)
     assert world.shown(made.json()["task_id"])["status"] == "pending"

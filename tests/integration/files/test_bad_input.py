@@ -75,20 +75,20 @@ def test_half_a_surrogate_pair_in_a_field_or_its_name_is_422(cloud: MotoCloud, p
 
 
 @pytest.mark.parametrize("path", ["/v1/files/a\nb", "/v1/nothing%0A", "/v1/projects%0a", "/v1/files/%C2%85", "/\x7f"])
-def test_control_character_in_path_is_400_for_everybody(cloud: MotoCloud, project: Project, path: str) -> None:
+def test_control_character_in_the_path_is_400(cloud: MotoCloud, project: Project, path: str) -> None:
     for key in (None, project.key, cloud.admin_key):
         answer = cloud.http("GET", path, key=key)
         assert (answer.status, answer.json()["code"]) == (400, "bad_path")
 
 
 @pytest.mark.parametrize("url", ["http://a..b/", f"http://{'a' * 70}.example/", "http://."])
-def test_url_whose_host_is_no_name_is_422(cloud: MotoCloud, project: Project, url: str) -> None:
+def test_url_with_a_malformed_host_is_422(cloud: MotoCloud, project: Project, url: str) -> None:
     answer = cloud.http("POST", "/v1/files", json={**GOOD, "source_url": url}, key=project.key)
 
     assert (answer.status, answer.json()["code"]) == (422, "url_not_allowed")
 
 
-def test_cursor_of_ones_own_making_is_422(cloud: MotoCloud, project: Project) -> None:
+def test_forged_cursor_is_422(cloud: MotoCloud, project: Project) -> None:
     own = {"gsi1pk": {"S": keys.files_list(project.id)}, "gsi1sk": {"S": "x"}, "pk": {"S": 5}, "sk": {"S": "META"}}
     for text in ("[" * 2500, json.dumps(own), json.dumps({"pk": {"BOOL": True}})):
         cursor = base64.urlsafe_b64encode(text.encode()).decode()
@@ -96,7 +96,7 @@ def test_cursor_of_ones_own_making_is_422(cloud: MotoCloud, project: Project) ->
         assert (answer.status, answer.json()["errors"][0]["loc"]) == (422, ["query", "cursor"])
 
 
-def test_unknown_route_and_wrong_method(cloud: MotoCloud, project: Project) -> None:
+def test_unknown_route_is_404_and_wrong_method_405(cloud: MotoCloud, project: Project) -> None:
     unknown = cloud.http("GET", "/v1/nothing", key=project.key)
     wrong = cloud.http("PUT", "/v1/files", json={}, key=project.key)
 
@@ -105,14 +105,12 @@ def test_unknown_route_and_wrong_method(cloud: MotoCloud, project: Project) -> N
     assert wrong.headers["allow"] == "GET, POST"
 
 
-def test_stranger_learns_nothing_from_validation(cloud: MotoCloud) -> None:
+def test_caller_without_a_key_gets_no_validation_errors(cloud: MotoCloud) -> None:
     assert cloud.http("POST", "/v1/files", json={"colour": 1}).status == 401
     assert cloud.http("POST", "/v1/nothing", json={}).status == 401
 
 
-def test_failure_within_shows_nothing_of_it(
-    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_internal_error_shows_no_details(cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: App) -> None:
         raise RuntimeError("secret of the house")
 
@@ -130,10 +128,10 @@ def test_open_routes_need_no_key(cloud: MotoCloud, path: str) -> None:
     assert cloud.http("GET", path).status == 200
 
 
-def test_contract_names_its_problems(cloud: MotoCloud) -> None:
+def test_openapi_documents_the_problems(cloud: MotoCloud) -> None:
     contract = cloud.http("GET", "/openapi.json").json()
 
     answers = contract["paths"]["/v1/files"]["post"]["responses"]
     assert {"201", "401", "403", "409", "413", "422"} <= set(answers)
-    told = contract["components"]["responses"][answers["422"]["$ref"].rsplit("/", 1)[1]]
-    assert "application/problem+json" in told["content"]
+    problem = contract["components"]["responses"][answers["422"]["$ref"].rsplit("/", 1)[1]]
+    assert "application/problem+json" in problem["content"]

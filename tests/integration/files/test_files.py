@@ -10,7 +10,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.moto.cloud import MotoCloud, Project
+from tidegate.aws import keys
+from tidegate.aws.writes import delete
 from tidegate.files.model import upload_object
+from tidegate.files.upload import PARTS_SECONDS
 
 CONTENT = b"tide" * 50_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -64,7 +67,7 @@ def test_upload_complete_and_link(cloud: MotoCloud, project: Project) -> None:
     ],
     ids=["nothing known", "size known", "all known"],
 )
-def test_upload_address_is_signed_for_what_was_announced(
+def test_upload_url_is_signed_for_the_announced_content(
     cloud: MotoCloud, project: Project, announced: dict[str, Any], headers: dict[str, str]
 ) -> None:
     made = cloud.http("POST", "/v1/files", json={**BODY, **announced}, key=project.key).json()
@@ -74,7 +77,7 @@ def test_upload_address_is_signed_for_what_was_announced(
     assert set(query["X-Amz-SignedHeaders"].split(";")) == {"host", *(name.lower() for name in headers)}
 
 
-def test_complete_twice_is_the_same_answer(cloud: MotoCloud, project: Project) -> None:
+def test_complete_is_idempotent(cloud: MotoCloud, project: Project) -> None:
     file_id = announce(cloud, project)
     upload(cloud, project, file_id)
 
@@ -126,7 +129,7 @@ def test_another_projects_file_is_404(cloud: MotoCloud, project: Project) -> Non
     assert cloud.http("GET", "/v1/files", key=other.key).json()["items"] == []
 
 
-def test_lists_filter(cloud: MotoCloud, project: Project) -> None:
+def test_lists_filter_by_path(cloud: MotoCloud, project: Project) -> None:
     wanted = announce(cloud, project)
     announce(cloud, project, app_id=9)
 
@@ -137,7 +140,7 @@ def test_lists_filter(cloud: MotoCloud, project: Project) -> None:
     assert [item["file_id"] for item in partly["items"]] == [wanted]
 
 
-def test_idempotent_replay_makes_no_second_file(cloud: MotoCloud, project: Project) -> None:
+def test_repeated_idempotency_key_creates_no_second_file(cloud: MotoCloud, project: Project) -> None:
     headers = {"idempotency-key": "once"}
 
     first = cloud.http("POST", "/v1/files", json=BODY, key=project.key, headers=headers)
@@ -158,3 +161,44 @@ def test_idempotency_key_belongs_to_its_project(cloud: MotoCloud, project: Proje
     theirs = cloud.http("POST", "/v1/files", json=BODY, key=other.key, headers=headers).json()
 
     assert first["file_id"] != theirs["file_id"]
+
+
+def record(cloud: MotoCloud, project: Project, file_id: str) -> dict[str, Any]:
+    return cloud.app.table.get(keys.file(project.id, file_id), consistent=True) or {}
+
+
+def test_announced_file_expires_after_its_upload_url(cloud: MotoCloud, project: Project) -> None:
+    in_one, in_parts = announce(cloud, project), announce(cloud, project, multipart=True)
+    for file_id in (in_one, in_parts):
+        left = record(cloud, project, file_id)["expires_at"] - cloud.clock().timestamp()
+        assert PARTS_SECONDS < left <= 2 * 86400
+
+
+def test_completed_file_does_not_expire(cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, late, large = (announce(cloud, project) for _ in range(3))
+    for number, file_id in enumerate((small, late, large)):
+        upload(cloud, project, file_id, CONTENT + bytes([number]))
+    states = {small: "ready", late: "ready", large: "verifying"}
+    for file_id, state in states.items():
+        if file_id == late:
+            # DynamoDB deletes expired records hours or days later, so this one can still be completed.
+            cloud.clock.advance(3 * 86400)
+        if file_id == large:
+            monkeypatch.setattr("tidegate.files.upload.LARGEST_SINGLE_UPLOAD", 1000)
+        done = cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
+        assert done.json()["state"] == state
+        assert "expires_at" not in record(cloud, project, file_id)
+
+
+def test_refused_upload_still_expires(cloud: MotoCloud, project: Project) -> None:
+    file_id = announce(cloud, project, signature="0" * 64)
+    upload(cloud, project, file_id)
+    assert cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key).status == 422
+    assert record(cloud, project, file_id)["expires_at"] > cloud.clock().timestamp()
+
+
+def test_completing_an_expired_file_is_404(cloud: MotoCloud, project: Project) -> None:
+    file_id = announce(cloud, project)
+    upload(cloud, project, file_id)
+    cloud.app.table.write(delete(keys.file(project.id, file_id)))
+    assert cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key).status == 404

@@ -99,7 +99,7 @@ def test_large_upload_is_verified_by_the_queue_and_never_copied(library: Library
     assert content.checked_etag, "distribution does not read it a second time"
 
 
-def test_wrong_bytes_make_the_file_failed_and_leave_no_object(library: Library) -> None:
+def test_wrong_content_fails_the_file_and_is_deleted(library: Library) -> None:
     made = announce(library)
     complete(library, made, send(library, made, CONTENT[:-1] + b"?"))
     library.run()
@@ -135,7 +135,7 @@ def test_retried_verification_makes_the_file_ready(library: Library, monkeypatch
     assert library.cloud.app.queue.sweep.sweep().orphans == 0
 
 
-def test_other_size_than_announced_is_refused_at_once(library: Library) -> None:
+def test_wrong_size_is_refused_immediately(library: Library) -> None:
     made = announce(library)
     done = complete(library, made, send(library, made, CONTENT[:-7]))
 
@@ -155,7 +155,7 @@ def test_identical_uploads_keep_one_object(library: Library) -> None:
     ]
 
 
-def test_completing_twice_queues_one_verification(library: Library) -> None:
+def test_repeated_complete_queues_one_verification(library: Library) -> None:
     made = announce(library)
     parts = send(library, made)
 
@@ -165,7 +165,7 @@ def test_completing_twice_queues_one_verification(library: Library) -> None:
     assert first.json()["request_id"] == second.json()["request_id"]
 
 
-def test_completing_with_missing_parts_is_refused_and_can_be_repeated(library: Library) -> None:
+def test_complete_with_missing_parts_can_be_repeated(library: Library) -> None:
     made = announce(library)
     parts = send(library, made)
 
@@ -174,7 +174,7 @@ def test_completing_with_missing_parts_is_refused_and_can_be_repeated(library: L
     assert complete(library, made, parts).status == 202
 
 
-def test_numbers_beyond_the_last_part_are_refused(library: Library) -> None:
+def test_part_numbers_beyond_the_last_are_refused(library: Library) -> None:
     made = announce(library)
     path = f"/v1/files/{made['file_id']}/parts"
     answer = library.cloud.http("POST", path, json={"numbers": [4]}, key=library.project.key)
@@ -192,7 +192,7 @@ def test_small_upload_in_parts_is_checked_within_the_call(library: Library) -> N
     assert (done.status, done.json()["state"]) == (200, "ready")
 
 
-def test_range_that_fails_is_read_again(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_range_is_read_again(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     made = announce(library)
     complete(library, made, send(library, made))
     read, cut = UploadBucket.read_range, {0, 1}
@@ -206,20 +206,20 @@ def test_range_that_fails_is_read_again(library: Library, monkeypatch: pytest.Mo
     assert library.file(made["file_id"])["state"] == "ready"
 
 
-def test_reading_stops_when_the_request_is_taken_away(library: Library) -> None:
+def test_reading_stops_when_the_lease_is_lost(library: Library) -> None:
     made = announce(library)
     complete(library, made, send(library, made))
 
     def stop(done: int) -> None:
         if done > len(CONTENT) // 2:
-            raise Busy("taken away")
+            raise Busy("the lease was lost")
 
     with pytest.raises(Busy):
         library.cloud.app.files.uploads.verify(library.project.id, made["file_id"], stop)
     assert library.file(made["file_id"])["state"] == "verifying"
 
 
-def test_callback_is_told_when_it_is_verified(library: Library) -> None:
+def test_callback_is_sent_after_verification(library: Library) -> None:
     made = announce(library, callback="http://93.184.216.34/told")
     request_id = complete(library, made, send(library, made)).json()["request_id"]
     library.run()
@@ -227,11 +227,11 @@ def test_callback_is_told_when_it_is_verified(library: Library) -> None:
     path = f"/v1/callbacks?task_id={request_id}"
     library.cloud.deliver("CallbacksQueue")
     assert library.request(request_id)["status"] == "completed"
-    told = library.cloud.http("GET", path, key=library.project.key).json()["items"]
-    assert [item["type"] for item in told] == ["request.finished"]
+    callbacks = library.cloud.http("GET", path, key=library.project.key).json()["items"]
+    assert [item["type"] for item in callbacks] == ["request.finished"]
 
 
-def test_delete_takes_the_content_with_its_last_file(library: Library) -> None:
+def test_last_file_is_deleted_with_its_content(library: Library) -> None:
     files = [announce(library, file_path=path) for path in ("/a", "/b")]
     for made in files:
         complete(library, made, send(library, made))
@@ -264,7 +264,7 @@ def test_delete_is_refused_while_a_job_may_need_the_file(library: Library) -> No
     assert delete(library, made["file_id"]).status == 204
 
 
-def test_delete_of_a_pending_upload_ends_it(library: Library) -> None:
+def test_delete_of_a_pending_upload_aborts_it(library: Library) -> None:
     made = announce(library)
     send(library, made)
 
@@ -273,9 +273,9 @@ def test_delete_of_a_pending_upload_ends_it(library: Library) -> None:
     assert complete(library, made, []).status == 404
 
 
-def test_upload_never_completed_is_swept_and_kept_content_is_not(library: Library) -> None:
-    kept = announce(library)
-    complete(library, kept, send(library, kept))
+def test_sweep_removes_only_uncompleted_uploads(library: Library) -> None:
+    wanted = announce(library)
+    complete(library, wanted, send(library, wanted))
     library.run()
     forgotten = announce(library, multipart=False, size=5, signature=None)
     key = upload_object(library.project.id, forgotten["file_id"])
@@ -287,7 +287,7 @@ def test_upload_never_completed_is_swept_and_kept_content_is_not(library: Librar
 
     assert swept.orphans == 1
     assert key not in library.objects()
-    assert upload_object(library.project.id, kept["file_id"]) in library.objects()
+    assert upload_object(library.project.id, wanted["file_id"]) in library.objects()
 
 
 def expired(library: Library) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
+from tests.integration.notifications.receiving import callbacks, pass_time, receiver, send_notice
 from tests.support.batches import receiver as batch_receiver
 from tests.support.batches.lab import Lab
 from tests.support.moto.cloud import MotoCloud, Project
@@ -76,7 +76,7 @@ def test_waiting_for_the_limit_does_not_count_as_receiver_time(cloud: MotoCloud,
     cloud.app.notifications.deliverer._http = SafeHttp(host_limits=HostLimits(lambda *_: 10**6, 1, 0))
     with receiver() as at:
         for number in range(3):
-            told(project, at.url, f"req-{number}")
+            send_notice(project, at.url, f"req-{number}")
         began = time.monotonic()
         cloud.deliver("CallbacksQueue")
         took = time.monotonic() - began
@@ -101,7 +101,7 @@ def test_callback_that_was_not_sent_counts_no_attempt_or_failure(
 
     monkeypatch.setattr(cloud.app.http, "stream", stream)
     with receiver() as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         for _ in range(10):
             pass_time(cloud, 3)

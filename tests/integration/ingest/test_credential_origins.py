@@ -62,7 +62,7 @@ def test_source_url_of_another_origin_fails_and_gets_no_request(
     assert elsewhere.seen == []
 
 
-def test_redirect_to_another_origin_loses_every_header_of_the_credential(
+def test_redirect_to_a_foreign_origin_drops_the_headers_of_the_credential(
     library: Library, source: FileSource, elsewhere: FileSource
 ) -> None:
     source.files["/a"] = Hosted(redirect=elsewhere.url("/b"))
@@ -72,7 +72,7 @@ def test_redirect_to_another_origin_loses_every_header_of_the_credential(
     assert (secrets_seen(source), secrets_seen(elsewhere)) == ([NAMES], [set()])
 
 
-def test_redirect_to_a_second_origin_of_the_credential_keeps_them(
+def test_redirect_to_another_origin_of_the_credential_keeps_its_headers(
     library: Library, source: FileSource, elsewhere: FileSource
 ) -> None:
     source.files["/a"] = Hosted(redirect=elsewhere.url("/b"))
@@ -136,7 +136,7 @@ def test_credential_without_origins_is_refused_with_a_remedy(library: Library, s
         ["https://bücher.example"],
     ],
 )
-def test_what_is_not_an_origin_is_422(library: Library, origins: list[str]) -> None:
+def test_invalid_origin_is_422(library: Library, origins: list[str]) -> None:
     refused = put(library, {"headers": SECRETS, "origins": origins})
     assert refused.status == 422, refused.body
 
@@ -146,14 +146,14 @@ def test_credential_without_origins_is_422(library: Library) -> None:
 
 
 @pytest.mark.parametrize("header", ["Host", "content-length", "Transfer-Encoding", "Connection"])
-def test_header_that_frames_the_message_is_422(library: Library, header: str) -> None:
+def test_header_of_the_message_framing_is_422(library: Library, header: str) -> None:
     refused = put(library, {"headers": {header: "1"}, "origins": ["https://files.example"]})
     assert refused.status == 422, refused.body
 
 
 @pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "x" * 101, "%C3%BC"])
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
-def test_name_that_no_request_could_name_is_422(library: Library, name: str, method: str) -> None:
+def test_invalid_credential_name_is_422(library: Library, name: str, method: str) -> None:
     body = {"headers": SECRETS, "origins": ["https://files.example"]} if method == "PUT" else None
     refused = library.cloud.http(method, f"/v1/credentials/{name}", json=body, key=library.project.key)
     assert refused.status in (404, 422), refused.body

@@ -51,7 +51,7 @@ def test_source_becomes_a_file(library: Library, source: FileSource) -> None:
     assert (request["status"], request["type"], request["channel"]) == ("completed", "download", "no_cookie")
 
 
-def test_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
+def test_large_file_is_fetched_in_parallel_ranges_and_hashed_meanwhile(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
@@ -66,7 +66,7 @@ def test_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
 
 
 @pytest.mark.parametrize("other_run", ["took it away", "put its own there"])
-def test_step_that_runs_twice_at_once_is_repeated_with_the_right_bytes(
+def test_step_that_runs_twice_at_once_stores_the_right_bytes(
     library: Library, source: FileSource, large: bytes, other_run: str
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
@@ -80,7 +80,7 @@ def test_step_that_runs_twice_at_once_is_repeated_with_the_right_bytes(
 
     def meet(params: dict[str, Any], **_: Any) -> None:
         key = params["url_path"].lstrip("/")
-        # Of the HEADs, the one of the object that was just completed.
+        # Only the HEAD request of the object that was just completed.
         if met or asked["request_id"] not in key:
             return
         met.append(key)
@@ -106,9 +106,7 @@ def test_step_that_runs_twice_at_once_is_repeated_with_the_right_bytes(
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_content_is_written_once_and_identical_content_keeps_one_object(
-    library: Library, source: FileSource, large: bytes, ranges: bool
-) -> None:
+def test_identical_content_has_one_object(library: Library, source: FileSource, large: bytes, ranges: bool) -> None:
     source.files["/a.bin"] = source.files["/b.bin"] = Hosted(large, ranges=ranges)
     copied: list[str] = []
     for call in ("CopyObject", "UploadPartCopy"):
@@ -141,7 +139,7 @@ def test_ingested_object_survives_the_sweep_until_its_last_file(
 
 
 @pytest.mark.parametrize("hosted", [{"ranges": False}, {"ranges": False, "tell_length": False}])
-def test_large_file_of_a_source_without_ranges_comes_in_one_stream(
+def test_large_file_of_a_source_without_ranges_is_one_stream(
     library: Library, source: FileSource, large: bytes, hosted: dict[str, bool]
 ) -> None:
     source.files["/a.bin"] = Hosted(large, **hosted)  # type: ignore[arg-type]
@@ -168,7 +166,7 @@ def test_connection_broken_halfway_resumes_with_the_right_bytes(
     assert library.objects() == {content_object(library.project.id, sha(large)): large}
 
 
-def test_source_that_is_always_cut_is_tried_later_and_leaves_nothing(library: Library, source: FileSource) -> None:
+def test_source_that_always_breaks_off_is_retried_and_leaves_nothing(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL, ranges=False, cuts=6)
     asked = library.ask(source.url("/a.bin"))
     library.run()
@@ -183,9 +181,7 @@ def test_source_that_is_always_cut_is_tried_later_and_leaves_nothing(library: Li
     assert library.file(asked["file_id"])["signature"] == sha(SMALL)
 
 
-def test_content_that_is_not_what_was_announced_never_appears(
-    library: Library, source: FileSource, large: bytes
-) -> None:
+def test_content_other_than_announced_is_refused(library: Library, source: FileSource, large: bytes) -> None:
     source.files["/small"], source.files["/large"] = Hosted(SMALL), Hosted(large)
 
     wrong = [library.ask(source.url(path), signature="0" * 64) for path in ("/small", "/large")]
@@ -200,7 +196,7 @@ def test_content_that_is_not_what_was_announced_never_appears(
     assert library.uploads() == []
 
 
-def test_late_deletion_of_a_file_spares_content_that_came_again(library: Library, source: FileSource) -> None:
+def test_late_deletion_spares_content_that_was_ingested_again(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL)
     first = library.ask(source.url("/a.bin"))
     library.run()
@@ -264,12 +260,12 @@ def test_versions_of_a_changing_source_are_not_mixed(library: Library, source: F
     assert library.uploads() == []
 
 
-def test_fetch_longer_than_one_invocation_goes_on_in_the_next(
+def test_fetch_longer_than_one_invocation_continues_in_the_next(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
     steps = iter(range(10**6))
-    # Each reading of the clock is ten seconds later, so a step has time for a few parts only.
+    # The clock moves ten seconds with each read, so a step has time for a few parts only.
     library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
 
     asked = library.ask(source.url("/a.bin"), signature=sha(large))
@@ -346,7 +342,7 @@ def test_cancel_stops_a_part_within_5_s(library: Library, large: bytes, ranges: 
     assert (library.objects(), library.uploads()) == ({}, [])
 
 
-def test_cancelling_a_running_download_stops_it_within_5_s_and_leaves_nothing(
+def test_cancelled_download_stops_within_5_s_and_leaves_nothing(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)

@@ -49,7 +49,7 @@ def test_files_of_an_archive_become_files_of_the_library(library: Library, sourc
     }
 
 
-def test_only_what_the_globs_choose_is_extracted(library: Library, source: FileSource) -> None:
+def test_only_files_that_match_the_globs_are_extracted(library: Library, source: FileSource) -> None:
     extracted(library, archived(library, source, FILES), include=["doc/*"], exclude=["b.*"])
     assert set(listed(library)) == {"/release/1/doc/a.txt"}
 
@@ -64,7 +64,7 @@ def test_entry_larger_than_a_part_is_stored_in_parts(
     assert listed(library)["/release/1/large"]["signature"] == hashlib.sha256(body).hexdigest()
 
 
-def test_step_that_died_in_the_middle_makes_no_file_twice(
+def test_step_that_died_halfway_creates_no_file_twice(
     library: Library, source: FileSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id = archived(library, source, FILES)
@@ -90,14 +90,14 @@ def test_step_that_died_in_the_middle_makes_no_file_twice(
     assert paths == sorted(f"/release/1/{name}" for name in FILES)
 
 
-def test_archive_that_escapes_its_folder_fails_and_says_which_path(library: Library, source: FileSource) -> None:
+def test_archive_with_an_escaping_path_fails_and_names_it(library: Library, source: FileSource) -> None:
     done = extracted(library, archived(library, source, {"../../etc/cron.d/x": b"bad"}))
     assert (done["status"], done["error"]["code"]) == ("failed", "bad_archive")
     assert "../../etc/cron.d/x" in done["error"]["detail"]
     assert listed(library) == {}
 
 
-def test_archive_that_is_not_there_or_not_ready_is_refused_at_once(library: Library, source: FileSource) -> None:
+def test_missing_or_unready_archive_is_refused_at_once(library: Library, source: FileSource) -> None:
     def asked(file_id: str) -> int:
         body = {"type": "extract", "payload": {"file_id": file_id, "file_path": "/x"}}
         return int(library.cloud.http("POST", "/v1/requests", json=body, key=library.project.key).status)

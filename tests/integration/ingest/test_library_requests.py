@@ -29,7 +29,7 @@ def ran(library: Library, kind: str, payload: dict[str, Any], **more: Any) -> di
     return library.request(request["request_id"])
 
 
-def test_associate_binds_content_already_in_the_library_without_fetching(library: Library, source: FileSource) -> None:
+def test_associate_uses_stored_content_without_fetching(library: Library, source: FileSource) -> None:
     stored(library, source)
     before = list(source.seen)
 
@@ -46,13 +46,13 @@ def test_associate_binds_content_already_in_the_library_without_fetching(library
     assert source.seen == before
 
 
-def test_associate_of_content_that_is_not_here_fails(library: Library) -> None:
+def test_associate_of_missing_content_fails(library: Library) -> None:
     failed = ran(library, "associate", {**BIZ, "file_path": "/x", "signature": "0" * 64})
 
     assert (failed["status"], failed["error"]["code"], failed["attempts"]) == ("failed", "file_not_found", 1)
 
 
-def test_associate_reaches_no_other_projects_content(library: Library, source: FileSource) -> None:
+def test_associate_does_not_find_content_of_another_project(library: Library, source: FileSource) -> None:
     stored(library, source)
     other = Library(library.cloud, library.cloud.project())
 
@@ -65,7 +65,7 @@ def test_associate_reaches_no_other_projects_content(library: Library, source: F
     ("change", "found"),
     [(lambda hosted: None, "same"), (lambda hosted: setattr(hosted, "body", BODY + b"!"), "changed")],
 )
-def test_check_verifies_a_stored_object_against_its_signature_and_its_source(
+def test_check_compares_a_stored_object_with_signature_and_source(
     library: Library, source: FileSource, change: Any, found: str
 ) -> None:
     file_id = stored(library, source)
@@ -89,14 +89,14 @@ def test_check_without_content_length_compares_the_etag(library: Library, source
     assert ran(library, "check", {"file_id": file_id})["result"]["source"] == "changed"
 
 
-def test_check_says_when_the_source_is_gone(library: Library, source: FileSource) -> None:
+def test_check_reports_a_source_that_is_gone(library: Library, source: FileSource) -> None:
     file_id = stored(library, source)
     del source.files["/a.bin"]
 
     assert ran(library, "check", {"file_id": file_id})["result"]["source"] == "gone"
 
 
-def test_check_finds_a_stored_object_that_was_damaged(library: Library, source: FileSource) -> None:
+def test_check_finds_a_damaged_object(library: Library, source: FileSource) -> None:
     file_id = stored(library, source)
     bucket = library.cloud.app.files.bucket.name
     key = library.cloud.app.files.store.object_of(library.project.id, SHA)
@@ -117,7 +117,7 @@ def test_check_finds_a_stored_object_that_was_damaged(library: Library, source: 
         ("scan", {}),
     ],
 )
-def test_payload_that_is_not_its_types_is_422_and_named(library: Library, kind: str, payload: dict[str, Any]) -> None:
+def test_payload_of_another_type_is_422(library: Library, kind: str, payload: dict[str, Any]) -> None:
     refused = library.cloud.http(
         "POST", "/v1/requests", json={"type": kind, "payload": payload}, key=library.project.key
     )
@@ -132,7 +132,7 @@ def test_unknown_channel_is_422(library: Library, source: FileSource) -> None:
     assert library.cloud.http("POST", "/v1/files", json=body, key=library.project.key).status == 422
 
 
-def test_credentials_are_sent_to_a_source_and_shown_nowhere(
+def test_credentials_are_sent_to_the_source_and_never_shown(
     library: Library, source: FileSource, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
@@ -150,7 +150,7 @@ def test_credentials_are_sent_to_a_source_and_shown_nowhere(
     assert "5ecre7" not in told
 
 
-def test_credential_that_nobody_stored_fails_at_once(library: Library, source: FileSource) -> None:
+def test_unknown_credential_fails_at_once(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(BODY)
     asked = library.ask(source.url("/a.bin"), credentials="nowhere")
     library.run()
@@ -159,7 +159,7 @@ def test_credential_that_nobody_stored_fails_at_once(library: Library, source: F
     assert source.seen == []
 
 
-def test_credential_is_its_projects_own(library: Library, source: FileSource) -> None:
+def test_credential_of_another_project_is_not_found(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
     other = library.cloud.project()
     body = {"headers": {"Cookie": SECRET}, "origins": [source.url("")]}
@@ -171,7 +171,7 @@ def test_credential_is_its_projects_own(library: Library, source: FileSource) ->
     assert library.request(asked["request_id"])["error"]["code"] == "credential_missing"
 
 
-def test_log_tells_each_step_and_shows_the_stack_to_operators_only(library: Library, source: FileSource) -> None:
+def test_log_has_each_step_and_shows_stacks_to_operators_only(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a", refusals=[(503, None)])
     asked = library.submit("download", {"source_url": source.url("/a"), "file_path": "/a"})
     library.run()
@@ -180,7 +180,7 @@ def test_log_tells_each_step_and_shows_the_stack_to_operators_only(library: Libr
     library.run()
     path = f"/v1/requests/{asked['request_id']}/log"
 
-    # The test's machine runs the first attempt's step once more, which finds that it is over.
+    # The test runs the step of the first attempt once more, which finds that it has ended.
     found = library.cloud.http("GET", path, key=library.project.key).json()["items"]
     lines = [line for line in found if line["event"] != "stopped"]
     assert [(line["attempt"], line["event"]) for line in lines] == [
@@ -205,7 +205,7 @@ def test_log_of_another_projects_request_is_404(library: Library, source: FileSo
     assert library.cloud.http("GET", path, key=library.cloud.project().key).status == 404
 
 
-def test_check_is_upkeep_unless_it_says_otherwise(library: Library, source: FileSource) -> None:
+def test_check_has_low_priority_unless_set(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a")
     asked = library.ask(source.url("/a"))
     library.run()
@@ -231,7 +231,7 @@ def test_request_waits_until_its_not_before(library: Library, source: FileSource
     assert library.request(asked["request_id"])["status"] == "completed"
 
 
-def test_dedupe_key_gives_the_present_request_until_it_is_over(library: Library, source: FileSource) -> None:
+def test_dedupe_key_returns_the_same_request_until_it_ends(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a")
     payload = {"source_url": source.url("/a"), "file_path": "/a"}
     first = library.submit("download", payload, dedupe_key="daily")
@@ -245,7 +245,7 @@ def test_dedupe_key_gives_the_present_request_until_it_is_over(library: Library,
     assert (again["request_id"] != first["request_id"], again["status"]) == (True, "pending")
 
 
-def test_bulk_acts_on_every_request_of_the_filter(library: Library, source: FileSource) -> None:
+def test_bulk_acts_on_all_requests_that_match(library: Library, source: FileSource) -> None:
     payload = {"source_url": source.url("/gone"), "file_path": "/a"}
     asked = [library.submit("download", payload)["request_id"] for _ in range(5)]
     check = library.submit("scan", {}, subscription_id=_subscribed(library, source))["request_id"]

@@ -1,4 +1,4 @@
-"""Limits for a source are kept, and a host that asks for a pause gets it from the whole project."""
+"""Limits of a source are kept, and all requests of a project respect a pause that a host asks for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pause_of_a_host_uses_up_no_retry(library: Library, source: FileSource) 
     assert library.request(fine["request_id"])["status"] == "completed"
 
 
-def test_requests_to_a_host_that_always_pauses_fail_in_the_end(library: Library, source: FileSource) -> None:
+def test_requests_to_a_host_that_always_pauses_fail_finally(library: Library, source: FileSource) -> None:
     for name in ("/a", "/b"):
         source.files[name] = Hosted(b"never", refusals=[(503, "600")] * 50)
     asked = [library.ask(source.url(name), file_path=name)["request_id"] for name in ("/a", "/b")]
@@ -56,7 +56,7 @@ def test_requests_to_a_host_that_always_pauses_fail_in_the_end(library: Library,
     assert [library.request(request_id)["status"] for request_id in asked] == ["failed", "failed"]
 
 
-def test_pause_is_the_projects_own(library: Library, source: FileSource) -> None:
+def test_pause_does_not_affect_another_project(library: Library, source: FileSource) -> None:
     source.files["/busy"] = Hosted(b"busy", refusals=[(429, "600")])
     source.files["/fine"] = Hosted(b"fine")
     library.ask(source.url("/busy"), file_path="/busy")
@@ -106,7 +106,7 @@ def test_mirror_is_used_while_the_first_host_pauses(library: Library, source: Fi
     assert source.headers[-1]["host"].startswith("localhost")
 
 
-def test_no_more_downloads_run_from_a_host_than_asked(library: Library, source: FileSource) -> None:
+def test_downloads_from_a_host_stay_within_the_limit(library: Library, source: FileSource) -> None:
     names = [f"/f{number}" for number in range(3)]
     source.files |= {name: Hosted(b"x") for name in names}
     asked = [
@@ -158,15 +158,15 @@ def test_slot_of_a_download_that_died_is_free_after_its_lease(library: Library, 
     assert library.request(asked["request_id"])["status"] == "completed"
 
 
-def test_slot_that_another_took_after_a_freeze_ends_the_download(library: Library) -> None:
+def test_download_ends_if_its_slot_was_taken_during_a_freeze(library: Library) -> None:
     slots = HostSlots(library.cloud.app.table, library.cloud.clock)
     mine, other = at_work(library, "req-1"), at_work(library, "req-2")
 
     def frozen() -> None:
-        with slots.held(mine, "https://a.example/f", 1, lambda _progress: None) as pulse:
+        with slots.held(mine, "https://a.example/f", 1, lambda _progress: None) as heartbeat:
             library.cloud.clock.advance(200)
             with slots.held(other, "https://a.example/g", 1, lambda _progress: None):
-                pulse({})
+                heartbeat({})
 
     with pytest.raises(NotSent):
         frozen()

@@ -72,7 +72,7 @@ def test_parts_of_a_changing_source_are_never_mixed(
     assert set(map(sha, library.objects().values())) == {signature}
 
 
-def test_source_without_validators_comes_in_one_stream(library: Library, source: FileSource, large: bytes) -> None:
+def test_source_without_validators_is_fetched_as_one_stream(library: Library, source: FileSource, large: bytes) -> None:
     source.files["/a.bin"] = Hosted(large, validator="none")
 
     asked = library.ask(source.url("/a.bin"))
@@ -94,9 +94,7 @@ def test_announced_signature_allows_parts_of_a_source_without_validators(
     assert len(source.seen) == 9
 
 
-def test_503_on_one_part_fetches_that_part_again_and_no_other(
-    library: Library, source: FileSource, large: bytes
-) -> None:
+def test_503_on_one_part_repeats_only_that_part(library: Library, source: FileSource, large: bytes) -> None:
     hosted = source.files["/a.bin"] = Hosted(large)
     last, count = f"bytes={7 * PART}-{len(large) - 1}", [0]
 
@@ -136,9 +134,7 @@ def test_failed_attempt_leaves_its_parts_to_the_next(library: Library, source: F
     assert 1 <= len(source.seen) <= 3, "part 6, and those that were under way beside it"
 
 
-def test_failed_request_that_is_retried_goes_on_with_its_parts(
-    library: Library, source: FileSource, large: bytes
-) -> None:
+def test_retried_request_continues_with_its_parts(library: Library, source: FileSource, large: bytes) -> None:
     source.files["/a.bin"] = Hosted(large)
     asked = library.ask(source.url("/a.bin"))
     parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
@@ -160,7 +156,7 @@ def test_failed_request_that_is_retried_goes_on_with_its_parts(
     library.run()
 
     ready(library, asked, large)
-    # Part 6, and those that were on their way when it failed for the last time.
+    # Part 6, and the parts that were being fetched when it failed for the last time.
     assert len(source.seen) == 8 - kept
 
 
@@ -309,7 +305,7 @@ def test_file_that_does_not_fit_is_refused_before_it_is_fetched(
     assert source.seen == [("/a.bin", "")]
 
 
-def test_mirror_takes_over_where_the_first_url_fails(library: Library, source: FileSource, large: bytes) -> None:
+def test_mirror_is_used_if_the_first_url_fails(library: Library, source: FileSource, large: bytes) -> None:
     source.files["/b.bin"] = Hosted(large)
     payload = {"source_url": source.url("/gone"), "mirrors": [source.url("/b.bin")], "file_path": "/m"}
 
@@ -319,7 +315,7 @@ def test_mirror_takes_over_where_the_first_url_fails(library: Library, source: F
     assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
 
 
-def test_mirrors_of_a_file_are_asked_too(library: Library, source: FileSource) -> None:
+def test_mirrors_of_a_file_request_are_used(library: Library, source: FileSource) -> None:
     source.files["/b.bin"] = Hosted(b"tide")
 
     asked = library.ask(source.url("/gone"), mirrors=[source.url("/b.bin")])
@@ -340,9 +336,7 @@ def test_mirrors_that_agree_share_the_parts(library: Library, source: FileSource
     assert (ranges.count("/a"), ranges.count("/b"), ranges.count("/other")) == (4, 4, 0)
 
 
-def test_mirrors_with_etags_of_their_own_agree_by_last_modified(
-    library: Library, source: FileSource, large: bytes
-) -> None:
+def test_mirrors_with_other_etags_match_by_last_modified(library: Library, source: FileSource, large: bytes) -> None:
     source.files |= {path: Hosted(large, validator="date", obeys=False) for path in ("/a", "/b")}
     own_etags = {"/a": '"apache-1"', "/b": '"nginx-2"'}
     ranges: list[tuple[str, str]] = []
@@ -387,9 +381,7 @@ def test_mirror_that_fails_midway_is_left_out(library: Library, source: FileSour
     assert request["result"]["signature"] == sha(large)
 
 
-def test_mirror_goes_on_with_the_parts_where_the_first_url_dies(
-    library: Library, source: FileSource, large: bytes
-) -> None:
+def test_mirror_continues_if_the_first_url_fails_halfway(library: Library, source: FileSource, large: bytes) -> None:
     source.files |= {"/a": Hosted(large), "/b": Hosted(large)}
     payload = {"source_url": source.url("/a"), "mirrors": [source.url("/b")], "file_path": "/m"}
     parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part

@@ -76,7 +76,7 @@ def test_html_index_is_a_manifest(library: Library, source: FileSource) -> None:
     assert scan(library, subscription)["result"]["queued"] == 1, "only the one whose line changed"
 
 
-def test_one_url_that_may_not_be_fetched_does_not_stop_the_others(library: Library, source: FileSource) -> None:
+def test_forbidden_url_does_not_stop_the_others(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a")
     manifest(source, "ftp://somewhere/x", "/a")
 
@@ -123,7 +123,7 @@ def test_schedule_fires_once_for_each_of_its_times(library: Library, source: Fil
     assert [(task["type"], task["status"]) for task in tasks(library, subscription)] == [("scan", "completed")]
 
 
-def test_full_queue_of_one_project_skips_its_scheduled_scan_and_no_other(library: Library, source: FileSource) -> None:
+def test_full_queue_of_one_project_skips_only_its_scheduled_scan(library: Library, source: FileSource) -> None:
     manifest(source)
     table, other = library.cloud.app.table, library.cloud.project()
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
@@ -168,7 +168,7 @@ def test_deleting_a_subscription_cancels_its_queued_requests(library: Library, s
 
 
 @pytest.mark.parametrize("schedule", ["sometimes", "rate(0 hours)", "cron(0 2 * * * *)", "cron(61 2 * * ? *)"])
-def test_schedule_that_makes_no_sense_is_422(library: Library, source: FileSource, schedule: str) -> None:
+def test_invalid_schedule_is_422(library: Library, source: FileSource, schedule: str) -> None:
     body = {"name": "x", "source_url": source.url("/l"), "schedule": schedule}
 
     refused = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
@@ -190,7 +190,7 @@ def fire(library: Library, seconds: float) -> int:
     return int(library.cloud.invoke("scan_subscriptions", {})["fired"])
 
 
-def test_one_shot_schedule_fires_once_and_lets_other_scans_go_on(library: Library, source: FileSource) -> None:
+def test_one_shot_schedule_fires_once_and_does_not_stop_others(library: Library, source: FileSource) -> None:
     manifest(source)
     at = library.cloud.clock() + timedelta(minutes=3)
     once = subscribe(library, source.url("/list.json"), schedule=f"cron({at.minute} {at.hour} {at.day} 11 ? {at.year})")
@@ -205,7 +205,7 @@ def test_one_shot_schedule_fires_once_and_lets_other_scans_go_on(library: Librar
     assert (len(tasks(library, once)), len(tasks(library, every))) == (1, 2)
 
 
-def test_stored_schedule_that_cannot_be_read_stops_no_other_scan(library: Library, source: FileSource) -> None:
+def test_invalid_stored_schedule_does_not_stop_other_scans(library: Library, source: FileSource) -> None:
     manifest(source)
     broken = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
     subscribe(library, source.url("/list.json"), schedule="rate(6 minutes)")
@@ -225,7 +225,7 @@ def test_schedule_whose_moment_has_passed_is_422(library: Library, source: FileS
     assert "never runs" in str(refused.json())
 
 
-def test_failed_download_returns_although_the_list_answers_304(library: Library, source: FileSource) -> None:
+def test_failed_download_is_queued_again_despite_a_304(library: Library, source: FileSource) -> None:
     manifest(source, "/late")
     subscription = subscribe(library, source.url("/list.json"))
     scan(library, subscription)
@@ -238,9 +238,7 @@ def test_failed_download_returns_although_the_list_answers_304(library: Library,
     assert scan(library, subscription)["result"]["unchanged"] is True, "and then 304 counts again"
 
 
-def test_retried_download_brings_its_file_back_and_no_scan_downloads_it_twice(
-    library: Library, source: FileSource
-) -> None:
+def test_retried_download_is_not_queued_again_by_a_scan(library: Library, source: FileSource) -> None:
     body = b"here now"
     signature = hashlib.sha256(body).hexdigest()
     manifest(source, {"url": "/late", "sha256": signature})
@@ -284,7 +282,7 @@ def call(library: Library, method: str, path: str, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("concurrency", [None, 3])
-def test_as_many_downloads_run_at_once_as_the_subscription_allows(
+def test_subscription_limits_its_parallel_downloads(
     library: Library, source: FileSource, concurrency: int | None
 ) -> None:
     files = [f"/f{number}" for number in range(5)]
@@ -315,7 +313,7 @@ def test_as_many_downloads_run_at_once_as_the_subscription_allows(
     assert states() == ["completed"] * 5
 
 
-def test_preview_lists_what_would_come_and_queues_nothing(library: Library, source: FileSource) -> None:
+def test_preview_lists_files_and_queues_nothing(library: Library, source: FileSource) -> None:
     source.files["/feed"] = Hosted(RSS.encode(), content_type="application/rss+xml")
     body = {"source_url": source.url("/feed"), "include": ["*.mp3"], "file_path": "/pod/{name}"}
 
@@ -329,7 +327,7 @@ def test_preview_lists_what_would_come_and_queues_nothing(library: Library, sour
     assert listed == []
 
 
-def test_feed_brings_its_chosen_files_under_their_names(library: Library, source: FileSource) -> None:
+def test_chosen_files_of_a_feed_are_ingested_under_their_names(library: Library, source: FileSource) -> None:
     source.files |= {"/feed": Hosted(RSS.encode(), content_type="text/xml"), "/ep/one.mp3": Hosted(b"one")}
     subscription = subscribe(library, source.url("/feed"), exclude=["*.ogg"], file_path="/pod/{name}")
 
@@ -337,7 +335,7 @@ def test_feed_brings_its_chosen_files_under_their_names(library: Library, source
     assert paths(library) == {"/pod/one.mp3"}
 
 
-def test_checksums_are_checked_when_the_files_come(library: Library, source: FileSource) -> None:
+def test_files_are_verified_against_the_checksum_list(library: Library, source: FileSource) -> None:
     good, bad = hashlib.sha256(b"good").hexdigest(), hashlib.sha256(b"other").hexdigest()
     source.files["/SHA256SUMS"] = Hosted(f"{good}  good\n{bad}  bad\n".encode(), content_type="text/plain")
     source.files |= {"/good": Hosted(b"good"), "/bad": Hosted(b"bad")}
@@ -350,7 +348,7 @@ def test_checksums_are_checked_when_the_files_come(library: Library, source: Fil
     assert codes == ["signature_mismatch"]
 
 
-def test_pages_of_a_listing_are_all_read(library: Library, source: FileSource) -> None:
+def test_all_pages_of_a_listing_are_read(library: Library, source: FileSource) -> None:
     def page(key: str, more: str) -> Hosted:
         body = f"<ListBucketResult><Contents><Key>{key}</Key><Size>1</Size></Contents>{more}</ListBucketResult>"
         return Hosted(body.encode(), content_type="application/xml")
@@ -364,7 +362,7 @@ def test_pages_of_a_listing_are_all_read(library: Library, source: FileSource) -
     assert paths(library) == {"/a", "/b"}
 
 
-def test_subscription_is_changed_and_read_anew(library: Library, source: FileSource) -> None:
+def test_changed_subscription_reads_its_source_again(library: Library, source: FileSource) -> None:
     source.files |= {"/a": Hosted(b"a"), "/b": Hosted(b"b")}
     manifest(source, "/a", "/b")
     subscription = subscribe(library, source.url("/list.json"), exclude=["b"])
@@ -384,7 +382,7 @@ def test_subscription_is_changed_and_read_anew(library: Library, source: FileSou
     assert fire(library, 7200) == 0
 
 
-def test_change_of_nothing_changes_nothing(library: Library, source: FileSource) -> None:
+def test_empty_change_has_no_effect(library: Library, source: FileSource) -> None:
     manifest(source)
     subscription = subscribe(library, source.url("/list"))
     before = call(library, "GET", f"/{subscription}").json()
@@ -432,7 +430,7 @@ def test_scan_queues_nothing_for_a_subscription_deleted_meanwhile(library: Libra
 
 
 @pytest.mark.parametrize("changes", [{"name": None}, {"file_path": "/x"}, {"format": "gopher"}, {"colour": 1}])
-def test_change_that_makes_no_sense_is_422(library: Library, source: FileSource, changes: dict[str, Any]) -> None:
+def test_invalid_change_is_422(library: Library, source: FileSource, changes: dict[str, Any]) -> None:
     subscription = subscribe(library, source.url("/list.json"))
 
     assert call(library, "PATCH", f"/{subscription}", json=changes).status == 422
@@ -451,3 +449,45 @@ def test_paused_subscription_is_not_scanned_until_resumed(library: Library, sour
         line["action"] for line in library.cloud.http("GET", "/v1/audit", key=library.project.key).json()["items"]
     ]
     assert {"subscription.pause", "subscription.resume"} <= set(actions)
+
+
+def subscriptions_used(library: Library) -> int:
+    path = f"/v1/projects/{library.project.id}"
+    return int(library.cloud.http("GET", path, key=library.cloud.admin_key).json()["usage"]["subscriptions"])
+
+
+def limit_subscriptions(library: Library, limit: int) -> None:
+    path, quotas = f"/v1/projects/{library.project.id}", {"quotas": {"subscriptions": limit}}
+    assert library.cloud.http("PATCH", path, json=quotas, key=library.cloud.admin_key).status == 200
+
+
+def test_subscription_over_the_quota_is_refused(library: Library, source: FileSource) -> None:
+    limit_subscriptions(library, 2)
+    first, _ = (subscribe(library, source.url("/list.json")) for _ in range(2))
+
+    refused = call(library, "POST", "", json={"name": "third", "source_url": source.url("/list.json")})
+    assert (refused.status, refused.json()["code"]) == (429, "quota_exceeded")
+    assert "subscriptions is 2" in refused.json()["detail"]
+    assert subscriptions_used(library) == 2
+
+    for expected in (204, 404):
+        assert call(library, "DELETE", f"/{first}").status == expected
+        assert subscriptions_used(library) == 1
+    subscribe(library, source.url("/list.json"))
+
+
+def test_subscription_that_two_functions_delete_is_counted_once(library: Library, source: FileSource) -> None:
+    first, _ = (subscribe(library, source.url("/list.json")) for _ in range(2))
+    for _ in range(2):
+        library.cloud.app.ingest.subscriptions.finish_delete(library.project.id, first)
+    assert subscriptions_used(library) == 1
+
+
+def test_subscription_from_before_the_quota_is_not_counted_when_deleted(library: Library, source: FileSource) -> None:
+    old, _ = (subscribe(library, source.url("/list.json")) for _ in range(2))
+    table, project_id = library.cloud.app.table, library.project.id
+    table.write(update(keys.subscription(project_id, old), removes=("counted",)))
+    table.write(update(keys.usage(project_id), adds={"subscriptions": -1}))
+
+    assert call(library, "DELETE", f"/{old}").status == 204
+    assert subscriptions_used(library) == 1

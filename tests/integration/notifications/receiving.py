@@ -59,8 +59,8 @@ def receiver(*answers: int | Callable[[Handler], None] | str) -> Iterator[Receiv
         made.released.set()
 
 
-def told(project: Project, url: str, record_id: str = "req-1", **data: Any) -> Notice:
-    """Ends a record and publishes its notice, as every capability does."""
+def send_notice(project: Project, url: str, record_id: str = "req-1", **data: Any) -> Notice:
+    """Writes and publishes the notice of a record's end, as every capability does."""
     cloud = project.cloud
     notice = Notice(
         notice_id_for("task.completed", record_id),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.notifications.receiving import callbacks, compensate, receiver, told, verified
+from tests.integration.notifications.receiving import callbacks, compensate, receiver, send_notice, verified
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import UrlNotAllowed
 
@@ -38,7 +38,7 @@ def test_private_callbacks_reach_private_addresses_but_not_metadata(cloud: MotoC
 def test_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
     public = cloud.project(allow_private_urls=False)
     with receiver() as at:
-        told(public, at.url)
+        send_notice(public, at.url)
         cloud.deliver("CallbacksQueue")
 
         assert at.seen == []
@@ -52,7 +52,7 @@ def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud,
     new = rotated.json()["callback_secret"]
 
     with receiver() as at:
-        told(project, at.url, "req-1")
+        send_notice(project, at.url, "req-1")
         cloud.deliver("CallbacksQueue")
         ((headers, body),) = at.seen
         assert len(headers["webhook-signature"].split()) == 2
@@ -60,7 +60,7 @@ def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud,
 
         assert cloud.http("POST", path, key=cloud.admin_key).json()["code"] == "wrong_state"
         assert cloud.http("DELETE", f"{path}/previous", key=cloud.admin_key).status == 204
-        told(project, at.url, "req-2")
+        send_notice(project, at.url, "req-2")
         cloud.deliver("CallbacksQueue")
         headers, body = at.seen[1]
         assert len(headers["webhook-signature"].split()) == 1
@@ -68,14 +68,14 @@ def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud,
     assert cloud.http("DELETE", f"{path}/previous", key=cloud.admin_key).status == 409
 
 
-def test_rotation_is_the_admins(cloud: MotoCloud, project: Project) -> None:
+def test_rotation_needs_the_admin_scope(cloud: MotoCloud, project: Project) -> None:
     path = f"/v1/projects/{project.id}/callback-secrets"
 
     assert cloud.http("POST", path, key=project.key).status == 403
     assert cloud.http("POST", "/v1/projects/prj-none/callback-secrets", key=cloud.admin_key).status == 404
 
 
-def test_attempt_of_a_dead_function_is_repeated(
+def test_attempt_of_a_killed_function_is_repeated(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiver() as at:
@@ -83,7 +83,7 @@ def test_attempt_of_a_dead_function_is_repeated(
             killed.setattr(
                 cloud.app.notifications.deliverer._store, "settle", lambda *_: (_ for _ in ()).throw(SystemExit)
             )
-            told(project, at.url)
+            send_notice(project, at.url)
             with pytest.raises(SystemExit):
                 cloud.deliver("CallbacksQueue")
         compensate(cloud, 60)
@@ -95,7 +95,7 @@ def test_attempt_of_a_dead_function_is_repeated(
 def test_callback_to_a_paused_host_is_dead_a_day_after_its_attempt(cloud: MotoCloud, project: Project) -> None:
     with receiver(503) as at:
         for number in range(4):
-            told(project, at.url, f"req-{number}")
+            send_notice(project, at.url, f"req-{number}")
             cloud.deliver("CallbacksQueue")
         assert callbacks(project, task_id="req-3")[0]["attempts"] == []
         cloud.clock.advance(24 * 3600)

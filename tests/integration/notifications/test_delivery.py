@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from standardwebhooks import WebhookVerificationError
 
-from tests.integration.notifications.receiving import callbacks, compensate, pass_time, receiver, told, verified
+from tests.integration.notifications.receiving import callbacks, compensate, pass_time, receiver, send_notice, verified
 from tests.support.http_servers import Handler
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.notifications.outbox import notice_write
@@ -22,7 +22,7 @@ def dead_letters(cloud: MotoCloud) -> int:
 
 def test_failing_receiver_gets_one_more_attempt_after_each_failure(cloud: MotoCloud, project: Project) -> None:
     with receiver(500, 500, "hang", 200) as at:
-        notice = told(project, at.url, rows=3)
+        notice = send_notice(project, at.url, rows=3)
         cloud.deliver("CallbacksQueue")
         for delay in (7, 40, 150):
             pass_time(cloud, delay)
@@ -40,14 +40,14 @@ def test_failing_receiver_gets_one_more_attempt_after_each_failure(cloud: MotoCl
 
 def test_publisher_killed_between_ending_and_publishing_still_calls_back(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
-        notice = told(project, at.url, "req-0")
+        notice = send_notice(project, at.url, "req-0")
         cloud.app.table.write(notice_write(notice))
         cloud.deliver("CallbacksQueue")
         assert len(at.seen) == 1
 
         compensate(cloud, 31)
 
-        assert at.ids == [notice.message_id], "told twice, delivered once"
+        assert at.ids == [notice.message_id], "a notice that was published twice is delivered once"
 
 
 def test_unpublished_end_is_delivered_after_the_publisher_died(
@@ -56,7 +56,7 @@ def test_unpublished_end_is_delivered_after_the_publisher_died(
     with receiver() as at:
         with monkeypatch.context() as killed:
             killed.setattr(cloud.app.notifications.notifier, "publish", lambda _: None)
-            notice = told(project, at.url)
+            notice = send_notice(project, at.url)
         compensate(cloud, 31)
 
         assert at.ids == [notice.message_id]
@@ -64,7 +64,7 @@ def test_unpublished_end_is_delivered_after_the_publisher_died(
 
 def test_tampered_body_or_a_stale_timestamp_fails_verification(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         ((headers, body),) = at.seen
 
@@ -77,7 +77,7 @@ def test_tampered_body_or_a_stale_timestamp_fails_verification(cloud: MotoCloud,
 
 def test_every_duplicate_of_a_message_is_delivered_once(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
-        notice = told(project, at.url)
+        notice = send_notice(project, at.url)
         cloud.app.notifications.notifier.publish([notice, notice])
         cloud.deliver("CallbacksQueue")
 
@@ -86,7 +86,7 @@ def test_every_duplicate_of_a_message_is_delivered_once(cloud: MotoCloud, projec
 
 def test_gone_stops_at_once_and_is_dead(cloud: MotoCloud, project: Project) -> None:
     with receiver(410) as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         pass_time(cloud, 7200)
 
@@ -101,7 +101,7 @@ def test_retry_after_is_honoured(cloud: MotoCloud, project: Project) -> None:
         request.answer(429, Retry_After="300")
 
     with receiver(busy, 200) as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         pass_time(cloud, 290)
         assert len(at.seen) == 1
@@ -111,7 +111,7 @@ def test_retry_after_is_honoured(cloud: MotoCloud, project: Project) -> None:
 
 def test_callback_is_given_up_after_a_day_with_a_dead_letter(cloud: MotoCloud, project: Project) -> None:
     with receiver(404) as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         pass_time(cloud, 28 * 3600, step=3700)
 
@@ -127,7 +127,7 @@ def test_redirect_is_not_followed(cloud: MotoCloud, project: Project) -> None:
         request.answer(307, Location="/elsewhere")
 
     with receiver(away) as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
 
         assert len(at.seen) == 1
@@ -137,7 +137,7 @@ def test_redirect_is_not_followed(cloud: MotoCloud, project: Project) -> None:
 
 def test_redeliver_sends_it_once_more_under_the_same_id(cloud: MotoCloud, project: Project) -> None:
     with receiver(410, 200) as at:
-        notice = told(project, at.url)
+        notice = send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         answer = cloud.http("POST", f"/v1/callbacks/{notice.message_id}/redeliver", key=project.key)
         assert (answer.status, answer.json()["callback_state"]) == (202, "pending")
@@ -152,7 +152,7 @@ def test_redeliver_sends_it_once_more_under_the_same_id(cloud: MotoCloud, projec
 
 def test_another_projects_callback_is_404(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
-        notice = told(project, at.url)
+        notice = send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
     other = cloud.project()
 

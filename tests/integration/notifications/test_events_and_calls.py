@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.integration.notifications.receiving import callbacks, receiver, told
+from tests.integration.notifications.receiving import callbacks, receiver, send_notice
 from tests.integration.notifications.watching import Line
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
@@ -21,8 +21,8 @@ def test_functions_take_their_sample_events(cloud: MotoCloud) -> None:
     assert cloud.invoke("deliver_callback", sample("deliver_callback")) == {"batchItemFailures": []}
     assert cloud.invoke("websocket", sample("websocket")) == {"statusCode": 200}
     assert cloud.invoke("push_websocket", sample("push_websocket")) is None
-    (told,) = line.heard("Zx1c2d3e4f5g6h7i")
-    assert told["type"] == "error"
+    (message,) = line.heard("Zx1c2d3e4f5g6h7i")
+    assert message["type"] == "error"
 
 
 def test_unreadable_message_goes_to_the_dead_letters(cloud: MotoCloud) -> None:
@@ -35,7 +35,7 @@ def test_callback_that_arrives_at_once_costs_four_calls_of_the_table(cloud: Moto
     # The root of the secrets is read once a process.
     cloud.callback_secret(project.id)
     with receiver() as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         with count_calls(cloud.app) as calls:
             cloud.deliver("CallbacksQueue")
 
@@ -45,6 +45,6 @@ def test_callback_that_arrives_at_once_costs_four_calls_of_the_table(cloud: Moto
 
 def test_end_costs_one_publish_and_one_delete(cloud: MotoCloud, project: Project) -> None:
     with count_calls(cloud.app) as calls:
-        told(project, "http://127.0.0.1:9/hook")
+        send_notice(project, "http://127.0.0.1:9/hook")
 
     assert calls == {"dynamodb.TransactWriteItems": 1, "sns.PublishBatch": 1, "dynamodb.BatchWriteItem": 1}

@@ -37,7 +37,7 @@ def test_record_has_at_most_one_progress_message_per_second(line: Line, project:
     assert messages[0]["data"] == {"task_id": "req-1", "status": "running", "progress": {"rows": 1}}
 
 
-def test_progress_stops_costing_once_the_watchers_are_gone(line: Line, project: Project) -> None:
+def test_progress_is_not_sent_once_the_watchers_are_gone(line: Line, project: Project) -> None:
     line.leave("c1")
     line.push(project, "req-1", "task.progress", task_id="req-1", status="running")
     url = listener(line.cloud)
@@ -48,7 +48,7 @@ def test_progress_stops_costing_once_the_watchers_are_gone(line: Line, project: 
     assert line.items("WATCH") == []
 
 
-def test_progress_of_other_records_is_not_told(line: Line, project: Project) -> None:
+def test_progress_of_other_records_is_not_sent(line: Line, project: Project) -> None:
     url, other = listener(line.cloud), line.cloud.project()
 
     line.cloud.app.notifications.progress.progress(project.id, "req-2", {"status": "running"})

@@ -7,9 +7,10 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
+from tests.integration.notifications.receiving import callbacks, pass_time, receiver, send_notice
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
+from tidegate.aws import keys
 from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
 from tidegate.notifications.circuit_rules import FIRST_LIMIT, MOST_AT_ONCE
 from tidegate.notifications.delivery_store import CircuitStore
@@ -22,7 +23,7 @@ def breaker(cloud: MotoCloud) -> CircuitBreaker:
 
 
 def work_off(cloud: MotoCloud, project: Project, seconds: float, backlog: int) -> tuple[int, int]:
-    """A host that takes 3.5 s for each of a backlog of callbacks: how many it got in that time, and how many waits."""
+    """(callbacks delivered, postponements) in that time, for a host that takes 3.5 s for each callback of a backlog."""
     host, done, put_off = breaker(cloud), 0, 0
     start = cloud.clock().timestamp()
     queue = [start] * backlog
@@ -117,9 +118,21 @@ def test_place_of_a_function_that_died_is_free_after_its_time(cloud: MotoCloud, 
     assert host.enter(project.id, HOST, now + 16).wait == 0
 
 
+def test_state_of_a_paused_host_expires(cloud: MotoCloud, project: Project) -> None:
+    """Another callback to the host may succeed, and clear its state, between the failure and the pause."""
+    store, now = CircuitStore(cloud.app.table), cloud.clock().timestamp()
+    store.fail(project.id, HOST, now, 1, 1.0, None)
+    store.clear(project.id, HOST)
+    store.pause(project.id, HOST, now + 60)
+
+    item = cloud.app.table.get(keys.circuit(project.id, HOST), consistent=True)
+    assert item is not None
+    assert item["expires_at"] > now
+
+
 def test_callback_that_was_never_tried_is_not_given_up(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         with patch.object(CircuitBreaker, "enter", return_value=Entry(wait=900.0)):
             pass_time(cloud, 26 * 3600)
         (waiting,) = callbacks(project)
@@ -132,7 +145,7 @@ def test_callback_that_was_never_tried_is_not_given_up(cloud: MotoCloud, project
 
 def test_dead_letter_sent_back_to_the_queue_is_delivered(cloud: MotoCloud, project: Project) -> None:
     with receiver(410, 200) as at:
-        told(project, at.url)
+        send_notice(project, at.url)
         cloud.deliver("CallbacksQueue")
         assert callbacks(project)[0]["callback_state"] == "dead"
         sqs, names = cloud.client("sqs"), cloud.names.queues

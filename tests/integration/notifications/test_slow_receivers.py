@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
+from tests.integration.notifications.receiving import callbacks, pass_time, receiver, send_notice
 from tests.support.moto.cloud import MotoCloud, Project
 
 
@@ -16,12 +16,12 @@ def delivered_in(cloud: MotoCloud) -> float:
 
 def test_slow_receiver_does_not_delay_others_of_its_batch(cloud: MotoCloud, project: Project) -> None:
     with receiver("hang") as alone:
-        told(project, alone.url, "alone")
+        send_notice(project, alone.url, "alone")
         one_time_out = delivered_in(cloud)
     with receiver("hang") as slow, receiver() as quick:
         for number in range(5):
-            told(project, slow.url, f"slow-{number}")
-            told(project, quick.url, f"quick-{number}")
+            send_notice(project, slow.url, f"slow-{number}")
+            send_notice(project, quick.url, f"quick-{number}")
         all_together = delivered_in(cloud)
 
         assert len(quick.seen) == 5
@@ -33,7 +33,7 @@ def test_dead_host_gets_its_callbacks_when_it_is_back(cloud: MotoCloud, project:
     down = [True]
     with receiver(lambda request: request.answer(503 if down[0] else 200)) as at:
         for number in range(10):
-            told(project, at.url, f"req-{number}")
+            send_notice(project, at.url, f"req-{number}")
         cloud.deliver("CallbacksQueue")
         while_open = len(at.seen)
         cloud.clock.advance(4)
@@ -51,9 +51,9 @@ def test_dead_host_gets_its_callbacks_when_it_is_back(cloud: MotoCloud, project:
 def test_open_circuit_spends_no_attempt(cloud: MotoCloud, project: Project) -> None:
     with receiver(503) as at:
         for number in range(4):
-            told(project, at.url, f"req-{number}")
+            send_notice(project, at.url, f"req-{number}")
             cloud.deliver("CallbacksQueue")
-        told(project, at.url, "late")
+        send_notice(project, at.url, "late")
         cloud.deliver("CallbacksQueue")
 
         assert len(at.seen) == 3
@@ -65,9 +65,9 @@ def test_open_circuit_of_one_project_does_not_affect_another(cloud: MotoCloud, p
     other = cloud.project()
     with receiver(503) as at:
         for number in range(4):
-            told(project, at.url, f"req-{number}")
+            send_notice(project, at.url, f"req-{number}")
             cloud.deliver("CallbacksQueue")
-        told(other, at.url)
+        send_notice(other, at.url)
         cloud.deliver("CallbacksQueue")
 
         assert len(at.seen) == 4

@@ -10,7 +10,9 @@ import pytest
 from tests.integration.notifications.watching import Line
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws.table import Table
+from tidegate.errors import Busy
 from tidegate.notifications.websocket_messages import CONNECTION_SECONDS
+from tidegate.notifications.websocket_sender import Sent
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def test_ticket_does_not_work_after_60_s(line: Line, project: Project) -> None:
     assert line.connect("c2", late) == 401
 
 
-def test_no_ticket_no_connection(line: Line) -> None:
+def test_connection_without_a_valid_ticket_is_refused(line: Line) -> None:
     for ticket in (None, "", "made-up"):
         assert line.connect("c1", ticket) == 401
 
@@ -49,9 +51,9 @@ def test_watching_a_finished_task_answers_at_once(line: Line, project: Project) 
     line.record(project, "req-1", task_id="req-1", status="completed", size=7)
     client = line.joined(project)
 
-    (told,) = line.say(client, action="watch", task_ids=["req-1"])
+    (message,) = line.say(client, action="watch", task_ids=["req-1"])
 
-    assert told == {"type": "task.completed", "data": {"task_id": "req-1", "status": "completed", "size": 7}}
+    assert message == {"type": "task.completed", "data": {"task_id": "req-1", "status": "completed", "size": 7}}
     assert line.items("WATCH") == []
 
 
@@ -60,14 +62,14 @@ def test_another_projects_task_is_an_error_and_no_data(line: Line, project: Proj
     line.record(other, "req-1", task_id="req-1", status="completed", secret="theirs")
     client = line.joined(project)
 
-    (told,) = line.say(client, action="watch", task_ids=["req-1"])
+    (message,) = line.say(client, action="watch", task_ids=["req-1"])
     line.push(other, "req-1", "task.completed", task_id="req-1", status="completed", secret="theirs")
 
-    assert (told["type"], told["data"]["code"], told["data"]["task_id"]) == ("error", "not_found", "req-1")
+    assert (message["type"], message["data"]["code"], message["data"]["task_id"]) == ("error", "not_found", "req-1")
     assert "theirs" not in str(line.heard(client))
 
 
-def test_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, project: Project) -> None:
+def test_watcher_gets_progress_and_the_end_and_then_nothing(line: Line, project: Project) -> None:
     line.record(project, "req-1", task_id="req-1", status="running")
     client = line.joined(project)
 
@@ -77,7 +79,7 @@ def test_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, project
     line.push(project, "req-1", "task.completed", task_id="req-1", status="completed")
 
     assert ack == {"type": "watching", "data": {"task_ids": ["req-1"]}}
-    assert [told["type"] for told in line.heard(client)] == ["watching", "task.progress", "task.completed"]
+    assert [message["type"] for message in line.heard(client)] == ["watching", "task.progress", "task.completed"]
     assert line.items("WATCH") == []
 
 
@@ -86,12 +88,12 @@ def test_end_just_before_the_watch_is_stored_is_not_missed(line: Line, project: 
     line.cloud.app.notifications.records._lookups = {"req-": lambda *_: seen.pop(0)}
     client = line.joined(project)
 
-    (told,) = line.say(client, action="watch", task_ids=["req-1"])
+    (message,) = line.say(client, action="watch", task_ids=["req-1"])
 
-    assert told["type"] == "task.failed"
+    assert message["type"] == "task.failed"
 
 
-def test_unwatch_ends_it_and_ping_answers(line: Line, project: Project) -> None:
+def test_unwatch_ends_a_watch_and_ping_is_answered(line: Line, project: Project) -> None:
     line.record(project, "req-1", request_id="req-1", status="running")
     client = line.joined(project)
     line.say(client, action="watch", task_ids=["req-1"])
@@ -115,15 +117,15 @@ NONSENSE = [
 ]
 
 
-def test_message_that_makes_no_sense_is_answered_with_an_error(line: Line, project: Project) -> None:
+def test_invalid_message_is_answered_with_an_error(line: Line, project: Project) -> None:
     client = line.joined(project)
 
     for text in NONSENSE:
-        (told,) = line.say_text(client, text)
-        assert (told["type"], told["data"]["code"]) == ("error", "invalid"), text
+        (message,) = line.say_text(client, text)
+        assert (message["type"], message["data"]["code"]) == ("error", "invalid"), text
 
 
-def test_watcher_of_a_task_is_told_when_its_job_ends(line: Line, project: Project) -> None:
+def test_watcher_of_a_task_is_notified_when_its_job_ends(line: Line, project: Project) -> None:
     task, job = "AsyncDownloadTask:1:1:/a:7d4c8b52-0000-4000-8000-000000000001", "AsyncDownloadJob:1:1:/a:99"
     line.record(project, task, task_id=task, job_id=job, status="Running")
     client = line.joined(project)
@@ -132,8 +134,12 @@ def test_watcher_of_a_task_is_told_when_its_job_ends(line: Line, project: Projec
     line.record(project, task, task_id=task, job_id=job, status="Success")
     line.push(project, job, "job.finished", job_id=job, status="Failed")
 
-    told = line.heard(client)[-1]
-    assert (told["type"], told["data"]["task_id"], told["data"]["status"]) == ("task.completed", task, "Success")
+    message = line.heard(client)[-1]
+    assert (message["type"], message["data"]["task_id"], message["data"]["status"]) == (
+        "task.completed",
+        task,
+        "Success",
+    )
 
 
 def test_watch_follows_a_task_to_another_job(line: Line, project: Project) -> None:
@@ -147,10 +153,10 @@ def test_watch_follows_a_task_to_another_job(line: Line, project: Project) -> No
     line.record(project, task, task_id=task, job_id=new, status="Failed")
     line.push(project, new, "job.finished", job_id=new, status="Failed")
 
-    assert [told["data"]["status"] for told in line.heard(client)[1:]] == ["Running", "Failed"]
+    assert [message["data"]["status"] for message in line.heard(client)[1:]] == ["Running", "Failed"]
 
 
-def test_gone_connections_are_removed_with_what_they_watched(line: Line, project: Project) -> None:
+def test_gone_connections_are_removed_with_their_watches(line: Line, project: Project) -> None:
     line.record(project, "req-1", task_id="req-1", status="running")
     gone, here = line.joined(project, "gone"), line.joined(project, "here")
     for client in (gone, here):
@@ -163,7 +169,7 @@ def test_gone_connections_are_removed_with_what_they_watched(line: Line, project
     assert line.heard(here)[-1]["type"] == "task.progress"
 
 
-def test_leaving_clears_up_and_everything_expires_anyway(line: Line, project: Project) -> None:
+def test_records_of_a_connection_are_removed_and_expire_anyway(line: Line, project: Project) -> None:
     line.record(project, "req-1", task_id="req-1", status="running")
     client = line.joined(project)
     line.say(client, action="watch", task_ids=["req-1"])
@@ -187,9 +193,9 @@ def test_watch_right_after_connecting_is_not_refused(
 
     monkeypatch.setattr(Table, "get", stale)
     line.record(project, "req-1", task_id="req-1", status="running")
-    (told,) = line.say(line.joined(project), action="watch", task_ids=["req-1"])
+    (message,) = line.say(line.joined(project), action="watch", task_ids=["req-1"])
 
-    assert told["type"] == "watching"
+    assert message["type"] == "watching"
 
 
 def test_connection_at_its_watch_limit_can_watch_after_unwatching(
@@ -210,10 +216,10 @@ def test_connection_at_its_watch_limit_can_watch_after_unwatching(
     assert line.say(client, action="watch", task_ids=ids[3:4])[0]["type"] == "watching"
 
 
-def test_followers_of_a_job_are_read_together_and_told_portion_by_portion(
+def test_followers_of_a_job_are_read_and_sent_in_portions(
     line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first are told before the last are read, and a repeated run tells only the rest."""
+    """The first are sent before the last are read, and a repeated run sends only the rest."""
     monkeypatch.setattr("tidegate.notifications.websocket_push._FOLLOWERS_TOGETHER", 10)
     job = "AsyncDownloadJob:1:1:/a:99"
     tasks = [f"AsyncDownloadTask:1:1:/a:{number}" for number in range(30)]
@@ -225,9 +231,9 @@ def test_followers_of_a_job_are_read_together_and_told_portion_by_portion(
         line.record(project, task, task_id=task, job_id=job, status="Success")
     send, portions = line.outgoing.send, []
 
-    def dies(messages: Any) -> set[str]:
+    def dies(messages: Any) -> Sent:
         portions.append(len(messages))
-        if len(portions) == 4:
+        if len(portions) == 3:
             raise TimeoutError("the function ended")
         return send(messages)
 
@@ -235,7 +241,78 @@ def test_followers_of_a_job_are_read_together_and_told_portion_by_portion(
     notice = {"project_id": project.id, "record_id": job, "type": "job.finished", "status": "Success", "data": {}}
     with patch.object(pusher._outgoing, "send", dies), pytest.raises(TimeoutError):
         pusher.push(notice)
-    assert portions == [0, 10, 10, 10]
+    assert portions == [10, 10, 10]
 
     assert pusher.push(notice) == 10
-    assert len({told["data"].get("task_id") for told in line.heard(client)} & set(tasks)) == 30
+    assert len({message["data"].get("task_id") for message in line.heard(client)} & set(tasks)) == 30
+
+
+def test_end_that_did_not_reach_a_client_is_sent_by_the_next_run(line: Line, project: Project) -> None:
+    """API Gateway may refuse a message to an open connection, for example with 429."""
+    line.record(project, "req-1", task_id="req-1", status="running")
+    unreachable, reached = line.joined(project, "c1"), line.joined(project, "c2")
+    for client in (unreachable, reached):
+        line.say(client, action="watch", task_ids=["req-1"])
+    line.outgoing.unreachable.add(unreachable)
+
+    with pytest.raises(Busy):
+        line.push(project, "req-1", "task.completed", task_id="req-1", status="completed")
+    line.outgoing.unreachable.clear()
+    line.push(project, "req-1", "task.completed", task_id="req-1", status="completed")
+
+    for client in (unreachable, reached):
+        assert [message["type"] for message in line.heard(client)] == ["watching", "task.completed"]
+    assert line.items("WATCH") == []
+
+
+def test_end_of_a_task_that_did_not_reach_its_watcher_is_sent_by_the_next_run(line: Line, project: Project) -> None:
+    task, job = "AsyncDownloadTask:1:1:/a:1", "AsyncDownloadJob:1:1:/a:1"
+    line.record(project, task, task_id=task, job_id=job, status="Running")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=[task])
+    line.record(project, task, task_id=task, job_id=job, status="Success")
+    line.outgoing.unreachable.add(client)
+
+    with pytest.raises(Busy):
+        line.push(project, job, "job.finished", job_id=job, status="Success")
+    line.outgoing.unreachable.clear()
+    line.push(project, job, "job.finished", job_id=job, status="Success")
+
+    assert line.heard(client)[-1]["type"] == "task.completed"
+
+
+def test_progress_that_did_not_reach_a_client_is_not_repeated(line: Line, project: Project) -> None:
+    line.record(project, "req-1", task_id="req-1", status="running")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=["req-1"])
+    line.outgoing.unreachable.add(client)
+
+    line.push(project, "req-1", "task.progress", task_id="req-1", status="running")
+
+    assert [message["type"] for message in line.heard(client)] == ["watching"]
+
+
+def test_watchers_of_a_record_are_sent_its_end_in_portions(
+    line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends early has removed the watches of those that it reached, so the next run does not repeat them."""
+    monkeypatch.setattr("tidegate.notifications.websocket_push._CLIENTS_TOGETHER", 2)
+    line.record(project, "req-1", task_id="req-1", status="running")
+    clients = [line.joined(project, f"c{number}") for number in range(5)]
+    for client in clients:
+        line.say(client, action="watch", task_ids=["req-1"])
+    pusher, send = line.cloud.app.notifications.pusher, line.outgoing.send
+    portions: list[int] = []
+
+    def dies(messages: Any) -> Sent:
+        portions.append(len(messages))
+        if len(portions) == 2:
+            raise TimeoutError("the function ended")
+        return send(messages)
+
+    end = {"project_id": project.id, "record_id": "req-1", "type": "task.completed", "status": "completed", "data": {}}
+    with patch.object(pusher._outgoing, "send", dies), pytest.raises(TimeoutError):
+        pusher.push(end)
+
+    assert pusher.push(end) == 3
+    assert all(len(line.heard(client)) == 2 for client in clients)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.support.moto.aws_limits import is_too_large
 from tests.support.moto.cloud import MotoCloud, Project
+from tidegate.notifications.websocket_sender import Sent
 
 
 class Outgoing:
@@ -17,15 +18,17 @@ class Outgoing:
     def __init__(self) -> None:
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.gone: set[str] = set()
+        self.unreachable: set[str] = set()
         self.closed: list[str] = []
         self.cannot_close: set[str] = set()
 
-    def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
-        told = list(messages)
-        for connection_id, text in told:
-            if connection_id not in self.gone and not is_too_large(text):
+    def send(self, messages: Iterable[tuple[str, str]]) -> Sent:
+        pairs = list(messages)
+        for connection_id, text in pairs:
+            if connection_id not in self.gone | self.unreachable and not is_too_large(text):
                 self.sent.setdefault(connection_id, []).append(json.loads(text))
-        return {connection_id for connection_id, _ in told} & self.gone
+        addressed = {connection_id for connection_id, _ in pairs}
+        return Sent(addressed & self.gone, addressed & self.unreachable)
 
     def close(self, connection_ids: Iterable[str]) -> set[str]:
         asked = set(connection_ids)
@@ -42,10 +45,10 @@ class Line:
     records: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        told = self.cloud.app.notifications
-        told.outgoing.send = self.outgoing.send  # type: ignore[method-assign]
-        told.outgoing.close = self.outgoing.close  # type: ignore[method-assign]
-        told.records._lookups = {"": lambda project, record: self.records.get((project, record))}
+        notifications = self.cloud.app.notifications
+        notifications.outgoing.send = self.outgoing.send  # type: ignore[method-assign]
+        notifications.outgoing.close = self.outgoing.close  # type: ignore[method-assign]
+        notifications.records._lookups = {"": lambda project, record: self.records.get((project, record))}
 
     def ticket(self, project: Project) -> str:
         answer = self.cloud.http("POST", "/v1/ws-tickets", key=project.key)
@@ -71,7 +74,7 @@ class Line:
         return self.say_text(connection_id, json.dumps(message))
 
     def say_text(self, connection_id: str, text: str) -> list[dict[str, Any]]:
-        """Answers what came back."""
+        """Sends the text and returns the messages that it was answered with."""
         before = len(self.heard(connection_id))
         assert self._event(connection_id, "MESSAGE", text) == 200
         return self.heard(connection_id)[before:]

@@ -88,7 +88,7 @@ def test_rare_line_is_found_behind_many_others(
     assert [line["action"] for line in lines(cloud, project.key, action="rare")] == ["rare"]
 
 
-def test_actors_lines_are_read_from_its_own_partitions(cloud: MotoCloud, project: Project) -> None:
+def test_filter_by_actor_reads_only_partitions_of_that_actor(cloud: MotoCloud, project: Project) -> None:
     written(cloud, project, 30)
     with count_calls(cloud.app) as calls:
         assert len(lines(cloud, project.key, actor="key01a", limit=100)) == 10
@@ -108,7 +108,7 @@ def test_actors_lines_are_read_from_its_own_partitions(cloud: MotoCloud, project
         {"since": "2020-01-01"},
     ],
 )
-def test_dates_at_both_ends_are_taken(cloud: MotoCloud, project: Project, query: dict[str, str]) -> None:
+def test_since_and_until_are_inclusive(cloud: MotoCloud, project: Project, query: dict[str, str]) -> None:
     assert [line["action"] for line in lines(cloud, project.key, **query)] == ["key.create"]
 
 
@@ -129,7 +129,7 @@ def test_acts_on_the_deployment_are_listed_for_admins_only(cloud: MotoCloud, pro
     assert cloud.http("POST", "/v1/queue/pause", json={"scope": "export"}, key=cloud.admin_key).status == 200
     system = lines(cloud, cloud.admin_key, project_id="_system", action="queue.pause")
     assert [(line["record"], line["actor"]) for line in system] == [("export", "admin")]
-    # A project's key names no project: it reads its own trail.
+    # For a project's key, project_id has no effect: it reads its own trail.
     assert lines(cloud, project.key, project_id="_system", action="queue.pause") == []
 
 

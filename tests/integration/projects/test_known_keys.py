@@ -34,7 +34,7 @@ def test_key_is_read_once_in_10_s(cloud: MotoCloud, project: Project) -> None:
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer ", "Basic eDp5", "Bearer nonsense"])
-def test_stranger_costs_no_read(cloud: MotoCloud, authorization: str | None) -> None:
+def test_text_that_is_no_key_costs_no_read(cloud: MotoCloud, authorization: str | None) -> None:
     assert calls_for(cloud, authorization) == 0
 
 

@@ -1,4 +1,4 @@
-"""One project: shown, changed, with quotas."""
+"""Showing and changing a project and its quotas."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.moto.cloud import Answer, MotoCloud, Project
+from tidegate.aws import keys
+from tidegate.projects.model import DEFAULTS
 
 
 def show(cloud: MotoCloud, project: Project) -> dict[str, Any]:
@@ -20,7 +22,8 @@ def change(cloud: MotoCloud, project: Project, **body: Any) -> Answer:
 
 
 def limits(shown: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in shown["quotas"].items() if value is not None}
+    """The limits that were set."""
+    return {name: value for name, value in shown["quotas"].items() if value != DEFAULTS[name]}
 
 
 def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, project: Project) -> None:
@@ -29,11 +32,14 @@ def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, 
     assert shown["project_id"] == project.id
     assert shown["allow_private_urls"] is True
     assert limits(shown) == {}
+    assert shown["quotas"]["subscriptions"] == 1000
     assert shown["usage"] == {
         "stored_bytes": 0,
         "queued": 0,
         "export_schedules": 0,
         "batch_schedules": 0,
+        "subscriptions": 0,
+        "businesses": 0,
         "running": {},
     }
     assert "whsec" not in str(shown)
@@ -132,3 +138,22 @@ def test_change_that_is_not_valid_is_422(cloud: MotoCloud, project: Project, bod
 def test_unknown_project_is_404(cloud: MotoCloud) -> None:
     assert cloud.http("GET", "/v1/projects/prj-none", key=cloud.admin_key).status == 404
     assert cloud.http("PATCH", "/v1/projects/prj-none", json={"group": "x"}, key=cloud.admin_key).status == 404
+
+
+def test_null_sets_the_default_of_a_quota(cloud: MotoCloud, project: Project) -> None:
+    assert change(cloud, project, quotas={"subscriptions": 5, "queued": 5}).json()["quotas"]["subscriptions"] == 5
+    again = change(cloud, project, quotas={"subscriptions": None, "queued": None}).json()["quotas"]
+    assert (again["subscriptions"], again["queued"]) == (1000, None)
+    assert cloud.app.table.get(keys.project(project.id))["quotas"] == {}  # type: ignore[index]
+
+
+def test_business_over_the_quota_is_refused(cloud: MotoCloud, project: Project) -> None:
+    assert change(cloud, project, quotas={"businesses": 2}).status == 200
+    body = {"name": "points", "process_url": "http://127.0.0.1/"}
+    answers = [cloud.http("POST", "/v1/biz", json=body, key=project.key) for _ in range(3)]
+    assert [answer.status for answer in answers] == [201, 201, 429]
+    assert answers[2].json()["code"] == "quota_exceeded"
+    assert "businesses is 2" in answers[2].json()["detail"]
+
+    assert cloud.http("PUT", f"/v1/biz/{answers[0].json()['biz_id']}", json=body, key=project.key).status == 200
+    assert show(cloud, project)["usage"]["businesses"] == 2

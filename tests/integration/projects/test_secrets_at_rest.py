@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.notifications.receiving import receiver, told, verified
+from tests.integration.notifications.receiving import receiver, send_notice, verified
 from tests.integration.notifications.watching import Line
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.projects.root_secret import RootSecret
@@ -84,7 +84,7 @@ def test_same_key_with_another_body_is_still_a_conflict(cloud: MotoCloud, projec
     assert (other.status, other.json()["code"]) == (409, "idempotency_conflict")
 
 
-def test_contract_still_tells_of_the_idempotency_key_on_these_routes(cloud: MotoCloud) -> None:
+def test_routes_with_secrets_document_the_idempotency_key(cloud: MotoCloud) -> None:
     paths = cloud.http("GET", "/openapi.json").json()["paths"]
 
     for path in ("/v1/projects/{project_id}/keys", "/v1/keys/{key_id}/rotate", "/v1/ws-tickets"):
@@ -139,19 +139,19 @@ def test_old_project_signs_with_its_stored_secret_until_rotated(cloud: MotoCloud
     path = f"/v1/projects/{project.id}/callback-secrets"
 
     with receiver() as at:
-        told(project, at.url, "req-1")
+        send_notice(project, at.url, "req-1")
         cloud.deliver("CallbacksQueue")
         verified(OLD, *at.seen[0])
 
         new = cloud.http("POST", path, key=cloud.admin_key).json()["callback_secret"]
-        told(project, at.url, "req-2")
+        send_notice(project, at.url, "req-2")
         cloud.deliver("CallbacksQueue")
         verified(OLD, *at.seen[1])
         verified(new, *at.seen[1])
 
         assert cloud.http("DELETE", f"{path}/previous", key=cloud.admin_key).status == 204
         assert "whsec_" not in table(cloud)
-        told(project, at.url, "req-3")
+        send_notice(project, at.url, "req-3")
         cloud.deliver("CallbacksQueue")
         verified(new, *at.seen[2])
 
@@ -231,7 +231,7 @@ def test_root_secret_and_what_is_derived_are_not_logged(
     cloud: MotoCloud, project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with receiver() as at:
-        told(project, at.url, "req-1")
+        send_notice(project, at.url, "req-1")
         cloud.deliver("CallbacksQueue")
     cloud.http("POST", f"/v1/projects/{project.id}/keys", json={"scopes": ["write"]}, key=cloud.admin_key)
     Line(cloud).ticket(project)

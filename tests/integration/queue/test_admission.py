@@ -1,4 +1,4 @@
-"""Who runs next: slots, priorities, pauses, the mutex of a subscription."""
+"""Admission: slots, priorities, pauses, the mutex of a subscription."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.queue import TestQueue
 from tidegate.errors import LeaseLost
 
 
-def test_capacity_1_three_queued_prioritise_the_third_and_it_runs_next(queue: TestQueue) -> None:
+def test_prioritized_request_runs_next(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running, second, third, fourth = (queue.submit() for _ in range(4))
     queue.admit()
@@ -21,7 +21,7 @@ def test_capacity_1_three_queued_prioritise_the_third_and_it_runs_next(queue: Te
     assert queue.statuses(second, third, fourth) == ["queued", "queued", "running"]
 
 
-def test_priority_first_then_age(queue: TestQueue) -> None:
+def test_requests_run_by_priority_then_age(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     order = []
     waiting = [queue.submit(priority=priority) for priority in (7, 5, 1, 5, 10)]
@@ -34,7 +34,7 @@ def test_priority_first_then_age(queue: TestQueue) -> None:
     assert order == [2, 1, 3, 0, 4]
 
 
-def test_everything_that_waits_says_why(queue: TestQueue) -> None:
+def test_waiting_requests_have_a_reason(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     _first, second = queue.submit(), queue.submit()
     queue.admit()
@@ -45,7 +45,7 @@ def test_everything_that_waits_says_why(queue: TestQueue) -> None:
     assert queue.now(second).last_wait_reason == "paused"
 
 
-def test_a_higher_capacity_admits_now_and_a_lower_one_drains(queue: TestQueue) -> None:
+def test_higher_capacity_admits_now_and_lower_one_drains(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     requests = [queue.submit() for _ in range(4)]
     queue.admit()
@@ -64,7 +64,7 @@ def test_a_higher_capacity_admits_now_and_a_lower_one_drains(queue: TestQueue) -
     assert queue.statuses(requests[3]) == ["running"]
 
 
-def test_paused_requires_cookie_leaves_no_cookie_moving(queue: TestQueue) -> None:
+def test_paused_channel_does_not_stop_another(queue: TestQueue) -> None:
     paused = queue.cloud.http("POST", "/v1/queue/pause", json={"scope": "requires_cookie"}, key=queue.cloud.admin_key)
     assert paused.json()["channels"]["requires_cookie"]["paused"] is True
 
@@ -77,7 +77,7 @@ def test_paused_requires_cookie_leaves_no_cookie_moving(queue: TestQueue) -> Non
     assert queue.statuses(held) == ["running"]
 
 
-def test_pausing_all_stops_every_channel_also_those_never_used(queue: TestQueue) -> None:
+def test_pausing_all_stops_channels_that_were_never_used_too(queue: TestQueue) -> None:
     assert queue.cloud.http("POST", "/v1/queue/pause", key=queue.cloud.admin_key).status == 200
     requests = [queue.submit(channel=channel) for channel in ("no_cookie", "requires_cookie")]
     queue.admit()
@@ -101,7 +101,7 @@ def test_two_requests_of_one_subscription_never_overlap(queue: TestQueue) -> Non
     assert queue.statuses(second) == ["running"]
 
 
-def test_a_mutex_is_its_projects_own(queue: TestQueue) -> None:
+def test_projects_do_not_share_a_mutex(queue: TestQueue) -> None:
     other = TestQueue(queue.cloud, queue.cloud.project())
     mine, theirs = queue.submit(subscription_id="sub-1"), other.submit(subscription_id="sub-1")
     queue.admit()
@@ -109,23 +109,23 @@ def test_a_mutex_is_its_projects_own(queue: TestQueue) -> None:
     assert queue.statuses(mine, theirs) == ["running", "running"]
 
 
-def test_an_owner_that_dies_frees_the_mutex_by_lease(queue: TestQueue) -> None:
-    # A download may run for half an hour: it is the lease, not the time-out, that lets the next one in.
-    dead, heir = (queue.submit(type="download", subscription_id="sub-1") for _ in range(2))
+def test_mutex_of_a_dead_owner_is_free_after_its_lease(queue: TestQueue) -> None:
+    # A download may run for half an hour, so it is the lease that ends, not the request.
+    dead, following = (queue.submit(type="download", subscription_id="sub-1") for _ in range(2))
     queue.admit()
 
     queue.cloud.clock.advance(181)
     queue.cloud.app.queue.admission.admit("no_cookie")
 
-    assert queue.statuses(heir) == ["running"]
+    assert queue.statuses(following) == ["running"]
     with pytest.raises(LeaseLost):
         queue.cloud.app.queue.queue.heartbeat(dead.project_id, dead.request_id, 1)
-    late = queue.finish(dead, result={"by": "the dead"})
+    late = queue.finish(dead, result={"by": "the dead worker"})
     assert (late.status, late.result) == ("pending", None)
     assert queue.channel().running == 1
 
 
-def test_a_living_owner_keeps_the_mutex_by_heartbeats_but_not_beyond_two_hours(queue: TestQueue) -> None:
+def test_heartbeats_renew_the_mutex_for_two_hours_at_most(queue: TestQueue) -> None:
     owner = queue.submit(type="extract", channel="no_cookie", subscription_id="sub-1")
     other = queue.submit(subscription_id="sub-1")
     queue.admit()

@@ -1,4 +1,4 @@
-"""Many requests at once: admitted in few transactions, with the same rules as one by one."""
+"""Admission of several requests in one transaction follows the same rules as one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
 from tidegate.queue.admission import admit
-from tidegate.queue.admission.together import MOST_TOGETHER
+from tidegate.queue.admission.group import MAX_GROUP
 from tidegate.queue.store import RequestStore
 
 
@@ -17,13 +17,13 @@ from tidegate.queue.store import RequestStore
 def groups(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests each transaction admitted."""
     sizes: list[int] = []
-    together = RequestStore.admit_together
+    admit_group = RequestStore.admit_group
 
     def counted(store: RequestStore, moves: Any, *rest: Any) -> None:
-        together(store, moves, *rest)
+        admit_group(store, moves, *rest)
         sizes.append(len(moves))
 
-    monkeypatch.setattr(RequestStore, "admit_together", counted)
+    monkeypatch.setattr(RequestStore, "admit_group", counted)
     return sizes
 
 
@@ -31,12 +31,12 @@ def running_of(queue: TestQueue, project_id: str) -> int:
     return queue.cloud.app.queue.channel_store.standing("no_cookie", project_id).running
 
 
-def test_forty_requests_are_read_once_and_admitted_in_three_transactions(queue: TestQueue, groups: list[int]) -> None:
+def test_40_requests_are_read_once_and_admitted_in_three_transactions(queue: TestQueue, groups: list[int]) -> None:
     queue.capacity(no_cookie=40)
     requests = [queue.submit() for _ in range(41)]
     with count_calls(queue.cloud.app) as calls:
         queue.cloud.app.queue.admission.admit("no_cookie")
-    assert groups == [MOST_TOGETHER, MOST_TOGETHER, 2]
+    assert groups == [MAX_GROUP, MAX_GROUP, 2]
     # The quotas of the project, and the requests.
     assert calls["dynamodb.BatchGetItem"] == 2
     assert queue.statuses(*requests) == ["running"] * 40 + ["queued"]
@@ -46,71 +46,71 @@ def test_forty_requests_are_read_once_and_admitted_in_three_transactions(queue: 
     assert (queue.channel().running, standing.running, standing.waiting) == (40, 40, 1)
     assert len(app.queue.channel_store.slots("no_cookie")) == 40
     assert app.queue.project_usage(queue.project.id)["queued"] == 1
-    # Nothing was miscounted: there is nothing to put right.
-    assert app.queue.recovery.heal("no_cookie") == 0
+    # The counts are right: there is nothing to repair.
+    assert app.queue.recovery.repair_counts("no_cookie") == 0
     assert queue.channel().running == 40
 
 
-def test_a_run_that_took_too_long_ends_and_another_goes_on(
+def test_run_that_is_out_of_time_is_continued_by_another(
     queue: TestQueue, groups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.capacity(no_cookie=40)
     requests = [queue.submit() for _ in range(30)]
     monkeypatch.setattr(admit, "_RUN_SECONDS", -1.0)
-    assert queue.cloud.app.queue.admission.admit("no_cookie") == MOST_TOGETHER
-    assert queue.statuses(*requests).count("running") == MOST_TOGETHER
+    assert queue.cloud.app.queue.admission.admit("no_cookie") == MAX_GROUP
+    assert queue.statuses(*requests).count("running") == MAX_GROUP
     monkeypatch.undo()
     queue.cloud.deliver("WakeupsQueue")
     queue.admit()
     assert queue.statuses(*requests) == ["running"] * 30
 
 
-def test_a_request_cancelled_meanwhile_is_not_admitted_with_its_group(
+def test_request_cancelled_meanwhile_is_not_admitted_with_its_group(
     queue: TestQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.capacity(no_cookie=10)
     requests = [queue.submit() for _ in range(5)]
-    together = RequestStore.admit_together
+    admit_group = RequestStore.admit_group
 
     def late(store: RequestStore, *rest: Any) -> None:
-        monkeypatch.setattr(RequestStore, "admit_together", together)
+        monkeypatch.setattr(RequestStore, "admit_group", admit_group)
         assert queue.act(requests[2], "cancel").status == 200
-        together(store, *rest)
+        admit_group(store, *rest)
 
-    monkeypatch.setattr(RequestStore, "admit_together", late)
+    monkeypatch.setattr(RequestStore, "admit_group", late)
     queue.admit()
     assert queue.statuses(*requests) == ["running", "running", "cancelled", "running", "running"]
     assert queue.channel().running == 4
 
 
-def test_a_capacity_lowered_meanwhile_holds_for_a_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_lowered_meanwhile_limits_a_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.capacity(no_cookie=10)
     requests = [queue.submit() for _ in range(6)]
-    together = RequestStore.admit_together
+    admit_group = RequestStore.admit_group
 
     def late(store: RequestStore, *rest: Any) -> None:
-        monkeypatch.setattr(RequestStore, "admit_together", together)
+        monkeypatch.setattr(RequestStore, "admit_group", admit_group)
         lower = {"no_cookie": 2}
         assert queue.cloud.http("POST", "/v1/queue/capacity", json=lower, key=queue.cloud.admin_key).status == 200
-        together(store, *rest)
+        admit_group(store, *rest)
 
-    monkeypatch.setattr(RequestStore, "admit_together", late)
+    monkeypatch.setattr(RequestStore, "admit_group", late)
     queue.admit()
     assert queue.statuses(*requests) == ["running", "running", *["queued"] * 4]
     assert queue.channel().running == 2
 
 
-def test_a_paused_channel_admits_no_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_channel_admits_no_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.capacity(no_cookie=10)
     requests = [queue.submit() for _ in range(3)]
-    together = RequestStore.admit_together
+    admit_group = RequestStore.admit_group
 
     def late(store: RequestStore, *rest: Any) -> None:
         pause = {"scope": "no_cookie"}
         assert queue.cloud.http("POST", "/v1/queue/pause", json=pause, key=queue.cloud.admin_key).status == 200
-        together(store, *rest)
+        admit_group(store, *rest)
 
-    monkeypatch.setattr(RequestStore, "admit_together", late)
+    monkeypatch.setattr(RequestStore, "admit_group", late)
     queue.admit()
     assert "running" not in queue.statuses(*requests)
 
@@ -127,9 +127,7 @@ def test_projects_take_turns_within_a_group(queue: TestQueue, groups: list[int])
     assert (running_of(queue, queue.project.id), running_of(queue, other.project.id)) == (5, 5)
 
 
-def test_requests_of_many_projects_fit_into_the_hundred_writes_of_a_transaction(
-    queue: TestQueue, groups: list[int]
-) -> None:
+def test_groups_of_many_projects_fit_into_100_writes(queue: TestQueue, groups: list[int]) -> None:
     queue.capacity(no_cookie=20)
     requests = [TestQueue(queue.cloud, queue.cloud.project(f"p{number}")).submit() for number in range(16)]
     queue.admit()
@@ -137,7 +135,7 @@ def test_requests_of_many_projects_fit_into_the_hundred_writes_of_a_transaction(
     assert queue.channel().running == len(requests)
 
 
-def test_a_share_holds_within_a_group(queue: TestQueue, groups: list[int]) -> None:
+def test_share_limits_a_group(queue: TestQueue, groups: list[int]) -> None:
     set_quotas(queue, share={"no_cookie": 3})
     queue.capacity(no_cookie=10)
     requests = [queue.submit() for _ in range(6)]
@@ -146,7 +144,7 @@ def test_a_share_holds_within_a_group(queue: TestQueue, groups: list[int]) -> No
     assert queue.statuses(*requests).count("running") == 3
 
 
-def test_requests_with_a_mutex_go_one_by_one_between_groups(queue: TestQueue, groups: list[int]) -> None:
+def test_requests_with_a_mutex_are_admitted_one_by_one_between_groups(queue: TestQueue, groups: list[int]) -> None:
     queue.capacity(no_cookie=20)
     before = [queue.submit() for _ in range(3)]
     locked = [queue.submit(subscription_id="sub-1") for _ in range(2)]

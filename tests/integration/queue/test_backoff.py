@@ -1,4 +1,4 @@
-"""Retries by type of error, after the type's delay, without anybody sleeping."""
+"""Retries by type of error, after the delay of the request's type, by delayed messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.errors import (
 
 
 @pytest.mark.parametrize("error", [ServiceUnavailable("503"), TooManyRequests("429")])
-def test_503_and_429_retry_with_60_120_240_and_then_fail(queue: TestQueue, error: DomainError) -> None:
+def test_503_and_429_are_retried_after_60_120_and_240_s(queue: TestQueue, error: DomainError) -> None:
     request = queue.submit(type="download")
     waits = []
     for _ in range(3):
@@ -42,7 +42,7 @@ def test_503_and_429_retry_with_60_120_240_and_then_fail(queue: TestQueue, error
 
 
 @pytest.mark.parametrize("error", [NotFound, Unauthorized, Forbidden, BadRequest])
-def test_404_401_403_400_do_not_retry(queue: TestQueue, error: type[DomainError]) -> None:
+def test_404_401_403_and_400_are_not_retried(queue: TestQueue, error: type[DomainError]) -> None:
     request = queue.submit(type="download")
     queue.admit()
 
@@ -51,7 +51,7 @@ def test_404_401_403_400_do_not_retry(queue: TestQueue, error: type[DomainError]
     assert (ended.status, ended.attempt, ended.error) == ("failed", 1, {"code": error.code, "detail": "no"})
 
 
-def test_a_retry_after_is_honoured(queue: TestQueue) -> None:
+def test_retry_after_is_honoured(queue: TestQueue) -> None:
     request = queue.submit(type="download")
     queue.admit()
 
@@ -60,7 +60,7 @@ def test_a_retry_after_is_honoured(queue: TestQueue) -> None:
     assert again.not_before == pytest.approx(queue.cloud.clock().timestamp() + 1000)
 
 
-def test_a_back_off_is_a_delayed_message_that_wakes_the_channel(queue: TestQueue) -> None:
+def test_delayed_message_ends_a_back_off(queue: TestQueue) -> None:
     request = queue.submit(type="check")
     queue.admit()
     queue.finish(request, error=ServiceUnavailable("503"))
@@ -78,7 +78,7 @@ def test_a_back_off_is_a_delayed_message_that_wakes_the_channel(queue: TestQueue
     assert queue.statuses(request) == ["running"]
 
 
-def test_a_wait_longer_than_a_message_can_be_delayed_is_passed_on(queue: TestQueue) -> None:
+def test_early_wakeup_does_not_run_admission(queue: TestQueue) -> None:
     body = json.dumps({"channel": "no_cookie", "at": "2999-01-01T00:00:00.000Z"})
 
     queue.cloud.invoke("wake", {"Records": [{"messageId": "1", "body": body}]})

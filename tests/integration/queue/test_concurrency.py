@@ -1,4 +1,4 @@
-"""Many at once, against the same channel."""
+"""Many submitters and two admitters in parallel on one channel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.queue.model import Request
 CAPACITY, REQUESTS = 5, 50
 
 
-def test_50_submitters_against_capacity_5_run_five_at_once_and_all_end(queue: TestQueue) -> None:
+def test_50_parallel_requests_never_exceed_capacity_5_and_all_end(queue: TestQueue) -> None:
     queue.capacity(no_cookie=CAPACITY)
     app, done = queue.cloud.app, threading.Event()
     started: threads_queue.Queue[Request] = threads_queue.Queue()
@@ -28,7 +28,7 @@ def test_50_submitters_against_capacity_5_run_five_at_once_and_all_end(queue: Te
         return ""
 
     def submit_and_finish() -> Request:
-        """Submits one, and finishes one: whichever runs."""
+        """Submits a request and finishes any running one."""
         submitted = queue.submit()
         running = started.get(timeout=60)
         app.queue.queue.finish(running.project_id, running.request_id, running.attempt, result={})
@@ -39,7 +39,7 @@ def test_50_submitters_against_capacity_5_run_five_at_once_and_all_end(queue: Te
             app.queue.admission.admit("no_cookie")
             time.sleep(0.05)
 
-    # Two admitters at once are more than the FIFO group allows: the slots hold by themselves.
+    # The FIFO group allows one admitter at a time. The slots must hold even with two.
     with patch.object(app.queue.runner, "start", start), ThreadPoolExecutor(REQUESTS + 2) as pool:
         admitters = [pool.submit(admit) for _ in range(2)]
         requests = [work.result(60) for work in [pool.submit(submit_and_finish) for _ in range(REQUESTS)]]

@@ -1,4 +1,4 @@
-"""Cancel, pause, resume, retry over HTTP, with who did it in the audit trail."""
+"""Cancel, pause, resume and retry over HTTP, and their lines in the audit trail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.queue import TestQueue
 from tidegate.errors import LeaseLost, NotFound
 
 
-def test_a_cancelled_queued_request_never_runs(queue: TestQueue) -> None:
+def test_cancelled_queued_request_never_runs(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running, waiting = queue.submit(), queue.submit()
     queue.admit()
@@ -22,7 +22,7 @@ def test_a_cancelled_queued_request_never_runs(queue: TestQueue) -> None:
     assert list(queue.executions()) == [f"{running.request_id}-1"]
 
 
-def test_a_cancelled_running_one_is_stopped_and_its_slot_freed(queue: TestQueue) -> None:
+def test_cancelled_running_request_is_stopped_and_releases_its_slot(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running, waiting = queue.submit(subscription_id="sub-1"), queue.submit(subscription_id="sub-1")
     queue.admit()
@@ -36,7 +36,7 @@ def test_a_cancelled_running_one_is_stopped_and_its_slot_freed(queue: TestQueue)
         queue.cloud.app.queue.queue.heartbeat(running.project_id, running.request_id, 1)
 
 
-def test_pause_and_resume_of_a_waiting_and_of_a_running_request(queue: TestQueue) -> None:
+def test_waiting_and_running_requests_can_be_paused_and_resumed(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running, waiting = queue.submit(), queue.submit()
     queue.admit()
@@ -53,7 +53,7 @@ def test_pause_and_resume_of_a_waiting_and_of_a_running_request(queue: TestQueue
     assert queue.statuses(running, waiting) == ["running", "paused"]
 
 
-def test_retry_of_a_failed_request_starts_its_retries_anew(queue: TestQueue) -> None:
+def test_retried_request_has_all_its_retries_again(queue: TestQueue) -> None:
     request = queue.submit()
     queue.admit()
     failed = queue.finish(request, error=NotFound("gone"))
@@ -69,7 +69,7 @@ def test_retry_of_a_failed_request_starts_its_retries_anew(queue: TestQueue) -> 
 @pytest.mark.parametrize(
     ("action", "body"), [("pause", None), ("resume", None), ("retry", None), ("cancel", None), ("prioritize", 1)]
 )
-def test_what_is_not_allowed_from_its_state_is_409_wrong_state(queue: TestQueue, action: str, body: int | None) -> None:
+def test_action_not_allowed_in_its_state_is_409_wrong_state(queue: TestQueue, action: str, body: int | None) -> None:
     request = queue.submit()
     queue.admit()
     queue.finish(request)
@@ -79,7 +79,7 @@ def test_what_is_not_allowed_from_its_state_is_409_wrong_state(queue: TestQueue,
     assert (refused.status, refused.json()["code"]) == (409, "wrong_state")
 
 
-def test_every_transition_is_in_the_audit_trail_with_who_when_and_why(queue: TestQueue) -> None:
+def test_every_transition_is_in_the_audit_trail(queue: TestQueue) -> None:
     request = queue.submit()
     queue.admit()
     queue.act(request, "pause")
@@ -87,8 +87,8 @@ def test_every_transition_is_in_the_audit_trail_with_who_when_and_why(queue: Tes
 
     lines = queue.cloud.http("GET", "/v1/audit", query={"record": request.request_id}, key=queue.project.key).json()
 
-    told = [(line["from"], line["to"], line["attempt"]) for line in reversed(lines["items"])]
-    assert told == [
+    transitions = [(line["from"], line["to"], line["attempt"]) for line in reversed(lines["items"])]
+    assert transitions == [
         (None, "pending", 0),
         ("pending", "running", 1),
         ("running", "paused", 1),
@@ -123,10 +123,10 @@ def test_another_projects_request_is_404(queue: TestQueue) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/queue/capacity", "/v1/queue/pause", "/v1/queue/resume", "/v1/cleanup"])
-def test_operating_the_queue_is_the_admins(queue: TestQueue, path: str) -> None:
+def test_queue_operations_need_the_admin_scope(queue: TestQueue, path: str) -> None:
     assert queue.cloud.http("POST", path, json={}, key=queue.project.key).status == 403
 
 
 @pytest.mark.parametrize("body", [{}, {"no_cookie": -1}, {"no_cookie": "many"}, {"All Of": 1}, {"all": 1}])
-def test_a_capacity_that_makes_no_sense_is_422(queue: TestQueue, body: dict[str, object]) -> None:
+def test_invalid_capacity_is_422(queue: TestQueue, body: dict[str, object]) -> None:
     assert queue.cloud.http("POST", "/v1/queue/capacity", json=body, key=queue.cloud.admin_key).status == 422

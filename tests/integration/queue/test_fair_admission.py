@@ -1,4 +1,4 @@
-"""One tenant cannot keep another's work from running."""
+"""Fair admission: a project cannot keep the requests of another from running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def other(queue: TestQueue) -> TestQueue:
 
 
 def as_older_version_wrote_it(queue: TestQueue, request: Request) -> None:
-    """Puts the place into the one lane that all projects shared."""
+    """Moves the place to the lane that all projects shared."""
     table = queue.cloud.app.table
     shared = keys.shared_waiting_place(request.channel, request.priority, request.created_at, request.request_id)
     table.write(put({**place_item(request), **shared}))
@@ -30,7 +30,7 @@ def as_older_version_wrote_it(queue: TestQueue, request: Request) -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 4])
-def test_project_that_is_alone_fills_the_capacity(queue: TestQueue, capacity: int) -> None:
+def test_only_project_may_fill_the_capacity(queue: TestQueue, capacity: int) -> None:
     queue.capacity(no_cookie=capacity)
     requests = [queue.submit(type="download") for _ in range(6)]
     queue.admit()
@@ -42,9 +42,7 @@ def test_project_that_is_alone_fills_the_capacity(queue: TestQueue, capacity: in
 
 
 @pytest.mark.parametrize("kind", ["export", "batch"])
-def test_slots_held_for_days_leave_an_extra_one_to_another_project_after_a_minute(
-    queue: TestQueue, other: TestQueue, kind: str
-) -> None:
+def test_project_without_a_slot_gets_an_extra_one_after_a_minute(queue: TestQueue, other: TestQueue, kind: str) -> None:
     held = [queue.submit(type=kind, timeout=86400) for _ in range(6)]
     queue.admit()
     assert queue.statuses(*held).count("running") == 4
@@ -62,9 +60,7 @@ def test_slots_held_for_days_leave_an_extra_one_to_another_project_after_a_minut
 
 
 @pytest.mark.parametrize("capacity", [2, 4])
-def test_extra_slot_is_taken_back_before_anybody_gets_the_next_one(
-    queue: TestQueue, other: TestQueue, capacity: int
-) -> None:
+def test_there_is_one_extra_slot_at_a_time(queue: TestQueue, other: TestQueue, capacity: int) -> None:
     queue.capacity(no_cookie=capacity)
     held = [queue.submit(type="download") for _ in range(capacity + 2)]
     queue.admit()
@@ -74,7 +70,7 @@ def test_extra_slot_is_taken_back_before_anybody_gets_the_next_one(
     queue.cloud.clock.advance(61)
     for _ in range(2):
         queue.cloud.app.queue.admission.admit("no_cookie")
-    # Two projects were kept out, and one of them has the extra slot.
+    # One of the two projects without a slot has got the extra one.
     assert sorted(queue.statuses(*late)) == ["queued", "running"]
     assert queue.channel().running == capacity + 1
 
@@ -87,9 +83,7 @@ def test_extra_slot_is_taken_back_before_anybody_gets_the_next_one(
     assert queue.channel().running == capacity
 
 
-def test_channel_of_one_slot_runs_one_at_a_time_however_long_another_project_waits(
-    queue: TestQueue, other: TestQueue
-) -> None:
+def test_channel_with_one_slot_has_no_extra_slot(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running = queue.submit(type="download")
     queue.admit()
@@ -104,7 +98,7 @@ def test_channel_of_one_slot_runs_one_at_a_time_however_long_another_project_wai
     assert other.statuses(late) == ["running"]
 
 
-def test_holders_that_keep_to_an_operators_share_give_nobody_an_extra_slot(queue: TestQueue, other: TestQueue) -> None:
+def test_no_extra_slot_while_holders_keep_to_their_fixed_share(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=2)
     set_quotas(queue, share={"no_cookie": 2})
     for _ in range(2):
@@ -117,7 +111,7 @@ def test_holders_that_keep_to_an_operators_share_give_nobody_an_extra_slot(queue
     assert other.statuses(late) == ["queued"]
 
 
-def test_lowered_capacity_drains_before_anybody_gets_an_extra_slot(queue: TestQueue, other: TestQueue) -> None:
+def test_no_extra_slot_until_a_lowered_capacity_has_drained(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=4)
     held = [queue.submit(type="download") for _ in range(4)]
     queue.admit()
@@ -134,7 +128,7 @@ def test_lowered_capacity_drains_before_anybody_gets_an_extra_slot(queue: TestQu
 
 
 def test_two_admissions_at_once_give_one_extra_slot(queue: TestQueue, other: TestQueue) -> None:
-    """The second one decided on what it read before the first one wrote."""
+    """The second run decides by what it read before the first one wrote."""
     queue.capacity(no_cookie=2)
     for _ in range(2):
         queue.submit(type="download")
@@ -152,7 +146,7 @@ def test_two_admissions_at_once_give_one_extra_slot(queue: TestQueue, other: Tes
 
 
 @pytest.mark.parametrize("dies", ["before the slot is taken", "after the slot is taken", "before the machine starts"])
-def test_admission_that_dies_gives_one_extra_slot_all_the_same(queue: TestQueue, other: TestQueue, dies: str) -> None:
+def test_admission_that_dies_gives_one_extra_slot(queue: TestQueue, other: TestQueue, dies: str) -> None:
     held = [queue.submit(type="export", timeout=86400) for _ in range(4)]
     queue.admit()
     late = [tenant.submit(type="export") for tenant in (other, TestQueue(queue.cloud, queue.cloud.project()))]
@@ -179,7 +173,7 @@ def test_admission_that_dies_gives_one_extra_slot_all_the_same(queue: TestQueue,
     assert f"{admitted.request_id}-1" in queue.executions("ExportMachine")
 
 
-def test_extra_slot_whose_wake_up_was_lost_is_given_by_compensation(queue: TestQueue, other: TestQueue) -> None:
+def test_compensation_gives_the_extra_slot_if_its_wakeup_was_lost(queue: TestQueue, other: TestQueue) -> None:
     held = [queue.submit(type="export", timeout=86400) for _ in range(4)]
     queue.admit()
     late = other.submit(type="export")
@@ -191,7 +185,7 @@ def test_extra_slot_whose_wake_up_was_lost_is_given_by_compensation(queue: TestQ
     assert queue.statuses(*held, late) == ["running"] * 5
 
 
-def test_steady_stream_of_one_project_lets_another_in_at_the_next_free_slot(queue: TestQueue, other: TestQueue) -> None:
+def test_project_gets_the_next_free_slot_despite_a_stream_of_another(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     stream = [queue.submit() for _ in range(3)]
     queue.admit()
@@ -223,7 +217,7 @@ def test_projects_take_turns_within_a_priority(queue: TestQueue, other: TestQueu
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 4])
-def test_newcomer_gets_its_half_as_slots_become_free(queue: TestQueue, other: TestQueue, capacity: int) -> None:
+def test_new_project_gets_its_half_as_slots_become_free(queue: TestQueue, other: TestQueue, capacity: int) -> None:
     queue.capacity(no_cookie=capacity)
     first = [queue.submit() for _ in range(6)]
     queue.admit()
@@ -234,7 +228,7 @@ def test_newcomer_gets_its_half_as_slots_become_free(queue: TestQueue, other: Te
     for request in first[:capacity]:
         queue.finish(request)
     queue.admit()
-    # From now on both wait, so each has its half; of one slot, its turn.
+    # Both have waiting requests, so each gets half the slots; with one slot, they take turns.
     assert other.statuses(*second).count("running") == max(1, capacity // 2)
     assert queue.statuses(*first).count("running") == capacity - max(1, capacity // 2)
 
@@ -268,7 +262,7 @@ def test_share_set_by_an_operator_replaces_the_fair_split(queue: TestQueue, othe
     assert other.statuses(*second).count("running") == 4
 
 
-def test_request_that_waited_long_goes_before_urgent_ones_that_came_later(queue: TestQueue) -> None:
+def test_request_that_waited_long_runs_before_newer_urgent_ones(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running, old = queue.submit(type="download"), queue.submit(priority=5)
     queue.admit()
@@ -286,7 +280,7 @@ def test_request_that_waited_long_goes_before_urgent_ones_that_came_later(queue:
     assert order == [overtakes.request_id, old.request_id, too_late.request_id]
 
 
-def test_ageing_ends_a_stream_of_urgent_requests_in_a_channel_of_one_slot(queue: TestQueue, other: TestQueue) -> None:
+def test_ageing_gets_a_request_past_a_stream_of_urgent_ones(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     running = queue.submit(priority=1)
     queue.admit()
@@ -300,11 +294,11 @@ def test_ageing_ends_a_stream_of_urgent_requests_in_a_channel_of_one_slot(queue:
         queue.admit()
         running = following
 
-    # Two steps to rise from 3 to 1, and then its turn.
+    # Two steps to rise from priority 3 to 1, then its project's turn.
     assert waited <= 2 * AGE_STEP_SECONDS + 120
 
 
-def test_blocked_first_requests_do_not_hold_back_the_rest_of_their_project(queue: TestQueue) -> None:
+def test_blocked_requests_do_not_hold_back_others_of_their_project(queue: TestQueue) -> None:
     first = queue.submit(subscription_id="sub-1")
     blocked = [queue.submit(subscription_id="sub-1") for _ in range(3)]
     free = queue.submit()
@@ -314,7 +308,7 @@ def test_blocked_first_requests_do_not_hold_back_the_rest_of_their_project(queue
     assert {queue.now(request).last_wait_reason for request in blocked} == {"mutex"}
 
 
-def test_project_whose_requests_cannot_run_takes_no_slot_from_another(queue: TestQueue, other: TestQueue) -> None:
+def test_project_with_blocked_requests_takes_no_slot_from_another(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=4)
     other.submit(subscription_id="sub-1")
     queue.admit()
@@ -323,17 +317,17 @@ def test_project_whose_requests_cannot_run_takes_no_slot_from_another(queue: Tes
     many = [queue.submit() for _ in range(4)]
     queue.admit()
 
-    # The other's mutex keeps it from its second slot.
+    # The other project cannot use a second slot, because its requests wait for a mutex.
     assert queue.statuses(*many).count("running") == 3
 
 
-def test_calls_of_an_admission_do_not_grow_with_the_number_waiting(queue: TestQueue, other: TestQueue) -> None:
+def test_calls_of_an_admission_do_not_grow_with_the_queue(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     counts = []
     for crowd in (1, 60):
         for _ in range(crowd):
             queue.submit(), other.submit()
-        # Each run tells some of those who wait why they do.
+        # Each run stores the wait reasons of some requests.
         for _ in range(6):
             queue.cloud.app.queue.admission.admit("no_cookie")
         slots = queue.cloud.app.queue.channel_store.slots("no_cookie")
@@ -343,11 +337,11 @@ def test_calls_of_an_admission_do_not_grow_with_the_number_waiting(queue: TestQu
             assert queue.cloud.app.queue.admission.admit("no_cookie") == 1
         counts.append(calls.total())
 
-    # Channel, standings, shares, two lanes; the request, its transaction, its machine; and when to look again.
+    # Channel, standings, shares, two lanes; the request, its transaction, its machine; the due time of the channel.
     assert max(counts) <= 9, counts
 
 
-def test_places_of_the_shared_lane_of_an_older_version_are_admitted(queue: TestQueue, other: TestQueue) -> None:
+def test_requests_in_the_shared_lane_of_an_older_version_are_admitted(queue: TestQueue, other: TestQueue) -> None:
     table = queue.cloud.app.table
     queue.capacity(no_cookie=1)
     running = queue.submit(type="download")
@@ -355,7 +349,7 @@ def test_places_of_the_shared_lane_of_an_older_version_are_admitted(queue: TestQ
     pending, queued, cancelled = queue.submit(type="download"), other.submit(type="download"), other.submit()
     for request in (pending, queued, cancelled):
         as_older_version_wrote_it(queue, request)
-    # Nothing was counted by project then, not even what runs.
+    # That version did not count by project.
     for tenant in (queue, other):
         table.write(delete(keys.standing("no_cookie", tenant.project.id)))
         table.write(delete(keys.usage(tenant.project.id)))
@@ -365,19 +359,19 @@ def test_places_of_the_shared_lane_of_an_older_version_are_admitted(queue: TestQ
     order = []
     for _ in range(4):
         queue.compensate(91)
-        going = [request for request in (pending, queued) if queue.now(request).status == "running"]
-        order += [request.request_id for request in going]
-        for request in going:
+        running_now = [request for request in (pending, queued) if queue.now(request).status == "running"]
+        order += [request.request_id for request in running_now]
+        for request in running_now:
             queue.finish(request)
 
     assert sorted(order) == sorted([pending.request_id, queued.request_id])
     queue.cloud.app.queue.recovery.channel("no_cookie")
-    assert list(queue.cloud.app.queue.channel_store.waiting_together("no_cookie")) == []
+    assert list(queue.cloud.app.queue.channel_store.shared_places("no_cookie")) == []
     assert queue.cloud.app.queue.channel_store.count_waiting("no_cookie") == 0
     assert queue.channel().running == 0
 
 
-def test_wrong_counts_of_a_project_are_healed(queue: TestQueue, other: TestQueue) -> None:
+def test_wrong_counts_of_a_project_are_repaired(queue: TestQueue, other: TestQueue) -> None:
     queue.capacity(no_cookie=2)
     running, waits, late = queue.submit(), queue.submit(), other.submit()
     queue.admit()
@@ -386,7 +380,7 @@ def test_wrong_counts_of_a_project_are_healed(queue: TestQueue, other: TestQueue
     table.write(update(keys.usage(queue.project.id), {"queued": 9}))
     table.write(update(keys.standing("no_cookie", other.project.id), {"running": -1}))
 
-    queue.cloud.app.queue.recovery.heal("no_cookie")
+    queue.cloud.app.queue.recovery.repair_counts("no_cookie")
 
     assert queue.statuses(running, waits, late) == ["running", "queued", "running"]
     counts = {

@@ -1,4 +1,4 @@
-"""What the queue's upkeep costs, and that it goes through everything."""
+"""The cost of the queue's periodic work, and that it covers all pages and records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table
+from tidegate.common.listing import Listed
 from tidegate.queue.admission.standings import standing_write
+from tidegate.queue.model import Request
+from tidegate.queue.store import RequestStore
 
 DAY = 86400
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every query answers two items a page, as one of 1 MB answers a thousand."""
+    """Limits every page of a query to two items; in AWS a page of 1 MB has about a thousand."""
     query = Table.query
 
     def two(table: Table, pk: str, *, limit: int | None = None, **options: Any) -> ItemPage:
@@ -32,7 +35,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "query", two)
 
 
-def test_cleanup_goes_through_all_pages(queue: TestQueue, small_pages: None) -> None:
+def test_cleanup_reads_all_pages(queue: TestQueue, small_pages: None) -> None:
     for _ in range(5):
         queue.act(queue.submit(), "cancel")
     queue.cloud.clock.advance(31 * DAY)
@@ -42,7 +45,7 @@ def test_cleanup_goes_through_all_pages(queue: TestQueue, small_pages: None) -> 
     assert (cleaned.removed, cleaned.more) == (5, False)
 
 
-def test_schedule_fires_what_lies_on_later_pages(cloud: MotoCloud, small_pages: None) -> None:
+def test_schedules_on_later_pages_fire(cloud: MotoCloud, small_pages: None) -> None:
     project = cloud.project()
     body = {"name": "hourly", "source_url": "https://example.com/list.json", "schedule": "rate(1 hour)"}
     with patch.object(type(cloud.app.http), "check_url"):
@@ -54,7 +57,7 @@ def test_schedule_fires_what_lies_on_later_pages(cloud: MotoCloud, small_pages: 
     assert cloud.invoke("scan_subscriptions", {}) == {"fired": 0}
 
 
-def test_calls_of_healing_do_not_grow_with_the_slots(queue: TestQueue) -> None:
+def test_calls_of_a_recount_do_not_grow_with_the_slots(queue: TestQueue) -> None:
     queue.capacity(no_cookie=30)
     counts = []
     for _ in range(2):
@@ -62,7 +65,7 @@ def test_calls_of_healing_do_not_grow_with_the_slots(queue: TestQueue) -> None:
             queue.submit(type="download")
         queue.admit()
         with count_calls(queue.cloud.app) as calls:
-            queue.cloud.app.queue.recovery.heal("no_cookie")
+            queue.cloud.app.queue.recovery.repair_counts("no_cookie")
         counts.append(calls.total())
 
     assert counts[0] == counts[1] < 10
@@ -108,9 +111,27 @@ def test_subscription_with_few_requests_is_deleted_at_once(queue: TestQueue) -> 
     assert queue.cloud.app.ingest.store.get(queue.project.id, name) is None
 
 
-def test_deleting_goes_on_in_the_next_look_if_one_has_no_time_for_all(
-    queue: TestQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_missing_in_a_stale_index_is_cancelled_too(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running scan has just queued it, and the index is eventually consistent."""
+    queue.cloud.http("POST", "/v1/queue/pause", key=queue.cloud.admin_key)
+    name = _subscription(queue)
+    scan, download = (queue.submit(type=kind, subscription_id=name) for kind in ("scan", "download"))
+    read = RequestStore.of_subscription
+
+    def stale(store: RequestStore, *where: Any) -> Listed[Request]:
+        page = read(store, *where)
+        return replace(page, items=[request for request in page.items if request.type == "scan"])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RequestStore, "of_subscription", stale)
+        _deletes(queue, name)
+    queue.compensate(31)
+
+    assert queue.statuses(scan, download) == ["cancelled", "cancelled"]
+    assert queue.cloud.app.ingest.store.get(queue.project.id, name) is None
+
+
+def test_deleting_many_requests_continues_in_the_next_run(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud, app = queue.cloud, queue.cloud.app
     cloud.http("POST", "/v1/queue/pause", key=cloud.admin_key)
     monkeypatch.setattr("tidegate.ingest.subscriptions._PAGE", 4)
@@ -129,14 +150,14 @@ def test_deleting_goes_on_in_the_next_look_if_one_has_no_time_for_all(
     assert app.ingest.store.get(queue.project.id, name) is None
 
 
-def test_figures_cost_the_same_with_3_and_with_1_000_000_waiting(queue: TestQueue) -> None:
-    """10,000 places are there and the count says a million. Of the lane only its oldest place is read."""
+def test_stats_cost_the_same_with_3_and_1_000_000_waiting(queue: TestQueue) -> None:
+    """10,000 places exist and the count is a million. Of the lane only the oldest place is read."""
     cloud, costs = queue.cloud, []
     queue.capacity(no_cookie=1)
     requests = [queue.submit(type="download") for _ in range(3)]
     queue.admit()
     asked: list[tuple[str, Any]] = []
-    # The key is known from now on.
+    # From now on the key is cached.
     assert cloud.http("GET", "/v1/stats", key=queue.project.key).status == 200
 
     def note(params: Any, **_: Any) -> None:
@@ -158,14 +179,14 @@ def test_figures_cost_the_same_with_3_and_with_1_000_000_waiting(queue: TestQueu
         assert shown["channels"]["no_cookie"]["oldest_wait_s"] is not None
 
     assert costs[0] == costs[1]
-    # The channels, the counts of each and the oldest place of the one where something waits; the counts by hour.
+    # The channels, the counts of each, the oldest place of the one with waiting requests, and the counts by hour.
     assert len(asked) == 1 + len(shown["channels"]) + 1 + 1
     assert [limit for pk, limit in asked if pk == keys.waiting_by_age("no_cookie")] == [1]
     assert keys.waiting("no_cookie", queue.project.id) not in [pk for pk, _ in asked]
 
 
-def test_healing_does_not_read_a_long_lane_to_its_end(queue: TestQueue) -> None:
-    """10,000 places of about 400 bytes are four pages of 1 MB: the first two are counted."""
+def test_recount_does_not_read_a_long_lane_to_its_end(queue: TestQueue) -> None:
+    """10,000 places of about 400 bytes are four pages of 1 MB, of which the first two are read."""
     cloud = queue.cloud
     queue.capacity(no_cookie=1)
     _, waits = (queue.submit(type="download") for _ in range(2))
@@ -174,18 +195,18 @@ def test_healing_does_not_read_a_long_lane_to_its_end(queue: TestQueue) -> None:
     cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=10_000))
 
     with count_calls(cloud.app) as calls:
-        cloud.app.queue.recovery.heal("no_cookie")
+        cloud.app.queue.recovery.repair_counts("no_cookie")
 
     assert calls.total() < 10
     assert cloud.app.queue.channel_store.count_waiting("no_cookie") == 10_001
 
-    # A count that says less than what was seen is put right at once, however long the lane is.
+    # A count that is lower than the places read is corrected at once, however long the lane is.
     cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=-10_000))
-    cloud.app.queue.recovery.heal("no_cookie")
+    cloud.app.queue.recovery.repair_counts("no_cookie")
     assert 2000 < cloud.app.queue.channel_store.count_waiting("no_cookie") <= 10_001
 
 
-def test_cleanup_of_many_costs_one_call_a_record_and_runs_side_by_side(queue: TestQueue) -> None:
+def test_cleanup_costs_one_call_for_each_record(queue: TestQueue) -> None:
     requests = [queue.submit() for _ in range(20)]
     for request in requests:
         queue.act(request, "cancel")
@@ -199,7 +220,7 @@ def test_cleanup_of_many_costs_one_call_a_record_and_runs_side_by_side(queue: Te
     assert calls == {"dynamodb.Query": 16, "s3.PutObject": 1, "dynamodb.DeleteItem": 20}
 
 
-def test_more_than_a_hundred_scans_are_fired_in_one_minute(cloud: MotoCloud) -> None:
+def test_more_than_100_scans_fire_in_one_minute(cloud: MotoCloud) -> None:
     project = cloud.project()
     body = {"name": "hourly", "source_url": "https://example.com/list.json", "schedule": "rate(1 hour)"}
     with patch.object(type(cloud.app.http), "check_url"):
@@ -210,8 +231,8 @@ def test_more_than_a_hundred_scans_are_fired_in_one_minute(cloud: MotoCloud) -> 
     assert cloud.invoke("scan_subscriptions", {}) == {"fired": 150}
 
 
-def test_admission_that_fails_once_is_tried_again_within_seconds(queue: TestQueue) -> None:
-    """Left to itself, SQS would hide the message, and with it the channel's group, for its visibility time-out."""
+def test_failed_admission_is_tried_again_within_seconds(queue: TestQueue) -> None:
+    """Otherwise SQS would hide the message, and block the channel's group, for its visibility time-out."""
     cloud = queue.cloud
     asked: list[int] = []
     queue.submit()
@@ -232,7 +253,7 @@ def test_admission_that_fails_once_is_tried_again_within_seconds(queue: TestQueu
     assert asked == [3, 6, 60]
 
 
-def test_records_to_be_removed_are_spread_over_partitions_of_the_index(queue: TestQueue) -> None:
+def test_retained_records_use_several_partitions_of_the_index(queue: TestQueue) -> None:
     requests = [queue.submit() for _ in range(12)]
     for request in requests:
         queue.act(request, "cancel")

@@ -1,4 +1,4 @@
-"""Submit, admit, heartbeat, finish: the life of a request and the rights of whoever runs it."""
+"""Submit, admit, heartbeat, finish: the life cycle of a request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def executions(cloud: MotoCloud) -> list[str]:
     return sorted(entry["name"] for entry in found)
 
 
-def test_a_submitted_request_is_admitted_and_its_machine_started(cloud: MotoCloud, project: Project) -> None:
+def test_submitted_request_is_admitted_and_its_machine_started(cloud: MotoCloud, project: Project) -> None:
     request = submit(cloud, project)
 
     assert cloud.deliver("AdmissionQueue") == 1
@@ -43,7 +43,7 @@ def test_a_submitted_request_is_admitted_and_its_machine_started(cloud: MotoClou
     assert executions(cloud) == [f"{request.request_id}-1"]
 
 
-def test_the_same_id_twice_is_one_request(cloud: MotoCloud, project: Project) -> None:
+def test_same_id_twice_is_one_request(cloud: MotoCloud, project: Project) -> None:
     first = submit(cloud, project, request_id="req-one")
     again = submit(cloud, project, request_id="req-one", priority=1)
 
@@ -52,7 +52,7 @@ def test_the_same_id_twice_is_one_request(cloud: MotoCloud, project: Project) ->
     assert len(executions(cloud)) == 1
 
 
-def test_finish_frees_the_slot_and_is_idempotent(cloud: MotoCloud, project: Project) -> None:
+def test_finish_releases_the_slot_and_is_idempotent(cloud: MotoCloud, project: Project) -> None:
     request = submit(cloud, project)
     cloud.deliver("AdmissionQueue")
 
@@ -67,7 +67,7 @@ def test_finish_frees_the_slot_and_is_idempotent(cloud: MotoCloud, project: Proj
     assert cloud.app.queue.channel_store.slots("no_cookie") == []
 
 
-def test_each_step_costs_a_few_calls(cloud: MotoCloud, project: Project) -> None:
+def test_each_step_costs_few_calls(cloud: MotoCloud, project: Project) -> None:
     with count_calls(cloud.app) as calls:
         request = submit(cloud, project)
     # The project is read for its quota of queued requests.
@@ -86,7 +86,7 @@ def test_each_step_costs_a_few_calls(cloud: MotoCloud, project: Project) -> None
     assert calls.total() == 7, calls
 
 
-def test_a_stale_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> None:
+def test_outdated_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> None:
     request = submit(cloud, project)
     cloud.deliver("AdmissionQueue")
     finish(cloud, request, error=ServiceUnavailable("busy"))
@@ -102,7 +102,7 @@ def test_a_stale_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> 
     assert get(cloud, request).progress == {"rows": 7}
 
 
-def test_a_heartbeat_past_the_deadline_says_so(cloud: MotoCloud, project: Project) -> None:
+def test_heartbeat_after_the_deadline_is_refused(cloud: MotoCloud, project: Project) -> None:
     request = submit(cloud, project)
     cloud.deliver("AdmissionQueue")
 

@@ -1,4 +1,4 @@
-"""Figures, lists and retention."""
+"""Statistics, lists and retention."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_queue_stats_by_channel(queue: TestQueue) -> None:
     assert 10 <= waited < 11
 
 
-def test_stats_of_a_long_queue_read_its_counts_and_its_oldest_place_only(queue: TestQueue) -> None:
+def test_stats_of_a_long_queue_read_only_counts_and_the_oldest_place(queue: TestQueue) -> None:
     oldest = queue.submit(priority=9)
     queue.cloud.clock.advance(10)
     for priority in (1, 5):
         queue.submit(priority=priority)
-    crowd = [replace(oldest, request_id=f"req-{number}", priority=5) for number in range(2000)]
-    later = [place_item(replace(one, created_at=iso(queue.cloud.clock()))) | {"padding": "x" * 600} for one in crowd]
+    many = [replace(oldest, request_id=f"req-{number}", priority=5) for number in range(2000)]
+    later = [place_item(replace(one, created_at=iso(queue.cloud.clock()))) | {"padding": "x" * 600} for one in many]
     queue.cloud.app.table.batch_put(later)
-    queue.cloud.app.table.write(standing_write(oldest.channel, oldest.project_id, waiting=len(crowd)))
+    queue.cloud.app.table.write(standing_write(oldest.channel, oldest.project_id, waiting=len(many)))
     queue.cloud.clock.advance(30)
 
     with count_calls(queue.cloud.app) as calls:
@@ -59,11 +59,11 @@ def test_stats_of_a_long_queue_read_its_counts_and_its_oldest_place_only(queue: 
 
     (lane,) = [one for one in stats if one.channel == oldest.channel]
     assert (lane.queued, 40 <= lane.oldest_wait_s < 41) == (2003, True)
-    # The channels, the counts of each, and the oldest place of the one where something waits.
+    # The channels, the counts of each, and the oldest place of the one with waiting requests.
     assert calls == {"dynamodb.Query": 1 + len(stats) + 1}
 
 
-def test_the_queue_is_listed_by_channel_and_status_newest_first(queue: TestQueue) -> None:
+def test_queue_is_listed_by_channel_and_status_newest_first(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     requests = [queue.submit() for _ in range(3)]
     other = queue.submit(channel="requires_cookie")
@@ -81,7 +81,7 @@ def test_the_queue_is_listed_by_channel_and_status_newest_first(queue: TestQueue
     assert theirs["items"] == []
 
 
-def test_stats_by_type_count_success_rate_mean_and_p95(queue: TestQueue) -> None:
+def test_stats_by_type_have_success_rate_mean_and_p95(queue: TestQueue) -> None:
     queue.capacity(no_cookie=10)
     for seconds in (1, 2, 3, 10):
         request = queue.submit()
@@ -100,31 +100,31 @@ def test_stats_by_type_count_success_rate_mean_and_p95(queue: TestQueue) -> None
 def test_stats_follow_a_request_through_its_states(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     first, second = queue.submit(), queue.submit()
-    seen = []
+    by_status = []
 
-    def look() -> None:
-        seen.append(get(queue, "/v1/stats")["types"]["check"]["by_status"])
+    def read() -> None:
+        by_status.append(get(queue, "/v1/stats")["types"]["check"]["by_status"])
 
-    look()
+    read()
     queue.admit()
-    look()
+    read()
     queue.finish(first, error=NotFound("gone"))
-    look()
+    read()
     queue.act(second, "cancel")
     queue.act(first, "retry")
-    look()
+    read()
 
-    assert seen == [
+    assert by_status == [
         {"pending": 2},
         {"running": 1, "queued": 1},
         {"failed": 1, "queued": 1},
         {"cancelled": 1, "pending": 1},
     ]
-    # The failed attempt that is tried again is not among the durations any more.
+    # The duration of the failed attempt is not counted any more.
     assert get(queue, "/v1/stats")["types"]["check"].get("mean_s") is None
 
 
-def test_stats_of_requests_that_came_before_there_were_counts_are_never_negative(queue: TestQueue) -> None:
+def test_stats_of_requests_from_before_the_counts_are_not_negative(queue: TestQueue) -> None:
     request = queue.submit()
     counts = keys.request_stats(queue.project.id, request.created_at[:13], request.type, request.request_id)
     queue.cloud.app.table.write(delete(counts))
@@ -134,7 +134,7 @@ def test_stats_of_requests_that_came_before_there_were_counts_are_never_negative
     assert (stats["count"], stats["by_status"]) == (1, {"running": 1})
 
 
-def test_stats_do_not_count_a_request_that_was_refused_or_known(queue: TestQueue) -> None:
+def test_stats_count_a_repeated_request_once(queue: TestQueue) -> None:
     submit = queue.cloud.app.queue.queue.submit
     for _ in range(3):
         submit(queue.project.id, "check", payload={}, request_id="req-same")
@@ -142,7 +142,7 @@ def test_stats_do_not_count_a_request_that_was_refused_or_known(queue: TestQueue
     assert get(queue, "/v1/stats")["types"]["check"]["count"] == 1
 
 
-def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQueue) -> None:
+def test_completed_requests_are_kept_7_days_and_failed_ones_30(queue: TestQueue) -> None:
     done, failed = queue.submit(type="export"), queue.submit(type="export")
     queue.admit()
     s3, bucket = queue.cloud.client("s3"), queue.cloud.app.files.bucket.name
@@ -156,7 +156,7 @@ def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQ
     queue.cloud.clock.advance(120)
     assert clean(queue)["removed"] == 1
     kept = [queue.cloud.app.queue.store.get(queue.project.id, one.request_id) for one in (done, failed)]
-    # Of an export that is past its time so much stays that its link can say so.
+    # The record of an expired export stays, so that its link can answer that it has expired.
     assert [request and bool(request.expired_at) for request in kept] == [True, False]
     assert s3.list_objects_v2(Bucket=bucket, Prefix="exports/")["KeyCount"] == 1
 
@@ -165,7 +165,7 @@ def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQ
     assert s3.list_objects_v2(Bucket=bucket, Prefix="exports/")["KeyCount"] == 0
 
 
-def test_a_retried_request_is_not_removed_by_its_old_end(queue: TestQueue) -> None:
+def test_retried_request_is_not_removed_after_its_former_end(queue: TestQueue) -> None:
     request = queue.submit()
     queue.admit()
     queue.finish(request, error=NotFound("gone"))
@@ -177,7 +177,7 @@ def test_a_retried_request_is_not_removed_by_its_old_end(queue: TestQueue) -> No
     assert queue.now(request).status == "pending"
 
 
-def test_an_expired_export_stays_known_as_expired_without_its_objects(queue: TestQueue) -> None:
+def test_expired_export_is_shown_as_expired(queue: TestQueue) -> None:
     request = queue.submit(type="export")
     queue.admit()
     queue.finish(request, result={})

@@ -1,4 +1,4 @@
-"""Quotas of a project: what is counted, what is refused, and that a crash parts neither."""
+"""Quotas of a project: the counts, the refusals, and that a crash leaves the counts right."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ from tidegate.files.model import READY, upload_object
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.rate_quotas import KEPT_SECONDS
 
+NOTHING_USED: dict[str, Any] = {
+    "stored_bytes": 0,
+    "queued": 0,
+    "export_schedules": 0,
+    "batch_schedules": 0,
+    "subscriptions": 0,
+    "businesses": 0,
+    "running": {},
+}
+
 
 def usage(queue: TestQueue) -> dict[str, Any]:
     return queue.cloud.app.queue.project_usage(queue.project.id)
 
 
-def test_queued_requests_over_the_quota_are_refused_with_the_limit_named(queue: TestQueue) -> None:
+def test_queued_requests_over_the_quota_are_refused(queue: TestQueue) -> None:
     set_quotas(queue, queued=2)
     queue.cloud.http("POST", "/v1/queue/pause", json={}, key=queue.cloud.admin_key)
     made = [new_ingest(queue, number) for number in range(3)]
@@ -44,7 +54,7 @@ def new_ingest(queue: TestQueue, number: int) -> Any:
     return queue.cloud.http("POST", "/v1/files", json=body, key=queue.project.key)
 
 
-def test_request_sent_again_is_the_same_request_also_when_the_quota_is_used_up(queue: TestQueue) -> None:
+def test_repeated_request_is_accepted_when_the_quota_is_used_up(queue: TestQueue) -> None:
     set_quotas(queue, queued=1)
     first = queue.submit(request_id="req-same")
 
@@ -54,18 +64,12 @@ def test_request_sent_again_is_the_same_request_also_when_the_quota_is_used_up(q
     assert usage(queue)["queued"] == 1
 
 
-def test_queued_follows_every_way_through_the_queue(queue: TestQueue) -> None:
+def test_queued_count_follows_every_transition(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     first, second, third = (queue.submit(type="download") for _ in range(3))
-    assert usage(queue) == {"stored_bytes": 0, "queued": 3, "export_schedules": 0, "batch_schedules": 0, "running": {}}
+    assert usage(queue) == NOTHING_USED | {"queued": 3}
     queue.admit()
-    assert usage(queue) == {
-        "stored_bytes": 0,
-        "queued": 2,
-        "export_schedules": 0,
-        "batch_schedules": 0,
-        "running": {"no_cookie": 1},
-    }
+    assert usage(queue) == NOTHING_USED | {"queued": 2, "running": {"no_cookie": 1}}
 
     queue.act(second, "prioritize", {"priority": 1})
     assert usage(queue)["queued"] == 2
@@ -75,12 +79,12 @@ def test_queued_follows_every_way_through_the_queue(queue: TestQueue) -> None:
     queue.act(third, "cancel")
     assert usage(queue)["queued"] == 1
     queue.finish(first, error=ServiceUnavailable("503"))
-    assert usage(queue) == {"stored_bytes": 0, "queued": 2, "export_schedules": 0, "batch_schedules": 0, "running": {}}
+    assert usage(queue) == NOTHING_USED | {"queued": 2}
 
 
 @pytest.mark.parametrize("step", ["before", "after"])
-def test_counts_hold_when_a_write_dies(queue: TestQueue, step: str) -> None:
-    """One transaction writes the place and its counts, so it counts fully or not at all."""
+def test_counts_are_right_if_the_function_dies_at_the_write(queue: TestQueue, step: str) -> None:
+    """The place and its counts are written in one transaction."""
     table = queue.cloud.app.table
     write = table.transact
 
@@ -105,7 +109,7 @@ def upload(queue: TestQueue, content: bytes, path: str = "/a") -> Any:
     return queue.cloud.http("POST", f"/v1/files/{made['file_id']}/complete", key=queue.project.key)
 
 
-def test_stored_bytes_count_each_content_once_and_are_refused_over_the_quota(queue: TestQueue) -> None:
+def test_stored_bytes_count_each_content_once_up_to_the_quota(queue: TestQueue) -> None:
     set_quotas(queue, stored_bytes=10)
     assert upload(queue, b"123456").status == 200
     assert upload(queue, b"123456", "/same").status == 200
@@ -120,7 +124,7 @@ def test_stored_bytes_count_each_content_once_and_are_refused_over_the_quota(que
     assert usage(queue)["stored_bytes"] == 10
 
 
-def test_content_that_another_upload_stored_meanwhile_is_counted_once(queue: TestQueue) -> None:
+def test_content_stored_by_a_concurrent_upload_is_counted_once(queue: TestQueue) -> None:
     store = queue.cloud.app.files.store
     signature = hashlib.sha256(b"same").hexdigest()
     first, second = (
@@ -144,7 +148,7 @@ def test_content_that_another_upload_stored_meanwhile_is_counted_once(queue: Tes
     assert usage(queue)["stored_bytes"] == 4
 
 
-def test_requests_over_the_rate_are_refused_reads_too_and_pass_again_later(queue: TestQueue) -> None:
+def test_requests_over_the_rate_are_refused_for_a_second(queue: TestQueue) -> None:
     set_quotas(queue, requests_per_s=3)
     answers = [queue.cloud.http("GET", "/v1/queue", key=queue.project.key) for _ in range(5)]
 
@@ -159,7 +163,7 @@ def test_requests_over_the_rate_are_refused_reads_too_and_pass_again_later(queue
     assert queue.cloud.http("GET", "/v1/queue", key=queue.project.key).status == 200
 
 
-def test_changed_rate_acts_within_seconds(queue: TestQueue) -> None:
+def test_changed_rate_applies_within_seconds(queue: TestQueue) -> None:
     assert queue.cloud.http("GET", "/v1/queue", key=queue.project.key).status == 200
     set_quotas(queue, requests_per_s=1)
     queue.cloud.clock.advance(KEPT_SECONDS)
@@ -184,7 +188,7 @@ def test_rate_limit_costs_no_call_per_request(queue: TestQueue) -> None:
     assert limited == {"dynamodb.GetItem": 40, "dynamodb.Query": 40, "dynamodb.UpdateItem": 2}
 
 
-def test_rate_limit_whose_write_fails_lets_requests_pass(queue: TestQueue) -> None:
+def test_requests_pass_if_the_rate_limit_cannot_be_written(queue: TestQueue) -> None:
     set_quotas(queue, requests_per_s=1000)
     down = ClientError({"Error": {"Code": "InternalServerError"}}, "UpdateItem")
     with patch.object(queue.cloud.app.table, "write", side_effect=down):
@@ -193,7 +197,7 @@ def test_rate_limit_whose_write_fails_lets_requests_pass(queue: TestQueue) -> No
     assert statuses == {200}
 
 
-def test_finish_of_an_ingest_over_the_quota_fails_it_and_stores_nothing(queue: TestQueue) -> None:
+def test_ingest_over_the_quota_stores_nothing(queue: TestQueue) -> None:
     set_quotas(queue, stored_bytes=3)
     file = queue.cloud.app.files.uploads.announce(queue.project.id, Announcement(1, 2, "/a"))[0]
     queue.cloud.app.table.write(update(keys.file(queue.project.id, file.file_id), {"state": "coming"}))

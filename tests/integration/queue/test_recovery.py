@@ -1,4 +1,4 @@
-"""What compensation puts right: lost words, lost machines, time-outs, leaked slots."""
+"""Recovery by compensation: lost messages, lost state machines, time-outs, leaked slots."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import pytest
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.writes import delete, update
+from tidegate.batches.steps import _execution_name
 from tidegate.errors import Busy, ServiceUnavailable
 
 
-def lose_words(queue: TestQueue) -> None:
+def lose_messages(queue: TestQueue) -> None:
     queue.cloud.client("sqs").purge_queue(QueueUrl=queue.cloud.names.queues["AdmissionQueue"])
 
 
-def test_a_request_whose_message_to_admission_was_lost_runs(queue: TestQueue) -> None:
+def test_request_whose_message_was_lost_runs(queue: TestQueue) -> None:
     request = queue.submit()
-    lose_words(queue)
+    lose_messages(queue)
 
     queue.compensate(31)
 
     assert queue.statuses(request) == ["running"]
 
 
-def test_a_back_off_whose_wake_up_was_lost_ends(queue: TestQueue) -> None:
+def test_back_off_whose_wakeup_was_lost_ends(queue: TestQueue) -> None:
     request = queue.submit()
     queue.admit()
     queue.finish(request, error=ServiceUnavailable("503"))
-    lose_words(queue)
+    lose_messages(queue)
 
     queue.compensate(4)
     assert queue.statuses(request) == ["pending"]
@@ -38,35 +39,35 @@ def test_a_back_off_whose_wake_up_was_lost_ends(queue: TestQueue) -> None:
     assert queue.statuses(request) == ["running"]
 
 
-def test_a_channel_whose_message_was_lost_goes_on(queue: TestQueue) -> None:
+def test_channel_whose_message_was_lost_continues(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     first, second = queue.submit(type="download"), queue.submit(type="download")
     queue.admit()
     queue.finish(first)
-    lose_words(queue)
+    lose_messages(queue)
 
     queue.compensate(91)
 
     assert queue.statuses(second) == ["running"]
 
 
-def test_a_resumed_channel_whose_message_was_lost_goes_on(queue: TestQueue) -> None:
+def test_resumed_channel_whose_message_was_lost_continues(queue: TestQueue) -> None:
     queue.cloud.http("POST", "/v1/queue/pause", json={}, key=queue.cloud.admin_key)
     request = queue.submit()
     queue.admit()
     assert queue.statuses(request) == ["queued"]
     queue.cloud.http("POST", "/v1/queue/resume", json={}, key=queue.cloud.admin_key)
-    lose_words(queue)
+    lose_messages(queue)
 
     queue.compensate(31)
 
     assert queue.statuses(request) == ["running"]
 
 
-def test_many_that_wait_are_looked_after_by_their_channel_not_one_by_one(queue: TestQueue) -> None:
+def test_channel_is_due_instead_of_each_waiting_request(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     requests = [queue.submit() for _ in range(30)]
-    lose_words(queue)
+    lose_messages(queue)
     queue.cloud.app.queue.admission.admit("no_cookie")
     queue.compensate(31)
 
@@ -80,7 +81,7 @@ def test_many_that_wait_are_looked_after_by_their_channel_not_one_by_one(queue: 
     assert [item["status"] for item in overdue] == ["running"]
 
 
-def test_a_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
+def test_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
     request = queue.submit()
     with patch.object(queue.cloud.app.queue.runner, "start", return_value=""):
         queue.admit()
@@ -92,8 +93,8 @@ def test_a_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
     assert queue.now(request).attempt == 1
 
 
-def test_a_machine_that_cannot_be_started_now_is_not_taken_for_started(queue: TestQueue) -> None:
-    """Compensation counts what it started, and looks again at what it did not."""
+def test_machine_that_could_not_be_started_is_started_later(queue: TestQueue) -> None:
+    """The handler raises, so compensation does not count it as started."""
     request = queue.submit()
     with patch.object(queue.cloud.app.queue.runner, "start", side_effect=Busy("throttled")):
         queue.admit()
@@ -105,7 +106,7 @@ def test_a_machine_that_cannot_be_started_now_is_not_taken_for_started(queue: Te
     assert list(queue.executions()) == [f"{request.request_id}-1"]
 
 
-def test_a_dead_machine_frees_slot_and_mutex_and_is_tried_again(queue: TestQueue) -> None:
+def test_request_of_a_dead_machine_releases_its_locks_and_is_retried(queue: TestQueue) -> None:
     request = queue.submit(subscription_id="sub-1")
     queue.admit()
     queue.cloud.app.queue.runner.stop(queue.now(request), "the cloud restarted")
@@ -120,7 +121,26 @@ def test_a_dead_machine_frees_slot_and_mutex_and_is_tried_again(queue: TestQueue
     assert queue.now(request).attempt == 2
 
 
-def test_time_outs_end_requests(queue: TestQueue) -> None:
+def test_batch_is_running_while_any_of_its_runners_runs(queue: TestQueue) -> None:
+    request = queue.submit(type="batch", payload={"batch_id": "b-1", "run": 1})
+    queue.admit()
+    queue.cloud.app.queue.runner.stop(queue.now(request), "the first runner is done")
+    sfn, machine = queue.cloud.client("stepfunctions"), queue.cloud.names.machines["BatchMachine"]
+    here = {"request_id": request.request_id, "attempt": 1}
+    names = [_execution_name(here, 1, runner) for runner in (1, 2)]
+    first, last = (sfn.start_execution(stateMachineArn=machine, name=name)["executionArn"] for name in names)
+    sfn.stop_execution(executionArn=first)
+
+    queue.compensate(121)
+    assert (queue.now(request).status, queue.now(request).attempt) == ("running", 1)
+
+    sfn.stop_execution(executionArn=last)
+    queue.compensate(121)
+    ended = queue.now(request)
+    assert (ended.status, ended.error and ended.error["code"]) == ("pending", "worker_lost")
+
+
+def test_request_that_times_out_twice_fails(queue: TestQueue) -> None:
     request = queue.submit()
     for attempt in (1, 2):
         queue.admit()
@@ -134,7 +154,7 @@ def test_time_outs_end_requests(queue: TestQueue) -> None:
     assert (ended.status, ended.error and ended.error["code"]) == ("failed", "request_timeout")
 
 
-def test_a_heartbeat_keeps_a_running_request_alone(queue: TestQueue) -> None:
+def test_request_with_heartbeats_is_not_recovered(queue: TestQueue) -> None:
     request = queue.submit(type="download")
     queue.admit()
     for _ in range(5):
@@ -144,7 +164,7 @@ def test_a_heartbeat_keeps_a_running_request_alone(queue: TestQueue) -> None:
     assert queue.statuses(request) == ["running"]
 
 
-def test_a_leaked_slot_is_healed(queue: TestQueue) -> None:
+def test_leaked_slot_is_released(queue: TestQueue) -> None:
     queue.capacity(no_cookie=2)
     gone, stays, waits = (queue.submit(type="download") for _ in range(3))
     queue.admit()

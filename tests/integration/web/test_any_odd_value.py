@@ -1,4 +1,4 @@
-"""Whatever stands in a path, a query or a body, the answer is no 5xx."""
+"""Whatever a path, a query or a body contains, the answer is not 5xx."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate.web.openapi import contract
 
 CONTRACT = contract(build_api())
 OPERATIONS = [(method.upper(), path) for path, methods in CONTRACT["paths"].items() for method in methods]
-# Reads first: they are slow where the writes have left much.
+# Reads first: they are slower after the writes.
 CLOSED = sorted((method, path) for method, path in OPERATIONS if path.startswith("/v1/"))
 FILE = {"biz_id": 1, "app_id": 1, "file_path": "/a/b"}
 SIGNATURE = "a" * 64
@@ -72,11 +72,11 @@ def sent(
 ) -> Answer:
     cloud, project = there
     for name in _names_in(path):
-        # What a gateway cannot decode as UTF-8 reaches no function.
+        # A gateway does not pass on what is not UTF-8.
         given = text_of(values.get(name, "x")).encode("utf-8", "replace").decode()
         path = path.replace(f"{{{name}}}", quote(given, safe="") or "x")
     asked = {name: text_of(value).encode("utf-8", "replace").decode() for name, value in query.items()}
-    # An admin's key passes every scope, so that the route itself is tried.
+    # An admin key has every scope, so that the route itself is tested.
     headers = {"x-project-id": project.id}
     return cloud.http(method, path, json=body, query=asked, key=cloud.admin_key, headers=headers)
 
@@ -101,11 +101,11 @@ def _fields_of(method: str, path: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("method", "path"), CLOSED, ids=lambda part: part)
-def test_an_odd_value_in_any_one_place_is_no_5xx(there: tuple[MotoCloud, Project], method: str, path: str) -> None:
+def test_odd_value_in_one_place_is_no_5xx(there: tuple[MotoCloud, Project], method: str, path: str) -> None:
     good = GOOD.get((method, path))
     fields = _fields_of(method, path)
     body = good or ({} if fields else None)
-    # Another part of the values for each route, so that a sample has them all.
+    # Each route gets other values, so that a sample of routes covers all of them.
     step = 1 if "FUZZ_EXAMPLES" in os.environ else sample.step(4)
     for value in odd_values.ODD[CLOSED.index((method, path)) % step :: step]:
         tries: list[tuple[dict[str, Any], dict[str, Any], Any]] = []
@@ -122,7 +122,7 @@ def test_an_odd_value_in_any_one_place_is_no_5xx(there: tuple[MotoCloud, Project
 
 @examples(30)
 @given(data=st.data())
-def test_odd_values_in_any_places_are_no_5xx(there: tuple[MotoCloud, Project], data: st.DataObject) -> None:
+def test_odd_values_in_several_places_are_no_5xx(there: tuple[MotoCloud, Project], data: st.DataObject) -> None:
     method, path = data.draw(st.sampled_from(CLOSED))
     values = {name: data.draw(odd_values.values) for name in _names_in(path) if data.draw(st.booleans())}
     query = {name: data.draw(odd_values.values) for name in _query_of(method, path) if data.draw(st.booleans())}
@@ -139,9 +139,9 @@ def test_odd_values_in_any_places_are_no_5xx(there: tuple[MotoCloud, Project], d
         st.sampled_from(["action", "task_ids", "x"]), odd_values.values | st.lists(odd_values.values), max_size=3
     )
 )
-def test_any_message_over_the_socket_is_answered(socket: tuple[Line, str], said: dict[str, Any]) -> None:
+def test_every_websocket_message_is_answered(socket: tuple[Line, str], said: dict[str, Any]) -> None:
     line, client = socket
     text = json.dumps({"action": "unwatch"} | said)
-    # The gateway ends the connection for a larger frame, and no function hears of it.
+    # The gateway closes the connection for a larger frame without calling a function.
     assume(len(text) <= aws_limits.FRAME_BYTES)
     assert line.say_text(client, text)

@@ -1,4 +1,4 @@
-"""The console's page and files: open, small, cached by content, and allowed nothing it does not need."""
+"""The console's page and files: open, small, cached by hash, with a strict policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def names(page: str) -> list[str]:
     return re.findall(r'(?:src|href)="(console/[^"]+)"', page)
 
 
-def test_the_page_and_its_files_are_open_and_relative(cloud: MotoCloud) -> None:
+def test_page_and_its_files_need_no_key_and_are_relative(cloud: MotoCloud) -> None:
     page = cloud.http("GET", "/")
 
     assert page.status == 200
@@ -27,7 +27,7 @@ def test_the_page_and_its_files_are_open_and_relative(cloud: MotoCloud) -> None:
     assert cloud.http("GET", "/console/app.0.js").status == 404
 
 
-def test_the_policy_allows_no_inline_code_and_no_third_party(cloud: MotoCloud) -> None:
+def test_policy_allows_no_inline_code_and_no_third_party(cloud: MotoCloud) -> None:
     page = cloud.http("GET", "/")
 
     rules = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
@@ -38,7 +38,7 @@ def test_the_policy_allows_no_inline_code_and_no_third_party(cloud: MotoCloud) -
     assert not re.search(rb"<script>|<style|style=|\son\w+=|//[a-z]", page.body)
 
 
-def test_files_are_cached_for_ever_and_the_page_is_not(cloud: MotoCloud) -> None:
+def test_files_are_cached_forever_but_the_page_is_not(cloud: MotoCloud) -> None:
     page = cloud.http("GET", "/")
     script = cloud.http("GET", "/" + names(page.body.decode())[-1])
 
@@ -48,7 +48,7 @@ def test_files_are_cached_for_ever_and_the_page_is_not(cloud: MotoCloud) -> None
     assert (again.status, again.body) == (304, b"")
 
 
-def test_files_are_gzipped_where_accepted_and_under_200_kb_together(cloud: MotoCloud) -> None:
+def test_files_are_gzipped_and_under_200_kb_together(cloud: MotoCloud) -> None:
     plain = cloud.http("GET", "/")
     packed = cloud.http("GET", "/", headers={"accept-encoding": "br, gzip"})
 
@@ -56,10 +56,10 @@ def test_files_are_gzipped_where_accepted_and_under_200_kb_together(cloud: MotoC
     assert packed.headers["content-encoding"] == "gzip"
     assert gzip.decompress(packed.body) == plain.body
     bundle = console()
-    assert sum(len(asset.packed) for asset in (bundle.page, *bundle.assets.values())) < 200_000
+    assert sum(len(asset.gzipped) for asset in (bundle.page, *bundle.assets.values())) < 200_000
 
 
-def test_me_says_whose_key_this_is(cloud: MotoCloud, project: Project) -> None:
+def test_me_shows_project_and_scopes_of_the_key(cloud: MotoCloud, project: Project) -> None:
     mine = cloud.http("GET", "/v1/me", key=project.key).json()
 
     assert mine["project_id"] == project.id
@@ -68,7 +68,7 @@ def test_me_says_whose_key_this_is(cloud: MotoCloud, project: Project) -> None:
     assert cloud.http("GET", "/v1/me").status == 401
 
 
-def test_both_languages_have_every_word_that_the_page_says() -> None:
+def test_both_languages_have_every_text_of_the_console() -> None:
     spoken = {
         language: {word for path in (ROOT / "js/words").glob(f"{language}*.js") for word in words_of(path.read_text())}
         for language in ("en", "zh")
@@ -93,14 +93,14 @@ def test_modules_that_import_each_other_cannot_be_joined(tmp_path: Path) -> None
         join_modules(tmp_path, "one.js")
 
 
-def test_a_form_of_export_that_cannot_be_joined_is_refused(tmp_path: Path) -> None:
+def test_unsupported_form_of_export_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.js").write_text("export default 1;\n")
 
     with pytest.raises(ValueError, match="cannot be joined"):
         join_modules(tmp_path, "one.js")
 
 
-def test_what_a_module_imports_is_exported_there_and_used_here() -> None:
+def test_imports_of_modules_are_exported_and_used() -> None:
     for path in ROOT.rglob("*.js"):
         text = path.read_text()
         for imported, target in re.findall(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', text, re.MULTILINE):
@@ -113,7 +113,7 @@ def test_what_a_module_imports_is_exported_there_and_used_here() -> None:
                 assert len(re.findall(rf"\b{name}\b", text)) > 1, (path, name)
 
 
-def test_modules_are_small_and_set_no_markup_from_text() -> None:
+def test_modules_are_small_and_insert_no_html() -> None:
     for path in ROOT.rglob("*.js"):
         text = path.read_text()
         assert len(text.splitlines()) < 250, path

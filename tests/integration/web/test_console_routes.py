@@ -1,4 +1,4 @@
-"""What the console asks for pages of its own: stored credentials, the deployment, a map of a Job's targets."""
+"""Routes that the console needs: stored credentials, next runs, the deployment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.web.console.system import parameters
 COOKIES = {"headers": {"X-Token": "very-secret", "Cookie": "a=b"}, "origins": ["https://files.example"]}
 
 
-def test_credentials_are_listed_with_their_origins_and_never_a_value(cloud: MotoCloud) -> None:
+def test_credentials_are_listed_without_header_values(cloud: MotoCloud) -> None:
     project, other = cloud.project("mine"), cloud.project("others")
     assert cloud.http("PUT", "/v1/credentials/cookies", json=COOKIES, key=project.key).status == 204
 
@@ -24,7 +24,7 @@ def test_credentials_are_listed_with_their_origins_and_never_a_value(cloud: Moto
     assert cloud.http("GET", "/v1/credentials", key=project.key).json()["items"] == []
 
 
-def test_a_subscription_says_when_it_runs_next_unless_it_is_paused(cloud: MotoCloud) -> None:
+def test_active_subscription_shows_its_next_run(cloud: MotoCloud) -> None:
     key = cloud.project("mine").key
     body = {"name": "s", "source_url": "https://files.example/list", "schedule": "rate(1 hour)"}
     made = cloud.http("POST", "/v1/subscriptions", json=body, key=key).json()
@@ -35,7 +35,7 @@ def test_a_subscription_says_when_it_runs_next_unless_it_is_paused(cloud: MotoCl
     assert paused.get("next_run") is None
 
 
-def test_the_deployment_shows_its_parameters_and_none_of_its_secrets(cloud: MotoCloud) -> None:
+def test_system_shows_parameters_but_no_secrets(cloud: MotoCloud) -> None:
     shown = cloud.http("GET", "/v1/system", key=cloud.admin_key)
 
     assert shown.status == 200, shown.body

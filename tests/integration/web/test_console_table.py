@@ -1,4 +1,4 @@
-"""The console does everything that the API does, or the table says why not."""
+"""The console offers everything that the API can do, or the table says why not."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def test_every_operation_is_in_the_table_once() -> None:
 
 
 @pytest.mark.parametrize("operation", DOES)
-def test_console_calls_what_the_table_says_it_does(operation: str) -> None:
+def test_console_calls_the_routes_listed_in_the_table(operation: str) -> None:
     assert called(operation), f"no script of the console calls {operation}"
 
 
-def test_console_calls_nothing_but_the_api() -> None:
+def test_console_calls_only_routes_of_the_api() -> None:
     unknown = [call for call in calls() if not any(matches(name, *call[1:]) for name in operations())]
     assert unknown == []
 
 
 @pytest.mark.parametrize("operation", [name for name in DOES if fields(name)])
-def test_scripts_that_call_it_name_every_field_of_the_request(operation: str) -> None:
-    """tests/browser/test_fields.py fills in the forms; this one also holds for what a press of a button sends."""
+def test_scripts_name_every_field_of_the_requests_they_send(operation: str) -> None:
+    """tests/browser/test_fields.py fills in the forms; this test also covers requests of plain buttons."""
     written = related(operation)
     left_out = [name for name in fields(operation) if not sends(written, name)]
     assert [name for name in left_out if not {f"{operation}.{name}", f"{operation}.*"} & WITHOUT.keys()] == []
 
 
-def test_no_reason_is_given_for_a_field_that_is_not_there() -> None:
+def test_reasons_name_existing_fields_only() -> None:
     gone = [name for name in WITHOUT if name.rpartition(".")[2] not in {"*", *fields(name.rpartition(".")[0])}]
     assert gone == []

@@ -1,4 +1,4 @@
-"""The docs and the contract are open to everyone, so they must cost next to nothing."""
+"""The docs and the OpenAPI document need no key, so they must be cheap."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.exports.rendering.files import CONTENT_TYPES
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
-from tidegate.web.static import takes_gzip
+from tidegate.web.static import accepts_gzip
 
 GZIP = {"accept-encoding": "gzip, deflate, br"}
 
 
-def test_the_docs_and_all_they_load_are_under_400_kb_and_compressed(cloud: MotoCloud) -> None:
+def test_docs_and_their_files_are_compressed_and_under_400_kb(cloud: MotoCloud) -> None:
     page = cloud.http("GET", "/docs", headers=GZIP)
     named = re.findall(r'(?:src|href)="([^"]+)"', gzip.decompress(page.body).decode())
     loaded = [cloud.http("GET", f"/{name}", headers=GZIP) for name in named]
@@ -29,7 +29,7 @@ def test_the_docs_and_all_they_load_are_under_400_kb_and_compressed(cloud: MotoC
 
 
 @pytest.mark.parametrize("path", ["/docs", "/start", "/openapi.json", "/"])
-def test_what_is_open_is_not_sent_twice(cloud: MotoCloud, path: str) -> None:
+def test_open_page_with_known_etag_is_304(cloud: MotoCloud, path: str) -> None:
     first = cloud.http("GET", path)
     again = cloud.http("GET", path, headers={"if-none-match": first.headers["etag"]})
 
@@ -39,7 +39,7 @@ def test_what_is_open_is_not_sent_twice(cloud: MotoCloud, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/start", "/openapi.json", "/"])
-def test_what_is_open_takes_little_time_once_it_is_made(cloud: MotoCloud, path: str) -> None:
+def test_cached_open_page_is_served_within_50_ms(cloud: MotoCloud, path: str) -> None:
     cloud.http("GET", path, headers=GZIP)
     started = time.process_time()
     for _ in range(5):
@@ -48,7 +48,7 @@ def test_what_is_open_takes_little_time_once_it_is_made(cloud: MotoCloud, path: 
 
 
 @pytest.mark.parametrize("path", ["/docs", "/start", "/"])
-def test_pages_run_no_code_but_their_own_and_cannot_be_framed(cloud: MotoCloud, path: str) -> None:
+def test_pages_run_only_their_own_code_and_cannot_be_framed(cloud: MotoCloud, path: str) -> None:
     page = cloud.http("GET", path)
 
     rules = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
@@ -57,7 +57,7 @@ def test_pages_run_no_code_but_their_own_and_cannot_be_framed(cloud: MotoCloud, 
     assert not re.search(rb"<script>|<style|style=|\son\w+=|//[a-z]", page.body)
 
 
-def test_the_api_is_where_its_contract_lies(cloud: MotoCloud) -> None:
+def test_server_url_of_the_document_is_relative(cloud: MotoCloud) -> None:
     assert cloud.http("GET", "/openapi.json").json()["servers"] == [{"url": "."}]
 
 
@@ -73,10 +73,10 @@ def test_the_api_is_where_its_contract_lies(cloud: MotoCloud) -> None:
         ("", False),
     ],
 )
-def test_gzip_is_sent_to_those_who_take_it(accepted: str, taken: bool) -> None:
-    assert takes_gzip(accepted) is taken
+def test_gzip_is_used_only_if_accepted(accepted: str, taken: bool) -> None:
+    assert accepts_gzip(accepted) is taken
 
 
-def test_contract_names_every_content_type_that_a_sync_export_answers() -> None:
+def test_document_has_all_content_types_of_sync_exports() -> None:
     documented = contract(build_api())["paths"]["/v1/download/sync"]["get"]["responses"]["200"]["content"]
     assert set(documented) == set(CONTENT_TYPES.values())

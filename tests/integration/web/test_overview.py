@@ -1,4 +1,4 @@
-"""Everything at a glance, in a bounded number of reads."""
+"""GET /v1/overview needs a bounded number of reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.console_seed import items_of_a_busy_hour
 from tests.support.moto.cloud import MotoCloud, Project
 
 
-def test_an_empty_project_has_channels_and_nothing_else(cloud: MotoCloud, project: Project) -> None:
+def test_overview_of_an_empty_project_has_channels_only(cloud: MotoCloud, project: Project) -> None:
     seen = cloud.http("GET", "/v1/overview", key=project.key)
 
     assert seen.status == 200, seen.body
@@ -17,7 +17,7 @@ def test_an_empty_project_has_channels_and_nothing_else(cloud: MotoCloud, projec
     assert {"interval_s", "queue_size", "next_poll"} <= shown["compensation"].keys()
 
 
-def test_requests_show_and_only_those_of_the_project(cloud: MotoCloud, project: Project) -> None:
+def test_overview_shows_only_requests_of_the_project(cloud: MotoCloud, project: Project) -> None:
     made = cloud.app.queue.queue.submit(project.id, "check", payload={})
 
     mine = cloud.http("GET", "/v1/overview", key=project.key).json()
@@ -27,9 +27,9 @@ def test_requests_show_and_only_those_of_the_project(cloud: MotoCloud, project: 
     assert other["requests"] == []
 
 
-def test_busy_hour_is_summed_up_in_as_many_calls_as_an_empty_one(cloud: MotoCloud, project: Project) -> None:
-    # A key's first use in an hour is written down.
-    # The authorizer keeps the project's rate for some seconds.
+def test_busy_hour_needs_as_many_reads_as_an_empty_one(cloud: MotoCloud, project: Project) -> None:
+    # The first use of a key in an hour is recorded.
+    # The authorizer caches the project's rate for some seconds.
     cloud.http("GET", "/v1/overview", key=project.key)
     with count_calls(cloud.app) as empty:
         cloud.http("GET", "/v1/overview", key=project.key)

@@ -1,4 +1,4 @@
-"""The reference: every operation and field is described, and every example is a call that was made."""
+"""The API reference: everything is described, and every example is the answer of a real call."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def operations() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{method.upper()} {path}", operation
 
 
-def test_every_operation_says_what_it_does() -> None:
+def test_every_operation_has_a_description() -> None:
     missing = [name for name, operation in operations() if not operation.get("description")]
     assert not missing, f"describe them in web/reference/operations.toml: {missing}"
 
 
-def test_every_parameter_says_what_it_is() -> None:
+def test_every_parameter_has_a_description() -> None:
     missing = [
         f"{name}: {parameter['name']}"
         for name, operation in operations()
@@ -54,7 +54,7 @@ def test_every_parameter_says_what_it_is() -> None:
     assert not missing, f"describe them in web/reference/operations.toml, [parameters]: {missing}"
 
 
-def test_every_field_says_what_it_is() -> None:
+def test_every_field_has_a_description() -> None:
     missing = [
         f"{model}.{name}"
         for model, schema in published()["components"]["schemas"].items()
@@ -64,8 +64,24 @@ def test_every_field_says_what_it_is() -> None:
     assert not missing, f"describe them in web/reference/fields.toml: {missing}"
 
 
+def test_answer_schemas_have_all_fields() -> None:
+    schemas, paths = published()["components"]["schemas"], published()["paths"]
+    assert {"total", "success", "failed", "downloading", "timeout"} <= set(schemas["CountsAnswer"]["properties"])
+    announced = paths["/v1/files"]["post"]["responses"]["201"]["content"]["application/json"]["schema"]["anyOf"]
+    assert [option["$ref"].rpartition("/")[2] for option in announced] == ["UploadAnswer", "MultipartAnswer"]
+    assert {"200", "202"} <= set(paths["/v1/files/{file_id}/complete"]["post"]["responses"])
+
+
+def test_query_parameters_of_sync_exports_are_described_as_fields() -> None:
+    """They had the descriptions of list filters."""
+    for tail in ("", "/multiple"):
+        parameters = published()["paths"][f"/v1/download/sync{tail}"]["get"]["parameters"]
+        wrong = [parameter["name"] for parameter in parameters if parameter["description"].startswith("only ")]
+        assert wrong == []
+
+
 def bare(value: Any, where: str) -> Iterator[str]:
-    """Schemas and contents that say nothing."""
+    """The places of empty schemas and contents."""
     if isinstance(value, dict):
         for name, entry in value.items():
             if entry == {} and name in ("schema", "items", "additionalProperties", "application/json", "text/csv"):
@@ -81,7 +97,7 @@ def test_no_schema_is_empty() -> None:
     assert list(bare(published(), "")) == []
 
 
-def test_no_text_describes_what_is_not_there() -> None:
+def test_every_text_describes_something_that_exists() -> None:
     texts, schemas = document._read("fields.toml"), published()["components"]["schemas"]
     gone = [model for model in texts if model != "any" and model not in schemas]
     known = {name for name, _ in operations()}
@@ -89,7 +105,7 @@ def test_no_text_describes_what_is_not_there() -> None:
     assert gone == []
 
 
-def test_tags_and_paths_are_in_the_order_of_a_tour() -> None:
+def test_tags_and_paths_are_in_tour_order() -> None:
     named = [tag["name"] for tag in published()["tags"]]
     used = {operation["tags"][0] for _, operation in operations()}
     assert used <= set(named)
@@ -100,7 +116,7 @@ def test_tags_and_paths_are_in_the_order_of_a_tour() -> None:
     )
 
 
-def test_every_operation_has_an_example_of_its_request_and_its_answer() -> None:
+def test_every_operation_has_examples_of_request_and_answer() -> None:
     missing = []
     for name, operation in operations():
         body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
@@ -116,13 +132,13 @@ def test_every_operation_has_an_example_of_its_request_and_its_answer() -> None:
     assert not missing, f"add them to tests/support/tour/steps.py: {missing}"
 
 
-def test_every_operation_was_called_with_success() -> None:
+def test_tour_calls_every_operation_successfully() -> None:
     called = {f"{call['method']} {call['path']}" for call in made() if call["status"] < 400}
     assert {name for name, _ in operations()} - called == set()
 
 
 @pytest.mark.parametrize("number", range(len(document.examples())))
-def test_an_example_is_what_the_call_answers(number: int) -> None:
+def test_example_matches_the_answer_of_the_call(number: int) -> None:
     printed = document.examples()[number]
     assert len(made()) == len(document.examples()), WRITE_ANEW
     now = made()[number]
@@ -131,14 +147,14 @@ def test_an_example_is_what_the_call_answers(number: int) -> None:
     assert shape(now.get("answer")) == shape(printed.get("answer")), WRITE_ANEW
 
 
-def test_no_example_holds_a_secret_or_an_address_of_its_machine() -> None:
+def test_examples_contain_no_secrets_and_no_local_addresses() -> None:
     text = str(document.examples())
     assert "127.0.0.1" not in text
     assert "X-Amz-Credential" not in text
     assert re.findall(r"\btg[ae]?_\w+_[A-Za-z0-9]{8,}|whsec_[A-Za-z0-9+/=]{8,}", text) == []
 
 
-def test_requests_that_others_implement_are_webhooks_with_schemas_and_examples() -> None:
+def test_webhooks_have_schemas_and_examples() -> None:
     webhooks = published()["webhooks"]
     assert {"source.page", "batch.item", "batch.before_create", "batch.before_run"} <= set(webhooks)
     assert {"task.completed", "task.failed", "request.finished", "batch.finished", "batch.progress"} <= set(webhooks)
@@ -153,7 +169,7 @@ def test_requests_that_others_implement_are_webhooks_with_schemas_and_examples()
     assert "{$request.body#/source_url}" in submit["page"]
 
 
-def test_the_import_of_the_api_does_not_read_the_reference() -> None:
+def test_importing_the_api_does_not_load_the_reference() -> None:
     code = "import sys, tidegate.web.api; print([m for m in sys.modules if 'reference' in m or m == 'tomllib'])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

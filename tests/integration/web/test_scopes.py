@@ -1,4 +1,4 @@
-"""Which key reaches which route: the reviewed table, and that no spelling of a path gets more than the plain one."""
+"""The reviewed scope of each route, and that no spelling of a path bypasses it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate.web.routing import Router
 from tidegate.web.scopes import ScopeNotDeclared
 
 AGENT = "host-1"
-# Scope, method, path of every route. A change here is a change of who may do what: review it as such.
+# Scope, method and path of every route. A change here changes who may do what: review it.
 REVIEWED = """
 open   GET    /
 open   GET    /console/{name}
@@ -160,7 +160,7 @@ read   GET    /v1/tasks
 write  POST   /v1/tasks/delete
 any    POST   /v1/ws-tickets
 """
-# What a refused caller may see: the path is odd, no key, no scope, no such route or method.
+# The only statuses that a refused caller may see: bad path, no key, no scope, no such route or method.
 REFUSALS = {(400, "bad_path"), (401, "unauthenticated"), (403, "scope_missing")} | {
     (404, "route_not_found"),
     (405, "method_not_allowed"),
@@ -183,7 +183,7 @@ def api() -> Api:
 
 @pytest.fixture(scope="module")
 def callers() -> dict[str, dict[str, Any]]:
-    """What the authorizer says of every kind of key."""
+    """The authorizer's context for every kind of key."""
     with MotoCloud() as cloud:
         mine, other = cloud.project(), cloud.project()
         keys = {
@@ -208,7 +208,7 @@ def _described(cloud: MotoCloud, key: str | None) -> dict[str, Any]:
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Routes answer 299 instead of doing their work, and are listed here."""
+    """Replaces all routes by ones that answer 299, and lists those that were called."""
     found: list[tuple[str, str]] = []
     really = Route.__call__
 
@@ -257,7 +257,7 @@ def allowed(scope: str, kind: str) -> bool:
     return scope == "open" or kind == "admin" or scope in holds.get(kind, set())
 
 
-def test_each_kind_of_key_reaches_the_routes_of_its_scopes_only(
+def test_each_kind_of_key_reaches_only_routes_of_its_scopes(
     api: Api, callers: dict[str, Any], reached: list[tuple[str, str]]
 ) -> None:
     for (method, path), scope in reviewed().items():
@@ -271,13 +271,13 @@ def test_each_kind_of_key_reaches_the_routes_of_its_scopes_only(
                 assert (reached, refusal(answer)) == ([], expected), (kind, method, path)
 
 
-def test_no_spelling_of_a_path_gets_more_than_the_plain_one(
+def test_spelling_of_a_path_does_not_change_its_scope(
     api: Api, callers: dict[str, Any], reached: list[tuple[str, str]]
 ) -> None:
     table, tried, step = reviewed(), 0, sample.step(6)
     for number, (method, path) in enumerate(table):
         plain = path.replace("{agent_id}", AGENT)
-        # Another part of the spellings for each route, so that a sample has them all.
+        # Each route gets other spellings, so that a sample of routes covers all of them.
         for odd in odd_spellings(plain)[number % step :: step]:
             for kind, caller in callers.items():
                 reached.clear()
@@ -290,13 +290,13 @@ def test_no_spelling_of_a_path_gets_more_than_the_plain_one(
     assert tried > 50_000 // step
 
 
-def test_a_path_that_decodes_to_a_control_character_is_400_bad_path(api: Api, callers: dict[str, Any]) -> None:
+def test_path_with_encoded_control_character_is_400_bad_path(api: Api, callers: dict[str, Any]) -> None:
     for odd in ("/v1/projects%0A", "/v1/projects\n", "/v1/queue/pause%0a", "/healthz%00", "/v1/files/%C2%85"):
         for caller in callers.values():
             assert refusal(ask(api, "GET", odd, caller)) == (400, "bad_path")
 
 
-def test_unknown_routes_need_a_key_before_they_are_404(api: Api, callers: dict[str, Any]) -> None:
+def test_unknown_route_is_401_without_a_key(api: Api, callers: dict[str, Any]) -> None:
     assert refusal(ask(api, "GET", "/v1/nothing", callers["none"])) == (401, "unauthenticated")
     assert refusal(ask(api, "PATCH", "/v1/files", callers["unknown"])) == (401, "unauthenticated")
     assert refusal(ask(api, "GET", "/v1/nothing", callers["read"])) == (404, "route_not_found")
@@ -316,7 +316,7 @@ def test_scope_is_checked_before_the_body(api: Api, callers: dict[str, Any], bod
         assert refusal(serve(api, event, lambda_context("api"))) == (403, "scope_missing")
 
 
-def test_a_route_without_a_scope_does_not_start() -> None:
+def test_route_without_a_scope_cannot_be_registered() -> None:
     plain = APIGatewayHttpRouter()
     plain.get("/v1/secret")(dict)
     with pytest.raises(ScopeNotDeclared, match="GET /v1/secret"):
@@ -344,7 +344,7 @@ def test_a_route_without_a_scope_does_not_start() -> None:
         Router().get("/v1/secret")  # type: ignore[call-arg]
 
 
-def test_a_warm_function_forgets_the_caller_before(api: Api, callers: dict[str, Any]) -> None:
+def test_warm_function_does_not_reuse_the_previous_caller(api: Api, callers: dict[str, Any]) -> None:
     from tidegate.errors import Unauthenticated
     from tidegate.web.authentication import current_caller
 
@@ -354,7 +354,7 @@ def test_a_warm_function_forgets_the_caller_before(api: Api, callers: dict[str, 
         current_caller()
 
 
-def test_the_log_line_of_every_request_names_its_key_and_its_id(
+def test_log_line_of_every_request_has_key_id_and_request_id(
     api: Api, callers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = StringIO()

@@ -1,4 +1,4 @@
-"""Another project's records are out of reach, however their path is written."""
+"""Records of another project cannot be reached, however their path is written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.support.fuzz.path_spellings import odd_spellings
 from tests.support.moto.cloud import MotoCloud, Project
 
 
-def test_no_spelling_shows_another_projects_record(cloud: MotoCloud, project: Project) -> None:
+def test_record_of_another_project_is_hidden_however_its_path_is_spelled(cloud: MotoCloud, project: Project) -> None:
     made = {
         "files": ({"biz_id": 1, "app_id": 1, "file_path": "/a"}, "file_id"),
         "subscriptions": ({"name": "s", "source_url": "http://127.0.0.1/list"}, "subscription_id"),

@@ -1,4 +1,4 @@
-"""Deliberate faults in the product, each a small change of its source, and the tests that must notice it."""
+"""Deliberate bugs in the product, each a small change of its source, and the tests that must fail then."""
 
 from __future__ import annotations
 

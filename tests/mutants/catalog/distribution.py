@@ -1,4 +1,4 @@
-"""Faults in what distributes files."""
+"""Bugs in the distribution of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{IT}/distribution/window/test_submit_hand_over.py",),
     ),
     Mutant(
-        "submit leaves Tasks that nobody will deliver",
+        "a failed submit leaves its Tasks",
         f"{D}/submit.py",
         "            self._tasks.take_back(tasks)\n            raise",
         "            raise",
@@ -28,21 +28,21 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{IT}/distribution/window/test_window_edges.py",),
     ),
     Mutant(
-        "a late target's Task is read eventually",
+        "the Task of a late target is read without consistency",
         f"{D}/window/collect.py",
         "tasks = self._tasks.get_many(source.project_id, uuids, consistent=True)",
         "tasks = self._tasks.get_many(source.project_id, uuids)",
         ("tests/faults/test_stale_reads.py",),
     ),
     Mutant(
-        "a moved Task is told of by an eventual read",
+        "the Tasks of callbacks are read without consistency",
         f"{D}/finish.py",
         "tasks = self._tasks.get_many(job.project_id, some, consistent=True)",
         "tasks = self._tasks.get_many(job.project_id, some)",
         ("tests/faults/test_stale_reads.py",),
     ),
     Mutant(
-        "a Task moves from whichever Job it is in",
+        "a Task is moved from any Job",
         f"{D}/store/tasks.py",
         'return update(keys.task(project_id, uuid), sets, condition="#job_id = :source", source=source.job_id)',
         "return update(keys.task(project_id, uuid), sets)",
@@ -55,7 +55,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "            return\n",
         (f"{IT}/distribution/window/test_submit_hand_over.py",),
     ),
+    Mutant(
+        "targets of a late message whose Tasks expired are dropped",
+        f"{D}/window/collect.py",
+        "if missing and self._tasks_have_expired(source):",
+        "if False:",
+        (f"{IT}/distribution/window/test_submit_hand_over.py",),
+    ),
     # --- a Job's life
+    Mutant(
+        "an execution that ends a Job second publishes its own notice",
+        f"{D}/finish.py",
+        "        if ours:\n",
+        "        if ended:\n",
+        (f"{IT}/distribution/test_cancel_redrive.py",),
+    ),
+    Mutant(
+        "a swarm plan is used for another project's Job",
+        f"{D}/swarm/planner.py",
+        "place = (job.project_id, job.key)",
+        'place = ("", job.key)',
+        (f"{IT}/distribution/test_swarm.py",),
+    ),
     Mutant(
         "closing runs twice",
         f"{D}/store/jobs.py",
@@ -68,17 +89,17 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{D}/store/jobs.py",
         "if not self._transition(job, now, sets, why, notice_write(notice)):",
         "if not self._transition(job, now, sets, why):",
-        ("tests/faults/test_told.py",),
+        ("tests/faults/test_job_notice.py",),
     ),
     Mutant(
-        "a Job's counts are written whatever was read",
+        "a Job's counts are written without the revision check",
         f"{D}/store/jobs.py",
         'unchanged = "#status = :running AND #rev = :seen"',
         'unchanged = "#status = :running AND :seen = :seen"',
         (RACES,),
     ),
     Mutant(
-        "a shard is written whatever was read",
+        "a shard is written without the revision check",
         f"{D}/store/targets.py",
         'condition="#rev = :seen",\n                    seen=shard.rev,',
         'condition="attribute_exists(#pk)",',
@@ -92,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{IT}/distribution/test_once.py",),
     ),
     Mutant(
-        "two dispatchers ask again after one refusal",
+        "two dispatchers repeat one refused transfer",
         f"{D}/store/transfers.py",
         'same = "#state = :refused AND #attempts = :seen"',
         'same = "attribute_exists(#pk) AND (:refused = :refused AND :seen = :seen)"',
@@ -113,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (RACES,),
     ),
     Mutant(
-        "callbacks are forgotten before the topic has them",
+        "callbacks are deleted before the topic has accepted them",
         f"{D}/finish.py",
         "                if len(self._topic.publish(notices)) < len(notices):\n                    return MORE\n",
         "                self._topic.publish(notices)\n",
@@ -134,7 +155,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{IT}/distribution/test_gse.py",),
     ),
     Mutant(
-        "an inbox is read to its first page",
+        "every staging of a file has the same id",
+        f"{D}/fleet/inbox.py",
+        'return f"st-{signature}-{int(now * 1000)}"',
+        'return f"st-{signature}"',
+        (f"{IT}/distribution/test_gse.py",),
+    ),
+    Mutant(
+        "only the first page of an inbox is read",
         f"{D}/store/agent_inbox.py",
         'map(_entry, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))',
         'map(_entry, self._table.query(keys.inbox(project_id, agent_id), index="gsi1").items)',

@@ -1,4 +1,4 @@
-"""A deliberate fault in the product."""
+"""A deliberate bug in the product."""
 
 from __future__ import annotations
 

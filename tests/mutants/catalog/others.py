@@ -1,4 +1,4 @@
-"""Faults in the table, batches, callbacks, files, exports and the agent."""
+"""Bugs in the table, batches, callbacks, files, exports and the agent."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a range that another worker went on with is not found",
         "layers/core/tidegate/exports/ranges/join.py",
-        "record = kept.get((table, page)) or context.record(table, page)",
-        "record = kept.get((table, page))",
+        "record = by_first.get((table, page)) or context.record(table, page)",
+        "record = by_first.get((table, page))",
         (f"{IT}/exports/ranges/test_crashes.py",),
     ),
     Mutant(
         "a killed attempt's upload stays",
         "layers/core/tidegate/exports/ranges/join.py",
-        "self._objects.abort_uploads(output_prefix(*here))",
-        "pass",
+        "threads.submit(self._objects.abort_uploads, output_prefix(*ids))",
+        "threads.submit(int)",
         (f"{IT}/exports/ranges/test_crashes.py",),
     ),
     # --- outcomes of a batch's items
@@ -131,6 +131,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
     ),
     # --- callbacks
+    Mutant(
+        "a watch is removed although the end did not reach its client",
+        f"{N}/websocket_push.py",
+        "if is_done and watch.connection_id not in failed]",
+        "if is_done]",
+        (f"{IT}/notifications/test_sockets.py",),
+    ),
     Mutant(
         "a callback that was never tried is given up",
         f"{N}/delivery.py",

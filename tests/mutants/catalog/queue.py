@@ -1,4 +1,4 @@
-"""Faults in the queue and in compensation."""
+"""Bugs in the queue and in compensation."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{C}/store.py",
         'update(_key(item), sets, condition="#due_at = :seen", seen=item["due_at"])',
         "update(_key(item), sets)",
-        (f"{IT}/compensation/test_polling.py",),
+        (f"{IT}/compensation/test_starts.py",),
     ),
     # --- admission
     Mutant(
@@ -143,6 +143,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{IT}/queue/test_long_lanes.py",),
     ),
     Mutant(
+        "blocked requests of one project use up the time of admission",
+        f"{Q}/admission/admit.py",
+        "            if self._monotonic() >= ends_at:\n",
+        "            if False:\n",
+        (f"{IT}/queue/test_long_lanes.py",),
+    ),
+    Mutant(
         "a mutex whose lease ran out holds others back",
         f"{Q}/channels/store.py",
         'if "owner" in item and float(item["lease_until"]) > now}',
@@ -152,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "long work sends no heartbeats",
         f"{Q}/attempt.py",
-        "if now - self._beaten < self._timing.beat:",
+        "if now - self._last_heartbeat < self._timing.beat:",
         "if True:",
         ("tests/unit/queue/test_attempt.py",),
     ),

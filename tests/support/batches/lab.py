@@ -1,4 +1,4 @@
-"""The real slice runner on a moto table, in real time, against a real HTTP receiver."""
+"""The real slice runner with a moto table, in real time, against a real HTTP receiver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.batches.progress import Progress
 from tidegate.batches.results import ItemResults
 from tidegate.batches.run.item_call import ItemCaller
 from tidegate.batches.run.rate_shares import RateShares
-from tidegate.batches.run.slice import CONTINUE, ENDED, SLEEP, Pace, SliceEnd, SliceRunner
+from tidegate.batches.run.slice import CONTINUE, ENDED, SLEEP, SliceEnd, SliceRunner, SliceTiming
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.run.values import Extent, Outcome, Verdict
 from tidegate.batches.store import BatchStore
@@ -45,11 +45,11 @@ def real_clock() -> datetime:
 
 
 class Killed(BaseException):
-    """The process was killed: nothing after this runs, and nothing that it held in memory is written."""
+    """The process was killed: nothing more runs, and nothing in its memory is written."""
 
 
 class MortalStore(BatchRunStore):
-    """Dies with its process: `dead` set, it writes no more."""
+    """Writes nothing after its process was killed, which sets `dead`."""
 
     def __init__(self, table: Table, dead: threading.Event) -> None:
         super().__init__(table)
@@ -66,21 +66,21 @@ class MortalStore(BatchRunStore):
         return super().end_writes(*args, **kwargs)
 
 
-class MortalLine:
-    def __init__(self, line: KeptConnection, dead: threading.Event) -> None:
-        self._line = line
+class MortalConnection:
+    def __init__(self, connection: KeptConnection, dead: threading.Event) -> None:
+        self._connection = connection
         self._dead = dead
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
         if self._dead.is_set():
             raise Killed
-        reply = self._line.post(body, headers)
+        reply = self._connection.post(body, headers)
         if self._dead.is_set():
             raise Killed
         return reply
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
 
 class MortalHttp(SafeHttp):
@@ -89,41 +89,46 @@ class MortalHttp(SafeHttp):
         self._dead = dead
 
     def line(self, *args: Any, **kwargs: Any) -> Any:
-        return MortalLine(super().line(*args, **kwargs), self._dead)
+        return MortalConnection(super().line(*args, **kwargs), self._dead)
 
 
-class KeptOutcomes(Outcomes):
-    """In memory."""
+class MemoryOutcomes(Outcomes):
+    """Outcomes in memory, with the parts that were written and merged."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[tuple[int, int], Outcome]] = []
+        self.parts: list[tuple[tuple[int, int], Outcome]] = []
+        self.written: list[tuple[int, int]] = []
+        self.merged: list[list[int]] = []
 
     def write_part(
         self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[Outcome], items: Items
     ) -> None:
-        named = [replace(one, index=items.name(one.index)) for one in outcomes]
-        place = (runner, part)
-        self.kept = [entry for entry in self.kept if entry[0] != place] + [(place, one) for one in named]
+        indexed = [replace(outcome, index=items.index(outcome.index)) for outcome in outcomes]
+        key = (runner, part)
+        self.written.append((part, fence))
+        self.parts = [entry for entry in self.parts if entry[0] != key] + [(key, outcome) for outcome in indexed]
 
     def merge(self, batch: Batch, parts: Sequence[int]) -> str:
+        self.merged.append(list(parts))
         return ""
 
     def by_index(self) -> dict[int, tuple[str, int]]:
-        return {one.index: (one.state, one.attempts) for _, one in self.kept}
+        return {outcome.index: (outcome.state, outcome.attempts) for _, outcome in self.parts}
 
 
 @dataclass
 class Lab:
     table: Table
     url: str
-    pace: Pace = field(default_factory=Pace)
+    timing: SliceTiming = field(default_factory=SliceTiming)
     shared_rate: float | None = None
 
     def __post_init__(self) -> None:
         self.batches = BatchStore(self.table)
         self.runs = BatchRunStore(self.table)
         self.http = SafeHttp()
-        self.outcomes: Any = KeptOutcomes()
+        self.outcomes: Any = MemoryOutcomes()
+        self.shares = RateShares(self.table)
         self.ended = SliceEnd(ENDED)
 
     def batch(self, total: int, rate: float, *, start_index: int = 0, job_data: Any = None, **more: Any) -> Batch:
@@ -144,7 +149,7 @@ class Lab:
         self.batches.add(batch, job_data, line)
         return batch
 
-    # --- what SliceRunner prepares a run with
+    # --- implements Preparation
 
     def work(self, batch: Batch) -> ItemCaller:
         project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
@@ -164,9 +169,9 @@ class Lab:
         assert batch.total is not None
         return Extent(batch.total)
 
-    # --- what SliceRunner calls during a run
+    # --- implements RequestHandle
 
-    def confirm(self, batch: Batch, progress: Progress, *, tell: bool) -> None:
+    def confirm(self, batch: Batch, progress: Progress, *, publish: bool) -> None:
         if self.now(batch)[0].status not in ACTIVE:
             raise LeaseLost("the request is over")
 
@@ -177,7 +182,7 @@ class Lab:
             raise LeaseLost("taken over") from error
 
     def slice(self, batch: Batch, runner: int = 0, **changed: Any) -> str:
-        """One invocation of the function, in this process."""
+        """Runs one invocation of the function in this process. Returns its outcome."""
         present = self.now(batch)[0]
         if present.run != batch.run or present.status not in ACTIVE:
             return ENDED
@@ -185,13 +190,13 @@ class Lab:
         return self.ended.outcome
 
     def runner(self, **changed: Any) -> SliceRunner:
-        parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "pace": self.pace}
-        parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table), "shares": RateShares(self.table)}
+        parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "timing": self.timing}
+        parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table), "shares": self.shares}
         parts["milestones"] = Milestones(self.table, cast(Any, None), real_clock)
         return SliceRunner(prepare=self, **(parts | changed))
 
     def run(self, batch: Batch, runner: int = 0) -> str:
-        """Runs slices until the batch ends, as the state machine does."""
+        """Runs slices until the batch ends, as the state machine does. Returns the last outcome."""
         outcome = CONTINUE
         while outcome in (CONTINUE, SLEEP):
             outcome = self.slice(batch, runner)
@@ -199,8 +204,8 @@ class Lab:
                 time.sleep(self.ended.seconds)
         return outcome
 
-    def in_background(self, act: Callable[[], Any]) -> threading.Thread:
-        thread = threading.Thread(target=act, daemon=True)
+    def in_background(self, action: Callable[[], Any]) -> threading.Thread:
+        thread = threading.Thread(target=action, daemon=True)
         thread.start()
         return thread
 
@@ -218,7 +223,7 @@ class Lab:
         return self.batches.move(found, RUNNING, {"run": found.run + 1})
 
     def mortal(self) -> tuple[Lab, threading.Event]:
-        """The same lab in a process that can be killed."""
+        """Returns the same lab as if in a process that can be killed, and the event that kills it."""
         dead = threading.Event()
         other = replace(self)
         other.http = MortalHttp(dead)
@@ -226,4 +231,4 @@ class Lab:
         return other, dead
 
     def faster(self, slice_seconds: float = 240, lease_seconds: float = 15) -> Lab:
-        return replace(self, pace=Pace(slice_seconds, lease_seconds))
+        return replace(self, timing=SliceTiming(slice_seconds, lease_seconds))

@@ -1,6 +1,6 @@
-"""Runners in processes of their own, on the moto table of this one: to be measured, or killed.
+"""Runners in separate processes that use the moto table of this one: to be measured or killed.
 
-A runner writes to the table about five times a second, through a socket.
+A runner accesses the table through a socket, about five times a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.batches.lab import PROJECT, Lab
 from tests.support.batches.receiver import ROOT
 from tidegate.aws.table import Table
 from tidegate.batches.model import Batch
-from tidegate.batches.run.slice import ENDED, Pace
+from tidegate.batches.run.slice import ENDED, SliceTiming
 
 _KEY = b"runners"
 _CALLS = ("get_item", "put_item", "update_item", "query", "batch_get_item", "batch_write_item", "transact_write_items")
@@ -33,7 +33,7 @@ class _Manager(BaseManager):
 
 
 class _Client:
-    """The client of the other process. Errors come from there without their own classes."""
+    """The DynamoDB client of the main process. Its errors arrive without their own classes."""
 
     exceptions = SimpleNamespace(ConditionalCheckFailedException=ClientError, TransactionCanceledException=ClientError)
 
@@ -46,9 +46,9 @@ class _Client:
 
 class RunnerProcess:
     def __init__(self, address: str, lab: Lab, url: str, batch: Batch, runner: int) -> None:
-        words = [address, lab.table.name, url, batch.batch_id, str(runner), str(lab.pace.lease_seconds)]
+        arguments = [address, lab.table.name, url, batch.batch_id, str(runner), str(lab.timing.lease_seconds)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.batches.processes", *words],
+            [sys.executable, "-m", "tests.support.batches.processes", *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -65,7 +65,7 @@ class RunnerProcess:
         self._process.stdin.flush()
 
     def cpu_seconds(self) -> float:
-        """Waits for its end."""
+        """Waits for the process to end. Returns its CPU time."""
         assert self._process.stdout
         return float(self._process.stdout.readline())
 
@@ -83,7 +83,7 @@ class RunnerProcess:
 
 @contextmanager
 def served_table(table: Table) -> Iterator[str]:
-    """The address at which runners in other processes reach it."""
+    """Yields the address at which runners in other processes reach the table."""
     client: Any = table._client
     _Manager.register("client", lambda: client, exposed=_CALLS)
     server = _Manager(("127.0.0.1", 0), authkey=_KEY).get_server()
@@ -93,19 +93,19 @@ def served_table(table: Table) -> Iterator[str]:
 
 
 def _run_one(address: str, table: str, url: str, batch_id: str, runner: int, lease_seconds: float) -> None:
-    """Reports that it is ready, waits for the signal to start, and reports its CPU seconds at the end."""
+    """Prints that it is ready, waits for the signal to start, and prints its CPU time at the end."""
     _Manager.register("client", exposed=_CALLS)
     host, port = address.split(":")
     manager = _Manager((host, int(port)), authkey=_KEY)
     manager.connect()
     client: Any = _Client(manager.client())  # type: ignore[attr-defined]
-    lab = Lab(Table(client, table), url, Pace(lease_seconds=lease_seconds))
+    lab = Lab(Table(client, table), url, SliceTiming(lease_seconds=lease_seconds))
     batch = lab.batches.get(PROJECT, batch_id)
     assert batch
     print("ready", flush=True)
     sys.stdin.readline()
     before = resource.getrusage(resource.RUSAGE_SELF)
-    # While a dead one's lease lasts; and of two that end at once one ends the batch, the other finds it ended.
+    # Repeat while the lease of a dead runner is valid, or if another runner ends the batch at the same time.
     while lab.run(batch, runner) != ENDED:
         time.sleep(0.1)
     after = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,6 +1,6 @@
-"""A business on this machine: answers batch items fast, by a script, and remembers each call.
+"""A business on this machine that answers items quickly and records each call.
 
-Run as a program it serves until its standard input closes; GET /calls tells what it saw.
+Run as a program, it serves until its standard input closes. GET /calls returns the recorded calls.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class _Connection(asyncio.Protocol):
             content = b"[]"
             self.calls.clear()
         elif b"?n=" in head[:40]:
-            # So many items a call, answered in their order: not read, so that it costs next to nothing.
+            # Calls of n items, answered in order without being parsed, to save CPU time.
             count = int(head[head.index(b"?n=") + 3 : 60].split(b" ", 1)[0])
             self.calls.append((time.time(), 0, 1, ""))
             ok = b'{"result":"ok"}'
-            content = ok if count == 1 else b'{"results":[' + b",".join([ok] * len_of(body, count)) + b"]}"
+            content = ok if count == 1 else b'{"results":[' + b",".join([ok] * items_in(body, count)) + b"]}"
         else:
-            said = json.loads(body)
+            item = json.loads(body)
             target = head.split(b" ", 2)[1].decode()
-            self.calls.append((time.time(), said["index"], said["attempt"], target))
+            self.calls.append((time.time(), item["index"], item["attempt"], target))
             content = b'{"result":"ok"}'
         self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
 
 
-def len_of(body: bytes, count: int) -> int:
-    """How many items a body holds; the last call of a runner may have fewer."""
+def items_in(body: bytes, count: int) -> int:
+    """Returns the number of items in a body; the last call of a runner may have fewer than `count`."""
     return min(count, body.count(b'"index":'))
 
 
@@ -79,7 +79,7 @@ class Receiver:
             return [(moment, index, attempt) for moment, index, attempt, _ in json.load(answer)]
 
     def moments(self, target: str) -> list[float]:
-        """When this target, a path with its query, was called."""
+        """Returns the times at which this target, a path with its query, was called."""
         with urllib.request.urlopen(self._calls, timeout=10) as answer:
             return [moment for moment, _, _, called in json.load(answer) if called == target]
 
@@ -89,7 +89,7 @@ class Receiver:
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
-    """In a process of its own, so that what it costs is not taken from the runner."""
+    """Runs a receiver in a separate process, so that it takes no time from the runner."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.batches.receiver"],
         cwd=ROOT,
@@ -108,7 +108,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def busiest_second(moments: list[float]) -> int:
-    """The most calls within any one second."""
+    """Returns the largest number of calls within any second."""
     ordered, most, first = sorted(moments), 0, 0
     for last, moment in enumerate(ordered):
         while moment - ordered[first] >= 1:

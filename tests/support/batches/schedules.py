@@ -1,4 +1,4 @@
-"""Recurring batches in tests: made, shown, brought to their moment and fired."""
+"""Creates, shows and runs schedules of batches in tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project, a business on this machine and its batches, over the HTTP API on moto."""
+"""A project, a business on this machine and its batches, through the HTTP API on moto."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def _agree(_: dict[str, Any]) -> tuple[int, Any]:
 
 
 class Business:
-    """Answers /process, /before-create, /before-run and /stopped; `answers` holds what is not simply ok."""
+    """Answers any path with `ok`, or with the function in `answers`, and records the calls."""
 
     def __init__(self) -> None:
         self.port = 0
         self.secret: str | None = None
         self.answers: dict[str, Callable[[dict[str, Any]], tuple[int, Any]]] = {}
-        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.received: list[tuple[str, dict[str, Any]]] = []
         self._lock = threading.Lock()
 
     def __call__(self, request: Handler) -> None:
         body = request.body()
         if self.secret:
             Webhook(self.secret).verify(body, dict(request.headers.items()))
-        said = json.loads(body)
+        content = json.loads(body)
         with self._lock:
-            self.heard.append((request.path, said))
-        status, answer = self.answers.get(request.path, _agree)(said)
+            self.received.append((request.path, content))
+        status, answer = self.answers.get(request.path, _agree)(content)
         request.answer(status, json.dumps(answer).encode())
 
     def url(self, path: str) -> str:
@@ -46,7 +46,7 @@ class Business:
 
     def calls(self, path: str = "/process") -> list[dict[str, Any]]:
         with self._lock:
-            return [said for where, said in self.heard if where == path]
+            return [body for called, body in self.received if called == path]
 
 
 class BatchWorld:
@@ -60,7 +60,7 @@ class BatchWorld:
         return self.cloud.http(method, path, json=json, key=self.project.key, **more)
 
     def register(self, *hooks: str, **more: Any) -> str:
-        """A business with these callbacks: before_create, before_run, process_stop."""
+        """Registers a business with these hooks: before_create, before_run, process_stop. Returns its id."""
         paths = {f"{hook}_url": self.business.url("/" + hook.replace("_", "-")) for hook in hooks}
         body = {"name": "loyalty", "process_url": self.business.url("/process"), **paths, **more}
         made = self.http("POST", "/v1/biz", body)
@@ -71,6 +71,21 @@ class BatchWorld:
         made = self.http("POST", "/v1/batches", {"biz_id": biz_id, "name": "points", "total": 5, "rate": 100, **more})
         assert made.status == 201, made.body
         return str(made.json()["batch_id"])
+
+    def store_file(self, name: str, content: bytes) -> str:
+        """Uploads a file to the library. Returns its file_id."""
+        announced = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{name}", "size": len(content)}
+        made = self.http("POST", "/v1/files", announced).json()
+        key = f"content/{self.project.id}/{made['file_id']}"
+        self.cloud.client("s3").put_object(Bucket=self.cloud.app.settings.files_bucket, Key=key, Body=content)
+        assert self.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
+        return str(made["file_id"])
+
+    def step(self, request_id: str, **more: Any) -> dict[str, Any]:
+        """Runs one step of the batch machine for the request's current attempt, as its function would."""
+        request = self.cloud.app.queue.queue.get(self.project.id, request_id)
+        event = {"project_id": self.project.id, "request_id": request_id, "attempt": request.attempt} | more
+        return self.cloud.app.batches.machine.step(event)
 
     def act(self, batch_id: str, action: str, body: Any = None, expect: int = 202) -> dict[str, Any]:
         answer = self.http("POST", f"/v1/batches/{batch_id}/{action}", body)
@@ -85,8 +100,8 @@ class BatchWorld:
     def admit(self) -> None:
         self.cloud.deliver("AdmissionQueue")
 
-    def ended(self, batch_id: str, seconds: float = 20) -> dict[str, Any]:
-        """Needs a cloud whose machines run."""
+    def ended(self, batch_id: str, seconds: float = 60) -> dict[str, Any]:
+        """Waits until the batch has ended. Needs a cloud that runs state machines."""
         deadline = time.monotonic() + seconds
         while (shown := self.shown(batch_id))["status"] not in OVER:
             assert time.monotonic() < deadline, shown

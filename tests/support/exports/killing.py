@@ -46,7 +46,7 @@ def killed_after_write(write: int) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def killed_at(call: int) -> Iterator[Callable[[], bool]]:
-    """The process dies at that AWS call, every second time before and every other time after it was made."""
+    """Kills the process at an AWS call: before odd calls, after even ones."""
     client: Any = BaseClient
     made = client._make_api_call
     seen = [0]

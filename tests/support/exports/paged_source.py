@@ -1,4 +1,4 @@
-"""A business's paged data source over real HTTP, honest or not."""
+"""A paged source over real HTTP, valid or not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without_total(source: PagedSource, page: int, size: int) -> dict[str, Any]:
 
 
 class PagedSource:
-    """`answer` makes the body of a page (or a Response); `failures` holds statuses to answer first, by page."""
+    """`answer` makes the body of a page (or a Response); `failures` has the statuses to return first, by page."""
 
     def __init__(self, server: HTTPServer, path: str = "/rows") -> None:
         self.rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Exports in ranges on moto: the same file by workers and by staged pages, and sources that are read in turn."""
+"""Exports in ranges on moto, compared with staged pages, and sequential sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def both_ways(world: ExportWorld, **fields: Any) -> tuple[bytes, bytes]:
 
 
 def by_cursor(source: PagedSource, page: int, size: int) -> Any:
-    """A source with cursors; it insists on the cursor that it gave."""
+    """A source with cursors, which accepts only the cursor that it returned."""
     asked = source.asked[-1].args.get("cursor")
     start = int(asked or 0)
     assert start == page * size, (asked, page)

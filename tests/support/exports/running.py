@@ -1,4 +1,4 @@
-"""Exports on moto, step by step, as the machine would take them."""
+"""Exports on moto, step by step, like the state machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MACHINE = {
 class ExportWorld:
     def __init__(self, cloud: MotoCloud, project: Project, source: PagedSource) -> None:
         self.cloud, self.project, self.source = cloud, project, source
-        # The waits between tries of a page pass on the tests' clock.
+        # Waits between retries of a page advance the clock of the test.
         cloud.app.exports.steps._puller._sleep = self._sleep
 
     def _sleep(self, seconds: float) -> None:

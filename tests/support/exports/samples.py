@@ -1,4 +1,4 @@
-"""The download centre's example table, and rows such as businesses send."""
+"""The example table of the documentation, and realistic rows."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def main(url: str, *, resume: bool = False) -> None:
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
     unfinished = app().ingest.unfinished if resume else unfinished
-    slots: Any = SimpleNamespace(held=lambda _request, _url, _most, pulse: nullcontext(pulse))
+    slots: Any = SimpleNamespace(held=lambda _request, _url, _most, heartbeat: nullcontext(heartbeat))
     pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),

@@ -1,4 +1,4 @@
-"""The plan of a large Job by the product's own code, over a table in memory that counts the calls it gets."""
+"""Plans a large Job with the product's code, over an in-memory table that counts its calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARD = 500
 
 
 class CountingDynamo:
-    """As much of DynamoDB's client as planning needs. A batch of more than 100 keys is refused, as AWS does."""
+    """The part of DynamoDB's client that planning uses. Refuses a batch of more than 100 keys, as AWS does."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 class PlannedJob:
-    """A Job of so many hosts, planned. `calls` are those that the plan made."""
+    """The plan of a Job with this many hosts. `calls` are the calls that planning made."""
 
     def __init__(self, hosts: int) -> None:
         self.agents = [f"host-{n}" for n in range(hosts)]
@@ -71,8 +71,8 @@ class PlannedJob:
         targets.add_shards(self.job, shards, NOW)
         for number, agent in enumerate(self.agents):
             at = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:7471"
-            told = Presence(agent, "dc1", f"rack{number % 200}", (at,), "p" * 43)
-            presences.put(PROJECT, told, int(NOW.timestamp()) + 7000)
+            presence = Presence(agent, "dc1", f"rack{number % 200}", (at,), "p" * 43)
+            presences.put(PROJECT, presence, int(NOW.timestamp()) + 7000)
         content = {"signature": SIGNATURE, "state": "ready", "size": SIZE, "checked_etag": '"e"'}
         lists = {"piece_size": 2 * MIB, "pieces_sha256": "a" * 64, "blocks_sha256": "b" * 64}
         for item in (keys.project(PROJECT) | {"name": "p"}, keys.content(PROJECT, SIGNATURE) | content | lists):
@@ -86,7 +86,7 @@ class PlannedJob:
 
 
 def _job(hosts: int) -> Job:
-    parcel = TransferSpec(
+    spec = TransferSpec(
         biz_id=1,
         app_id=2,
         file_path="/large.bin",
@@ -99,7 +99,7 @@ def _job(hosts: int) -> Job:
         PROJECT,
         "job",
         JOB_KEY,
-        parcel,
+        spec,
         0,
         closes_at="2026-01-01T00:00:00.000Z",
         create_time="2026-01-01T00:00:00.000Z",

@@ -1,4 +1,4 @@
-"""A fleet of hosts in several processes on this machine, with addresses of their own, and what became of them."""
+"""A fleet of hosts in several processes on this machine, each with its own address, and its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.swarm.lab import CountingOrigin, Orders, Placement
+from tests.support.swarm.lab import CountingOrigin, Placement, SwarmTransfers
 from tests.support.template import ROOT
 from tidegate_client.swarm.port.identity import load_identity
 
@@ -25,13 +25,13 @@ PORT = 7471
 
 @dataclass
 class Behaviour:
-    """`blocked`: peers get no answer from its address. `dead`: it never starts."""
+    """`blocked`: peers get no answer from its address. `dead`: it never starts. Others: see the worker."""
 
     kind: str = "honest"
     slow: float = 1.0
 
     @property
-    def ends(self) -> bool:
+    def gets_the_file(self) -> bool:
         return self.kind in ("honest", "blocked")
 
 
@@ -48,8 +48,8 @@ class FleetRun:
 
     @property
     def received(self) -> int:
-        told = [result["figures"] for result in self.results.values() if result["figures"]]
-        return sum(one["peer_bytes"] + one["origin_bytes"] for one in told)
+        figures = [result["figures"] for result in self.results.values() if result["figures"]]
+        return sum(one["peer_bytes"] + one["origin_bytes"] for one in figures)
 
 
 class SwarmFleet:
@@ -65,7 +65,7 @@ class SwarmFleet:
         direct: bool = False,
         old: bytes | None = None,
     ) -> None:
-        """`old` is what every host has at the file's place before the Job."""
+        """`old` is the content that every host has at the target path before the Job."""
         self.home = home
         self.origin = origin
         self.names = [f"host-{n:02d}" for n in range(len(behaviours))]
@@ -92,7 +92,7 @@ class SwarmFleet:
                 (self.home / name / "file").write_bytes(self._old)
             host, port = self.address(name)
             placements.append(Placement(name, (f"{host}:{port}",), pin))
-        transfers = Orders.of(self.origin).make(placements)
+        transfers = SwarmTransfers.of(self.origin).make(placements)
         if self._direct:
             for transfer in transfers.values():
                 transfer.pop("swarm", None)
@@ -102,7 +102,7 @@ class SwarmFleet:
             for number, name in enumerate(self.names):
                 behaviour = self.behaviours[name]
                 if behaviour.kind == "blocked":
-                    stack.enter_context(deaf_port(self.address(name)))
+                    stack.enter_context(silent_port(self.address(name)))
                 if behaviour.kind != "dead":
                     specs[number % self._processes].append(
                         {
@@ -155,20 +155,31 @@ class SwarmFleet:
             result = json.loads(line)
             self.run.results.setdefault(result["agent_id"], result)
 
-    def kill_and_restart(self, number: int) -> list[str]:
-        """SIGKILL to one of the processes; its hosts start again at once with what is on their disks."""
+    def kill_and_restart(self, number: int) -> dict[str, int]:
+        """Sends SIGKILL to a process and restarts its unfinished hosts. Returns their bytes in complete pieces."""
         process = self._running[number]
         process.kill()
         process.wait()
         spec = json.loads(self._specs[number].read_text())
         left = [given | {"starts": 0.0} for given in spec if given["agent_id"] not in self.run.results]
+        kept = {given["agent_id"]: self.bytes_on_disk(given["agent_id"]) for given in left}
         self._specs[number].write_text(json.dumps(left))
         self._running[number] = self._spawn(self._specs[number])
-        return [given["agent_id"] for given in left]
+        return kept
+
+    def bytes_on_disk(self, name: str) -> int:
+        """Bytes of the right pieces in a host's part file."""
+        try:
+            part = (self.home / name / "part").read_bytes()
+        except FileNotFoundError:
+            return 0
+        content, size = self.origin.content, self.origin.piece_size
+        pieces = (slice(at, at + size) for at in range(0, len(content), size))
+        return sum(len(content[piece]) for piece in pieces if part[piece] == content[piece])
 
     def wait(self, limit: float) -> FleetRun:
-        """Until every host that can has its file. What is missing then shows in the results."""
-        expected = {name for name, behaviour in self.behaviours.items() if behaviour.ends}
+        """Waits until every host that can get the file has it, or for `limit` seconds."""
+        expected = {name for name, behaviour in self.behaviours.items() if behaviour.gets_the_file}
         deadline = time.monotonic() + limit
         while expected - self.run.results.keys() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -176,7 +187,7 @@ class SwarmFleet:
         return self.run
 
     def wrong_files(self) -> list[str]:
-        expected = [name for name, behaviour in self.behaviours.items() if behaviour.ends]
+        expected = [name for name, behaviour in self.behaviours.items() if behaviour.gets_the_file]
         return [name for name in expected if not self._is_right(self.home / name / "file")]
 
     def _is_right(self, path: Path) -> bool:
@@ -184,13 +195,13 @@ class SwarmFleet:
 
 
 @contextmanager
-def deaf_port(address: tuple[str, int]) -> Iterator[None]:
-    """Nobody gets an answer there, as behind a firewall that drops: the backlog is full."""
+def silent_port(address: tuple[str, int]) -> Iterator[None]:
+    """A port that answers nothing, as behind a firewall that drops packets: its backlog is full."""
     with ExitStack() as stack:
-        deaf = stack.enter_context(socket.socket())
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        deaf.bind(address)
-        deaf.listen(0)
+        silent = stack.enter_context(socket.socket())
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        silent.bind(address)
+        silent.listen(0)
         for _ in range(2):
             filler = stack.enter_context(socket.socket())
             filler.setblocking(False)

@@ -1,4 +1,4 @@
-"""Swarms without a cloud: transfers planned by the product, and an S3 that counts what leaves it."""
+"""Swarms without a cloud: transfers planned by the product's code, and an S3 that counts the bytes it sends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 64 * 1024
 
 
 class CountingOrigin:
-    """A Range server with one file and its list of pieces; `rate` is what all its callers get together."""
+    """Serves one file, by ranges too, and its lists. `rate` limits the bytes a second to all callers together."""
 
     def __init__(self, content: bytes, rate: float | None = None) -> None:
         self.content = content
@@ -52,7 +52,7 @@ class CountingOrigin:
 
     @property
     def egress(self) -> float:
-        """File sizes."""
+        """The bytes sent, in file sizes."""
         return self.sent / len(self.content)
 
     def count(self, length: int) -> None:
@@ -100,14 +100,14 @@ def _handler(origin: CountingOrigin) -> type[BaseHTTPRequestHandler]:
                 origin.count(len(chunk))
 
         def log_message(self, *args: object) -> None:
-            """Quiet."""
+            """No access log."""
 
     return Handler
 
 
 @dataclass
 class Placement:
-    """A host of the fleet as the API knows it."""
+    """A host of the fleet, as in its presence record."""
 
     agent_id: str
     listen: tuple[str, ...] = ()
@@ -117,8 +117,8 @@ class Placement:
 
 
 @dataclass
-class Orders:
-    """Transfers for a fleet, as the API would offer them."""
+class SwarmTransfers:
+    """Makes the transfers of a fleet, as the API would list them. `changes` replace fields of the swarm block."""
 
     size: int
     piece_size: int
@@ -133,7 +133,7 @@ class Orders:
     changes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, origin: CountingOrigin, **given: Any) -> Orders:
+    def of(cls, origin: CountingOrigin, **given: Any) -> SwarmTransfers:
         return cls(
             len(origin.content),
             origin.piece_size,
@@ -191,7 +191,7 @@ def next_release(old: bytes, seed: int = 2, files: int = 200, changed: float = 0
     return b"".join(parts)
 
 
-def made_up_content(size: int, seed: int = 1) -> bytes:
+def random_content(size: int, seed: int = 1) -> bytes:
     drawn = random.Random(seed)
     whole = -(-size // _CHUNK)
     return b"".join(drawn.randbytes(_CHUNK) for _ in range(whole))[:size]

@@ -1,6 +1,6 @@
-"""Some hosts of a swarm in a process of their own: `python -m tests.support.swarm.worker spec.json`.
+"""Runs some hosts of a swarm in a process: `python -m tests.support.swarm.worker SPEC BEGAN`.
 
-Prints one line of JSON for every host that has ended, and serves until its standard input is closed.
+Prints one line of JSON for every host that has the file, and serves until its standard input is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate_client.swarm.host import NoSwarm, SwarmHost, SwarmOptions
 
 
 class LabHost:
-    """A SwarmHost with a directory, delivering as the agent does."""
+    """A SwarmHost with a directory, which delivers files as the agent does."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LabHost:
         return self.home / "file"
 
     def deliver(self, transfer: Any, patience: float = 20.0) -> SwarmFigures:
-        """A file that is there already is the older version."""
+        """Delivers by the swarm. A published file that exists already is used as the older version."""
         part = self.home / "part"
         part.touch()
         with ExitStack() as stack:
@@ -80,7 +80,7 @@ class LabHost:
             return joined.figures()
 
     def deliver_directly(self, transfer: Any) -> None:
-        """Without a swarm, as an agent that knows none."""
+        """Delivers without a swarm, as an older agent does."""
         part = self.home / "part"
         part.touch()
         with part.open("r+b") as file:
@@ -107,7 +107,7 @@ BAD_READS = {"garbage": _garbage, "stall": _stall}
 
 
 def _has_all(host: LabHost, transfer: Any, source: Path, read: Any) -> None:
-    """It claims to have the whole file, and gives something else."""
+    """Makes the host announce the whole file and send what `read` returns."""
     with source.open("rb") as file:
         host.host.seed_existing(transfer, file, host.pool)
     session = host.host._sessions[transfer["swarm"]["id"]]

@@ -1,4 +1,4 @@
-"""A swarm in simulated time: the product's plan and decisions; lines, hosts and failures are simulated."""
+"""A swarm in simulated time: the plan and the decisions are the product's; lines, hosts and failures are simulated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UPLOADS = 4
 
 @dataclass
 class HostPlan:
-    """How a host behaves. Seconds; `restarts` are moments at which it dies and starts again with what it has."""
+    """How a host behaves. Times in seconds; at each of `restarts` it is killed and starts again with its pieces."""
 
     starts: float = 0.0
     listens: bool = True
@@ -29,14 +29,14 @@ class HostPlan:
     garbage: bool = False
     stalls: bool = False
     resets: bool = False
-    # Up, and refuses every caller: its agent does not run.
+    # The machine runs but its agent does not, so connections are refused.
     absent: bool = False
-    # Says for ever that it is bringing every piece from S3.
+    # Announces for ever that it is fetching every piece from S3.
     pretends: bool = False
     slow: float = 1.0
     zone: str = ""
     restarts: Sequence[float] = ()
-    # The share of the file that it finds in an older version: as whole pieces, and as parts of the others.
+    # The share of the file that it finds in an older version, in whole pieces and in parts of pieces.
     kept: float = 0.0
 
     @property
@@ -52,7 +52,8 @@ class Host:
     peers: list[str]
     alive: bool = False
     have: int = 0
-    told: tuple[int, int] = (0, 0)
+    # Pieces that it announces: those that it has, and those that it is fetching from S3.
+    announces: tuple[int, int] = (0, 0)
     uploads: int = 0
     finished: float | None = None
     life: int = 0
@@ -131,17 +132,17 @@ class World:
         host.chooser.begin(host.have, self.now)
         if not host.plan.honest:
             everything = self.layout.everything
-            host.told = (0, everything) if host.plan.pretends else (everything, 0)
+            host.announces = (0, everything) if host.plan.pretends else (everything, 0)
             return
         if host.chooser.complete:
-            host.finished, host.told = self.now, (host.have, 0)
+            host.finished, host.announces = self.now, (host.have, 0)
             return
         for place in range(len(host.peers)):
             self._at(self.now + 0.01, "dial", name, host.life, place)
         self._at(self.now, "tick", name, host.life)
 
     def _reuse(self, host: Host) -> None:
-        """The same pieces at every start: the older version is the same."""
+        """Draws the same pieces at every start, as the older version does not change."""
         drawn = random.Random(f"{self.seed} {host.name}")
         for piece in range(self.pieces):
             if drawn.random() < host.plan.kept:
@@ -153,7 +154,7 @@ class World:
         host = self.hosts[name]
         if host.finished is not None or not host.alive:
             return
-        host.alive, host.life, host.told = False, host.life + 1, (0, 0)
+        host.alive, host.life, host.announces = False, host.life + 1, (0, 0)
         old = host.chooser
         host.chooser = Chooser(
             old.layout,
@@ -177,7 +178,7 @@ class World:
             self._at(self.now + 1.0, "dial", name, life, place)
         else:
             host.chooser.linked(place, Link.UP)
-            host.chooser.told(place, *peer.told)
+            host.chooser.announced(place, *peer.announces)
             self._at(self.now + NEWS, "dial", name, life, place)
 
     def _link(self, name: str, life: int, place: int, link: Link) -> None:
@@ -191,7 +192,7 @@ class World:
             return
         for step in host.chooser.next(self.now):
             self._begin(host, step)
-        host.told = (host.have, host.chooser.bringing)
+        host.announces = (host.have, host.chooser.fetching)
         self._at(self.now + TICK, "tick", name, life)
 
     def _begin(self, host: Host, step: Step) -> None:
@@ -244,8 +245,8 @@ class World:
         host.chooser.received(length, self.now, from_peer=step.source != ORIGIN)
         host.chooser.arrived(step.source, step.piece, self.now)
         for other in host.chooser.sources(step.piece):
-            host.chooser.called_off(other, step.piece)
+            host.chooser.cancelled(other, step.piece)
         host.have |= 1 << step.piece
         if host.chooser.complete:
             host.finished = self.now
-            host.told = (host.have, 0)
+            host.announces = (host.have, 0)

@@ -54,7 +54,7 @@ def test_failed_condition_is_not_retried(stub: tuple[Stubber, Table], slept: lis
     assert slept == []
 
 
-def test_single_write_that_meets_a_transaction_is_tried_again(stub: tuple[Stubber, Table], slept: list[float]) -> None:
+def test_single_write_is_retried_after_a_transaction_conflict(stub: tuple[Stubber, Table], slept: list[float]) -> None:
     stubber, table = stub
     stubber.add_client_error("update_item", "TransactionConflictException")
     stubber.add_response("update_item", {"Attributes": {"pk": {"S": "P#1"}}})
@@ -62,7 +62,7 @@ def test_single_write_that_meets_a_transaction_is_tried_again(stub: tuple[Stubbe
     assert len(slept) == 1
 
 
-def test_many_conflicts_are_busy_with_growing_pauses(stub: tuple[Stubber, Table], slept: list[float]) -> None:
+def test_repeated_conflicts_raise_busy_after_growing_pauses(stub: tuple[Stubber, Table], slept: list[float]) -> None:
     stubber, table = stub
     for _ in range(9):
         cancelled(stubber, "TransactionConflict")

@@ -9,20 +9,20 @@ import pytest
 from tests.support.moto.aws_limits import API_SECONDS, FRAME_BYTES, WEBSOCKET_BYTES, SocketClosed
 from tests.support.moto.cloud import MotoCloud
 from tests.support.template import timeout_of
-from tidegate.notifications.websocket_sender import WebSocketSender
+from tidegate.notifications.websocket_sender import Sent, WebSocketSender
 
 
-def said(cloud: MotoCloud, text: str) -> int:
+def send_frame(cloud: MotoCloud, text: str) -> int:
     about = {"connectionId": "c1", "eventType": "MESSAGE", "routeKey": "$default"}
     return int(cloud.invoke("websocket", {"requestContext": about, "body": text})["statusCode"])
 
 
 def test_frame_over_32_kb_ends_the_connection(cloud: MotoCloud) -> None:
-    cloud.app.notifications.outgoing.send = lambda messages: set()  # type: ignore[method-assign]
+    cloud.app.notifications.outgoing.send = lambda messages: Sent(set(), set())  # type: ignore[method-assign]
 
-    assert said(cloud, json.dumps("x" * (FRAME_BYTES - 2))) == 200
+    assert send_frame(cloud, json.dumps("x" * (FRAME_BYTES - 2))) == 200
     with pytest.raises(SocketClosed, match="1009"):
-        said(cloud, json.dumps("x" * (FRAME_BYTES - 1)))
+        send_frame(cloud, json.dumps("x" * (FRAME_BYTES - 1)))
 
 
 def test_message_over_128_kb_is_refused_with_413(cloud: MotoCloud) -> None:
@@ -44,5 +44,5 @@ def test_api_call_over_29_s_is_503(cloud: MotoCloud, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("function", ["api", "submit", "authorizer", "websocket"])
-def test_functions_behind_the_gateway_end_before_it_gives_up(function: str) -> None:
+def test_functions_time_out_before_api_gateway(function: str) -> None:
     assert timeout_of(function) <= API_SECONDS

@@ -10,7 +10,7 @@ from tidegate.errors import Invalid
 
 
 @pytest.mark.parametrize("small", [5e-324, -1.4e-287])
-def test_number_smaller_than_the_table_knows_is_zero(small: float) -> None:
+def test_number_too_small_for_dynamodb_is_zero(small: float) -> None:
     assert from_wire(to_wire({"delay": small})) == {"delay": 0}
 
 
@@ -22,7 +22,7 @@ def test_float_too_large_for_dynamodb_is_invalid(large: float) -> None:
 
 @examples(200)
 @given(TEXT | st.text("AZaz09-_=", max_size=60) | json_values("pk", "S").map(lambda key: encode_cursor(key)))
-def test_any_text_is_a_cursor_or_a_plain_refusal(text: str) -> None:
+def test_any_text_is_a_valid_cursor_or_invalid(text: str) -> None:
     try:
         key = decode_cursor(text)
     except Invalid:

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from tidegate.batches.items import DataItems, RedrivenItems
-from tidegate.batches.model import STOPPED, Batch
+import pytest
+
+from tidegate.batches.items import DataItems, RedrivenItems, SharedItems
+from tidegate.batches.model import RUNNING, STOPPED, Batch
 from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.run.share import Share
 from tidegate.batches.run.values import ItemAnswer, Outcome
+from tidegate.errors import WrongState
 
 BATCH = Batch(
     batch_id="bat-1",
@@ -49,7 +54,7 @@ def failed(index: int, state: str = "failed") -> Outcome:
     return Outcome(index, state, 5, ItemAnswer("error", "no stock"))
 
 
-def kept(outcomes: Outcomes, *parts: int) -> dict[int, str]:
+def states_in(outcomes: Outcomes, *parts: int) -> dict[int, str]:
     found, _ = outcomes.page(BATCH, parts, None, 100, None)
     return {item["index"]: item["state"] for item in found}
 
@@ -58,28 +63,28 @@ def outcomes_in(memory: Any) -> Outcomes:
     return Outcomes(memory)
 
 
-def test_a_part_that_its_writer_did_not_live_to_count_is_not_shown() -> None:
+def test_part_that_no_progress_counts_is_not_shown() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 1, [failed(1)], PLAIN)
     outcomes.write_part(BATCH, 0, 2, 1, [failed(2)], PLAIN)
-    assert kept(outcomes, 1) == {1: "failed"}
+    assert states_in(outcomes, 1) == {1: "failed"}
 
 
-def test_of_two_writers_of_a_part_the_higher_fencing_token_counts() -> None:
+def test_part_with_higher_fencing_token_is_valid() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 7, [failed(3, "abandoned")], PLAIN)
     outcomes.write_part(BATCH, 0, 1, 6, [failed(1), failed(2)], PLAIN)
-    assert kept(outcomes, 1) == {3: "abandoned"}
+    assert states_in(outcomes, 1) == {3: "abandoned"}
 
 
-def test_an_item_that_failed_and_succeeded_in_a_later_run_is_shown_as_recovered() -> None:
+def test_item_that_succeeds_in_later_run_is_recovered() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 1, [failed(4), failed(2)], PLAIN)
     outcomes.write_part(BATCH, 0, 2, 2, [Outcome(4, "recovered", 1, ItemAnswer("ok"))], PLAIN)
-    assert kept(outcomes, 2) == {2: "failed", 4: "recovered"}
+    assert states_in(outcomes, 2) == {2: "failed", 4: "recovered"}
 
 
-def test_pages_go_on_after_the_last_index() -> None:
+def test_next_page_continues_after_last_index() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 1, [failed(index) for index in range(5)], PLAIN)
     first, after = outcomes.page(BATCH, [1], "failed", 2, None)
@@ -87,19 +92,44 @@ def test_pages_go_on_after_the_last_index() -> None:
     assert ([item["index"] for item in first + second], last) == ([0, 1, 2, 3, 4], None)
 
 
-def test_a_redriven_item_is_found_by_the_index_that_it_had() -> None:
+def test_redriven_item_is_found_by_its_original_index() -> None:
     rows = [{"index": index, "job_data": f"row {index}"} for index in (3, 7, 11)]
-    items = RedrivenItems(rows.__getitem__, lambda: len(rows), "bat-1")
+    items = RedrivenItems(rows.__getitem__, lambda: (len(rows), True), "bat-1")
     assert [items.position(index) for index in (3, 7, 11, 4, 12)] == [0, 1, 2, -1, -1]
-    assert items.name(1) == 7
+    assert items.index(1) == 7
     assert items.fields(1) == {"job_data": "row 7", "redrive_of": "bat-1"}
     assert json.dumps(items.fields(2))
 
 
-def test_the_parts_of_each_runner_are_counted_by_themselves() -> None:
+def test_parts_are_counted_for_each_runner() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 1, [failed(1)], PLAIN)
     outcomes.write_part(BATCH, 1, 1, 1, [failed(5)], PLAIN)
     outcomes.write_part(BATCH, 1, 2, 1, [failed(6)], PLAIN)
-    assert kept(outcomes, 1, 1) == {1: "failed", 5: "failed"}
-    assert kept(outcomes, 0, 2) == {5: "failed", 6: "failed"}
+    assert states_in(outcomes, 1, 1) == {1: "failed", 5: "failed"}
+    assert states_in(outcomes, 0, 2) == {5: "failed", 6: "failed"}
+
+
+def test_ended_batch_with_very_many_parts_can_still_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runner may have been cancelled or lost before it merged them."""
+    monkeypatch.setattr("tidegate.batches.outcomes._MOST_PARTS_A_CALL", 1)
+    memory = Memory()
+    outcomes = outcomes_in(memory)
+    for part in (1, 2, 3):
+        outcomes.write_part(BATCH, 0, part, 1, [failed(part)], PLAIN)
+    assert states_in(outcomes, 3) == {1: "failed", 2: "failed", 3: "failed"}
+    assert any("results-" in key for key in memory.objects), "merged once, for the calls that follow"
+    with pytest.raises(WrongState, match="merged when it stops"):
+        outcomes.page(replace(BATCH, status=RUNNING), [2], None, 100, None)
+
+
+def test_redriven_item_beyond_the_indexed_rows_is_not_missing() -> None:
+    """A result for it must wait until the row is indexed."""
+    rows = [{"index": index} for index in (3, 7)]
+    complete = False
+    items = RedrivenItems(rows.__getitem__, lambda: (len(rows), complete), "bat-1")
+    assert [items.position(index) for index in (3, 4, 9)] == [0, -1, None]
+    assert [SharedItems(items, Share(runner, 2, 1)).position(9) for runner in (0, 1)] == [None, None]
+    complete = True
+    assert items.position(9) == -1
+    assert [SharedItems(items, Share(runner, 2, 1)).position(9) for runner in (0, 1)] == [-1, None]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidegate.batches.model import RowSource
 from tidegate.batches.rows.files import RowFiles, Rows
 from tidegate.batches.rows.index import BLOCK_ROWS, CSV, NDJSON, RangeIndex, first_rows, format_of, index_range
-from tidegate.errors import Invalid
+from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.model import content_object
 
 cells = st.text(
@@ -72,13 +72,13 @@ def all_rows(data: bytes, form: str, chunk: int = 5, range_bytes: int = 10**6) -
 
 
 def read_all(rows: Rows) -> list[Any]:
-    count, complete = rows.know(10**9)
+    count, complete = rows.ensure_indexed(10**9)
     assert complete
     return [rows.row(number) for number in range(count)]
 
 
 @given(st.lists(st.tuples(cells, cells), max_size=30), st.integers(1, 9), st.sampled_from(["\r\n", "\n"]))
-def test_every_row_of_a_csv_is_found_whatever_it_holds(rows: list[tuple[str, str]], chunk: int, end: str) -> None:
+def test_every_csv_row_is_found_whatever_its_content(rows: list[tuple[str, str]], chunk: int, end: str) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator=end)
     writer.writerow(["a", "b"])
@@ -91,9 +91,9 @@ def test_every_row_of_a_csv_is_found_whatever_it_holds(rows: list[tuple[str, str
     | st.lists(st.sampled_from([b'"', b",", b"\n", b"\r", b" ", b"a", b"\xff"]), max_size=40).map(b"".join),
     st.integers(1, 9),
 )
-def test_the_same_rows_are_read_whatever_the_bytes_and_however_they_come(data: bytes, size: int) -> None:
+def test_rows_do_not_depend_on_chunks_or_ranges(data: bytes, size: int) -> None:
     for form in (CSV, NDJSON):
-        expected = first_rows([data], form, 10**6)
+        expected = first_rows([data], form, 0, 10**6)
         assert all_rows(data, form, size) == expected
         assert all_rows(data, form, 1000, range_bytes=size) == expected
 
@@ -104,61 +104,61 @@ def test_the_same_rows_are_read_whatever_the_bytes_and_however_they_come(data: b
     st.integers(1, 3),
     st.sampled_from([CSV, NDJSON]),
 )
-def test_ranges_indexed_side_by_side_give_the_same_rows(data: bytes, size: int, indexers: int, form: str) -> None:
+def test_ranges_indexed_in_parallel_give_the_same_rows(data: bytes, size: int, indexers: int, form: str) -> None:
     _, rows = opened(data, form, size)
     for indexer in reversed(range(indexers)):
-        assert rows.index.make_ranges(indexer, indexers, lambda: True)
-    assert read_all(rows) == first_rows([data], form, 10**6)
+        assert rows.index.index_ranges(indexer, indexers, lambda: True)
+    assert read_all(rows) == first_rows([data], form, 0, 10**6)
 
 
-def test_quotes_within_a_field_lose_no_row() -> None:
+def test_quotes_inside_unquoted_fields_lose_no_rows() -> None:
     data = b'id,name\n1,5" disk\n2,cable\n3,8" disk\n4,mouse\n'
     assert [row["name"] for row in all_rows(data, CSV)] == ['5" disk', "cable", '8" disk', "mouse"]
 
 
-def test_a_line_of_spaces_is_no_row_and_costs_none() -> None:
+def test_blank_line_is_not_a_row() -> None:
     lines = [b"id", *(b"%d" % number for number in range(BLOCK_ROWS)), b"   ", b"last"]
     rows = all_rows(b"\n".join(lines), CSV, 1000)
     assert (len(rows), rows[-1]) == (BLOCK_ROWS + 1, {"id": "last"})
     assert all_rows(b'id\n""\n', CSV) == [{"id": ""}]
 
 
-def test_lines_that_end_with_a_carriage_return_are_rows() -> None:
+def test_carriage_return_alone_ends_a_row() -> None:
     assert all_rows(b"id\r1\r2\r", CSV) == [{"id": "1"}, {"id": "2"}]
 
 
 @given(
     st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5)), max_size=30), st.integers(1, 9)
 )
-def test_every_line_of_ndjson_is_found(rows: list[dict[str, Any]], chunk: int) -> None:
+def test_every_ndjson_line_is_found(rows: list[dict[str, Any]], chunk: int) -> None:
     assert all_rows("\n".join(json.dumps(row) for row in rows).encode(), NDJSON, chunk) == rows
 
 
-def test_blank_lines_a_byte_order_mark_and_ragged_rows_are_taken_as_they_are() -> None:
+def test_byte_order_mark_blank_lines_and_ragged_rows_are_accepted() -> None:
     data = b"\xef\xbb\xbfid,name\r\n\r\n1,a\r\n2\r\n3,c,extra\r\n\r\n"
     assert all_rows(data, CSV) == [{"id": "1", "name": "a"}, {"id": "2"}, {"id": "3", "name": "c", "_more": ["extra"]}]
     assert all_rows(b'{"a":1}\n\nnot json\n', NDJSON) == [{"a": 1}, "not json"]
     assert all_rows(b"", CSV) == []
 
 
-def test_a_row_without_end_is_refused() -> None:
+def test_endless_row_is_refused() -> None:
     with pytest.raises(Invalid):
         index_range((b'"' + b"x" * 300_000 for _ in range(9)), CSV, 0, 10**7)
 
 
-def test_rows_are_read_by_range_a_block_ahead() -> None:
+def test_next_block_of_rows_is_read_ahead() -> None:
     lines = [json.dumps({"n": number}).encode() for number in range(3 * BLOCK_ROWS + 10)]
     memory, rows = opened(b"\n".join(lines), NDJSON)
-    rows.know(1)
+    rows.ensure_indexed(1)
     assert [rows.row(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
     wait_for_reads(memory, 2)
     assert rows.row(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
     wait_for_reads(memory, 3)
 
 
-def test_a_block_that_could_not_be_read_ahead_is_read_again() -> None:
+def test_failed_read_ahead_is_repeated() -> None:
     memory, rows = opened(b'{"n":1}\n', NDJSON)
-    rows.know(1)
+    rows.ensure_indexed(1)
     span, memory.span = memory.span, lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
         rows.row(0)
@@ -168,33 +168,33 @@ def test_a_block_that_could_not_be_read_ahead_is_read_again() -> None:
     assert rows.row(0) == {"n": 1}
 
 
-def test_a_range_that_seems_to_begin_within_quotes_is_indexed_again() -> None:
+def test_range_that_begins_inside_quotes_is_indexed_again() -> None:
     data = b'id,text\n1,"a\n2,b\n3,c"\n4,d\n'
     memory, rows = opened(data, CSV, range_bytes=14)
-    rows.index.make_ranges(1, 1, lambda: True)
+    rows.index.index_ranges(1, 1, lambda: True)
     name = "rows/p/sig.csv/14-0000001"
     assert RangeIndex.from_bytes(memory.objects[name]).first == data.index(b"3,c")
     assert [row["id"] for row in read_all(rows)] == ["1", "4"]
     assert RangeIndex.from_bytes(memory.objects[name]).first == data.index(b"4,d")
 
 
-def test_a_new_process_goes_on_with_the_ranges_that_are_missing() -> None:
+def test_new_process_indexes_only_missing_ranges() -> None:
     data = b"".join(b'{"n":%d}\n' % number for number in range(100, 1000))
     memory, rows = opened(data, NDJSON, range_bytes=100)
-    told = iter([True] * 20)
-    assert not rows.index.make_ranges(0, 2, lambda: next(told, False))
-    rows.know(400)
+    permissions = iter([True] * 20)
+    assert not rows.index.index_ranges(0, 2, lambda: next(permissions, False))
+    rows.ensure_indexed(400)
     before = len(memory.streamed)
     again = RowFiles(memory, content_object, range_bytes=100).rows("p", RowSource("file-1", "sig", NDJSON))
-    # Known by the list of ranges, without looking at each.
-    assert again.index.known[0] >= 330
+    # Found in the list of ranges, without reading each of them.
+    assert again.index.indexed[0] >= 330
     assert len(memory.streamed) == before
     assert [row["n"] for row in read_all(again)] == list(range(100, 1000))
     assert len({start for start, _ in memory.streamed}) == len(memory.streamed)
 
 
 class EndlessFile(Memory):
-    """100 GB of a billion rows, made up where they are read."""
+    """100 GB with a billion rows, generated when they are read."""
 
     LINE = b'{"padding":"' + b"x" * 85 + b'"}\n'
     SIZE = 10**9 * len(LINE)
@@ -217,22 +217,22 @@ class EndlessFile(Memory):
         return (self.LINE * ((end - start) // len(self.LINE) + 2))[shift : shift + end - start]
 
 
-def test_a_billion_rows_start_after_one_range() -> None:
+def test_batch_of_a_billion_rows_starts_after_one_range() -> None:
     memory: Any = EndlessFile()
     rows = RowFiles(memory, content_object).rows("p", RowSource("file-1", "sig", NDJSON))
-    known, complete = rows.know(1)
+    known, complete = rows.ensure_indexed(1)
     assert (known > 300_000, complete) == (True, False)
     assert rows.row(0) == json.loads(EndlessFile.LINE)
     assert sum(end - start for start, end in memory.streamed + memory.reads) < 40 * 1024 * 1024
-    # The rest is shared by as many functions as there may be.
+    # The other ranges are divided among the maximum number of functions.
     assert (rows.index.ranges, rows.indexers) == (2981, 16)
 
 
-def test_the_runner_indexes_only_what_it_needs_soon_where_others_index() -> None:
+def test_runner_leaves_later_ranges_to_indexers() -> None:
     data = b"".join(b'{"n":%d}\n' % number for number in range(100, 1000))
     memory, rows = opened(data, NDJSON, range_bytes=100)
     assert rows.indexers > 0
-    rows.know(1)
+    rows.ensure_indexed(1)
     before = len(memory.streamed)
     for _ in range(3):
         rows.look_ahead(5)
@@ -244,7 +244,7 @@ def test_the_runner_indexes_only_what_it_needs_soon_where_others_index() -> None
         time.sleep(0.005)
 
 
-def test_a_long_range_is_indexed_in_little_memory() -> None:
+def test_long_range_is_indexed_in_little_memory() -> None:
     line = b'{"a":"' + b"x" * 90 + b'"}\n'
     tracemalloc.start()
     index = index_range((line * 1000 for _ in range(200)), NDJSON, 0, 10**9)
@@ -254,10 +254,28 @@ def test_a_long_range_is_indexed_in_little_memory() -> None:
     assert peak < 3_000_000
 
 
-def test_formats_are_told_by_name() -> None:
+def test_format_is_found_by_file_name() -> None:
     assert (format_of("A.CSV"), format_of("b.jsonl"), format_of("c.ndjson"), format_of("d.txt")) == (
         CSV,
         NDJSON,
         NDJSON,
         None,
     )
+
+
+def test_deleted_file_is_an_error_and_not_an_empty_file() -> None:
+    memory: Any = Memory(**{"content/p/empty": b""})
+    files = RowFiles(memory, content_object)
+    assert files.rows("p", RowSource("file-2", "empty", NDJSON)).ensure_indexed(1) == (0, True)
+    with pytest.raises(RecordNotFound, match="content/p/sig"):
+        files.rows("p", RowSource("file-1", "sig", NDJSON))
+
+
+def test_first_rows_after_many_are_read_in_little_memory() -> None:
+    line = b'{"a":"' + b"x" * 90 + b'"}\n'
+    tracemalloc.start()
+    rows = first_rows((line * 1000 for _ in range(200)), NDJSON, 100_000, 3)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(rows) == 3
+    assert peak < 3_000_000

@@ -31,7 +31,7 @@ OK = ItemAnswer("ok")
 def play(
     state: RunState, answers: dict[int, ItemAnswer] | None = None, start: float = 0.0
 ) -> list[tuple[float, ItemCall]]:
-    """Calls everything one after another; each answer comes at once."""
+    """Makes all calls one after another, each answered immediately. Returns (time, call) of each."""
     now, made = start, []
     while (step := state.next(now)) is not None:
         if isinstance(step, tuple):
@@ -53,7 +53,7 @@ def test_all_items_are_called_once_and_in_order() -> None:
     assert state.verdict == Verdict(FINISHED)
 
 
-def test_an_item_that_always_fails_is_tried_five_times_and_named() -> None:
+def test_item_that_always_fails_stops_batch_after_five_attempts() -> None:
     state = RunState(1000, Rules(rate=10), WindowState(0), now=0.0)
     made = play(state, {7: ItemAnswer("error", "no stock")})
     times = [moment for moment, call in made if call.index == 7]
@@ -63,7 +63,7 @@ def test_an_item_that_always_fails_is_tried_five_times_and_named() -> None:
     assert state.window.offset == 7
 
 
-def test_what_was_acknowledged_beyond_a_failed_item_is_not_called_again_after_a_restart() -> None:
+def test_restart_repeats_only_the_failed_item() -> None:
     state = RunState(150, Rules(rate=10), WindowState(0), now=0.0)
     first = indexes(play(state, {7: ItemAnswer("error")}))
     second = indexes(play(RunState(150, Rules(rate=10), state.window.state(), now=0.0)))
@@ -72,20 +72,20 @@ def test_what_was_acknowledged_beyond_a_failed_item_is_not_called_again_after_a_
     assert set(first) | set(second) == set(range(150))
 
 
-def test_an_abandoned_item_counts_as_an_error_and_the_batch_goes_on() -> None:
+def test_abandoned_item_is_an_error_and_batch_continues() -> None:
     state = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
     assert len(play(state, {7: ItemAnswer("abandon")})) == 20
-    assert (state.verdict, state.counted) == (Verdict(FINISHED), Counts(abandoned=1))
+    assert (state.verdict, state.current_counts) == (Verdict(FINISHED), Counts(abandoned=1))
 
 
-def test_max_errors_reached_stops_it() -> None:
+def test_max_errors_stops_batch() -> None:
     state = RunState(20, Rules(rate=10, max_errors=2), WindowState(0), now=0.0)
     play(state, {3: ItemAnswer("abandon"), 5: ItemAnswer("abandon"), 9: ItemAnswer("abandon")})
     assert state.verdict == Verdict(STOPPED, "max_errors reached: 2 items did not succeed", failed=True)
     assert state.window.offset == 6
 
 
-def test_the_business_may_stop_or_finish() -> None:
+def test_business_may_stop_or_finish_batch() -> None:
     stopped = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
     play(stopped, {4: ItemAnswer("ok", stop="stop")})
     assert stopped.verdict == Verdict(STOPPED, "the business stopped the batch at item 4")
@@ -94,7 +94,7 @@ def test_the_business_may_stop_or_finish() -> None:
     assert (finished.verdict, finished.window.offset) == (Verdict(FINISHED), 5)
 
 
-def test_finish_wins_over_a_stop_that_came_before() -> None:
+def test_finish_overrides_an_earlier_stop() -> None:
     state = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
     calls = state.next(0.0)
     assert isinstance(calls, tuple)
@@ -104,7 +104,7 @@ def test_finish_wins_over_a_stop_that_came_before() -> None:
     assert state.verdict == Verdict(FINISHED)
 
 
-def test_a_retry_after_is_honoured() -> None:
+def test_retry_after_is_honoured() -> None:
     state = RunState(1, Rules(rate=10, retry_delay=1), WindowState(0), now=0.0)
     times = [moment for moment, _ in play(state, {0: ItemAnswer("error", retry_after=9.0)})]
     assert times[1] >= 9
@@ -117,8 +117,8 @@ def test_retries_count_against_the_rate() -> None:
 
 
 def in_slices(rate: float, seconds: float, slice_seconds: float, gap: float, most_calls: int) -> list[float]:
-    """When calls are made over many slices, each a new process that knows only what the last one stored; between two
-    of them `gap` passes, and where the next call is far the process ends early and sleeps."""
+    """Returns the times of the calls over many slices, each a new process with only the stored state of the last. `gap`
+    seconds pass between two slices. If the next call is far away, the process ends early and sleeps."""
     window, carried, now = WindowState(0), Carried(), 0.0
     made: list[float] = []
     while now < seconds and len(made) < most_calls:
@@ -144,11 +144,11 @@ def unpacked(carried: Carried) -> Carried:
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.3, 1, 7, 50, 2000])
-def test_the_rate_holds_within_five_percent_over_any_ten_seconds_and_across_slices(rate: float) -> None:
+def test_rate_is_within_five_percent_across_slices(rate: float) -> None:
     most = max(400, int(rate * 22.5))
     made = in_slices(rate, 10**6, slice_seconds=11 if rate > 1 else 240, gap=0.2, most_calls=most)
     if rate * 10 < 20:
-        # Fewer than twenty calls in ten seconds: it is their distance that tells the rate.
+        # With fewer than twenty calls in ten seconds, check the distances between them instead.
         distances = [later - earlier for earlier, later in pairwise(made)]
         assert min(distances) >= 0.95 / rate
         assert (len(made) - 1) / (made[-1] - made[0]) >= 0.95 * rate
@@ -167,32 +167,32 @@ def awaiting(**more: Any) -> RunState:
     return state
 
 
-def test_an_asynchronous_result_settles_its_item_and_a_second_one_changes_nothing() -> None:
+def test_repeated_asynchronous_result_changes_nothing() -> None:
     state = awaiting()
-    assert state.result(0, OK, 1.0)
-    assert state.result(0, ItemAnswer("abandon"), 2.0)
-    assert (state.window.position, state.counted) == (1, Counts())
+    assert state.apply_result(0, OK, 1.0)
+    assert state.apply_result(0, ItemAnswer("abandon"), 2.0)
+    assert (state.window.position, state.current_counts) == (1, Counts())
 
 
-def test_a_result_that_comes_before_its_call_was_answered_is_kept_until_then() -> None:
+def test_result_before_the_answer_is_applied_later() -> None:
     state = RunState(3, Rules(rate=100), WindowState(0), now=0.0)
     calls = state.next(0.0)
     assert isinstance(calls, tuple)
-    assert not state.result(0, OK, 0.1)
-    assert not state.result(1, OK, 0.1)
+    assert not state.apply_result(0, OK, 0.1)
+    assert not state.apply_result(1, OK, 0.1)
     state.await_result(calls[0], 60.0)
-    assert state.result(0, OK, 0.2)
+    assert state.apply_result(0, OK, 0.2)
     assert state.window.position == 1
 
 
-def test_a_result_that_comes_after_its_time_spares_the_retry() -> None:
+def test_late_result_replaces_the_retry() -> None:
     state = awaiting(most_open=1)
-    assert not isinstance(state.next(60.5), tuple) or state.counted.failed_calls == 1
-    assert state.result(0, OK, 60.6)
+    assert not isinstance(state.next(60.5), tuple) or state.current_counts.failed_calls == 1
+    assert state.apply_result(0, OK, 60.6)
     assert (state.window.position, [one.state for one in state.outcomes]) == (1, ["recovered"])
 
 
-def test_an_item_whose_result_never_comes_is_called_again() -> None:
+def test_item_without_result_is_called_again() -> None:
     state = awaiting(most_open=1)
     assert state.next(30.0) == 0.05
     assert state.next(60.5) == (ItemCall(1, 1),)
@@ -200,7 +200,7 @@ def test_an_item_whose_result_never_comes_is_called_again() -> None:
     assert state.next(61.6) == (ItemCall(0, 2),)
 
 
-def test_what_awaits_a_result_is_carried_to_the_next_slice_and_not_called_again() -> None:
+def test_item_awaiting_result_is_not_called_by_next_slice() -> None:
     state = awaiting()
     after = RunState(3, state.rules, state.window.state(), 5.0, carried=unpacked(state.carry()))
     made: list[int] = []
@@ -209,29 +209,29 @@ def test_what_awaits_a_result_is_carried_to_the_next_slice_and_not_called_again(
             made += [call.index for call in step]
             after.record(step[0], OK, at / 100)
     assert (made, after.window.position, after.verdict) == ([1, 2], 2, None)
-    assert after.result(0, OK, 7.0)
+    assert after.apply_result(0, OK, 7.0)
     assert after.verdict == Verdict(FINISHED)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.randoms(use_true_random=False))
-def test_in_any_order_with_any_crash_nothing_is_lost(total: int, start: int, chance: random.Random) -> None:
-    """Answers come in any order; now and then the runner dies and another goes on from the start."""
+def test_no_item_is_lost_in_any_order_with_any_crash(total: int, start: int, chance: random.Random) -> None:
+    """Answers come in any order; sometimes the runner dies and another continues from its saved state."""
     begin, done, now = WindowState(min(start, total)), set(range(min(start, total))), 0.0
     state = RunState(total, Rules(rate=3, retry_delay=0.1), begin, now)
-    flying: list[ItemCall] = []
+    in_flight: list[ItemCall] = []
     while not state.over:
         if chance.random() < 0.05:
-            kept = unpacked(state.carry())
-            state = RunState(total, Rules(rate=3, retry_delay=0.1), state.window.state(), now, carried=kept)
-            flying = []
+            carried = unpacked(state.carry())
+            state = RunState(total, Rules(rate=3, retry_delay=0.1), state.window.state(), now, carried=carried)
+            in_flight = []
         step = state.next(now)
         if isinstance(step, tuple):
             assert step[0].index not in done
-            flying += step
+            in_flight += step
         elif step is not None:
             now += step
-        if flying and chance.random() < 0.5:
-            call = flying.pop(chance.randrange(len(flying)))
+        if in_flight and chance.random() < 0.5:
+            call = in_flight.pop(chance.randrange(len(in_flight)))
             failed = call.attempt < 4 and chance.random() < 0.2
             state.record(call, ItemAnswer("error") if failed else OK, now)
             done |= set() if failed else {call.index}
@@ -239,16 +239,16 @@ def test_in_any_order_with_any_crash_nothing_is_lost(total: int, start: int, cha
     assert done == set(range(total))
 
 
-def test_a_batch_whose_items_are_still_counted_ends_only_when_all_are_known() -> None:
+def test_batch_ends_only_when_all_rows_are_counted() -> None:
     state = RunState(2, Rules(rate=1000, max_failed_percent=10), WindowState(0), 0.0, complete=False)
     abandoned = ItemAnswer("abandon")
     for now in (0.0, 1.0):
         step = state.next(now)
         assert isinstance(step, tuple)
         state.record(step[0], abandoned if now == 0 else OK, now)
-    # One of two did not succeed, but how many there are is not known.
+    # One of two items did not succeed, but the total is not known yet.
     assert (state.verdict, isinstance(state.next(2.0), float)) == (None, True)
-    assert not state.result(5, OK, 2.0)
+    assert not state.apply_result(5, OK, 2.0)
     state.extend(30, complete=True, batch_total=30)
     assert len(play(state, start=3.0)) == 28
     assert state.verdict == Verdict(FINISHED)
@@ -258,7 +258,18 @@ def test_a_batch_whose_items_are_still_counted_ends_only_when_all_are_known() ->
     assert "max_failed_percent" in (few.verdict.reason or "")
 
 
-def test_an_open_item_behind_what_is_known_yet_is_kept() -> None:
+def test_runner_does_not_sleep_while_further_rows_are_being_indexed() -> None:
+    state = RunState(2, Rules(rate=1000, retry_delay=60), WindowState(0), 0.0, complete=False)
+    for now in (0.0, 0.1):
+        step = state.next(now)
+        assert isinstance(step, tuple)
+        state.record(step[0], ItemAnswer("error"), now)
+    assert state.next_at(1.0) == 1.0
+    state.extend(2, complete=True, batch_total=2)
+    assert state.next_at(1.0) == 60.0
+
+
+def test_open_item_beyond_indexed_rows_is_kept() -> None:
     carried = Carried(open_items=(OpenItem(7, 3, 0.0),))
     state = RunState(5, Rules(rate=1000), WindowState(5), 0.0, carried=carried, complete=False)
     step = state.next(1.0)

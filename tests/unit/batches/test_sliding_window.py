@@ -11,7 +11,7 @@ TOTAL = 40
 
 
 class AgainstNaiveModel(RuleBasedStateMachine):
-    """The window beside a list of booleans, one for each item."""
+    """Compares the window with a list of booleans, one for each item."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 12))
     def crash_and_resume(self, size: int) -> None:
-        """What was handed out but not acknowledged comes again; what was acknowledged does not."""
+        """Indexes that were handed out and not acknowledged are handed out again; acknowledged ones are not."""
         self.window = SlidingWindow(TOTAL, size, self.window.state())
         self.size = size
         self.taken.clear()
@@ -70,7 +70,7 @@ TestAgainstNaiveModel = AgainstNaiveModel.TestCase
 
 
 @given(st.integers(0, 10**10), st.sets(st.integers(1, 2000)))
-def test_a_state_survives_being_stored(offset: int, above: set[int]) -> None:
+def test_window_is_the_same_after_being_stored(offset: int, above: set[int]) -> None:
     window = SlidingWindow(offset + 2001, 2001, WindowState(offset))
     for _ in range(2001):
         window.take()
@@ -83,7 +83,7 @@ def test_a_state_survives_being_stored(offset: int, above: set[int]) -> None:
     assert handed == set(range(2001)) - above
 
 
-def test_an_index_that_was_never_handed_out_cannot_be_acknowledged() -> None:
+def test_acknowledging_an_index_never_handed_out_is_refused() -> None:
     window = SlidingWindow(10, 5, WindowState(0))
     window.take()
     with pytest.raises(ValueError, match="never handed out"):
@@ -99,7 +99,7 @@ def test_acknowledging_twice_changes_nothing() -> None:
     assert (window.offset, window.state()) == (2, WindowState(2))
 
 
-def test_ten_billion_items_cost_no_more_than_the_window() -> None:
+def test_memory_for_ten_billion_items_depends_on_window_only() -> None:
     window = SlidingWindow(10**10, 20_000, WindowState(10**10 - 30_000))
     while (index := window.take()) is not None:
         if index % 1000:

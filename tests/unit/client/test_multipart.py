@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import hashlib
 import http.server
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -157,6 +158,15 @@ def test_changed_file_has_another_journal(source: Path) -> None:
     assert journal_of(source).file_id == ""
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also where these tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_upload_before_the_other_parts(store: PartStore, source: Path) -> None:
     journal = journal_of(source)
     journal.begin("f-1", "sha", PART)

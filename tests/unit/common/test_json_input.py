@@ -9,13 +9,13 @@ ENDLESS = "[" * 200_000
 
 
 @pytest.mark.parametrize("text", ["{", "nope", "", b"\xff", ENDLESS])
-def test_what_cannot_be_read_is_a_value_error(text: str | bytes) -> None:
+def test_unreadable_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError):
         read_json(text)
 
 
 @pytest.mark.parametrize("text", ["NaN", '{"a": -Infinity}', "[1e999]", "-1e999"])
-def test_exact_refuses_numbers_that_json_cannot_say(text: str) -> None:
+def test_exact_refuses_numbers_that_json_cannot_represent(text: str) -> None:
     read_json(text)
     with pytest.raises(ValueError):
         read_json(text, exact=True)
@@ -25,6 +25,6 @@ def test_exact_keeps_all_others() -> None:
     assert read_json('[1, -2.5, 1e300, "NaN"]', exact=True) == [1, -2.5, 1e300, "NaN"]
 
 
-def test_reply_nested_without_end_is_no_json() -> None:
+def test_deeply_nested_reply_is_not_json() -> None:
     with pytest.raises(ValueError):
         Reply(200, {}, ENDLESS.encode(), "http://x/").json()

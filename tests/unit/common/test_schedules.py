@@ -38,7 +38,7 @@ def test_next_run(expression: str, expected: str) -> None:
     "expression",
     ["", "rate(0 minutes)", "rate(1 week)", "cron(* * * * * *)", "cron(0 25 * * ? *)", "cron(0 0 31 2 ? *)"],
 )
-def test_what_never_fires_is_refused(expression: str) -> None:
+def test_schedule_that_never_runs_is_refused(expression: str) -> None:
     with pytest.raises(Invalid):
         next_run(expression, NOW)
 

@@ -1,4 +1,4 @@
-"""Names, windows, transitions, shards, portions: the pure rules of distribution."""
+"""Ids, windows, transitions, shards and portions of distribution."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ from tidegate.distribution.targets import SHARD_LIMIT, Shard, Target, TargetRepo
 from tidegate.distribution.transfers import next_wait, portions
 from tidegate.distribution.window.buckets import bucket_of, window_end
 
-PARCEL = TransferSpec(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
+SPEC = TransferSpec(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
 UUID = "0b0e3f1c-5a53-4f2e-9f5e-0d8f7f2b8c11"
 
 
-def test_ids_have_the_form_of_the_seed() -> None:
-    assert PARCEL.job_ids(115710720)[0] == "AsyncDownloadJob:1:2:/test/path/file.txt:115710720"
-    assert PARCEL.task_id(UUID) == f"AsyncDownloadTask:1:2:/test/path/file.txt:{UUID}"
+def test_ids_have_the_documented_format() -> None:
+    assert SPEC.job_ids(115710720)[0] == "AsyncDownloadJob:1:2:/test/path/file.txt:115710720"
+    assert SPEC.task_id(UUID) == f"AsyncDownloadTask:1:2:/test/path/file.txt:{UUID}"
 
 
-def test_second_content_of_a_window_is_named_by_its_digest() -> None:
-    _, second, *_ = PARCEL.job_ids(7)
-    assert second == f"AsyncDownloadJob:1:2:/test/path/file.txt@{PARCEL.digest[:12]}:7"
+def test_second_content_of_a_window_has_its_digest_in_the_id() -> None:
+    _, second, *_ = SPEC.job_ids(7)
+    assert second == f"AsyncDownloadJob:1:2:/test/path/file.txt@{SPEC.digest[:12]}:7"
 
 
 @pytest.mark.parametrize(
     "field", ["file_name", "file_signature", "target_user", "target_file_dir", "file_path", "biz_id", "app_id"]
 )
-def test_whatever_differs_in_what_is_delivered_is_another_content(field: str) -> None:
+def test_every_field_changes_the_digest(field: str) -> None:
     from dataclasses import replace
 
     value: str | int = 9 if field.endswith("_id") else "other"
-    changed = replace(PARCEL, **{field: value})  # type: ignore[arg-type]
-    assert changed.digest != PARCEL.digest
+    changed = replace(SPEC, **{field: value})  # type: ignore[arg-type]
+    assert changed.digest != SPEC.digest
 
 
-def test_a_job_is_called_by_its_id_or_its_key() -> None:
-    job_id = PARCEL.job_ids(7)[0]
+def test_job_key_comes_from_id_or_key() -> None:
+    job_id = SPEC.job_ids(7)[0]
     assert job_key_of(job_id) == job_key(job_id) == job_key_of(job_key(job_id))
 
 
 @pytest.mark.parametrize(("given", "uuid"), [(UUID, UUID), (f"AsyncDownloadTask:1:2:/a:b:{UUID}", UUID)])
-def test_a_task_is_called_by_its_id_or_its_uuid(given: str, uuid: str) -> None:
+def test_task_uuid_comes_from_id_or_uuid(given: str, uuid: str) -> None:
     assert task_uuid_of(given) == uuid
 
 
 @pytest.mark.parametrize("given", ["", "x", UUID[:-1], UUID.upper(), "AsyncDownloadTask:1:2:/a:"])
-def test_what_names_no_task(given: str) -> None:
+def test_text_without_a_task_uuid_gives_none(given: str) -> None:
     assert task_uuid_of(given) is None
 
 
-def test_the_seeds_example_window() -> None:
+def test_window_of_the_documented_example() -> None:
     moment = datetime(2024, 12, 31, 16, 0, 0, tzinfo=UTC)
     assert bucket_of(moment, 15) == int(moment.timestamp()) // 15
     assert window_end(bucket_of(moment, 15), 15) == moment + timedelta(seconds=15)
@@ -82,7 +82,7 @@ def test_every_moment_is_in_exactly_one_window(naive: datetime, seconds: int) ->
     assert end - timedelta(seconds=seconds) <= moment < end
 
 
-def test_transitions_are_those_of_the_seed_and_cancel_and_nothing_leaves_an_end() -> None:
+def test_transitions_are_complete_and_final_states_stay() -> None:
     allowed = {(a, b) for a in STATUSES for b in STATUSES if may_become(a, b)}
     assert allowed == {
         (PENDING, RUNNING),
@@ -98,7 +98,7 @@ targets = st.builds(Target, st.text(min_size=1, max_size=12), st.text(max_size=4
 
 
 @given(st.lists(targets, max_size=300))
-def test_each_target_is_in_the_one_shard_that_its_hash_names(given: list[Target]) -> None:
+def test_each_target_is_in_the_shard_of_its_hash(given: list[Target]) -> None:
     shards = spread(given)
     assert sorted(target for shard in shards for target in shard) == sorted(set(given))
     for number, shard in enumerate(shards):
@@ -124,17 +124,17 @@ reports = st.builds(
 
 
 @given(st.lists(reports, max_size=8))
-def test_a_target_ends_once(said: list[TargetReport]) -> None:
+def test_target_ends_once(given: list[TargetReport]) -> None:
     state, ends = TargetState(), []
-    for report in said:
+    for report in given:
         state = state.after(report)
         ends += [state] if state.ended else []
     assert len(set(ends)) <= 1
-    first = next((report for report in said if report.code != 115), None)
-    assert state.code == (first.code if first else (115 if said else None))
+    first = next((report for report in given if report.code != 115), None)
+    assert state.code == (first.code if first else (115 if given else None))
 
 
-def test_a_shard_in_which_nothing_changed_is_the_same_object() -> None:
+def test_unchanged_shard_is_the_same_object() -> None:
     shard = Shard(0, {Target("a"): TargetState(0), Target("b"): TargetState(115, "", 10)})
     assert (
         shard.after(
@@ -144,14 +144,14 @@ def test_a_shard_in_which_nothing_changed_is_the_same_object() -> None:
     )
 
 
-def test_a_failed_upload_fails_who_has_not_ended() -> None:
-    shard = Shard(0, {Target("a"): TargetState(0), Target("b"): TargetState(115)}).all_failed(
+def test_report_for_all_changes_only_unfinished_targets() -> None:
+    shard = Shard(0, {Target("a"): TargetState(0), Target("b"): TargetState(115)}).after_all(
         TargetReport(9, "no source")
     )
     assert [state.code for state in shard.states.values()] == [0, 9]
 
 
-def test_messages_are_cut_at_a_character() -> None:
+def test_long_message_is_cut_between_characters() -> None:
     assert cut("潮" * 100).encode() == ("潮" * 66).encode()
 
 
@@ -163,12 +163,12 @@ def test_portions_cover_each_shard_once_and_keep_the_limit(sizes: list[int], mos
     assert all(sum(sizes[first : last + 1]) <= most for first, last in made)
 
 
-def test_a_job_within_the_limit_is_one_transfer() -> None:
+def test_job_within_the_limit_is_one_transfer() -> None:
     assert portions([500] * 20, 10_000) == [(0, 19)]
     assert portions([500] * 21, 10_000) == [(0, 19), (20, 20)]
 
 
-def test_polls_grow_from_2_to_15_seconds() -> None:
+def test_poll_intervals_grow_from_2_to_15_seconds() -> None:
     waits = [2]
     while waits[-1] < 15:
         waits.append(next_wait(waits[-1]))
@@ -176,13 +176,16 @@ def test_polls_grow_from_2_to_15_seconds() -> None:
     assert (waits[0], waits[-1], next_wait(15), next_wait(0)) == (2, 15, 15, 2)
 
 
-def test_a_transfers_id_says_where_its_orders_lie() -> None:
+def test_transfer_id_contains_the_place_of_its_entries() -> None:
     key = job_key("x")
     target = Target("a-1", "c")
     assert place_of(transfer_token(key, 0, 7), target) == InShard(key, shard_of(target, 7))
-    assert place_of(staging_id("f" * 64), target) == InStaging("f" * 64)
+    assert place_of(staging_id("f" * 64, 1.7e9), target) == InStaging("f" * 64)
+    assert place_of("st-" + "f" * 64, target) == InStaging("f" * 64), "ids of earlier versions"
 
 
-@pytest.mark.parametrize("given", ["", "tr-x-0-1", f"tr-{'a' * 32}-0-0", "st-zz", f"tr-{'a' * 32}-0-1\n"])
-def test_an_id_that_this_system_never_made_lies_nowhere(given: str) -> None:
+@pytest.mark.parametrize(
+    "given", ["", "tr-x-0-1", f"tr-{'a' * 32}-0-0", "st-zz", f"st-{'f' * 64}-", f"tr-{'a' * 32}-0-1\n"]
+)
+def test_unknown_transfer_id_has_no_place(given: str) -> None:
     assert place_of(given, Target("a")) is None

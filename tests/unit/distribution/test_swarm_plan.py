@@ -44,7 +44,7 @@ members = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(members, st.binary(min_size=32, max_size=32))
-def test_any_fleet_gets_a_symmetric_connected_graph_of_bounded_degree(fleet: list[Member], key: bytes) -> None:
+def test_any_plan_is_a_connected_graph_of_bounded_degree(fleet: list[Member], key: bytes) -> None:
     seats = plan(fleet, "job", key)
     by_id = {member.agent_id: member for member in fleet}
     for agent_id, seat in seats.items():
@@ -73,7 +73,7 @@ def test_site_with_too_few_hosts_has_no_swarm() -> None:
     assert set(plan([*few, *deaf, *enough], "job", KEY)) == {member.agent_id for member in enough}
 
 
-def test_half_of_the_neighbours_are_of_the_same_zone() -> None:
+def test_half_of_the_neighbours_are_in_the_same_zone() -> None:
     fleet = [listening(n, zone=f"rack{n % 10}") for n in range(400)]
     seats = plan(fleet, "job", KEY)
     zone_of = {member.agent_id: member.zone for member in fleet}
@@ -89,19 +89,19 @@ def test_same_fleet_and_key_give_the_same_plan_in_any_order() -> None:
     assert plan(fleet, "job", b"z" * 32) != first
 
 
-def test_hosts_that_only_fetch_spread_over_the_ring() -> None:
+def test_hosts_that_only_fetch_are_spread_over_the_ring() -> None:
     seats = plan([*(listening(n) for n in range(100)), *(fetching(n) for n in range(100))], "job", KEY)
-    asked = Counter(
+    neighbour_counts = Counter(
         neighbour.agent_id
         for agent_id, seat in seats.items()
         if agent_id.startswith("leech")
         for neighbour in seat.neighbours
     )
-    assert len(asked) > 90
-    assert max(asked.values()) < 40
+    assert len(neighbour_counts) > 90
+    assert max(neighbour_counts.values()) < 40
 
 
-def test_token_is_for_one_caller_one_callee_and_one_swarm() -> None:
+def test_token_is_valid_for_one_pair_in_one_swarm() -> None:
     of_a, of_b = accept_key(KEY, "a"), accept_key(KEY, "b")
     made = {
         token(of_a, "0" * 32, "c"),

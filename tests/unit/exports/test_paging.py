@@ -18,7 +18,7 @@ def body(rows: Any, **more: Any) -> bytes:
     return json.dumps({"status": 200, "data": {"data": rows, **more}}).encode()
 
 
-def test_a_page_as_the_seed_describes_it() -> None:
+def test_page_in_the_documented_format_is_read() -> None:
     page = read_page(body([{"a": 1}], total="12", header={"油站": "x"}, force_continue=0), 0)
     assert (page.rows, page.total, page.force_continue) == ([{"a": 1}], 12, False)
     assert page.answered == {"header": {"油站": "x"}}
@@ -28,9 +28,9 @@ def test_a_page_as_the_seed_describes_it() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"<html>", "page 7: the source did not answer JSON"),
-        (b"[" * 100_000, "did not answer JSON"),
-        (b"[1]", "did not answer an object"),
+        (b"<html>", "page 7: the response is not JSON"),
+        (b"[" * 100_000, "the response is not JSON"),
+        (b"[1]", "the response is not a JSON object"),
         (b'{"status": 500, "msg": "out of stock"}', "answered status 500: out of stock"),
         (b'{"data": {"data": []}}', "answered status None"),
         (b'{"status": 200, "data": []}', "no rows at data.data"),
@@ -38,10 +38,10 @@ def test_a_page_as_the_seed_describes_it() -> None:
         (body("rows"), "data.data is not a list of rows"),
         (body([], total="many"), "total is 'many'"),
         (body([], total=-1), "total is '-1'"),
-        (body([], force_continue="x"), "not 1 or 0"),
+        (body([], force_continue="x"), "it must be 1 or 0"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_words(answer: bytes, reason: str) -> None:
+def test_unusable_response_is_refused_with_the_reason(answer: bytes, reason: str) -> None:
     with pytest.raises(SourceBroken) as caught:
         read_page(answer, 7)
     assert reason in caught.value.detail
@@ -56,7 +56,7 @@ def test_what_cannot_be_used_is_said_in_words(answer: bytes, reason: str) -> Non
         ("http://s/rows#top", "http://s/rows?page=2&page_size=100&_task_id=exp-1#top"),
     ],
 )
-def test_the_query_is_added_to_what_the_url_has(url: str, asked: str) -> None:
+def test_paging_parameters_are_added_to_the_query_of_the_url(url: str, asked: str) -> None:
     assert page_url(url, Place(2), 100, "exp-1") == asked
 
 
@@ -65,16 +65,16 @@ def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
 
 
 @given(st.integers(0, 3000), st.integers(100, 700))
-def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
+def test_known_total_plans_every_page_once(total: int, step: int) -> None:
     pages = TablePages(step=step)
     pages.record(0, Page(rows(min(step, total)), total))
     planned = list(pages.planned())
     for number in reversed(planned):
         pages.record(number, Page(rows(min(step, total - number * step)), total))
-    pages.go_on_after_plan()
+    pages.continue_after_plan()
 
     assert [0, *planned] == list(range(max(1, -(-total // step))))
-    # A full last page may have been the last before more.
+    # After a full last page more may follow.
     assert pages.upcoming == (len(planned) + 1 if total and total % step == 0 else None)
     pages.finish()
     assert (pages.rows, list(pages.planned()), total_of([pages])) == (total, [], total)
@@ -82,7 +82,7 @@ def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
     assert TablePages.from_data(json.loads(json.dumps(pages.as_data()))) == pages
 
 
-def test_a_huge_total_is_planned_page_by_page_and_ends_at_an_empty_page() -> None:
+def test_huge_total_is_planned_lazily_and_ends_at_empty_page() -> None:
     pages = TablePages(step=100)
     pages.record(0, Page(rows(100), 10**17))
     planned = pages.planned()
@@ -91,21 +91,21 @@ def test_a_huge_total_is_planned_page_by_page_and_ends_at_an_empty_page() -> Non
     pages.record(1, Page(rows(7), 10**17))
     pages.record(2, Page([], 10**17))
     assert list(planned) == []
-    pages.go_on_after_plan()
+    pages.continue_after_plan()
     assert pages.upcoming is None
-    assert pages.warnings() == [f"the source told a total of {10**17} rows, its 3 pages hold 107"]
+    assert pages.warnings() == [f"the source announced a total of {10**17} rows, its 3 pages have 107"]
 
 
-def test_a_source_with_a_smaller_page_of_its_own_is_asked_for_all_of_its_pages() -> None:
+def test_all_pages_of_a_source_with_smaller_pages_are_planned() -> None:
     pages = TablePages(step=1000)
     pages.record(0, Page(rows(100), 350))
     assert list(pages.planned()) == [1, 2, 3]
 
 
-def test_a_source_that_knows_no_pages_is_believed_once() -> None:
+def test_source_without_pages_is_read_once() -> None:
     pages = TablePages(step=100)
     pages.record(0, Page(rows(100), 100, crc=7))
-    pages.go_on_after_plan()
+    pages.continue_after_plan()
     assert list(pages.planned()) == []
     pages.record(1, Page(rows(100), 100, crc=7))
     assert pages.upcoming is None
@@ -113,32 +113,32 @@ def test_a_source_that_knows_no_pages_is_believed_once() -> None:
 
     more = TablePages(step=100)
     more.record(0, Page(rows(300), 300))
-    more.go_on_after_plan()
+    more.continue_after_plan()
     assert (list(more.planned()), more.upcoming) == ([], None)
 
 
-def test_a_total_that_changes_is_a_warning() -> None:
+def test_changed_total_is_a_warning() -> None:
     pages = TablePages(step=100)
     pages.record(0, Page(rows(100), 150))
     pages.record(1, Page(rows(51), 151))
     said = pages.warnings()
-    assert said[0] == "the source told a total of 150 rows, its 2 pages hold 151"
+    assert said[0] == "the source announced a total of 150 rows, its 2 pages have 151"
     assert said[1].startswith("the source's total changed from 150 to 151")
 
 
-def test_a_cursor_leads_from_page_to_page_with_the_snapshot() -> None:
+def test_cursor_and_snapshot_are_sent_with_the_next_page() -> None:
     pages = TablePages(step=100)
     pages.record(0, read_page(body(rows(3), next="c1", snapshot="s9", total=5), 0))
     assert (pages.upcoming, pages.place(1)) == (1, Place(1, "c1", "s9"))
     pages.record(1, read_page(body([], next="c2"), 1))
     assert pages.place(2) == Place(2, "c2", "s9")
-    with pytest.raises(SourceBroken, match="cursor that led to this page again"):
+    with pytest.raises(SourceBroken, match="returned the cursor of this page as `next`"):
         TablePages.from_data(pages.as_data()).record(2, read_page(body(rows(1), next="c2"), 2))
     pages.record(2, read_page(body(rows(2), next=None), 2))
     assert (pages.upcoming, pages.rows, pages.warnings()) == (None, 5, [])
 
 
-def test_a_footer_may_come_with_the_last_page() -> None:
+def test_footer_of_the_last_page_is_used() -> None:
     pages = TablePages(step=100)
     pages.record(0, read_page(body(rows(100), total=200, footer={"a": "so far"}, header={"h": 1}), 0))
     pages.record(2, read_page(body([], footer={"sum": 12.50}), 2))
@@ -149,7 +149,7 @@ def test_a_footer_may_come_with_the_last_page() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ({"header": [1, 2]}, "data.header is neither text nor an object of texts"),
+        ({"header": [1, 2]}, "data.header must be text, or an object of texts"),
         ({"footer": {"a": [1]}}, "data.footer.a is not text"),
         ({"template": 7}, "data.template is not a list of nodes"),
         ({"template": [{"title": "t", "style": {"align": "up"}}]}, "data.template[0].style.align"),
@@ -157,7 +157,7 @@ def test_a_footer_may_come_with_the_last_page() -> None:
         ({"snapshot": {"a": 1}}, "snapshot is"),
     ],
 )
-def test_what_a_source_says_of_the_table_is_checked_and_the_field_named(said: dict[str, Any], reason: str) -> None:
+def test_bad_table_settings_of_a_source_name_the_field(said: dict[str, Any], reason: str) -> None:
     with pytest.raises(SourceBroken) as caught:
         read_page(body([], **said), 0)
     assert reason in caught.value.detail
@@ -165,8 +165,8 @@ def test_what_a_source_says_of_the_table_is_checked_and_the_field_named(said: di
 
 
 @pytest.mark.parametrize("total", ["9" * 19, "9" * 5000, "²", "-0", 10**40, 1.5, True])
-def test_a_total_that_no_table_has_is_said_in_words(total: Any) -> None:
-    with pytest.raises(SourceBroken, match="which is not a number of rows") as caught:
+def test_total_that_is_not_a_row_count_is_refused(total: Any) -> None:
+    with pytest.raises(SourceBroken, match="it must be a number of rows") as caught:
         read_page(body([], total=total), 0)
     assert len(caught.value.detail) < 200
 
@@ -181,7 +181,7 @@ def test_any_total_is_read_or_refused(total: Any) -> None:
 
 
 @given(st.lists(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.just(1)), max_size=4), min_size=1), st.randoms())
-def test_columns_are_in_order_of_first_sight_whichever_page_ends_first(pages: list[Any], random: Any) -> None:
+def test_column_order_does_not_depend_on_arrival_of_pages(pages: list[Any], random: Any) -> None:
     table = TablePages()
     order = list(range(len(pages)))
     random.shuffle(order)
@@ -207,8 +207,8 @@ def test_stop_rules(page: Page, more: bool) -> None:
     assert (table.upcoming == 1) is more
 
 
-def test_a_source_without_end_and_one_with_too_many_keys_are_stopped() -> None:
-    with pytest.raises(SourceBroken, match="after 100000"):
+def test_too_many_pages_or_keys_are_refused() -> None:
+    with pytest.raises(SourceBroken, match="more than 100000 pages"):
         TablePages(step=100).next_after(99_999, Page(rows(100)))
     with pytest.raises(SourceBroken, match="16384 different keys"):
         TablePages().record(0, Page([{f"k{number}": 1} for number in range(16_385)]))

@@ -45,30 +45,30 @@ def test_pages_that_differ_in_one_row_are_not_the_same() -> None:
     assert first_refused(pages) is None
 
 
-def test_counting_begins_again_after_another_page() -> None:
+def test_different_page_resets_the_count() -> None:
     same = rows(100)
     assert first_refused([same, same, same, rows(100, 7), same, same, same]) is None
 
 
-def test_pages_that_do_not_follow_each_other_are_not_compared() -> None:
+def test_pages_that_are_not_consecutive_are_not_compared() -> None:
     seen = RepeatedPages()
     assert not any(seen.too_many(number, rows(100)) for number in range(0, 40, 2))
 
 
-def test_long_integers_and_decimals_of_typed_rows_are_compared_as_spelt() -> None:
+def test_long_numbers_of_typed_rows_are_compared_exactly() -> None:
     texts = [f'{{"id": {number}, "n": {10**30 + number}, "d": 1.50}}' for number in range(100)]
     body = f'{{"status": 200, "data": {{"data": [{", ".join(texts)}]}}}}'.encode()
     read = page_reader(["id", "n", "d"])
     assert first_refused([read(body, number).rows for number in range(4)]) == 3
 
 
-def test_message_names_the_pages_and_what_the_source_has_to_do() -> None:
+def test_error_names_the_pages_and_the_remedy() -> None:
     table = TablePages(step=100)
     for number in range(3):
         table.record(number, Page(rows(100)))
     with pytest.raises(SourceBroken) as caught:
         table.record(3, Page(rows(100)))
-    assert "pages 2 and 3 hold the same 100 rows" in caught.value.detail
+    assert "pages 2 and 3 have the same 100 rows" in caught.value.detail
     assert "ignore `page`" in caught.value.detail
     assert "a short or an empty page" in caught.value.detail
 
@@ -78,11 +78,11 @@ def body(start: int, total: int) -> bytes:
 
 
 @pytest.mark.parametrize("total", [300, 250])
-def test_last_page_answered_again_past_the_total_is_the_end(total: int) -> None:
+def test_repeated_last_page_past_the_total_is_the_end(total: int) -> None:
     table = TablePages(step=100)
     for number in range(3):
         table.record(number, read_page(body(number * 100, total), number))
-    table.go_on_after_plan()
+    table.continue_after_plan()
     asked = [table.upcoming]
 
     table.record(3, read_page(body(200, total), 3))
@@ -95,9 +95,9 @@ def test_source_that_ignores_page_is_refused_past_its_total() -> None:
     table = TablePages(step=100)
     for number in range(3):
         table.record(number, read_page(body(0, 300), number))
-    table.go_on_after_plan()
+    table.continue_after_plan()
     for number in range(3, 6):
         assert table.upcoming == number
         table.record(number, read_page(body(0, 300), number))
-    with pytest.raises(SourceBroken, match="pages 5 and 6 hold the same 100 rows"):
+    with pytest.raises(SourceBroken, match="pages 5 and 6 have the same 100 rows"):
         table.record(6, read_page(body(0, 300), 6))

@@ -23,7 +23,7 @@ from tidegate.files.pieces import DIGEST_BYTES, MIB, PieceDigests, piece_count, 
         (5 << 40, 2048 * MIB, 2560),
     ],
 )
-def test_piece_size_rule(size: int, piece: int, count: int) -> None:
+def test_piece_size_grows_with_the_file(size: int, piece: int, count: int) -> None:
     assert (piece_size(size), piece_count(size, piece_size(size))) == (piece, count)
 
 
@@ -37,7 +37,7 @@ def test_any_size_gives_a_power_of_two_and_at_most_4096_pieces(size: int) -> Non
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 5 * MIB), st.lists(st.integers(1, 2 * MIB), max_size=8), st.binary(min_size=1, max_size=64))
-def test_digests_do_not_depend_on_how_the_file_is_cut_into_chunks(size: int, cuts: list[int], seed: bytes) -> None:
+def test_digests_do_not_depend_on_chunk_sizes(size: int, cuts: list[int], seed: bytes) -> None:
     content = (seed * (size // len(seed) + 1))[:size]
     digests, at = PieceDigests(size), 0
     for cut in [*cuts, size]:

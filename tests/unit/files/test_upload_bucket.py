@@ -37,27 +37,27 @@ def complete(code: str, *, there: bool) -> int:
 @pytest.mark.parametrize(
     "code", ["NoSuchUpload", "PreconditionFailed", "ConditionalRequestConflict", "OperationAborted"]
 )
-def test_upload_that_another_call_completed_is_there(code: str) -> None:
+def test_upload_completed_by_another_call_is_found(code: str) -> None:
     assert complete(code, there=True) == 7
 
 
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
-def test_upload_that_another_call_is_completing_is_asked_for_again(code: str) -> None:
+def test_upload_being_completed_by_another_call_is_busy(code: str) -> None:
     with pytest.raises(Busy, match="still joining"):
         complete(code, there=False)
 
 
-def test_upload_that_s3_has_given_up_is_announced_again() -> None:
+def test_upload_that_s3_aborted_is_invalid() -> None:
     with pytest.raises(Invalid, match="announce the file again"):
         complete("NoSuchUpload", there=False)
 
 
-def test_aborting_an_upload_that_is_gone_does_nothing() -> None:
+def test_aborting_a_missing_upload_does_nothing() -> None:
     UploadBucket(cast(Any, Refusing("NoSuchUpload", there=False)), "files").abort_upload("content/p/f", "upload")
     with pytest.raises(ClientError):
         UploadBucket(cast(Any, Refusing("AccessDenied", there=True)), "files").abort_upload("content/p/f", "upload")
 
 
-def test_any_other_error_is_not_hidden() -> None:
+def test_other_errors_are_raised() -> None:
     with pytest.raises(ClientError):
         complete("AccessDenied", there=True)

@@ -109,5 +109,6 @@ def test_answer_cut_off_on_a_kept_connection_is_not_asked_for_again(receiver: Re
 
 
 def test_closed_port_is_a_connection_failure() -> None:
-    with pytest.raises(errors.ConnectionFailed):
+    with pytest.raises(errors.ConnectionFailed) as failure:
         SafeHttp().line("http://127.0.0.1:1/", allow_private=True).post(b"", {})
+    assert failure.value.detail == "the connection to 127.0.0.1 failed: Connection refused"

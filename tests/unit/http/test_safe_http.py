@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from urllib3.exceptions import ProtocolError
 
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
-from tidegate.http.client import SafeHttp
+from tidegate.http.client import SafeHttp, _translated
 from tidegate.http.credentials import Credential, read_origin
 from tidegate.http.model import Limits
 
@@ -298,3 +300,41 @@ def test_dead_first_address_leaves_time_for_the_second(site: Site) -> None:
     """Nobody has 192.0.2.1: it refuses or does not answer, and then the other address is used."""
     http = SafeHttp(resolver=lambda host, port: ["192.0.2.1", "127.0.0.1"], allowed_hosts=["two.test"])
     assert http.send("GET", site.url(host="two.test"), limits=Limits(connect=1)).status == 200
+
+
+def test_failures_are_described_in_plain_words(http: SafeHttp, site: Site) -> None:
+    def cut(request: Handler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        request.wfile.write(b"x" * 400)
+        request.close_connection = True
+
+    def detail(url: str) -> str:
+        with pytest.raises(errors.FetchError) as failure:
+            http.send("POST", url, limits=Limits(connect=1, read=0.3, total=2))
+        return failure.value.detail
+
+    site.routes |= {"/cut": cut, "/silent": lambda request: time.sleep(1)}
+    site.routes["/gone"] = lambda request: setattr(request, "close_connection", True)
+
+    assert detail("http://good.test:1/") == "no connection to good.test: Connection refused"
+    assert detail(site.url("/gone")) == "the server closed the connection without an answer"
+    assert detail(site.url("/cut")) == "the connection broke: 400 bytes of the answer arrived, 600 are missing"
+    assert detail(site.url("/silent")) == "the server did not send any data for 0.3 s"
+
+
+def test_reset_connection_is_described_in_plain_words() -> None:
+    reset = ProtocolError("Connection aborted.", ConnectionResetError(104, "Connection reset by peer"))
+    with pytest.raises(errors.ConnectionFailed) as failure, _translated():
+        raise reset
+    assert failure.value.detail == "the connection broke: Connection reset by peer"
+
+
+def test_unknown_host_name_is_named(site: Site) -> None:
+    def unknown(host: str, port: int) -> list[str]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    with pytest.raises(errors.ConnectionFailed) as failure:
+        SafeHttp(resolver=unknown).send("GET", "https://nowhere.test/")
+    assert failure.value.detail == "the host name nowhere.test cannot be resolved: Name or service not known"

@@ -80,7 +80,7 @@ bodies = st.binary(max_size=200) | (manifests | pages | feeds | sums).map(
 @example(b'[{"url": "/x", "size": -1}]', "application/json", BASES[0])
 @example(b"<!--a-->" * 8000, "application/xml", BASES[0])
 @example(b"<!DOCTYPE l [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;'>]><rss>&b;</rss>", "application/xml", BASES[0])
-def test_any_answer_is_a_manifest_or_a_plain_refusal(body: bytes, content_type: str, base: str) -> None:
+def test_any_answer_is_a_manifest_or_a_clear_error(body: bytes, content_type: str, base: str) -> None:
     try:
         entries = listing_of(body, content_type, base).entries
     except SourceBroken:
@@ -112,7 +112,7 @@ NOWHERE = SafeHttp(resolver=no_address)
 
 @examples(150)
 @given(pages, st.sampled_from(BASES))
-def test_index_lists_only_what_lies_below_it(page: str, base: str) -> None:
+def test_index_lists_only_files_below_it(page: str, base: str) -> None:
     try:
         entries = listing_of(page.encode("utf-8", "replace"), "text/html", base).entries
     except SourceBroken:

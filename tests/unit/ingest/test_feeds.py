@@ -58,7 +58,7 @@ SITEMAP_INDEX = """<sitemapindex xmlns="http://www.sitemaps.org/schemas/sitemap/
 <loc>https://x.example/one.xml</loc></sitemap></sitemapindex>"""
 
 
-def test_podcast_gives_its_enclosures_and_not_its_pages() -> None:
+def test_podcast_lists_its_enclosures_not_its_pages() -> None:
     found = read(PODCAST, "https://tides.example/feed.xml")
 
     assert found.format == "rss"
@@ -101,11 +101,11 @@ def test_s3_listing_names_its_objects_and_its_next_page(base: str, expected: str
     assert found.more[0].count("list-type") == 1
 
 
-def test_sitemap_index_leads_to_its_sitemaps() -> None:
+def test_sitemap_index_lists_its_sitemaps_as_pages() -> None:
     assert read(SITEMAP_INDEX).more == ["https://x.example/one.xml"]
 
 
-def test_checksum_lists_carry_the_digests_that_are_checked() -> None:
+def test_checksum_list_has_the_digests_of_its_files() -> None:
     text = f"{HASH}  debian-13.iso\n{HASH} *./sub/b c.iso\nSHA256 (bsd.img) = {HASH.upper()}\n{'a' * 128}  other\n"
 
     found = read(text, "https://cdimage.example/13/SHA256SUMS", "text/plain")
@@ -117,7 +117,7 @@ def test_checksum_lists_carry_the_digests_that_are_checked() -> None:
     assert [entry.signature for entry in found.entries] == [HASH, HASH, HASH, None]
 
 
-def test_github_releases_give_their_assets_with_digests() -> None:
+def test_github_releases_list_assets_with_digests() -> None:
     asset = {
         "url": "https://api.github.com/repos/o/r/releases/assets/1",
         "browser_download_url": "https://github.com/o/r/releases/download/v1/app.zip",
@@ -131,7 +131,7 @@ def test_github_releases_give_their_assets_with_digests() -> None:
     assert (found.url, found.signature, found.size) == (asset["browser_download_url"], HASH, 9)
 
 
-def test_json_feed_gives_its_attachments() -> None:
+def test_json_feed_lists_its_attachments() -> None:
     item = {"id": "1", "attachments": [{"url": "https://x.example/a.mp3", "size_in_bytes": 5}]}
     feed = {"version": "https://jsonfeed.org/version/1.1", "items": [item]}
 
@@ -163,12 +163,12 @@ def test_unknown_format_is_an_error_that_names_it(text: str, type: str, named: s
         read(text, type=type)
 
 
-def test_format_that_was_named_is_not_guessed() -> None:
+def test_named_format_is_not_guessed() -> None:
     with pytest.raises(SourceBroken, match="<rss>"):
         read(PODCAST, format="atom")
 
 
-def test_globs_choose_and_a_template_names() -> None:
+def test_globs_choose_files_and_a_template_names_them() -> None:
     entries = read(PODCAST, "https://tides.example/feed.xml").entries
 
     (one,) = chosen(entries, include=["*.mp3"], exclude=["/ep/two*"], template="/pod/{year}/{month}/{title}.{ext}")
@@ -197,7 +197,7 @@ RSS_ITEM = '<rss version="2.0"><channel><item>{}</item></channel></rss>'
     ],
     ids=["guid first", "guid that is an address", "guid that is none", "link as enclosure"],
 )
-def test_rss_item_leads_where_its_link_says(item: str, expected: list[str]) -> None:
+def test_rss_item_has_the_url_of_its_link(item: str, expected: list[str]) -> None:
     assert urls(read(RSS_ITEM.format(item))) == expected
 
 
@@ -233,7 +233,7 @@ def test_feed_is_read_in_the_encoding_that_it_names(encoding: str) -> None:
     assert (entry.title, entry.url) == ("文", "https://a.example/x")
 
 
-def test_charset_of_the_header_and_wrong_bytes() -> None:
+def test_charset_of_the_header_is_used_despite_invalid_bytes() -> None:
     text = RSS_ITEM.format("<title>café</title><link>https://a.example/x</link>")
 
     by_header = listing_of(text.encode("latin-1"), "text/xml; charset=ISO-8859-1", "https://a.example/")
@@ -260,7 +260,7 @@ def test_feed_that_is_cut_short_or_declares_entities_is_refused(text: str) -> No
     "unit",
     ["<!--", "<![CDATA[", "&", "&a", "</a", "<a:b ", " a:b", "<?xml ", "<!", "<", "<!DOCTYPE [", " x:y=''"],
 )
-def test_hostile_feed_takes_no_more_time_than_its_length(unit: str) -> None:
+def test_hostile_feed_takes_linear_time(unit: str) -> None:
     text = "<rss>" + unit * (400_000 // len(unit))
     began = time.process_time()
 
@@ -270,7 +270,7 @@ def test_hostile_feed_takes_no_more_time_than_its_length(unit: str) -> None:
     assert time.process_time() - began < 3
 
 
-def test_list_that_is_stored_as_gzip_is_unpacked() -> None:
+def test_gzipped_list_is_unpacked() -> None:
     packed = gzip.compress(SITEMAP_INDEX.encode())
 
     assert listing_of(packed, "application/gzip", "https://x.example/sitemap.xml.gz").more == [

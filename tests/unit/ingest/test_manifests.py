@@ -28,7 +28,7 @@ def test_plain_url_is_resolved_against_the_manifest() -> None:
     }
 
 
-def test_described_file_keeps_what_it_says() -> None:
+def test_described_file_keeps_its_fields() -> None:
     described = {"url": "/x", "path": "/in/y", "name": "z", "sha256": "A" * 64, "size": 7}
 
     assert entry_of(described) == {
@@ -41,7 +41,7 @@ def test_described_file_keeps_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("field", ["etag", "size", "signature", "last_modified", "version"])
-def test_fingerprint_changes_with_whatever_tells_of_a_change(field: str) -> None:
+def test_fingerprint_changes_with_each_version_field(field: str) -> None:
     def fingerprint(**item: object) -> str:
         return listing_of(json.dumps({"files": [{"url": "/x", **item}]}).encode(), JSON, BASE).entries[0].fingerprint
 
@@ -53,12 +53,12 @@ def test_fingerprint_changes_with_whatever_tells_of_a_change(field: str) -> None
     "body",
     ['["http://[half"]', "{", "7", '{"other": []}', "[7]", '[{"path": "/x"}]', '[{"url": "/x", "path": "/../y"}]'],
 )
-def test_what_is_no_manifest_is_refused(body: str) -> None:
+def test_other_content_is_refused(body: str) -> None:
     with pytest.raises(SourceBroken):
         listing_of(body.encode(), JSON, BASE)
 
 
-def test_file_listed_twice_is_one() -> None:
+def test_file_listed_twice_is_one_entry() -> None:
     assert len(listing_of(b'["/x", "/x#part"]', JSON, BASE).entries) == 1
 
 

@@ -1,4 +1,4 @@
-"""Parts of files, and figures over requests."""
+"""Parts of files, and the properties of a source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.ingest.model import MAX_BYTES, MAX_PARTS, PART_BYTES, parts_of, source_of, starts_at
-from tidegate.queue.stats import percentile
 
 
 @given(st.integers(1, MAX_BYTES), st.integers(0, 3))
@@ -36,10 +35,3 @@ def test_where_a_part_starts() -> None:
     assert starts_at({"content-range": "bytes 5-9/10"}) == 5
     assert starts_at({"content-range": "bytes */10"}) is None
     assert starts_at({}) is None
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1))
-def test_p95_is_a_value_that_occurred_and_most_are_no_greater(values: list[float]) -> None:
-    found = percentile(values, 0.95)
-    assert found in values
-    assert sum(value <= found for value in values) >= 0.95 * len(values)

@@ -49,6 +49,6 @@ def test_bandwidth_is_kept_over_any_ten_seconds() -> None:
         assert 9_500_000 <= within <= 10_500_000
 
 
-def test_politeness_is_read_from_a_payload_and_missing_fields_are_no_limits() -> None:
+def test_missing_fields_of_a_payload_are_no_limits() -> None:
     assert Politeness.of({}) == Politeness()
     assert Politeness.of({"politeness": {"connections": 1, "delay_s": 2}}) == Politeness(1, None, 2.0)

@@ -116,7 +116,7 @@ def test_sample_lists_its_files(name: str, base: str, content_type: str, format:
     assert (found.format, [entry.url for entry in found.entries]) == (format, expected)
 
 
-def test_samples_carry_digests_sizes_titles_and_dates() -> None:
+def test_samples_have_digests_sizes_titles_and_dates() -> None:
     releases = read("github_releases.json", BUOY, "application/json").entries
     sums = read("SHA256SUMS", f"{ISO}SHA256SUMS", "text/plain").entries
     objects = read("s3_v2.xml", "https://open-tides.s3.amazonaws.com/", "application/xml").entries

@@ -54,7 +54,7 @@ STATUSES = st.sampled_from([None, 301, 400, 404, 429, 500, 503])
 
 
 @given(st.lists(st.tuples(STATUSES, st.floats(0, 1e6) | st.none(), st.floats(0, 0.99))))
-def test_whatever_the_receiver_answers_a_callback_ends_within_its_day(
+def test_callback_ends_within_a_day_whatever_is_answered(
     answers: list[tuple[int | None, float | None, float]],
 ) -> None:
     delivery, now = fresh(), NOW
@@ -68,7 +68,7 @@ def test_whatever_the_receiver_answers_a_callback_ends_within_its_day(
     assert now <= NOW + timedelta(seconds=GIVE_UP_SECONDS)
 
 
-def test_two_hundred_something_delivers_and_410_stops() -> None:
+def test_2xx_delivers_and_410_ends_the_retries() -> None:
     assert after(fresh(), failed(204), NOW, retry_after=None, chance=0).state == DELIVERED
     assert after(fresh(), failed(410), NOW, retry_after=None, chance=0).state == DEAD
     assert after(fresh(), failed(302), NOW, retry_after=None, chance=0).state == PENDING

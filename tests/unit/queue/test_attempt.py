@@ -1,4 +1,4 @@
-"""A worker's handle on its attempt: how often it reads, beats and tells."""
+"""A worker's handle on its attempt: how often it reads the request, sends heartbeats and reports progress."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ REQUEST = Request("req-1", "prj-1", "download", "no_cookie", 5, RUNNING, "2026-0
 
 
 class Worker:
-    """A queue that notes what is asked of it, and a clock."""
+    """A fake of the queue that records its calls, and a clock."""
 
-    def __init__(self, timing: Timing, *, just_beaten: bool = False) -> None:
+    def __init__(self, timing: Timing, *, heartbeat_sent: bool = False) -> None:
         self.time = 100.0
-        self.asked: list[tuple[float, str]] = []
-        self.told: list[float] = []
+        self.calls: list[tuple[float, str]] = []
+        self.reports: list[float] = []
         self.lost = False
         queue: Any = self
         self.attempt = RunningAttempt(
-            queue, REQUEST, timing, self._tell, now=lambda: self.time, just_beaten=just_beaten
+            queue, REQUEST, timing, self._report, now=lambda: self.time, heartbeat_sent=heartbeat_sent
         )
 
-    def _tell(self, request: Request, progress: Mapping[str, Any]) -> None:
-        self.told.append(self.time - 100)
+    def _report(self, request: Request, progress: Mapping[str, Any]) -> None:
+        self.reports.append(self.time - 100)
 
     def running(self, project_id: str, request_id: str, attempt: int) -> Request:
-        return self._seen("look", (project_id, request_id, attempt))
+        return self._called("read", (project_id, request_id, attempt))
 
     def heartbeat(self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None) -> Request:
-        return self._seen("beat", (project_id, request_id, attempt))
+        return self._called("heartbeat", (project_id, request_id, attempt))
 
-    def _seen(self, how: str, here: tuple[str, str, int]) -> Request:
-        assert here == ("prj-1", "req-1", 3)
+    def _called(self, name: str, attempt: tuple[str, str, int]) -> Request:
+        assert attempt == ("prj-1", "req-1", 3)
         if self.lost:
             raise LeaseLost("attempt 3 is over")
-        self.asked.append((self.time - 100, how))
+        self.calls.append((self.time - 100, name))
         return REQUEST
 
     def work(self, seconds: int, step: float = 1.0) -> None:
@@ -49,41 +49,41 @@ class Worker:
             self.time += step
 
 
-def test_ingest_looks_every_2_s_and_beats_every_30_s_after_its_first_beat() -> None:
-    worker = Worker(Timing(look=2, beat=30), just_beaten=True)
+def test_ingest_reads_every_2_s_and_sends_a_heartbeat_every_30_s() -> None:
+    worker = Worker(Timing(look=2, beat=30), heartbeat_sent=True)
     worker.work(62)
 
-    assert [at for at, how in worker.asked if how == "beat"] == [30, 60]
-    assert [at for at, _ in worker.asked] == list(range(2, 62, 2))
+    assert [at for at, name in worker.calls if name == "heartbeat"] == [30, 60]
+    assert [at for at, _ in worker.calls] == list(range(2, 62, 2))
 
 
-def test_export_beats_at_once_and_then_every_2_s() -> None:
+def test_export_sends_a_heartbeat_at_once_and_every_2_s() -> None:
     worker = Worker(Timing(look=2, beat=2))
     worker.work(6, step=0.5)
 
-    assert worker.asked == [(0, "beat"), (2, "beat"), (4, "beat")]
-    assert worker.told == [0, 2, 4]
+    assert worker.calls == [(0, "heartbeat"), (2, "heartbeat"), (4, "heartbeat")]
+    assert worker.reports == [0, 2, 4]
 
 
-def test_batch_looks_at_every_call_and_beats_every_30_s() -> None:
+def test_batch_reads_at_every_call_and_sends_a_heartbeat_every_30_s() -> None:
     worker = Worker(Timing(look=0, beat=30))
     worker.work(32)
 
-    assert len(worker.asked) == 32
-    assert [at for at, how in worker.asked if how == "beat"] == [0, 30]
+    assert len(worker.calls) == 32
+    assert [at for at, name in worker.calls if name == "heartbeat"] == [0, 30]
 
 
-def test_lost_lease_reaches_the_worker_and_nothing_is_told() -> None:
+def test_lost_lease_is_raised_and_no_progress_reported() -> None:
     worker = Worker(Timing(look=0, beat=30))
     worker.lost = True
 
     with pytest.raises(LeaseLost):
         worker.attempt({"rows": 1})
-    assert worker.told == []
+    assert worker.reports == []
 
 
-def test_nothing_is_told_without_progress() -> None:
+def test_nothing_is_reported_without_progress() -> None:
     worker = Worker(Timing(look=0, beat=30))
     worker.attempt()
 
-    assert worker.told == []
+    assert worker.reports == []

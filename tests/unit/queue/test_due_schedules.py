@@ -1,4 +1,4 @@
-"""What the functions of schedules share: nothing that fails or is slow keeps the rest from running."""
+"""Running due schedules: one that fails or is slow does not keep the others from running."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEMS: list[dict[str, Any]] = [{"pk": f"record-{number}", "number": number} for 
 
 
 @pytest.mark.parametrize("error", [KeyError("name"), TypeError("unknown field"), ValueError("not JSON")])
-def test_one_that_cannot_be_read_does_not_stop_the_others(error: Exception) -> None:
+def test_malformed_record_does_not_stop_the_others(error: Exception) -> None:
     def fire(item: dict[str, Any]) -> bool:
         if item["number"] in (0, 70):
             raise error
@@ -24,13 +24,13 @@ def test_one_that_cannot_be_read_does_not_stop_the_others(error: Exception) -> N
     assert fire_all(ITEMS[:1], fire) == 0
 
 
-def test_those_that_did_not_fire_are_not_counted() -> None:
+def test_schedules_that_did_not_fire_are_not_counted() -> None:
     assert fire_all(ITEMS, lambda item: item["number"] % 2 == 0) == 100
     assert fire_all([], lambda _: True) == 0
 
 
-def test_nothing_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left stays due: the function ends by itself instead of being killed."""
+def test_nothing_is_started_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest stays due, and the function ends instead of being killed."""
     now, fired = [0.0], list[int]()
     monkeypatch.setattr("tidegate.queue.due_schedules.time.monotonic", lambda: now[0])
 
@@ -40,10 +40,10 @@ def test_nothing_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch)
         return True
 
     assert fire_all(ITEMS, fire, seconds=70) == len(fired)
-    assert 70 <= len(fired) < 80, "those that other threads had begun are ended"
+    assert 70 <= len(fired) < 80, "other threads finish what they had started"
 
 
-def test_records_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_read_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of large records at once do not fit into the function's memory."""
     read, most = [0], [0]
 
@@ -59,19 +59,58 @@ def test_records_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) ->
         ended[0] += 1
         return True
 
-    monkeypatch.setattr(due_schedules, "_TOGETHER", 1)
+    monkeypatch.setattr(due_schedules, "_THREADS", 1)
     assert fire_all(reading(), fire) == 200
     assert most[0] <= 64
 
 
-def test_what_became_due_lately_comes_before_what_is_tried_again() -> None:
-    asked = []
+class DueTable:
+    """The `due` index and the records of a table."""
 
-    class Asked:
-        def query_all(self, partition: str, *, index: str, sk_between: tuple[int, int]) -> Iterator[dict[str, Any]]:
-            asked.append((partition, index, sk_between))
-            return iter([{"pk": str(sk_between)}])
+    def __init__(self, *records: dict[str, Any]) -> None:
+        self.index = list(records)
+        self.records = {record["pk"]: record for record in records}
+        self.asked: list[tuple[str, str, tuple[int, int]]] = []
 
-    found = list(due_items(Asked(), "P", 1000.7))  # type: ignore[arg-type]
-    assert asked == [("P", "due", (910, 1000)), ("P", "due", (0, 909))]
-    assert len(found) == 2
+    def query_all(
+        self, partition: str, *, index: str, sk_between: tuple[int, int], project: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
+        self.asked.append((partition, index, sk_between))
+        first, last = sk_between
+        for record in self.index:
+            if first <= record["due_at"] <= last:
+                yield {name: record[name] for name in project if name in record}
+
+    def batch_get(self, keys: list[dict[str, str]], *, consistent: bool) -> list[dict[str, Any]]:
+        assert consistent
+        return [self.records[key["pk"]] for key in reversed(keys) if key["pk"] in self.records]
+
+
+def due_record(pk: str, due_at: int, project_id: str = "prj-1") -> dict[str, Any]:
+    return {"pk": pk, "sk": "A", "due_pk": "P", "due_at": due_at, "project_id": project_id}
+
+
+def found_in(table: DueTable, now: float = 1000.7) -> list[str]:
+    return [item["pk"] for item in due_items(table, ["P"], now)]  # type: ignore[arg-type]
+
+
+def test_recently_due_schedules_come_before_retried_ones() -> None:
+    table = DueTable(due_record("old", 500), due_record("new", 990))
+    assert found_in(table) == ["new", "old"]
+    assert table.asked == [("P", "due", (910, 1000)), ("P", "due", (0, 909))]
+
+
+def test_project_with_many_due_schedules_does_not_delay_the_others() -> None:
+    many = [due_record(f"many-{number}", 950, "prj-many") for number in range(500)]
+    few = [due_record("few-1", 999, "prj-few"), due_record("few-2", 600, "prj-few")]
+    found = found_in(DueTable(*many, *few))
+    assert found[:4] == ["many-0", "few-1", "many-1", "few-2"]
+    assert len(found) == 502
+
+
+def test_records_that_are_no_longer_due_are_left_out() -> None:
+    table = DueTable(*(due_record(name, 990) for name in ("gone", "paused", "run", "due")))
+    del table.records["gone"]
+    table.records["paused"] = {"pk": "paused", "sk": "A"}
+    table.records["run"] = due_record("run", 1050)
+    assert found_in(table) == ["due"]

@@ -1,4 +1,4 @@
-"""Fair admission as a rule: shares, turns and ageing, over random arrivals."""
+"""The rules of fair admission: shares, turns and ageing, with random arrivals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.queue.channels.model import Channel, Place
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_priority_rises_by_one_for_each_step_and_stays_at_the_highest() -> None:
+def test_priority_rises_by_one_for_each_step_up_to_the_highest() -> None:
     since, at = iso(START), START.timestamp()
     aged = [aged_priority(4, since, at + steps * AGE_STEP_SECONDS) for steps in range(6)]
 
@@ -26,7 +26,7 @@ def test_priority_rises_by_one_for_each_step_and_stays_at_the_highest() -> None:
     assert aged_priority(4, since, at + AGE_STEP_SECONDS - 1) == 4
 
 
-def test_rank_puts_priority_before_age() -> None:
+def test_rank_orders_by_priority_then_age() -> None:
     later = iso(START + timedelta(seconds=1))
 
     assert rank(1, later) < rank(2, iso(START)) < rank(2, later) < rank(10, iso(START))
@@ -38,14 +38,14 @@ def test_shares_are_even_and_leave_no_slot_unused(capacity: int, active: int, sh
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 2, 4])
-def test_project_may_fill_the_capacity_unless_an_operator_gave_it_a_share(capacity: int) -> None:
+def test_project_may_fill_the_capacity_unless_it_has_a_fixed_share(capacity: int) -> None:
     assert ceiling(capacity, None) == capacity
     assert ceiling(capacity, 10) == capacity
     assert ceiling(capacity, 1) == min(1, capacity)
 
 
 class SmallChannel:
-    """A channel in memory, admitted by the same rules as the real one."""
+    """A channel in memory with the same rules of admission as the real one."""
 
     def __init__(self, capacity: int) -> None:
         self.channel = Channel("c", capacity)
@@ -68,7 +68,7 @@ class SmallChannel:
         turns = Turns(self.channel, dict(self.standings), {}, self._lane, self.now.timestamp(), 60)
         admitted = []
         while (place := turns.next()) is not None:
-            turns.took(place)
+            turns.mark_admitted(place)
             self.lanes[place.project_id].remove(place)
             self.running.append(place)
             admitted.append(place)
@@ -90,10 +90,10 @@ ARRIVALS = st.lists(st.tuples(st.sampled_from("ABCDE"), st.integers(1, 10)), max
 
 @settings(max_examples=200, deadline=None)
 @given(capacity=st.integers(1, 5), rounds=st.lists(st.tuples(ARRIVALS, st.integers(0, 9)), min_size=5, max_size=60))
-def test_first_request_of_a_project_of_equal_priority_waits_at_most_one_round(
+def test_project_without_a_slot_waits_at_most_one_turn_of_each_other(
     capacity: int, rounds: list[tuple[list[tuple[str, int]], int]]
 ) -> None:
-    """Whoever arrives with nothing running is admitted before any other project has had two further turns."""
+    """A project with nothing running is admitted before any other project has had two more turns."""
     channel = SmallChannel(capacity)
     since: dict[str, list[str]] = {}
     for arrivals, ending in rounds:
@@ -112,7 +112,7 @@ def test_first_request_of_a_project_of_equal_priority_waits_at_most_one_round(
 
 @settings(max_examples=200, deadline=None)
 @given(capacity=st.integers(2, 5), rounds=st.lists(st.tuples(ARRIVALS, st.integers(0, 9)), min_size=5, max_size=60))
-def test_no_project_passes_its_share_while_another_waits_whatever_the_priorities(
+def test_no_project_exceeds_its_share_while_another_waits(
     capacity: int, rounds: list[tuple[list[tuple[str, int]], int]]
 ) -> None:
     channel = SmallChannel(capacity)
@@ -134,9 +134,7 @@ def test_no_project_passes_its_share_while_another_waits_whatever_the_priorities
 
 @settings(max_examples=100, deadline=None)
 @given(capacity=st.integers(1, 4), stream=st.lists(st.integers(0, 9), min_size=150, max_size=150))
-def test_stream_of_urgent_requests_holds_back_the_lowest_priority_for_its_ageing_only(
-    capacity: int, stream: list[int]
-) -> None:
+def test_urgent_requests_delay_the_lowest_priority_only_until_it_has_aged(capacity: int, stream: list[int]) -> None:
     channel = SmallChannel(capacity)
     for _ in range(capacity):
         channel.arrive("A", 1)

@@ -1,4 +1,4 @@
-"""The rules of a request's life."""
+"""The rules of a request's life cycle: transitions, retries and policies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FINAL = [
 
 
 @given(st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=30))
-def test_no_sequence_of_actions_leaves_the_table(actions: list[str]) -> None:
+def test_no_sequence_of_actions_leaves_the_known_states(actions: list[str]) -> None:
     request = Request("req-1", "p", "check", "no_cookie", 5, "pending", "2026-01-01T00:00:00.000Z")
     for action in actions:
         try:
@@ -47,13 +47,13 @@ def test_no_sequence_of_actions_leaves_the_table(actions: list[str]) -> None:
 
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
 @pytest.mark.parametrize("action", sorted(TRANSITIONS))
-def test_completed_and_cancelled_are_for_ever(status: str, action: str) -> None:
+def test_completed_and_cancelled_are_final(status: str, action: str) -> None:
     with pytest.raises(WrongState):
         next_state(action, status)
 
 
 @pytest.mark.parametrize("kind", RETRYABLE)
-def test_503_and_429_retry_with_60_120_240_capped_at_300(kind: type[DomainError]) -> None:
+def test_retryable_errors_are_retried_after_60_120_and_240_s(kind: type[DomainError]) -> None:
     policy = POLICIES["download"]
 
     assert [retry_delay(policy, used, kind()) for used in range(4)] == [60, 120, 240, None]
@@ -61,11 +61,11 @@ def test_503_and_429_retry_with_60_120_240_capped_at_300(kind: type[DomainError]
 
 
 @pytest.mark.parametrize("kind", FINAL)
-def test_404_401_403_400_and_no_space_do_not_retry(kind: type[DomainError]) -> None:
+def test_final_errors_are_not_retried(kind: type[DomainError]) -> None:
     assert retry_delay(POLICIES["download"], 0, kind()) is None
 
 
-def test_a_retry_after_is_honoured_but_never_shortens_the_delay() -> None:
+def test_retry_after_is_honoured_but_never_shortens_the_delay() -> None:
     policy = POLICIES["download"]
 
     assert retry_delay(policy, 0, errors.TooManyRequests(retry_after=500)) == 500
@@ -73,7 +73,7 @@ def test_a_retry_after_is_honoured_but_never_shortens_the_delay() -> None:
     assert retry_delay(policy, 0, errors.TooManyRequests(retry_after=10**9)) == 24 * 3600
 
 
-def test_the_types_are_those_of_the_design() -> None:
+def test_policies_of_the_types_are_as_designed() -> None:
     table = {name: (p.timeout, p.retries, p.backoff(0), p.backoff(1)) for name, p in POLICIES.items()}
 
     designed = {"download": (1800, 3, 60, 120), "scan": (300, 2, 30, 30)}
@@ -81,7 +81,7 @@ def test_the_types_are_those_of_the_design() -> None:
     assert {name: table[name] for name in designed} == designed
 
 
-def test_configuration_changes_types_and_channels() -> None:
+def test_configuration_changes_policies_and_channels() -> None:
     assert policies_from('{"scan": {"retries": 9}}')["scan"].retries == 9
     assert policies_from("") == dict(POLICIES)
     assert capacities_from('{"slow_lane": 1}')["slow_lane"] == 1

@@ -1,4 +1,4 @@
-"""Figures from counts."""
+"""Statistics from counts."""
 
 from __future__ import annotations
 
@@ -24,22 +24,29 @@ def _ended(milliseconds: int, status: str = "completed") -> Request:
 
 
 @given(st.lists(st.integers(1, 10**8), min_size=1, max_size=200))
-def test_p95_of_counts_is_within_its_class_and_the_mean_exact(values: list[int]) -> None:
+def test_mean_is_exact_and_p95_within_its_class(values: list[int]) -> None:
     stats = stats_by_type(("check", counts_of(_ended(value))) for value in values)["check"]
 
     assert stats.count == len(values)
     assert stats.mean_s == pytest.approx(sum(values) / len(values) / 1000, abs=0.001)
     exact = percentile([float(value) for value in values], 0.95) / 1000
     assert stats.p95_s is not None
-    # Classes of few milliseconds are coarse: there the error is one millisecond.
+    # The classes of a few milliseconds are coarse: the error is one millisecond.
     assert math.isclose(stats.p95_s, exact, rel_tol=0.16, abs_tol=0.0015)
 
 
 @given(st.lists(st.sampled_from(["pending", "queued", "running", "completed", "failed"]), min_size=1, max_size=20))
-def test_changes_along_any_way_add_up_to_the_last_state(states: list[str]) -> None:
+def test_changes_of_any_sequence_add_up_to_the_last_state(states: list[str]) -> None:
     requests = [_ended(500 * number, status) for number, status in enumerate(states)]
     moves = zip([None, *requests], requests, strict=False)
 
     stats = stats_by_type(("check", change_of(old, new)) for old, new in moves)["check"]
 
     assert stats == stats_by_type([("check", counts_of(requests[-1]))])["check"]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1))
+def test_percentile_is_a_value_of_the_list(values: list[float]) -> None:
+    found = percentile(values, 0.95)
+    assert found in values
+    assert sum(value <= found for value in values) >= 0.95 * len(values)

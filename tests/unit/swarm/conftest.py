@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm.lab import CountingOrigin, made_up_content
+from tests.support.swarm.lab import CountingOrigin, random_content
 from tests.support.swarm.worker import LabHost
 
 __all__ = ["LabHost"]
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def origin() -> Iterator[CountingOrigin]:
-    made = CountingOrigin(made_up_content(12 * MIB + 12345))
+    made = CountingOrigin(random_content(12 * MIB + 12345))
     yield made
     made.close()
 

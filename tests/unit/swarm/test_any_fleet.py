@@ -1,4 +1,4 @@
-"""Whatever the fleet and its failures: every live host ends with the whole file, and no rule waits for ever."""
+"""Random fleets with random failures: every live host gets the whole file, and no rule waits for ever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
 from tests.support.swarm.world import MIB, HostPlan, World
-from tidegate_client.swarm.choosing.chooser import ALONE, Chooser, Rules
+from tidegate_client.swarm.choosing.chooser import ALONE_SECONDS, Chooser, Rules
 from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
 from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout
@@ -50,16 +50,14 @@ def test_every_live_host_gets_the_whole_file(
     for host in world.hosts.values():
         if host.plan.honest:
             assert host.chooser.complete
-            # Each bad neighbour can spoil at most what was under way when it was found out.
+            # A bad neighbour can spoil at most the pieces that were in flight when it was banned.
             liars = sum(world.hosts[peer].plan.garbage for peer in host.peers)
             assert host.bad <= 2 * liars * (1 + len(host.plan.restarts))
 
 
 @examples(15)
 @given(st.integers(20, 60), st.integers(32, 64), st.integers(0, 1 << 32), st.booleans())
-def test_healthy_fleet_takes_less_than_two_files_from_the_store(
-    hosts: int, pieces: int, seed: int, together: bool
-) -> None:
+def test_healthy_fleet_takes_at_most_two_file_sizes_from_s3(hosts: int, pieces: int, seed: int, together: bool) -> None:
     spread = 0.5 if together else 10.0
     world = World(pieces, [HostPlan(starts=spread * n / hosts) for n in range(hosts)], seed)
     world.run(limit=300.0)
@@ -68,24 +66,24 @@ def test_healthy_fleet_takes_less_than_two_files_from_the_store(
 
 
 def test_fleet_with_most_of_the_file_fetches_the_rest_about_once() -> None:
-    """Each host has 90 of 100 pieces, other ones each: together they have all."""
+    """Each host has other 90 of 100 pieces; together they have all."""
     world = World(100, [HostPlan(starts=n / 8, kept=0.9) for n in range(40)], seed=3)
     world.run(limit=100.0)
     assert not world.unfinished
     assert world.origin_pieces <= 10
 
 
-def test_host_whose_neighbours_have_not_started_climbs_the_ladder() -> None:
+def test_host_whose_neighbours_have_not_started_uses_the_ladder() -> None:
     world = World(16, [HostPlan(), *(HostPlan(absent=True) for _ in range(59))], seed=5)
     world.run(limit=100.0)
     (host,) = [host for host in world.hosts.values() if host.plan.honest]
     assert host.chooser.mode is Mode.LADDER
     assert host.finished is not None
-    # 5 s of patience, then 12 · 2^s ranks of 60 members, and two pieces at a time.
+    # 5 s of patience, then 4^s ranks of 60 members, and two pieces at a time.
     assert 5.0 < host.finished < 5.0 + 3.0 + 16 * 0.2 * 1.5
 
 
-def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience_only() -> None:
+def test_false_announcements_delay_a_host_for_patience_only() -> None:
     world = World(16, [HostPlan(), HostPlan(), *(HostPlan(pretends=True) for _ in range(8))], seed=5)
     world.run(limit=100.0)
     for host in world.hosts.values():
@@ -94,17 +92,17 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
             assert host.finished < 20.0
 
 
-def test_neighbours_that_trickle_bytes_do_not_keep_others_from_being_asked() -> None:
-    """Each takes two of eight places, and is never silent for long enough to be found out by a time-out."""
+def test_trickling_neighbours_do_not_block_requests_to_others() -> None:
+    """Each occupies two of eight places, and never stalls for long enough to time out."""
     rules = Rules(ranks=0, hold=0.5, patience=5.0, line=None, lasts=600.0)
     neighbours = [Neighbour() for _ in range(5)]
     chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, neighbours, 0.0, rng=random.Random(1))
     for place in range(4):
         chooser.linked(place, Link.UP)
-        chooser.told(place, (1 << 64) - 1, 0)
+        chooser.announced(place, (1 << 64) - 1, 0)
     assert {step.source for step in chooser.next(0.0)} == {0, 1, 2, 3}
     chooser.linked(4, Link.UP)
-    chooser.told(4, (1 << 64) - 1, 0)
+    chooser.announced(4, (1 << 64) - 1, 0)
     asked_at, now = None, 0.0
     while asked_at is None and now < 30.0:
         now += 0.1
@@ -116,33 +114,33 @@ def test_neighbours_that_trickle_bytes_do_not_keep_others_from_being_asked() -> 
 
 
 def test_host_on_a_slow_line_asks_for_few_pieces_at_once() -> None:
-    """Eight at a time over 1 Mbit/s would take a minute each, and senders give up on who takes so little."""
+    """Eight at once over 1 Mbit/s would take a minute each, and senders give up on such receivers."""
     for line, expected in ((125_000.0, 2), (1_000_000.0, 4), (2_500_000.0, 8), (None, 8)):
         rules = Rules(ranks=0, hold=0.5, patience=5.0, line=line, lasts=600.0)
         neighbours = [Neighbour() for _ in range(16)]
         chooser = Chooser(Layout(16 * MIB, MIB), Ranks(0, 100, 7, 16), rules, neighbours, 0.0, rng=random.Random(1))
         for place in range(16):
             chooser.linked(place, Link.UP)
-            chooser.told(place, (1 << 16) - 1, 0)
+            chooser.announced(place, (1 << 16) - 1, 0)
         assert len(chooser.next(0.0)) == expected
         if line is not None:
-            # As long as the line needs for all of them none is overdue: nobody else is asked, nor the store.
+            # None is overdue before the line could have received them all: no other peer is asked, nor S3.
             needed = max(5.0, expected * MIB / line)
             chooser.received(int(5 * line), needed - 0.1, from_peer=True)
             assert chooser.next(needed) == []
 
 
-def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
-    """A neighbour gives a piece now and then, so the host is never stuck, only too slow for the Job's deadline."""
+def test_host_that_would_be_late_fetches_everything_from_s3() -> None:
+    """A neighbour sends a piece now and then, so the host is never stuck but would miss the deadline."""
     rules = Rules(ranks=0, hold=0.5, patience=5.0, line=1_000_000.0, lasts=60.0)
     chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, [Neighbour()], 0.0, rng=random.Random(1))
     chooser.linked(0, Link.UP)
-    chooser.told(0, (1 << 64) - 1, 0)
-    now, last_piece, asked_store_at = 0.0, 0.0, None
-    while asked_store_at is None and now < 60.0:
+    chooser.announced(0, (1 << 64) - 1, 0)
+    now, last_piece, asked_s3_at = 0.0, 0.0, None
+    while asked_s3_at is None and now < 60.0:
         for step in chooser.next(now):
             if step.source == ORIGIN:
-                asked_store_at = now
+                asked_s3_at = now
                 break
             if now - last_piece >= 3.0:
                 last_piece = now
@@ -152,14 +150,14 @@ def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
                 chooser.failed(step.source, step.piece, Failure.BUSY, now)
         now += 0.1
     assert chooser.mode is Mode.DEADLINE
-    assert asked_store_at is not None
-    assert asked_store_at < 16.0
+    assert asked_s3_at is not None
+    assert asked_s3_at < 16.0
 
 
-def test_host_with_silent_neighbours_fetches_all_from_the_store_after_three_seconds() -> None:
+def test_host_with_silent_neighbours_uses_s3_after_three_seconds() -> None:
     world = World(16, [HostPlan(), *(HostPlan(dead=True) for _ in range(19))], seed=5)
     world.run(limit=100.0)
     (host,) = [host for host in world.hosts.values() if host.plan.honest]
     assert host.chooser.mode is Mode.ALONE
     assert host.finished is not None
-    assert ALONE <= host.finished < ALONE + 16 * 0.2 * 1.5
+    assert ALONE_SECONDS <= host.finished < ALONE_SECONDS + 16 * 0.2 * 1.5

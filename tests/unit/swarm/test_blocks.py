@@ -1,4 +1,4 @@
-"""What a host finds of a new file in an older version, whatever was changed, inserted or removed."""
+"""Blocks of a new file are found in an older version, whatever was changed, inserted or removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
-from tests.support.swarm.lab import made_up_content
+from tests.support.swarm.lab import random_content
 from tidegate.files import blocks as library
 from tidegate.files.pieces import PieceDigests
 from tidegate_client.swarm import blocks as host
@@ -39,7 +39,7 @@ def found(old: bytes, new: bytes, tmp_path: Path, piece_size: int = LAYOUT_PIECE
 
 
 def reused(old: bytes, new: bytes, tmp_path: Path, piece_size: int = LAYOUT_PIECE) -> float:
-    """The share of the new file that need not be fetched. What was found is right."""
+    """The share of the new file that was found in the old one. Checks that the found blocks are right."""
     blocks, total = listed(new, piece_size), 0
     for block, content in found(old, new, tmp_path, piece_size).items():
         assert content == new[blocks.start(block) : blocks.start(block) + blocks.length(block)]
@@ -47,9 +47,9 @@ def reused(old: bytes, new: bytes, tmp_path: Path, piece_size: int = LAYOUT_PIEC
     return total / len(new)
 
 
-def test_library_and_host_agree_on_the_list() -> None:
+def test_library_and_host_agree_on_the_block_list() -> None:
     assert (library.BLOCKS_A_PIECE, library.ENTRY_BYTES) == (host.BLOCKS_A_PIECE, host.ENTRY_BYTES)
-    content = made_up_content(9 * MIB + 5)
+    content = random_content(9 * MIB + 5)
     digests = PieceDigests(len(content))
     digests.update(content)
     made = digests.finish()
@@ -74,21 +74,21 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_all_but_the_blocks_around_a_change_are_found(tmp_path: Path, change: str) -> None:
-    old = made_up_content(100_000)
+def test_blocks_away_from_a_change_are_found(tmp_path: Path, change: str) -> None:
+    old = random_content(100_000)
     new = CHANGES[change](old)
     different = 3000 if change == "more at the end" else 640 if change == "ten blocks inserted" else 1
     assert (1 - reused(old, new, tmp_path)) * len(new) <= different + 3 * BLOCK
 
 
-def test_large_insertion_does_not_hide_what_is_behind_it(tmp_path: Path) -> None:
-    old, more = made_up_content(200_000), random.Random(9).randbytes(150_000)
+def test_blocks_behind_a_large_insertion_are_found(tmp_path: Path) -> None:
+    old, more = random_content(200_000), random.Random(9).randbytes(150_000)
     new = old[:50_000] + more + old[50_000:]
     assert reused(old, new, tmp_path) >= (len(old) - 4 * BLOCK) / len(new)
 
 
-def test_release_with_many_small_changes_keeps_nearly_all(tmp_path: Path) -> None:
-    """Forty files of an archive of a thousand are new, a little longer or shorter than before."""
+def test_release_with_many_small_changes_is_nearly_all_found(tmp_path: Path) -> None:
+    """Nine of 300 files in an archive are replaced by files of another length."""
     drawn = random.Random(3)
     files = [drawn.randbytes(drawn.randrange(2000, 20_000)) for _ in range(300)]
     newer = list(files)
@@ -99,17 +99,15 @@ def test_release_with_many_small_changes_keeps_nearly_all(tmp_path: Path) -> Non
     assert reused(old, new, tmp_path) >= 1 - (changed + 9 * 3 * BLOCK) / len(new)
 
 
-def test_file_of_zeros_and_text_is_found_too(tmp_path: Path) -> None:
+def test_file_of_zeros_and_similar_lines_is_found(tmp_path: Path) -> None:
     text = b"".join(f"line {n} of a file with lines that look alike\n".encode() for n in range(5000))
     old = bytes(10_000) + text + bytes(10_000)
     new = bytes(10_000) + text[:50_000] + b"another line\n" + text[50_000:] + bytes(10_000)
     assert reused(old, new, tmp_path) > 0.97
 
 
-def test_unrelated_file_gives_nothing_and_costs_a_bounded_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = made_up_content(300_000, seed=1), made_up_content(300_000, seed=2)
+def test_search_in_an_unrelated_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = random_content(300_000, seed=1), random_content(300_000, seed=2)
     read = 0
     honest = OldFile.read
 
@@ -124,15 +122,15 @@ def test_unrelated_file_gives_nothing_and_costs_a_bounded_search(
     assert read <= (host._SEARCHED_AT_MOST + 2) * len(new)
 
 
-def test_old_file_made_to_look_like_every_probe_costs_a_bounded_search(tmp_path: Path) -> None:
-    """Every block of the new file begins alike, and the old file is full of that beginning."""
+def test_search_in_a_file_full_of_probes_is_bounded(tmp_path: Path) -> None:
+    """All blocks of the new file begin with the same bytes, and the old file consists of them."""
     new = b"".join(b"0123456789abcdef" + n.to_bytes(4) + bytes(44) for n in range(2000))
     old = b"0123456789abcdef" * 20_000
     assert found(old, new, tmp_path) == {}
 
 
-def test_file_that_is_cut_short_while_it_is_read_gives_what_was_read(tmp_path: Path) -> None:
-    new = made_up_content(100_000)
+def test_file_truncated_during_the_search_yields_the_blocks_read_before(tmp_path: Path) -> None:
+    new = random_content(100_000)
     path = tmp_path / "old"
     path.write_bytes(new)
     blocks = listed(new)
@@ -146,7 +144,7 @@ def test_file_that_is_cut_short_while_it_is_read_gives_what_was_read(tmp_path: P
 
 @examples(60)
 @given(st.data())
-def test_whatever_the_two_files_are_only_right_blocks_are_found(
+def test_only_right_blocks_are_found_in_any_files(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     parts = data.draw(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=6))
@@ -160,12 +158,12 @@ def new_store(path: Path, content: bytes) -> PieceStore:
     pieces = [hashlib.sha256(content[at : at + LAYOUT_PIECE]).digest() for at in range(0, len(content), LAYOUT_PIECE)]
     with path.open("w+b") as file:
         store = PieceStore(file.fileno(), Layout(len(content), LAYOUT_PIECE), b"".join(pieces))
-    store.take_over()
+    store.load_existing()
     return store
 
 
-def test_store_takes_whole_pieces_and_asks_for_the_missing_blocks_of_others(tmp_path: Path) -> None:
-    old = made_up_content(10 * LAYOUT_PIECE)
+def test_store_completes_pieces_and_requests_missing_blocks_of_others(tmp_path: Path) -> None:
+    old = random_content(10 * LAYOUT_PIECE)
     new = old[:2100] + b"?" * 40 + old[2140:]
     (tmp_path / "old").write_bytes(old)
     store = new_store(tmp_path / "part", new)

@@ -1,4 +1,4 @@
-"""Hosts with an older version of the file fetch what changed, from one another and from S3."""
+"""Hosts with an older version of the file fetch only what changed, from each other and from S3."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm.lab import CountingOrigin, Orders, made_up_content, next_release
+from tests.support.swarm.lab import CountingOrigin, SwarmTransfers, next_release, random_content
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate_client.swarm.peers import Connection, Peer
 from tidegate_client.swarm.store import PieceStore
 
 NewHost = Callable[..., LabHost]
-OLD = made_up_content(12 * MIB)
+OLD = random_content(12 * MIB)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def fleet(new_host: NewHost, release: CountingOrigin, *, old: bytes | None = OLD
     for host in hosts:
         if old is not None:
             host.published.write_bytes(old)
-    return hosts, Orders.of(release, **given).make([host.placement for host in hosts])
+    return hosts, SwarmTransfers.of(release, **given).make([host.placement for host in hosts])
 
 
 def deliver_all(hosts: list[LabHost], transfers: Any) -> list[Any]:
@@ -37,7 +37,7 @@ def deliver_all(hosts: list[LabHost], transfers: Any) -> list[Any]:
         return list(pool.map(lambda host: host.deliver(transfers[host.agent_id]), hosts))
 
 
-def test_release_that_differs_by_three_per_cent_moves_a_tenth_of_its_bytes(
+def test_release_with_three_percent_changed_moves_a_tenth_of_its_bytes(
     release: CountingOrigin, new_host: NewHost
 ) -> None:
     hosts, transfers = fleet(new_host, release)
@@ -64,38 +64,38 @@ def test_host_without_an_old_version_is_served_by_hosts_with_one(release: Counti
     assert release.sent == before
 
 
-@pytest.mark.parametrize("old", [b"", b"small", made_up_content(12 * MIB, seed=77)], ids=["empty", "small", "unlike"])
-def test_old_file_that_is_of_no_use_changes_nothing(release: CountingOrigin, new_host: NewHost, old: bytes) -> None:
+@pytest.mark.parametrize("old", [b"", b"small", random_content(12 * MIB, seed=77)], ids=["empty", "small", "unlike"])
+def test_useless_old_file_has_no_effect(release: CountingOrigin, new_host: NewHost, old: bytes) -> None:
     hosts, transfers = fleet(new_host, release, old=old)
     hosts[0].deliver(transfers["host-0"])
     assert hosts[0].published.read_bytes() == release.content
 
 
-def test_order_without_a_list_of_blocks_is_fetched_whole(release: CountingOrigin, new_host: NewHost) -> None:
+def test_transfer_without_a_block_list_is_fetched_whole(release: CountingOrigin, new_host: NewHost) -> None:
     hosts, transfers = fleet(new_host, release, changes={"blocks_sha256": None, "blocks_url": None})
     figures = hosts[0].deliver(transfers["host-0"])
     assert figures["origin_bytes"] == len(release.content) + len(release.listed)
     assert "reused_bytes" not in figures
 
 
-def test_list_of_blocks_that_is_not_the_announced_one_is_not_used(release: CountingOrigin, new_host: NewHost) -> None:
+def test_block_list_with_a_wrong_digest_is_not_used(release: CountingOrigin, new_host: NewHost) -> None:
     hosts, transfers = fleet(new_host, release, changes={"blocks_sha256": "0" * 64})
     figures = hosts[0].deliver(transfers["host-0"])
     assert hosts[0].published.read_bytes() == release.content
     assert figures["reused_bytes"] == 0
 
 
-def test_only_the_peer_that_sent_a_wrong_block_is_blamed(release: CountingOrigin, new_host: NewHost) -> None:
+def test_only_the_sender_of_a_wrong_block_is_blamed(release: CountingOrigin, new_host: NewHost) -> None:
     hosts, transfers = fleet(new_host, release)
-    liar = hosts[0]
-    liar.published.write_bytes(release.content)
-    with liar.published.open("rb") as file:
-        liar.host.seed_existing(transfers["host-0"], file, liar.pool)
+    bad = hosts[0]
+    bad.published.write_bytes(release.content)
+    with bad.published.open("rb") as file:
+        bad.host.seed_existing(transfers["host-0"], file, bad.pool)
 
     async def garbage(_piece: int, _offset: int, length: int) -> bytes:
         return b"\0" * length
 
-    session: Any = liar.host._sessions[transfers["host-0"]["swarm"]["id"]]
+    session: Any = bad.host._sessions[transfers["host-0"]["swarm"]["id"]]
     session.read = garbage
     figures = deliver_all(hosts[1:], transfers)
     assert all(host.published.read_bytes() == release.content for host in hosts[1:])
@@ -103,7 +103,7 @@ def test_only_the_peer_that_sent_a_wrong_block_is_blamed(release: CountingOrigin
     assert all(one["bad_pieces"] <= 2 for one in figures)
 
 
-def test_block_that_was_spoiled_on_the_disk_is_fetched_and_no_peer_blamed(
+def test_block_spoiled_on_disk_is_fetched_and_no_peer_blamed(
     release: CountingOrigin, new_host: NewHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts, transfers = fleet(new_host, release)
@@ -123,7 +123,7 @@ def test_block_that_was_spoiled_on_the_disk_is_fetched_and_no_peer_blamed(
     assert not any(one["bad_pieces"] or one["bad_peers"] for one in figures)
 
 
-def test_peers_of_an_older_version_are_asked_for_whole_pieces(
+def test_older_agents_are_asked_for_whole_pieces(
     release: CountingOrigin, new_host: NewHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They answer 200 and the whole piece to a range, and close the connection that asks for blocks."""
@@ -147,11 +147,11 @@ def test_peers_of_an_older_version_are_asked_for_whole_pieces(
     assert figures["bad_pieces"] == 0
 
 
-def test_restarted_host_looks_through_its_old_file_again(release: CountingOrigin, new_host: NewHost) -> None:
+def test_restarted_host_searches_its_old_file_again(release: CountingOrigin, new_host: NewHost) -> None:
     hosts, transfers = fleet(new_host, release)
     (hosts[0].home / "part").write_bytes(release.content[: 5 * MIB] + bytes(3 * MIB))
     figures = hosts[0].deliver(transfers["host-0"])
     assert hosts[0].published.read_bytes() == release.content
-    # What the part has is not taken from the old file.
+    # Pieces that are in the part file are not copied from the old file.
     assert figures["reused_bytes"] <= len(release.content) - 5 * MIB
     assert figures["origin_bytes"] <= 0.1 * len(release.content)

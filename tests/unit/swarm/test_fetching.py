@@ -1,4 +1,4 @@
-"""Real sockets, several hosts in one process: the file comes to all, and S3 sends it about once."""
+"""Several hosts in one process with real sockets: all get the file, and S3 sends it about once."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.swarm.lab import CountingOrigin, Orders
+from tests.support.swarm.lab import CountingOrigin, SwarmTransfers
 from tests.unit.swarm.conftest import LabHost
 from tidegate_client.download import Cancelled
 
 NewHost = Callable[..., LabHost]
 
 
-def test_six_hosts_get_the_file_and_the_store_sends_it_about_once(origin: CountingOrigin, new_host: NewHost) -> None:
-    """Patience longer than the test: how busy this machine is does not change who may go to the store, only when."""
+def test_six_hosts_get_the_file_that_s3_sends_about_once(origin: CountingOrigin, new_host: NewHost) -> None:
+    """Patience is longer than the test, so a busy machine does not change which hosts go to S3."""
     hosts = [new_host(f"host-{n}") for n in range(6)]
-    orders = Orders.of(origin, changes={"patience": 120.0, "hold": 30.0})
-    transfers = orders.make([host.placement for host in hosts])
+    planned = SwarmTransfers.of(origin, changes={"patience": 120.0, "hold": 30.0})
+    transfers = planned.make([host.placement for host in hosts])
     with ThreadPoolExecutor(6) as pool:
         figures = list(pool.map(lambda host: host.deliver(transfers[host.agent_id], patience=120.0), hosts))
     assert all(host.published.read_bytes() == origin.content for host in hosts)
     asked = Counter(first for first, last in origin.gets if last - first + 1 > len(origin.listed))
     pieces = -(-len(origin.content) // origin.piece_size)
     assert len(asked) == pieces
-    # Rank 0 goes at once and the others wait for it: nothing but the lists is sent to two hosts.
+    # Rank 0 goes at once and the others wait for it: S3 sends only the lists more than once.
     assert asked.total() == pieces
     assert origin.egress < 1.05
     assert sum(one["peer_bytes"] for one in figures) == 5 * len(origin.content)
     assert sum(one["origin_bytes"] for one in figures) == origin.sent
 
 
-def test_clock_that_jumps_changes_nothing(
+def test_jumping_wall_clock_has_no_effect(
     origin: CountingOrigin, new_host: NewHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hours, in both directions, all the time."""
+    """It jumps by hours, in both directions, at every reading."""
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     honest, calls = time.time, Counter[str]()
 
     def jumping() -> float:
@@ -55,7 +55,7 @@ def test_clock_that_jumps_changes_nothing(
 
 
 class StopAfter:
-    """True once the store was asked for so many ranges more."""
+    """True once S3 was asked for this many more ranges."""
 
     def __init__(self, origin: CountingOrigin, ranges: int) -> None:
         self._origin, self._last = origin, len(origin.gets) + ranges
@@ -65,13 +65,13 @@ class StopAfter:
 
 
 def test_host_stopped_ten_times_ends_with_the_right_file(origin: CountingOrigin, new_host: NewHost) -> None:
-    """Its neighbours never start, so all comes from the store. What is on the disk is not asked for again."""
+    """Its neighbours never start, so everything comes from S3. Pieces on disk are not requested again."""
     others = [new_host(f"host-{n}") for n in range(1, 4)]
     size = origin.piece_size
     for life in range(11):
         host = new_host("host-0", download_rate=20e6)
-        orders = Orders.of(origin, changes={"hold": 0.01})
-        transfer = orders.make([one.placement for one in (host, *others)])["host-0"]
+        planned = SwarmTransfers.of(origin, changes={"hold": 0.01})
+        transfer = planned.make([one.placement for one in (host, *others)])["host-0"]
         part = (host.home / "part").read_bytes() if (host.home / "part").exists() else b""
         starts = range(0, len(origin.content), size)
         here = {at for at in starts if part[at : at + size] == origin.content[at : at + size]}

@@ -1,4 +1,4 @@
-"""The peer port against whoever has no business there: a closed connection, and not one byte."""
+"""The peer port: neighbours are served, all others get a closed connection without an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
-from tests.support.swarm.lab import CountingOrigin, Orders, made_up_content
+from tests.support.swarm.lab import CountingOrigin, SwarmTransfers, random_content
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate.distribution.swarm.plan import accept_key, token
 from tidegate_client.swarm.peers import Peer, Unreachable
@@ -31,7 +31,7 @@ KEY = b"another key of 32 bytes, for one"
 
 
 class Port:
-    """A host that has the file and serves it, and what its neighbour host-1 was given to call it."""
+    """A host that serves the complete file, and the token with which its neighbour host-1 calls it."""
 
     def __init__(self, host: LabHost, transfer: dict[str, Any], peer: dict[str, Any], content: bytes) -> None:
         self.host = host
@@ -44,7 +44,7 @@ class Port:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[ssl.SSLSocket]:
-        # As a patient stranger would: the port takes so many new callers a second.
+        # Retries, because the port limits the new connections a second.
         for _ in range(50):
             try:
                 raw = socket.create_connection(self.address, timeout=5)
@@ -59,7 +59,7 @@ class Port:
             yield secured
 
     def ask(self, request: bytes) -> bytes:
-        """All that comes back until the port closes, or after the first whole answer to a GET."""
+        """Everything that is received until the first answer is complete or the port closes."""
         with self.connected() as line:
             return answer_to(line, request)
 
@@ -92,11 +92,11 @@ def answer_to(line: ssl.SSLSocket, request: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
-    content = made_up_content(9 * MIB + 77)
+    content = random_content(9 * MIB + 77)
     origin = CountingOrigin(content)
     home = tmp_path_factory.mktemp("port")
     hosts = [LabHost(f"host-{n}", home / f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     (home / "file").write_bytes(content)
     with (home / "file").open("rb") as file:
         hosts[0].host.seed_existing(transfers["host-0"], file, hosts[0].pool)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
     origin.close()
 
 
-def test_neighbour_gets_pieces_the_list_and_the_news(port: Port) -> None:
+def test_neighbour_gets_pieces_list_and_announcements(port: Port) -> None:
     head, _, body = port.get("piece/2").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert body == port.content[2 * MIB : 3 * MIB]
@@ -121,7 +121,7 @@ def test_neighbour_gets_pieces_the_list_and_the_news(port: Port) -> None:
     assert int.from_bytes(frame[8:10], "little") == (1 << 10) - 1
 
 
-def test_certificate_is_the_one_that_was_announced(port: Port) -> None:
+def test_certificate_has_the_announced_pin(port: Port) -> None:
     with port.connected() as line:
         assert pin_of(line.getpeercert(binary_form=True) or b"") == port.pin
         assert line.version() == "TLSv1.3"
@@ -132,7 +132,7 @@ def ranged(port: Port, piece: int, span: str) -> bytes:
     return port.ask(request.replace(b"\r\n\r\n", f"\r\nRange: bytes={span}\r\n\r\n".encode()))
 
 
-def test_part_of_a_piece_is_sent_to_who_asks_for_it(port: Port) -> None:
+def test_part_of_a_piece_is_sent_on_request(port: Port) -> None:
     head, _, body = ranged(port, 2, "1000-66535").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 206 ")
     assert body == port.content[2 * MIB + 1000 : 2 * MIB + 66536]
@@ -140,16 +140,16 @@ def test_part_of_a_piece_is_sent_to_who_asks_for_it(port: Port) -> None:
 
 
 @pytest.mark.parametrize("span", ["0-1048576", "5-4", f"{MIB}-{MIB}", "0-9999999999"])
-def test_range_outside_of_a_piece_is_closed(port: Port, span: str) -> None:
+def test_range_outside_of_a_piece_closes_the_connection(port: Port, span: str) -> None:
     assert ranged(port, 0, span) == b""
 
 
-def test_host_that_has_no_list_of_blocks_says_so(port: Port) -> None:
+def test_host_without_a_block_list_answers_404(port: Port) -> None:
     assert port.get("blocks") == b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 def test_lists_take_upload_slots_as_pieces_do(port: Port) -> None:
-    """Else a neighbour that asks for nothing but lists has all of the line, whatever the host's limits are."""
+    """Otherwise a neighbour could use the whole line by asking for lists."""
     slots = port.host.host._server._slots
     slots._held["host-1"] = limits.UPLOADS_A_PEER
     try:
@@ -159,7 +159,7 @@ def test_lists_take_upload_slots_as_pieces_do(port: Port) -> None:
     assert port.get("pieces").startswith(b"HTTP/1.1 200 ")
 
 
-def test_neighbour_that_asks_for_what_is_not_here_is_answered_slowly(port: Port) -> None:
+def test_requests_for_missing_pieces_are_answered_slowly(port: Port) -> None:
     missing = get(f"/swarm/{port.id}/piece/77", port.header)
     with port.connected() as line:
         began = time.monotonic()
@@ -188,9 +188,9 @@ def made_with(key: bytes, callee: str, swarm: str, caller: str) -> str:
         lambda port: f"Bearer {port.token}",
         lambda port: made_with(KEY, "host-0", port.id, "host-1"),
     ],
-    ids=["none", "bare", "empty", "zeros", "cut", "another's", "nobody's", "not ascii", "bearer", "another Job's key"],
+    ids=["none", "bare", "empty", "zeros", "cut", "another's", "no id", "not ascii", "bearer", "another Job's key"],
 )
-def test_without_the_right_token_nothing_is_said(port: Port, header: Callable[[Port], str]) -> None:
+def test_request_without_a_valid_token_gets_no_answer(port: Port, header: Callable[[Port], str]) -> None:
     for path in ("have", "pieces", "piece/0"):
         request = get(f"/swarm/{port.id}/{path}", "x").replace(
             b"x\r\n\r\n", header(port).encode("latin1") + b"\r\n\r\n"
@@ -226,17 +226,17 @@ def test_token_of_another_callee_is_refused(port: Port, origin: CountingOrigin) 
         "PRI * HTTP/2.0",
     ],
 )
-def test_any_other_request_is_closed_even_with_a_token(port: Port, line: str) -> None:
+def test_any_other_request_is_closed_even_with_a_valid_token(port: Port, line: str) -> None:
     request = f"{line.replace('{id}', port.id)}\r\nAuthorization: {port.header}\r\n\r\n".encode()
     assert port.ask(request) == b""
 
 
-def test_header_of_a_megabyte_is_closed(port: Port) -> None:
+def test_header_of_a_megabyte_closes_the_connection(port: Port) -> None:
     huge = f"GET /swarm/{port.id}/piece/0 HTTP/1.1\r\nX: {'a' * MIB}\r\nAuthorization: {port.header}\r\n\r\n"
     assert port.ask(huge.encode()) == b""
 
 
-def test_caller_cannot_change_its_name_on_one_connection(port: Port) -> None:
+def test_caller_cannot_change_its_agent_id_on_one_connection(port: Port) -> None:
     from tests.support.swarm.lab import KEY as JOB_KEY
 
     with port.connected() as line:
@@ -261,14 +261,14 @@ def test_old_tls_is_refused(port: Port) -> None:
         context.wrap_socket(raw)
 
 
-def test_strangers_that_say_nothing_leave_room_for_neighbours(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All from one address here, so it is that address's limit that they meet."""
+def test_silent_strangers_leave_room_for_neighbours(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All connect from one address, so the limit of an address applies."""
     with contextlib.ExitStack() as stack:
-        for _ in range(3 * callers.STRANGERS):
+        for _ in range(3 * callers.UNKNOWN):
             stack.enter_context(contextlib.closing(socket.create_connection(port.address, timeout=5)))
         time.sleep(0.3)
-        connected = port.host.host._server.callers.strangers.total()
-        assert connected <= callers.STRANGERS_AN_ADDRESS
+        connected = port.host.host._server.callers.unknown.total()
+        assert connected <= callers.UNKNOWN_AN_ADDRESS
     time.sleep(1.1)
     assert port.get("piece/0").startswith(b"HTTP/1.1 200")
 
@@ -283,7 +283,7 @@ def test_any_bytes_inside_tls_get_no_answer(port: Port, sent: bytes) -> None:
 
 @examples(40)
 @given(st.binary(min_size=1, max_size=400), st.booleans())
-def test_any_bytes_instead_of_tls_leave_the_port_well(port: Port, sent: bytes, like_tls: bool) -> None:
+def test_any_bytes_instead_of_tls_do_no_harm(port: Port, sent: bytes, like_tls: bool) -> None:
     hello = b"\x16\x03\x01" + len(sent).to_bytes(2) if like_tls else b""
     with contextlib.suppress(OSError), socket.create_connection(port.address, timeout=5) as raw:
         raw.sendall(hello + sent)
@@ -309,7 +309,7 @@ def changed(content: bytes, steps: list[tuple[int, str, bytes]]) -> bytes:
 
 @examples(60)
 @given(changes, st.booleans())
-def test_request_that_was_changed_anywhere_gets_a_right_answer_or_none(
+def test_mutated_request_gets_a_right_answer_or_none(
     port: Port, steps: list[tuple[int, str, bytes]], in_part: bool
 ) -> None:
     head = get(f"/swarm/{port.id}/piece/2", port.header)[:-4]
@@ -321,7 +321,7 @@ def test_request_that_was_changed_anywhere_gets_a_right_answer_or_none(
 
 
 def hello() -> bytes:
-    """What a caller sends first."""
+    """The first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         client_context().wrap_bio(incoming, outgoing).do_handshake()
@@ -330,7 +330,7 @@ def hello() -> bytes:
 
 @examples(40)
 @given(changes)
-def test_handshake_that_was_changed_anywhere_opens_nothing(port: Port, steps: list[tuple[int, str, bytes]]) -> None:
+def test_mutated_handshake_gets_no_content(port: Port, steps: list[tuple[int, str, bytes]]) -> None:
     with contextlib.suppress(OSError), socket.create_connection(port.address, timeout=5) as raw:
         raw.sendall(changed(hello(), steps) + get(f"/swarm/{port.id}/piece/0", port.header))
         raw.shutdown(socket.SHUT_WR)
@@ -382,11 +382,11 @@ def test_handshake_that_never_ends_is_closed(port: Port, monkeypatch: pytest.Mon
         assert until_closed(raw) < 5.0
 
 
-def test_caller_that_takes_nothing_loses_its_upload_slot(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_that_reads_nothing_loses_its_upload_slot(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SEND_SECONDS", 0.3)
     slots = port.host.host._server._slots
     with port.connected() as line:
-        # More than all buffers on the way hold, and nothing of it is read.
+        # More than all buffers in between hold; none of it is read.
         line.sendall(get(f"/swarm/{port.id}/piece/0", port.header) * 40)
         wait_for(lambda: "host-1" in slots._held)
         wait_for(lambda: slots._free == limits.UPLOADS and not slots._held)
@@ -398,7 +398,7 @@ def test_caller_that_takes_nothing_loses_its_upload_slot(port: Port, monkeypatch
         assert found < 40 * MIB
 
 
-def test_requests_in_pieces_at_any_pace_are_served_or_closed(port: Port) -> None:
+def test_request_in_small_parts_is_served(port: Port) -> None:
     drawn, request = random.Random(3), get(f"/swarm/{port.id}/piece/9", port.header)
     for _ in range(8):
         with port.connected() as line:
@@ -411,16 +411,16 @@ def test_requests_in_pieces_at_any_pace_are_served_or_closed(port: Port) -> None
             assert answer_to(line, b"").endswith(port.content[9 * MIB :])
 
 
-def test_port_still_serves_after_all_that(port: Port) -> None:
+def test_port_still_serves_after_the_tests_above(port: Port) -> None:
     assert port.get("piece/0").endswith(port.content[:MIB])
 
 
-def test_without_a_swarm_the_port_refuses(new_host: NewHost, origin: CountingOrigin) -> None:
+def test_port_refuses_connections_without_a_swarm(new_host: NewHost, origin: CountingOrigin) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(hosts[0].host.addresses[0], timeout=2)
-    orders = Orders.of(origin, lasts=1.5)
-    transfers = orders.make([host.placement for host in hosts])
+    planned = SwarmTransfers.of(origin, lasts=1.5)
+    transfers = planned.make([host.placement for host in hosts])
     hosts[0].published.write_bytes(origin.content)
     with hosts[0].published.open("rb") as file:
         hosts[0].host.seed_existing(transfers["host-0"], file, hosts[0].pool)  # type: ignore[arg-type]
@@ -430,17 +430,17 @@ def test_without_a_swarm_the_port_refuses(new_host: NewHost, origin: CountingOri
         socket.create_connection(hosts[0].host.addresses[0], timeout=2)
 
 
-def test_host_with_another_certificate_than_the_pinned_one_is_sent_nothing(tmp_path: Path) -> None:
-    """A stranger in a peer's place learns nothing, not even the token."""
+def test_host_with_another_certificate_is_sent_nothing(tmp_path: Path) -> None:
+    """A stranger at a peer's address receives nothing, not even the token."""
     context = load_identity(tmp_path).server_context()
-    heard: list[bytes] = []
+    received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def stranger() -> None:
             raw, _ = listening.accept()
             with contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as line:
                 while chunk := line.recv(4096):
-                    heard.append(chunk)
+                    received.append(chunk)
 
         thread = threading.Thread(target=stranger)
         thread.start()
@@ -449,4 +449,4 @@ def test_host_with_another_certificate_than_the_pinned_one_is_sent_nothing(tmp_p
             asyncio.run(Peer(terms, "0" * 32, "host-1").connect())
         thread.join(10)
     assert not thread.is_alive()
-    assert heard == []
+    assert received == []

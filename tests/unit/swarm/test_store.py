@@ -32,14 +32,14 @@ def piece(number: int) -> bytes:
     return CONTENT[LAYOUT.start(number) : LAYOUT.start(number) + LAYOUT.length(number)]
 
 
-def test_part_of_another_length_is_cut_or_filled_and_its_right_pieces_kept(store: PieceStore, tmp_path: Path) -> None:
+def test_part_file_of_another_length_keeps_its_right_pieces(store: PieceStore, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(CONTENT[:3000] + b"\0" * 20_000)
-    assert list(pieces_in(store.take_over())) == [0, 1]
+    assert list(pieces_in(store.load_existing())) == [0, 1]
     assert (tmp_path / "part").stat().st_size == len(CONTENT)
 
 
-def test_sink_that_was_closed_writes_nothing(store: PieceStore, tmp_path: Path) -> None:
-    store.take_over()
+def test_closed_sink_writes_nothing(store: PieceStore, tmp_path: Path) -> None:
+    store.load_existing()
     sink = Sink(store, 0)
     sink.write(piece(0)[:100])
     sink.close()
@@ -49,7 +49,7 @@ def test_sink_that_was_closed_writes_nothing(store: PieceStore, tmp_path: Path) 
 
 
 def test_sink_takes_exactly_its_piece(store: PieceStore) -> None:
-    store.take_over()
+    store.load_existing()
     last = LAYOUT.count - 1
     sink = Sink(store, last)
     sink.write(memoryview(piece(last)))
@@ -58,8 +58,8 @@ def test_sink_takes_exactly_its_piece(store: PieceStore) -> None:
         sink.write(b"x")
 
 
-def test_digest_of_the_whole_needs_every_piece_in_order(store: PieceStore) -> None:
-    store.take_over()
+def test_whole_digest_is_right_whatever_the_order_of_pieces(store: PieceStore) -> None:
+    store.load_existing()
     for number in reversed(range(LAYOUT.count)):
         store.write(LAYOUT.start(number), piece(number))
         store.have |= 1 << number
@@ -67,9 +67,9 @@ def test_digest_of_the_whole_needs_every_piece_in_order(store: PieceStore) -> No
     assert store.whole_digest() == hashlib.sha256(CONTENT).hexdigest()
 
 
-def test_recheck_finds_a_changed_piece_and_a_changed_file_is_not_read(store: PieceStore, tmp_path: Path) -> None:
+def test_recheck_finds_changed_pieces_and_changed_file_is_stale(store: PieceStore, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(CONTENT)
-    store.take_over()
+    store.load_existing()
     store.write(LAYOUT.start(3), b"other")
     assert list(pieces_in(store.recheck())) == [3]
     store.seal()
@@ -82,7 +82,7 @@ def test_recheck_finds_a_changed_piece_and_a_changed_file_is_not_read(store: Pie
 
 @given(st.integers(1, 400), st.integers(1, 300), st.integers(0, 1 << 48), st.data())
 @examples(60)
-def test_ranks_of_a_piece_are_a_permutation_and_first_turns_are_spread(
+def test_ranks_are_a_permutation_and_rank_zero_is_spread_evenly(
     members: int, pieces: int, seed: int, data: st.DataObject
 ) -> None:
     chosen = data.draw(st.integers(0, pieces - 1))
@@ -93,7 +93,7 @@ def test_ranks_of_a_piece_are_a_permutation_and_first_turns_are_spread(
     assert max(first) <= -(-pieces // members)
 
 
-def test_sealed_file_may_be_renamed_by_its_owner_and_by_nobody_else(store: PieceStore, tmp_path: Path) -> None:
+def test_sealed_file_may_be_changed_by_the_agent_only(store: PieceStore, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(CONTENT)
     store.seal()
     with store.changing():
@@ -106,7 +106,7 @@ def test_sealed_file_may_be_renamed_by_its_owner_and_by_nobody_else(store: Piece
         store.read(0, 0, 3)
 
 
-def test_change_that_failed_leaves_the_file_unserved(store: PieceStore, tmp_path: Path) -> None:
+def test_failed_change_leaves_the_file_stale(store: PieceStore, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(CONTENT)
     store.seal()
     with contextlib.suppress(ZeroDivisionError), store.changing():
@@ -128,5 +128,5 @@ def test_change_that_failed_leaves_the_file_unserved(store: PieceStore, tmp_path
         (Mode.DEADLINE, 4, 1, FellBack.DEADLINE),
     ],
 )
-def test_why_a_host_fell_back(mode: Mode, peers: int, bad_pieces: int, why: FellBack) -> None:
+def test_fall_back_reason(mode: Mode, peers: int, bad_pieces: int, why: FellBack) -> None:
     assert why_fell_back(mode, peers=peers, bad_pieces=bad_pieces) is why

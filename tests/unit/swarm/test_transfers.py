@@ -1,4 +1,4 @@
-"""Pieces from several sources at once: what counts is right on the disk, and only liars are blamed."""
+"""Pieces that several sources send at once: only right ones count, and only bad sources are blamed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUT = Layout(len(CONTENT), 1024)
 
 
 class Scripted:
-    """A peer that sends what it was given when it is told to."""
+    """A peer that sends this content once `go` is set."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -47,14 +47,14 @@ class Scripted:
         yield self._content[length // 2 : length]
 
 
-class Table:
-    """Transfers of one piece between two scripted peers and a part file."""
+class Lab:
+    """Transfers from scripted peers into a part file."""
 
     def __init__(self, home: Path, peers: list[Scripted], on_disk: Callable[[], Any] | None = None) -> None:
         digests = b"".join(hashlib.sha256(CONTENT[at : at + 1024]).digest() for at in range(0, len(CONTENT), 1024))
         with (home / "part").open("w+b") as file:
             self.store = PieceStore(file.fileno(), LAYOUT, digests)
-        self.store.take_over()
+        self.store.load_existing()
         rules = Rules(ranks=0, hold=0.5, patience=5.0, line=None, lasts=60.0)
         self.chooser = Chooser(LAYOUT, Ranks(0, 10, 7, LAYOUT.count), rules, [Neighbour() for _ in peers], 0.0)
         for place in range(len(peers)):
@@ -67,7 +67,7 @@ class Table:
         class Watched(Tools):
             async def on_disk(_self, call: Any, *values: Any) -> Any:
                 result = await honest(call, *values)
-                if call == self.store.on_disk_is_right:
+                if call == self.store.is_right_on_disk:
                     self.checks += 1
                     if self.checks == 1 and on_disk is not None:
                         await on_disk()
@@ -101,25 +101,25 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_source_that_begins_while_the_disk_is_checked_cannot_spoil_the_piece(tmp_path: Path) -> None:
+def test_source_that_starts_during_the_disk_check_cannot_spoil_the_piece(tmp_path: Path) -> None:
     async def run() -> None:
-        slow, right, liar = Scripted(CONTENT), Scripted(CONTENT), Scripted(b"\0" * 1024)
+        slow, right, bad = Scripted(CONTENT), Scripted(CONTENT), Scripted(b"\0" * 1024)
 
         async def begin_a_third() -> None:
-            """The check has found the piece right, and its answer is on the way."""
-            table.ask(2)
-            liar.go.set()
-            await liar.sent.wait()
+            """Runs when the check has found the piece right and has not returned yet."""
+            lab.ask(2)
+            bad.go.set()
+            await bad.sent.wait()
             await asyncio.sleep(0.05)
 
-        table = Table(tmp_path, [slow, right, liar], begin_a_third)
-        table.ask(0)
-        table.ask(1)
+        lab = Lab(tmp_path, [slow, right, bad], begin_a_third)
+        lab.ask(0)
+        lab.ask(1)
         right.go.set()
-        await until(lambda: not table.transfers._flights)
-        # What the liar wrote was found by a second look at the disk: the piece does not count, and is fetched again.
-        assert not table.store.have & 1
-        assert table.checks == 2
+        await until(lambda: not lab.transfers._flights)
+        # A second check finds what the bad source wrote: the piece does not count and is fetched again.
+        assert not lab.store.have & 1
+        assert lab.checks == 2
 
     asyncio.run(run())
 
@@ -128,11 +128,11 @@ def test_source_that_begins_while_the_disk_is_checked_cannot_spoil_the_piece(tmp
 def test_piece_counts_only_if_it_is_right(tmp_path: Path, content: bytes) -> None:
     async def run() -> None:
         peer = Scripted(content)
-        table = Table(tmp_path, [peer])
-        table.ask(0)
+        lab = Lab(tmp_path, [peer])
+        lab.ask(0)
         peer.go.set()
-        await until(lambda: not table.transfers._flights)
-        assert bool(table.store.have & 1) is (content == CONTENT)
-        assert table.transfers.figures.bad_peers == ([] if content == CONTENT else ["peer-0"])
+        await until(lambda: not lab.transfers._flights)
+        assert bool(lab.store.have & 1) is (content == CONTENT)
+        assert lab.transfers.figures.bad_peers == ([] if content == CONTENT else ["peer-0"])
 
     asyncio.run(run())

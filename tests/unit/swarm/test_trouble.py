@@ -1,10 +1,11 @@
-"""Peers that lie, stall or leave, disks that fill, parts that change: the delivery ends, and right."""
+"""Bad peers, full disks, changed part files, an unavailable S3: every delivery still ends as it should."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import socket
 import stat
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm.lab import CountingOrigin, Orders
+from tests.support.swarm.lab import CountingOrigin, SwarmTransfers
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate_client.download import Cancelled
 from tidegate_client.errors import TransferError
@@ -40,7 +41,7 @@ async def hang_up(_piece: int, _offset: int, _length: int) -> bytes:
 
 
 def has_all(host: LabHost, transfer: dict[str, Any], content: bytes, read: Any = None) -> None:
-    """The host has the file and serves it, or what `read` gives in its place."""
+    """Makes the host serve the complete file, or what `read` returns instead."""
     host.published.write_bytes(content)
     with host.published.open("rb") as file:
         host.host.seed_existing(transfer, file, host.pool)  # type: ignore[arg-type]
@@ -50,11 +51,9 @@ def has_all(host: LabHost, transfer: dict[str, Any], content: bytes, read: Any =
 
 
 @pytest.mark.parametrize("read", [garbage, nothing, hang_up])
-def test_one_bad_neighbour_of_three_costs_time_and_no_more(
-    origin: CountingOrigin, new_host: NewHost, read: Any
-) -> None:
+def test_one_bad_neighbour_of_three_costs_only_time(origin: CountingOrigin, new_host: NewHost, read: Any) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     has_all(hosts[0], transfers["host-0"], origin.content, read)
     with ThreadPoolExecutor(3) as pool:
         figures = list(pool.map(lambda host: host.deliver(transfers[host.agent_id]), hosts[1:]))
@@ -67,9 +66,9 @@ def test_one_bad_neighbour_of_three_costs_time_and_no_more(
         assert not any(one["bad_pieces"] for one in figures)
 
 
-def test_nothing_but_liars_around_still_ends_with_the_right_file(origin: CountingOrigin, new_host: NewHost) -> None:
+def test_host_with_bad_neighbours_only_gets_the_right_file(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     for host, read in zip(hosts[1:], (garbage, garbage, hang_up), strict=True):
         has_all(host, transfers[host.agent_id], origin.content, read)
     hosts[0].deliver(transfers["host-0"])
@@ -78,7 +77,7 @@ def test_nothing_but_liars_around_still_ends_with_the_right_file(origin: Countin
 
 def test_bad_piece_is_neither_published_nor_offered(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     has_all(hosts[0], transfers["host-0"], origin.content, garbage)
     wrong: list[int] = []
     finished = threading.Event()
@@ -89,7 +88,7 @@ def test_bad_piece_is_neither_published_nor_offered(origin: CountingOrigin, new_
             store = session.store if session else None
             if store is not None:
                 pieces = [n for n in range(store.layout.count) if store.have >> n & 1]
-                wrong.extend(n for n in pieces if not store.on_disk_is_right(n))
+                wrong.extend(n for n in pieces if not store.is_right_on_disk(n))
 
     watcher = threading.Thread(target=watch, args=(hosts[1],))
     watcher.start()
@@ -103,7 +102,7 @@ def test_bad_piece_is_neither_published_nor_offered(origin: CountingOrigin, new_
 
 def test_restarted_host_fetches_no_piece_twice(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     half = len(origin.content) // 2
     (hosts[0].home / "part").write_bytes(origin.content[:half])
     figures = hosts[0].deliver(transfers["host-0"])
@@ -112,12 +111,12 @@ def test_restarted_host_fetches_no_piece_twice(origin: CountingOrigin, new_host:
     assert figures["origin_bytes"] - len(origin.listed) == len(origin.content) - whole_pieces
 
 
-def test_part_that_is_changed_underneath_is_noticed_and_mended(
+def test_part_file_changed_by_another_process_is_repaired(
     origin: CountingOrigin, new_host: NewHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = new_host("host-0")
     others = [new_host(f"host-{n}") for n in range(1, 4)]
-    transfers = Orders.of(origin).make([one.placement for one in (host, *others)])
+    transfers = SwarmTransfers.of(origin).make([one.placement for one in (host, *others)])
     honest, spoiled = PieceStore.hash_ahead, threading.Event()
 
     def spoil_first(store: PieceStore) -> None:
@@ -133,7 +132,7 @@ def test_part_that_is_changed_underneath_is_noticed_and_mended(
     assert host.published.read_bytes() == origin.content
 
 
-def test_full_disk_is_known_before_a_byte_is_fetched(
+def test_full_disk_is_noticed_before_any_piece_is_fetched(
     origin: CountingOrigin, new_host: NewHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -141,34 +140,32 @@ def test_full_disk_is_known_before_a_byte_is_fetched(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     with pytest.raises(OSError, match="No space left"):
         hosts[0].deliver(transfers["host-0"])
     assert origin.sent <= len(origin.listed)
 
 
-def test_host_without_reachable_peers_takes_all_from_the_store_and_remembers(
+def test_host_without_reachable_peers_uses_s3_and_skips_the_next_swarm(
     origin: CountingOrigin, new_host: NewHost
 ) -> None:
-    """Peers whose backlog is full answer nothing, like a firewall that drops."""
-    import socket
-
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
+    """Ports with a full backlog answer nothing, as behind a firewall that drops packets."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
         fillers = []
         for _ in range(3):
             filler = socket.socket()
             filler.setblocking(False)
-            filler.connect_ex(deaf.getsockname())
+            filler.connect_ex(silent.getsockname())
             fillers.append(filler)
         host = new_host("host-0", download_rate=3_000_000.0)
         placements = [host.placement]
         for n in range(1, 6):
             placement = host.placement
-            placement.agent_id, placement.listen = f"host-{n}", (f"127.0.0.1:{deaf.getsockname()[1]}",)
+            placement.agent_id, placement.listen = f"host-{n}", (f"127.0.0.1:{silent.getsockname()[1]}",)
             placements.append(placement)
-        transfer = Orders.of(origin).make(placements)["host-0"]
+        transfer = SwarmTransfers.of(origin).make(placements)["host-0"]
         began = time.monotonic()
         figures = host.deliver(transfer)
         took = time.monotonic() - began
@@ -180,38 +177,34 @@ def test_host_without_reachable_peers_takes_all_from_the_store_and_remembers(
         time.sleep(0.2)
         with pytest.raises(NoSwarm) as skipped:
             host.deliver(transfer)
-        told = skipped.value.figures(1000)
-        assert (told["fell_back"], told["origin_bytes"]) == ("alone", 1000)
+        figures = skipped.value.figures(1000)
+        assert (figures["fell_back"], figures["origin_bytes"]) == ("alone", 1000)
         for filler in fillers:
             filler.close()
 
 
-def test_store_that_fails_for_a_while_is_asked_again(origin: CountingOrigin, new_host: NewHost) -> None:
+def test_s3_that_fails_for_a_while_is_retried(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     origin.answer_with = 503
     threading.Timer(2.0, lambda: setattr(origin, "answer_with", None)).start()
     hosts[0].deliver(transfers["host-0"])
     assert hosts[0].published.read_bytes() == origin.content
 
 
-def test_store_that_says_nothing_for_longer_than_patience_fails_the_delivery(
-    origin: CountingOrigin, new_host: NewHost
-) -> None:
+def test_s3_that_fails_for_longer_than_patience_fails_the_delivery(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     origin.answer_with = 503
     with pytest.raises((TransferError, NoSwarm)):
         hosts[0].deliver(transfers["host-0"], patience=2.0)
 
 
-def test_list_that_nobody_has_means_a_direct_download_from_an_empty_part(
-    origin: CountingOrigin, new_host: NewHost
-) -> None:
+def test_missing_piece_list_means_a_direct_download_from_byte_zero(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    orders = Orders.of(origin)
-    orders.pieces_sha256 = "0" * 64
-    transfers = orders.make([host.placement for host in hosts])
+    planned = SwarmTransfers.of(origin)
+    planned.pieces_sha256 = "0" * 64
+    transfers = planned.make([host.placement for host in hosts])
     with pytest.raises(NoSwarm):
         hosts[0].deliver(transfers["host-0"])
     assert (hosts[0].home / "part").stat().st_size == 0
@@ -220,19 +213,19 @@ def test_list_that_nobody_has_means_a_direct_download_from_an_empty_part(
 @pytest.mark.parametrize(
     "change", [{"piece_size": 0}, {"peers": None}, {"id": "../../etc"}, {"lasts": -1}, {"seed": -5}]
 )
-def test_block_that_makes_no_sense_means_a_direct_download(
+def test_invalid_swarm_block_means_a_direct_download(
     origin: CountingOrigin, new_host: NewHost, change: dict[str, Any]
 ) -> None:
     host = new_host("host-0")
     placements = [host.placement, *(new_host(f"host-{n}").placement for n in range(1, 4))]
-    transfer = Orders.of(origin, changes=change).make(placements)["host-0"]
+    transfer = SwarmTransfers.of(origin, changes=change).make(placements)["host-0"]
     with pytest.raises(NoSwarm):
         host.deliver(transfer)
 
 
-def test_stopped_delivery_keeps_its_part_and_ends_at_once(origin: CountingOrigin, new_host: NewHost) -> None:
+def test_cancelled_delivery_ends_at_once_and_keeps_its_part_file(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}", download_rate=1_000_000.0) for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     threading.Timer(2.5, lambda: setattr(hosts[0], "cancelled", True)).start()
     began = time.monotonic()
     with pytest.raises(Cancelled):
@@ -243,7 +236,7 @@ def test_stopped_delivery_keeps_its_part_and_ends_at_once(origin: CountingOrigin
 
 def test_second_container_of_a_host_copies_from_the_first(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     twin = LabHost.__new__(LabHost)
     twin.__dict__ |= hosts[0].__dict__ | {"home": hosts[0].home / "container-2"}
     twin.home.mkdir()
@@ -254,20 +247,20 @@ def test_second_container_of_a_host_copies_from_the_first(origin: CountingOrigin
     assert origin.egress < 1.1
 
 
-def test_program_that_is_being_served_can_be_started(new_host: NewHost, origin: CountingOrigin) -> None:
+def test_served_program_can_be_executed(new_host: NewHost, origin: CountingOrigin) -> None:
     program = b"#!/bin/sh\nexit 7\n" + b"#" * (9 * MIB)
     source = CountingOrigin(program)
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(source).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(source).make([host.placement for host in hosts])
     hosts[0].deliver(transfers["host-0"])
     hosts[0].published.chmod(stat.S_IRWXU)
     assert subprocess.run([hosts[0].published], check=False).returncode == 7
     source.close()
 
 
-def test_file_that_changed_after_it_was_published_is_served_no_more(origin: CountingOrigin, new_host: NewHost) -> None:
+def test_changed_published_file_is_not_served(origin: CountingOrigin, new_host: NewHost) -> None:
     hosts = [new_host(f"host-{n}") for n in range(4)]
-    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    transfers = SwarmTransfers.of(origin).make([host.placement for host in hosts])
     hosts[0].deliver(transfers["host-0"])
     with hosts[0].published.open("r+b") as file:
         file.write(b"new content in place")
@@ -276,13 +269,13 @@ def test_file_that_changed_after_it_was_published_is_served_no_more(origin: Coun
     assert figures["bad_pieces"] == 0
 
 
-def test_part_that_is_right_already_is_not_fetched(tmp_path: Path) -> None:
-    """A zero-filled part of a file of zeros is right: the digests say so."""
+def test_pieces_that_are_right_on_disk_are_not_fetched(tmp_path: Path) -> None:
+    """A part file full of zeros has the right digests if the file consists of zeros."""
     content = bytes(9 * MIB)
     source = CountingOrigin(content)
     host = LabHost("host-0", tmp_path / "h0")
     others = [LabHost(f"host-{n}", tmp_path / f"h{n}") for n in range(1, 4)]
-    transfers = Orders.of(source).make([one.placement for one in (host, *others)])
+    transfers = SwarmTransfers.of(source).make([one.placement for one in (host, *others)])
     (host.home / "part").write_bytes(content)
     figures = host.deliver(transfers["host-0"])
     assert figures["origin_bytes"] == len(source.listed)

@@ -11,7 +11,7 @@ from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Wire
 
 
 class Source(asyncio.Transport):
-    """Feeds a wire as TLS does: as much as there is room for, and nothing while it is paused."""
+    """Feeds a wire as TLS does: as much as fits into its buffer, and nothing while it is paused."""
 
     def __init__(self, wire: Wire, content: bytes, drawn: random.Random) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Source(asyncio.Transport):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bodies_of_any_length_come_through_whole_whatever_the_pace(seed: int) -> None:
+def test_bodies_of_any_length_arrive_complete_at_any_pace(seed: int) -> None:
     drawn = random.Random(seed)
     lengths = [drawn.randrange(1, 3 * BUFFER_BYTES) for _ in range(6)]
     content = drawn.randbytes(sum(lengths))
@@ -68,7 +68,7 @@ def test_bodies_of_any_length_come_through_whole_whatever_the_pace(seed: int) ->
     assert asyncio.run(asyncio.wait_for(read(), 20)) == content
 
 
-def test_answer_without_an_end_is_given_up_at_its_limit() -> None:
+def test_answer_head_without_end_is_given_up_at_the_limit() -> None:
     async def read() -> None:
         wire = Wire()
         source = Source(wire, b"x" * 5000, random.Random(1))

@@ -16,7 +16,9 @@ from local import environment, template
 from tests.support.template import ROOT, directory_of, queue_functions
 from tests.support.template import functions as sam_functions
 from tests.unit.template.test_deployed import FUNCTIONS, listed, of_type, resources, statements
+from tidegate.aws.sqs import _pause
 from tidegate.distribution.transfers import LONGEST_WAIT
+from tidegate.queue.policies import POLICIES
 
 MACHINES = sorted(path.name for path in (ROOT / "statemachines").glob("*.asl.json"))
 # Step Functions ends an execution at this many events.
@@ -122,6 +124,15 @@ def test_polls_of_the_longest_job_fit_an_executions_history() -> None:
     assert longest / LONGEST_WAIT * EVENTS_A_POLL < 0.9 * MOST_EVENTS
 
 
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+def test_execution_lasts_longer_than_its_request_may_run(kind: str) -> None:
+    """Otherwise Step Functions ends it as TIMED_OUT, which costs the request a retry and raises an alarm."""
+    policy = POLICIES[kind]
+    definition = json.loads((ROOT / "statemachines" / f"{policy.machine}.asl.json").read_text())
+    # A year, if the definition has no time-out.
+    assert definition.get("TimeoutSeconds", 365 * 86400) > policy.timeout
+
+
 def test_slices_of_a_batch_fit_an_executions_history() -> None:
     rounds = template.load()["Parameters"]["BatchRounds"]["MaxValue"]
     assert rounds * EVENTS_A_POLL < 0.9 * MOST_EVENTS
@@ -154,6 +165,14 @@ def test_admission_takes_more_than_300_messages_a_second() -> None:
     """A FIFO queue's limit is for all channels together, unless it is set per message group."""
     queue = of_type("AWS::SQS::Queue")["AdmissionQueue"]
     assert (queue["DeduplicationScope"], queue["FifoThroughputLimit"]) == ("messageGroup", "perMessageGroupId")
+
+
+@pytest.mark.parametrize("queue", ["TargetsQueue", "CallbacksQueue"])
+def test_accepted_work_is_no_dead_letter_after_a_quarter_of_an_hour_of_failures(queue: str) -> None:
+    """Its message may be its only trace, and a dead letter waits for an operator."""
+    receives = int(of_type("AWS::SQS::Queue")[queue]["RedrivePolicy"]["maxReceiveCount"])
+    pauses = [_pause({"attributes": {"ApproximateReceiveCount": str(number)}}) for number in range(1, receives)]
+    assert sum(pauses) >= 900
 
 
 def test_functions_behind_the_http_api_end_before_the_gateway_gives_up() -> None:

@@ -88,6 +88,11 @@ def test_function_that_knows_a_queue_may_use_it(name: str) -> None:
     assert known <= {resource["Fn::GetAtt"][0] for resource in used if "Fn::GetAtt" in resource}
 
 
+def test_admission_may_trigger_another_run_of_itself() -> None:
+    """A run that is out of time leaves the rest to the next one."""
+    assert {"Fn::GetAtt": ["AdmissionQueue", "Arn"]} in allowed("AdmitFunction", "sqs:SendMessage")
+
+
 @pytest.mark.parametrize("queue", sorted(queue_functions()))
 def test_mapping_reports_partial_failures_and_outlives_its_function(queue: str) -> None:
     directory, mapping = queue_functions()[queue]

@@ -1,4 +1,4 @@
-"""Routers and the caller whose request they serve."""
+"""Routers return the caller of the current request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.web.resolver import build_resolver, serve
 from tidegate.web.routing import Router
 
 
-def asked(key_id: str, project_id: str) -> dict[str, Any]:
+def request_event(key_id: str, project_id: str) -> dict[str, Any]:
     caller = {"key_id": key_id, "project_id": project_id, "scopes": "read", "agent_id": ""}
     return {
         "version": "2.0",
@@ -25,7 +25,7 @@ def asked(key_id: str, project_id: str) -> dict[str, Any]:
     }
 
 
-def test_a_router_shared_by_two_resolvers_knows_the_caller_of_either() -> None:
+def test_router_in_two_resolvers_returns_the_current_caller() -> None:
     router = Router()
 
     @router.get("/v1/files", scope="read")
@@ -34,9 +34,9 @@ def test_a_router_shared_by_two_resolvers_knows_the_caller_of_either() -> None:
 
     first, second = build_resolver([router]), build_resolver([router])
 
-    def answered(resolver: Any, project_id: str) -> str:
-        return str(serve(resolver, asked("key", project_id), lambda_context("api"))["body"])
+    def body_of(resolver: Any, project_id: str) -> str:
+        return str(serve(resolver, request_event("key", project_id), lambda_context("api"))["body"])
 
-    assert answered(first, "prj-1") == '{"project":"prj-1"}'
-    assert answered(second, "prj-2") == '{"project":"prj-2"}'
-    assert answered(first, "prj-3") == '{"project":"prj-3"}'
+    assert body_of(first, "prj-1") == '{"project":"prj-1"}'
+    assert body_of(second, "prj-2") == '{"project":"prj-2"}'
+    assert body_of(first, "prj-3") == '{"project":"prj-3"}'

@@ -1,4 +1,4 @@
-"""The last hour, summed up."""
+"""Figures of the last hour by type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def ended(kind: str, *, ago: float, took: float = 1, succeeded: bool = True) -> 
     return Ended(kind, succeeded, end - timedelta(seconds=took), end)
 
 
-def test_rate_and_times_are_of_each_type_alone_the_busiest_first() -> None:
+def test_types_are_summarised_separately_busiest_first() -> None:
     records = [ended("scan", ago=1)] + [ended("export", ago=1, took=t, succeeded=t < 4) for t in (1, 2, 3, 4)]
 
     export, scan = by_type(records, NOW)
@@ -27,7 +27,7 @@ def test_only_the_last_hour_counts() -> None:
     assert by_type([ended("scan", ago=3601), ended("scan", ago=-1)], NOW) == []
 
 
-def test_points_run_from_the_oldest_interval_to_the_newest() -> None:
+def test_points_are_ordered_from_oldest_to_newest_interval() -> None:
     (summary,) = by_type([ended("scan", ago=0), ended("scan", ago=3599, succeeded=False)], NOW)
 
     assert len(summary.points) == POINTS

@@ -21,14 +21,14 @@ from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.preheat.model import Staged
 from tidegate_client.agent.preheat.switcher import Switcher
-from tidegate_client.agent.presence import PresenceTeller
+from tidegate_client.agent.presence import PresenceReporter
 from tidegate_client.agent.push import Push
 from tidegate_client.agent.rate_limit import JobLimits, RateLimit
 from tidegate_client.agent.refusals import Restarting
 from tidegate_client.agent.releases import Releases
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.results import result_of
-from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
+from tidegate_client.agent.service.health import Health, local_pages, notify_systemd, write_health
 from tidegate_client.agent.service.monitor import Monitor, free_bytes
 from tidegate_client.agent.service.statistics import Statistics
 from tidegate_client.agent.service.supervisor import Watched
@@ -40,7 +40,7 @@ from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
 from tidegate_client.models import Transfer
 from tidegate_client.proxies import make_pool
-from tidegate_client.swarm.host import SwarmHost
+from tidegate_client.swarm.host import NETWORK_THREADS, SwarmHost
 
 __all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
@@ -62,10 +62,10 @@ class Agent:
         options: AgentOptions,
         *,
         limit: RateLimit | None = None,
-        tell: Callable[[str], None] = tell_systemd,
+        notify: Callable[[str], None] = notify_systemd,
     ) -> None:
-        """`limit` is shared with other agents of the process. `tell` gets READY=1, WATCHDOG=1 and STOPPING=1."""
-        self._tell = tell
+        """`limit` is shared with other agents of the process. `notify` gets READY=1, WATCHDOG=1 and STOPPING=1."""
+        self._notify = notify
         self._client = client
         self._options = options
         self._journal = Journal(options.state_dir)
@@ -89,7 +89,7 @@ class Agent:
         self._update = SelfUpdate(releases, self._journal, self._restart) if releases else None
         self.failure: ApiError | None = None
         self._delivery = Delivery(
-            pool=make_pool(options.proxy, maxsize=options.parallel),
+            pool=make_pool(options.proxy, maxsize=options.parallel + (NETWORK_THREADS if options.swarm else 0)),
             inbox=self._inbox,
             journal=self._journal,
             partials=self._partials,
@@ -142,17 +142,17 @@ class Agent:
             if self._swarm is not None:
                 self._swarm.start()
                 stack.callback(self._swarm.close)
-                teller = PresenceTeller(self._client, self._options.agent_id, self._swarm, self._draining)
-                Watched("presence", teller.run, self._draining).start()
+                presence = PresenceReporter(self._client, self._options.agent_id, self._swarm, self._draining)
+                Watched("presence", presence.run, self._draining).start()
             self._switcher.load()
             for thread in (self._poller, *self._workers, self._switching, self._reporter.thread):
                 thread.start()
             if self._options.push:
                 Watched("push", self._push.run, self._draining).start()
-            self._tell("READY=1")
+            self._notify("READY=1")
             log.info("agent %s receives files below %s", self._options.agent_id, self._options.root)
             self._keep_up()
-            self._tell("STOPPING=1")
+            self._notify("STOPPING=1")
             self._drain()
 
     def _keep_up(self) -> None:
@@ -166,7 +166,7 @@ class Agent:
                 health = self.health()
                 write_health(self._options.state_dir, health)
                 if health["healthy"]:
-                    self._tell("WATCHDOG=1")
+                    self._notify("WATCHDOG=1")
             except Exception:
                 log.exception("writing health or removing old part files failed; transfers go on")
 
@@ -184,8 +184,8 @@ class Agent:
         # Up to here staged files were put in place at their time; from now on the next process does that.
         self._switcher.close()
         self._switching.join(1.0)
-        told = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
-        log.info("stopped%s", "" if told else "; results that the API has not received are kept for the next start")
+        complete = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
+        log.info("stopped%s", "" if complete else "; results that the API has not received are kept for the next start")
         self._close_journal()
 
     def _close_journal(self) -> None:
@@ -234,7 +234,7 @@ class Agent:
                 raise
             if new:
                 self._alarm.satisfied(slow=now - began > SLOW_POLL)
-            # What is staged needs no fresh links, and those that have it may be thousands for days.
+            # Staged transfers need no fresh URLs, and thousands of hosts may have one for days: do not poll for them.
             listed = self._inbox.has_work(items)
             pause = pace.pause(now, listed=listed, new=new, pushed=self._push.connected)
             self._sleep(began + pause)
@@ -250,9 +250,9 @@ class Agent:
             rang = self._alarm.sleep(min(left, BEAT_EVERY))
 
     def _inventory(self) -> dict[str, Any]:
-        """What the API is told about this host when the WebSocket connects."""
-        told = {"version": version(), "free_bytes": free_bytes(self._options.root), "zone": self._options.zone}
-        return {name: value for name, value in told.items() if value is not None}
+        """The facts about this host that are sent when the WebSocket connects."""
+        facts = {"version": version(), "free_bytes": free_bytes(self._options.root), "zone": self._options.zone}
+        return {name: value for name, value in facts.items() if value is not None}
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()

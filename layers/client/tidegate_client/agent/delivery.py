@@ -70,8 +70,8 @@ class Delivery:
         began, start = time.monotonic(), time.time()
 
         def figures(moved: Moved) -> dict[str, Any]:
-            told = figures_of(moved.size, start, time.monotonic() - began)
-            return told | ({"swarm": moved.swarm} if moved.swarm else {})
+            swarm = {"swarm": moved.swarm} if moved.swarm else {}
+            return figures_of(moved.size, start, time.monotonic() - began) | swarm
 
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
@@ -81,7 +81,7 @@ class Delivery:
             if not self._is_ahead(transfer):
                 return figures(self._deliver(transfer, place)), None
             aside = staged_name(place, self.agent_id, transfer)
-            # Written down before the file exists, so that the sweep finds one that nobody comes back for.
+            # Recorded before the file exists, so that the sweep finds it if the delivery is never resumed.
             with self.partials.using(place.path / aside):
                 moved = self._deliver(transfer, place, aside)
                 if moved.staged is None:
@@ -107,7 +107,7 @@ class Delivery:
             yield place
 
     def switch(self, staged: Staged) -> None:
-        """Puts a staged file in place. Raises what keeps it from that."""
+        """Puts a staged file in place. Raises the reason if that is not possible."""
         transfer = staged.transfer
         with (
             self._place(transfer) as place,
@@ -134,7 +134,7 @@ class Delivery:
             )
 
     def _seeding_paused(self, transfer: Transfer) -> AbstractContextManager[None]:
-        """Peers are served from the staged file. Its new name and owner must not look to them like a change of it."""
+        """Peers are served from the staged file: its new name and owner must not count as a change of the file."""
         return self.swarm.changing(transfer) if self.swarm is not None else nullcontext()
 
     def _update(self, transfer: Transfer) -> Moved:
@@ -167,7 +167,7 @@ class Delivery:
         return root, owner_in_container(root, user)
 
     def _deliver(self, transfer: Transfer, place: Place, aside: str | None = None) -> Moved:
-        """`aside` is the name that the file has until its time."""
+        """`aside` is the name of the file until its `activate_at`."""
         moved = Moved(0)
         if self._is_there(transfer, place):
             self._seed_existing(transfer, place)
@@ -215,8 +215,8 @@ class Delivery:
                 log.info("%s: downloading from S3 without the swarm: %s", transfer["file_name"], error)
                 fell_back = error
         size = self._fetch(transfer, file)
-        told = fell_back.figures(size) if fell_back else None
-        return Moved(size, told, self._publish(transfer, place, file, part, aside))
+        swarm_figures = fell_back.figures(size) if fell_back else None
+        return Moved(size, swarm_figures, self._publish(transfer, place, file, part, aside))
 
     def _seed_existing(self, transfer: Transfer, place: Place) -> None:
         if self.swarm is not None and transfer.get("swarm"):
@@ -245,7 +245,7 @@ class Delivery:
     def _publish(
         self, transfer: Transfer, place: Place, file: BinaryIO, part: str, aside: str | None
     ) -> StagedFile | None:
-        """Puts the file in place, or aside if its time has not come."""
+        """Puts the file in place, or aside if its `activate_at` has not come."""
         if aside and self._is_ahead(transfer):
             return put_aside(place, file, part, aside)
         with self._paths.hold(place.file):

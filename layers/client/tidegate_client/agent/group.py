@@ -14,7 +14,7 @@ from typing import Any
 from tidegate_client.agent.daemon import Agent
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.rate_limit import RateLimit
-from tidegate_client.agent.service.health import local_pages, tell_systemd
+from tidegate_client.agent.service.health import local_pages, notify_systemd
 from tidegate_client.client import Client
 from tidegate_client.config import Config
 from tidegate_client.errors import ApiError
@@ -37,21 +37,21 @@ class GroupNotifier:
     names: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def tell(self, name: str, state: str) -> None:
+    def notify(self, name: str, state: str) -> None:
         with self._lock:
             if state == "READY=1":
                 self.ready.add(name)
                 if self.ready | self.ended == self.names:
-                    tell_systemd(state)
+                    notify_systemd(state)
             elif state == "WATCHDOG=1":
                 self.healthy_at[name] = now = time.monotonic()
                 running = self.names - self.ended
                 if all(now - self.healthy_at.get(one, float("-inf")) < HEALTHY_SECONDS for one in running):
-                    tell_systemd(state)
+                    notify_systemd(state)
             elif state == "STOPPING=1":
                 self.ended.add(name)
                 if self.ended == self.names:
-                    tell_systemd(state)
+                    notify_systemd(state)
 
 
 class AgentGroup:
@@ -136,12 +136,12 @@ def _labelled(line: str, profile: str) -> tuple[str, str]:
 def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
     """Agents for all logins. Only the first one listens for peers and may update the process."""
     limit, notifier = RateLimit(options.limit_rate) if options.limit_rate else None, GroupNotifier()
-    agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, tell=partial(notifier.tell, FIRST))}
+    agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, notify=partial(notifier.notify, FIRST))}
     for name, config in others.items():
         pool = make_pool(options.proxy, maxsize=4)
         mine = Client(config.required_url(), config.key, attempts=0, pool=pool)
         swarm = replace(options.swarm, listen=()) if options.swarm else None
         state = options.state_dir / f"also-{name}"
         changed = replace(options, state_dir=state, metrics=None, self_update=False, swarm=swarm)
-        agents[name] = Agent(mine, changed, limit=limit, tell=partial(notifier.tell, name))
+        agents[name] = Agent(mine, changed, limit=limit, notify=partial(notifier.notify, name))
     return AgentGroup(agents, notifier, options.metrics)

@@ -36,10 +36,10 @@ class Inbox:
         self._links: dict[Key, str] = {}
         self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
-        self._told: dict[Key, int] = {}
-        # Transfers whose file is here and waits for its time: what the API is told of them, and when it listed them.
+        self._reported: dict[Key, int] = {}
+        # Transfers with a staged file: the result that reports them, and when a poll last listed them.
         self._staged: dict[Key, TransferResult] = {}
-        self._staged_told: set[Key] = set()
+        self._staged_reported: set[Key] = set()
         self._listed_at: dict[Key, float] = {}
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
 
@@ -79,7 +79,7 @@ class Inbox:
                 self._missed[key] += 1
 
     def hold(self, result: TransferResult) -> None:
-        """The transfer's file is staged: there is nothing more to fetch. The result says so to the API."""
+        """The transfer's file is staged, so there is nothing more to download. `result` reports that to the API."""
         key = key_of(result)
         with self._changed:
             self._links.setdefault(key, "")
@@ -123,11 +123,11 @@ class Inbox:
         with self._changed:
             self._progress[key] = percent
 
-    def news(self) -> list[TransferResult]:
+    def unreported(self) -> list[TransferResult]:
         """Progress and staged files that were not reported yet."""
         with self._changed:
-            moved = [(key, percent) for key, percent in self._progress.items() if self._told.get(key) != percent]
-            staged = [result for key, result in self._staged.items() if key not in self._staged_told]
+            moved = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
+            staged = [result for key, result in self._staged.items() if key not in self._staged_reported]
         return staged + [
             {
                 "transfer_id": transfer_id,
@@ -138,16 +138,16 @@ class Inbox:
             for (transfer_id, container_id), percent in moved
         ]
 
-    def told(self, results: Iterable[TransferResult]) -> None:
-        """The API has taken this news."""
+    def mark_reported(self, results: Iterable[TransferResult]) -> None:
+        """The API has taken these reports."""
         with self._changed:
             for result in results:
                 key = key_of(result)
-                # Progress that was told while the file was staged says nothing of that.
+                # Progress that was reported before the file was staged does not report the staging.
                 if key in self._staged and result.get("staged_at"):
-                    self._staged_told.add(key)
+                    self._staged_reported.add(key)
                 elif key in self._progress:
-                    self._told[key] = result.get("progress", 0)
+                    self._reported[key] = result.get("progress", 0)
 
     def finish(self, result: TransferResult) -> None:
         """Closes a transfer, and keeps its result in case the API loses it."""
@@ -171,8 +171,8 @@ class Inbox:
     def _forget(self, key: Key) -> None:
         self._links.pop(key, None)
         self._progress.pop(key, None)
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         self._missed.pop(key, None)
         self._staged.pop(key, None)
-        self._staged_told.discard(key)
+        self._staged_reported.discard(key)
         self._listed_at.pop(key, None)

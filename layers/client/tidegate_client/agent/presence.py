@@ -1,4 +1,4 @@
-"""Tells the API the site of this host and its addresses for peers: at the start, on change, and every hour."""
+"""Reports this host's site and peer addresses to the API: at the start, on change, and every hour."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidegate_client.swarm.host import SwarmHost
 
 log = logging.getLogger("tidegate.agent")
 
-TELL_EVERY = 3600.0
-LOOK_EVERY = 5.0
+REPORT_EVERY = 3600.0
+CHECK_EVERY = 5.0
 
 
-class PresenceTeller:
+class PresenceReporter:
     def __init__(self, client: Client, agent_id: str, swarm: SwarmHost, stopping: threading.Event) -> None:
         self._client = client
         self._agent_id = agent_id
@@ -27,24 +27,22 @@ class PresenceTeller:
         self._backoff = Backoff(longest=300.0)
 
     def run(self) -> None:
-        told: Presence | None = None
+        reported: Presence | None = None
         due = 0.0
         while not self._stopping.is_set():
             presence = self._swarm.presence()
-            pause = LOOK_EVERY
-            if presence != told or time.monotonic() >= due:
+            pause = CHECK_EVERY
+            if presence != reported or time.monotonic() >= due:
                 try:
                     self._client.agents.tell_presence(self._agent_id, presence)
                 except (Invalid, NotFound) as error:
-                    # Wrong addresses, or an API without swarms: an hour later is soon enough to try again.
+                    # Wrong addresses, or an API without swarms: try again in an hour.
                     log.warning("the API refuses this host for swarms: %s", error)
-                    told, due = presence, time.monotonic() + TELL_EVERY
+                    reported, due = presence, time.monotonic() + REPORT_EVERY
                 except TidegateError as error:
                     pause = self._backoff.next()
-                    log.warning(
-                        "the API could not be told this host's peer addresses, next attempt in %.1f s: %s", pause, error
-                    )
+                    log.warning("reporting this host's peer addresses failed, next attempt in %.1f s: %s", pause, error)
                 else:
                     self._backoff.reset()
-                    told, due = presence, time.monotonic() + TELL_EVERY
+                    reported, due = presence, time.monotonic() + REPORT_EVERY
             self._stopping.wait(pause)

@@ -101,12 +101,12 @@ class Push:
             while not self._stopping.is_set():
                 self._proven = time.monotonic() - began >= PROVEN_SECONDS
                 message = socket.receive(min(LISTEN_SECONDS, max(0.01, beat_at - time.monotonic())))
-                self._hear(message)
+                self._handle(message)
                 if time.monotonic() >= beat_at:
                     beat_at = time.monotonic() + BEAT_SECONDS
                     socket.beat()
 
-    def _hear(self, message: dict[str, Any] | None) -> None:
+    def _handle(self, message: dict[str, Any] | None) -> None:
         if message is not None and message.get("type") == "transfers":
             self._ring(_seconds(message.get("within_s")))
 
@@ -121,7 +121,7 @@ class Push:
         while not self._stopping.is_set():
             message = socket.receive(min(LISTEN_SECONDS, max(0.01, deadline - time.monotonic())))
             if message is not None:
-                self._hear(message)
+                self._handle(message)
                 return
             if time.monotonic() >= deadline:
                 raise SocketFailed("the WebSocket opens, but no answer comes back: does a proxy block it?")

@@ -20,7 +20,7 @@ log = logging.getLogger("tidegate.agent")
 A_CALL = 100
 # Well below the time without a beat after which the agent counts as unhealthy.
 LONGEST_SPREAD = 60.0
-# How long the thread may take to end once it is told to, if it is not in a call.
+# How long the thread may take to end when it is stopped, if it is not in a call.
 END_SECONDS = 1.0
 FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm", "staged_at"})
 
@@ -58,7 +58,7 @@ class Reporter:
         self._wake.set()
 
     def wake(self) -> None:
-        """There is news that should not wait for the next round."""
+        """Reports without waiting for the next round."""
         self._wake.set()
 
     def repeat(self, result: TransferResult) -> None:
@@ -77,25 +77,26 @@ class Reporter:
         with self._lock:
             return len(self._unsaved)
 
-    def untold(self) -> int:
+    def unreported(self) -> int:
+        """The number of results that the API has not taken yet."""
         return self._journal.pending_count() + self.unsaved()
 
     def drain(self, deadline: float) -> bool:
         """Sends what is left and ends the thread. False if the API did not take all in time: the journal keeps it."""
         self._flush.set()
-        while self._has_untold() and time.monotonic() < deadline:
+        while self._has_unreported() and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.05)
         self._stopped.set()
         self._wake.set()
         self.thread.join(max(END_SECONDS, deadline - time.monotonic()))
-        return not self._has_untold()
+        return not self._has_unreported()
 
     def _loop(self) -> None:
         while not self._stopped.is_set():
             self._wake.wait(self._every)
             self._wake.clear()
-            if self._spread and (self._has_untold() or self._inbox.active()):
+            if self._spread and (self._has_unreported() or self._inbox.active()):
                 self._flush.wait(self._spread * random.uniform(0.5, 1.5))  # noqa: S311
             try:
                 self.send_all()
@@ -116,14 +117,14 @@ class Reporter:
         while results := self._journal.pending(A_CALL):
             self._send(results)
             self._journal.acknowledge(key_of(result) for result in results)
-        for start in range(0, len(news := self._inbox.news()), A_CALL):
-            self._send(some := news[start : start + A_CALL])
-            self._inbox.told(some)
+        for start in range(0, len(reports := self._inbox.unreported()), A_CALL):
+            self._send(some := reports[start : start + A_CALL])
+            self._inbox.mark_reported(some)
 
-    def _has_untold(self) -> bool:
+    def _has_unreported(self) -> bool:
         """True also if the journal cannot be read: there may be results in it."""
         try:
-            return bool(self.untold())
+            return bool(self.unreported())
         except JournalError:
             return True
 

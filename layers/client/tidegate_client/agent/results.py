@@ -28,8 +28,8 @@ def result_of(
 
 
 def staged_result(staged: Staged) -> TransferResult:
-    told = {"progress": 100, "staged_at": staged.staged_at, **staged.figures}
-    return result_of(staged.transfer, Code.IN_PROGRESS, "", told)
+    report = {"progress": 100, "staged_at": staged.staged_at, **staged.figures}
+    return result_of(staged.transfer, Code.IN_PROGRESS, "", report)
 
 
 def figures_of(moved: int, start: float, seconds: float) -> dict[str, Any]:

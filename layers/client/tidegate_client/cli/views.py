@@ -53,7 +53,7 @@ class Overview:
         self._began = time.monotonic()
 
     def show(self, change: Change) -> None:
-        news = self._states.get(change.record_id) != change.status
+        is_new = self._states.get(change.record_id) != change.status
         self._states[change.record_id] = change.status
         if self._output.as_json:
             self._output.event({"id": change.record_id, **change.record}, "")
@@ -61,15 +61,15 @@ class Overview:
         if self._count == 1:
             elapsed = time.monotonic() - self._began
             speed = self._speed.at(elapsed, _bytes_of(change.record))
-            self._live.show(line_of(change.record, elapsed, speed), important=news)
+            self._live.show(line_of(change.record, elapsed, speed), important=is_new)
             return
         if change.ended and not change.succeeded:
             self._live.say(line_of(change.record))
         states = Counter(self._states.values())
         ended = sum(1 for state in self._states.values() if state.lower() in ENDED)
-        told = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
+        summary = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
         # Without a terminal, a line for each of a thousand records would be too much: only the last one is certain.
-        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=ended == self._count)
+        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {summary}", important=ended == self._count)
 
     def close(self) -> None:
         self._live.close()
@@ -108,8 +108,8 @@ def _extent(record: Record, speed: float | None) -> str:
     if counts := record.get("counts"):
         ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout", "cancelled"))
         total = counts.get("total", 0)
-        told = "  ".join(f"{state} {count}" for state, count in counts.items() if count and state != "total")
-        return f"{bar(ended / total if total else 0)} {ended}/{total}  {told}".rstrip()
+        summary = "  ".join(f"{state} {count}" for state, count in counts.items() if count and state != "total")
+        return f"{bar(ended / total if total else 0)} {ended}/{total}  {summary}".rstrip()
     progress = record.get("progress")
     if not isinstance(progress, dict):
         return f"{progress} %" if isinstance(progress, int | float) else ""

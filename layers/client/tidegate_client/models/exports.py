@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidegate_client.model import Model
 
 
@@ -28,7 +30,7 @@ class Export(Model):
 
 
 class ExportSchedule(Model):
-    """A recurring export; times are UTC."""
+    """A recurring export; times are UTC. `order` has the fields that it was ordered with: only if it is read alone."""
 
     schedule_id: str
     name: str
@@ -40,6 +42,7 @@ class ExportSchedule(Model):
     created_at: str
     created_by: str
     revision: int
+    order: dict[str, Any] | None
 
 
 class ExportRun(Model):

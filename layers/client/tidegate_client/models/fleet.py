@@ -92,7 +92,7 @@ class Transfer(TypedDict):
     limit_rate: NotRequired[int | None]
     # Seconds over which the hosts of a large Job spread their reports.
     spread_s: NotRequired[int | None]
-    # When to put the file in place, when the Job ends, and since when the API knows that the file is staged here.
+    # When to put the file in place, when the Job ends, and when the agent reported the file as staged.
     activate_at: NotRequired[str | None]
     activate_until: NotRequired[str | None]
     staged_at: NotRequired[str | None]

@@ -19,6 +19,9 @@ class Quotas(TypedDict, total=False):
     requests_per_s: int | None
     export_schedules: int | None
     batch_schedules: int | None
+    subscriptions: int | None
+    businesses: int | None
+    slow_calls: int | None
     share: dict[str, int] | None
 
 

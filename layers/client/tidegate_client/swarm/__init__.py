@@ -1,1 +1,1 @@
-"""Hosts of one Job give the file to one another: pieces go from host to host, S3 fills what nobody has."""
+"""Peer-to-peer delivery: the hosts of one Job fetch pieces from each other, and from S3 those that no peer has."""

@@ -1,9 +1,9 @@
-"""What a host has of a new file already: blocks of it in an older version, found at whatever offset they are.
+"""Finds blocks of a new file in an older version of it, at any offset.
 
-The file library lists the new file's blocks (`tidegate.files.blocks`): a probe of 16 bytes and half a SHA-256 for each.
-Blocks are looked for in order. One is expected behind the one found before it; if it is not there, its probe is looked
-for around that place, the wider the more blocks have been missed: inserted and removed bytes cost a search of a few
-times their own length. A block counts only with the right digest, so the old file need not be trusted.
+The library lists the blocks of the new file (`tidegate.files.blocks`): a probe of 16 bytes and half a SHA-256 for each.
+Blocks are searched in order. Each is expected right behind the one found before; if it is not there, its probe is
+searched around that offset, in a range that grows with the number of blocks missed. So inserted or removed bytes cost a
+search of a few times their length. Every block is verified by its digest, so the old file need not be trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROBE_BYTES = 16
 DIGEST_BYTES = 16
 ENTRY_BYTES = 4 + PROBE_BYTES + DIGEST_BYTES
 _NO_PROBE = 0xFFFFFFFF
-# Bytes that are searched at most, as multiples of the new file's size. A release needs far less than one.
+# Limit of the bytes searched, as a multiple of the new file's size. A normal release needs far less than one.
 _SEARCHED_AT_MOST = 8
 _MOST_CANDIDATES = 16
 _WINDOW = 4 << 20
@@ -28,7 +28,7 @@ _WINDOW = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class BlockList:
-    """The blocks of a file, as its library lists them."""
+    """The block list of a file, as the library made it."""
 
     layout: Layout
     entries: bytes
@@ -52,7 +52,7 @@ class BlockList:
         return self.entries[at + ENTRY_BYTES - DIGEST_BYTES : at + ENTRY_BYTES]
 
     def probe(self, block: int) -> tuple[int, bytes] | None:
-        """Where it lies in the block, and what it is."""
+        """The probe's offset in the block, and its bytes; None if the block has none."""
         at = block * ENTRY_BYTES
         offset = int.from_bytes(self.entries[at : at + 4])
         if offset == _NO_PROBE or offset + PROBE_BYTES > self.length(block):
@@ -77,7 +77,7 @@ def block_count(layout: Layout) -> int:
 
 
 class OldFile:
-    """Read by offset, never mapped: a file that somebody cuts short meanwhile gives short reads, not a signal."""
+    """Read by offset and not mapped: if somebody truncates the file, reads are short and there is no SIGBUS."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -94,18 +94,18 @@ class OldFile:
 
 
 class BlockFinder:
-    """Calls `stop` before each block; it raises to end the search."""
+    """`stop` is called before each block; it raises to end the search."""
 
     def __init__(self, blocks: BlockList, old: OldFile, stop: Callable[[], None] = lambda: None) -> None:
         self._blocks = blocks
         self._old = old
         self._stop = stop
-        # Where the new file's first byte would be, had all been moved as the block found last.
+        # Offset in the old file minus offset in the new file, of the block found last.
         self._shift = 0
         self._searchable = _SEARCHED_AT_MOST * max(blocks.layout.size, blocks.size)
 
     def find(self, wanted: Callable[[int], bool]) -> Iterator[tuple[int, bytes]]:
-        """The wanted blocks that are in the old file, with their content."""
+        """Yields the wanted blocks that the old file has, with their content."""
         missed: list[int] = []
         for block in range(self._blocks.count):
             if not wanted(block):
@@ -130,7 +130,7 @@ class BlockFinder:
         return content if self._blocks.is_right(block, content) else None
 
     def _before(self, block: int, missed: list[int]) -> Iterator[tuple[int, bytes]]:
-        """Blocks right before the one that was found lie before it in the old file too, as far as they are the same."""
+        """Yields missed blocks directly before the one just found, as long as they precede it in the old file too."""
         for earlier in reversed(missed):
             if earlier != block - 1 or (content := self._expected(earlier)) is None:
                 return
@@ -166,11 +166,13 @@ class BlockFinder:
                 at = window.find(probe, at + 1)
             if len(window) < PROBE_BYTES:
                 return
-            # Windows overlap, so that a probe on the edge of two is seen once.
+            # Windows overlap, so that a probe across their boundary is found.
             first += len(window) - PROBE_BYTES + 1
 
 
 def _is_turn(missed: int) -> bool:
-    """The first blocks of a run are searched for, then ever fewer (8, 12, 16, 24, 32, …): new content costs little."""
+    """Whether to search for this block of a run of missed ones: the first 8, then 8, 12, 16, 24, 32 and so on.
+
+    So a long stretch of new content costs few searches."""
     low = missed & -missed
     return missed < 8 or missed in (low, 3 * low)

@@ -1,7 +1,7 @@
-"""The swarms of one agent: one event loop in a thread, one port, and a session for each swarm.
+"""The swarms of one agent: an event loop in a thread of its own, one port, and a session for each swarm.
 
-Called from the agent's delivery threads. A delivery joins the swarm of its transfer, fetches, publishes the file and
-leaves the session behind to serve others until the Job is over.
+Used by the agent's delivery threads. A delivery joins the swarm of its transfer, fetches and publishes the file, and
+leaves the session behind, which serves the file to peers until the Job ends.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
@@ -34,19 +34,22 @@ from tidegate_client.swarm.port.server import PeerServer
 from tidegate_client.swarm.reach import Reach
 from tidegate_client.swarm.session import NoList, Phase, Session
 from tidegate_client.swarm.sessions import Sessions
-from tidegate_client.swarm.tasks import Tools
+from tidegate_client.swarm.store import PieceStore
+from tidegate_client.swarm.tasks import DaemonThreads, Tools
 from tidegate_client.swarm.terms import BadTerms, Terms, read_terms
 from tidegate_client.swarm.transfers import Figures
 
 log = logging.getLogger("tidegate.agent")
 T = TypeVar("T")
 
-_DISK_THREADS, _NETWORK_THREADS = 4, 16
+_DISK_THREADS, NETWORK_THREADS = 4, 16
+# How often sessions are checked for files that were changed or removed.
+LOOK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmOptions:
-    """`upload_rate` is bytes a second; None is no limit. Without `listen` the host only fetches."""
+    """`upload_rate` is in bytes a second; None: no limit. Without `listen` the host fetches, but serves no peers."""
 
     listen: tuple[tuple[str, int], ...] = ()
     site: str = ""
@@ -55,19 +58,19 @@ class SwarmOptions:
 
 
 class NoSwarm(Exception):
-    """The file is to be downloaded as if there were no swarm. `why` is told to the API."""
+    """The file must be downloaded from S3 without the swarm. `why` is reported to the API."""
 
     def __init__(self, message: str = "", why: FellBack = FellBack.BROKEN, tried: SwarmFigures | None = None) -> None:
-        """`tried`: what the swarm had come to by then."""
+        """`tried`: the figures of the swarm until then."""
         super().__init__(message)
         self._why = why
         self._tried = tried
 
     def figures(self, downloaded: int) -> SwarmFigures:
-        """Of the host, once it has downloaded the file from the store after all."""
+        """The figures to report after the file was downloaded from S3."""
         tried = self._tried or cast(SwarmFigures, asdict(Figures()) | {"reused_bytes": 0})
-        told = {"origin_bytes": tried["origin_bytes"] + downloaded, "peer_bytes": 0, "reused_bytes": 0}
-        return cast(SwarmFigures, tried | told | {"fell_back": self._why.value})
+        total = {"origin_bytes": tried["origin_bytes"] + downloaded, "peer_bytes": 0, "reused_bytes": 0}
+        return cast(SwarmFigures, tried | total | {"fell_back": self._why.value})
 
 
 class SwarmHost:
@@ -78,8 +81,8 @@ class SwarmHost:
         self._identity: Identity = load_identity(state_dir)
         self._tools = Tools(
             agent_id,
-            disk=ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="swarm-disk"),
-            network=ThreadPoolExecutor(_NETWORK_THREADS, thread_name_prefix="swarm-store"),
+            disk=DaemonThreads(_DISK_THREADS, "swarm-disk"),
+            network=DaemonThreads(NETWORK_THREADS, "swarm-s3"),
             download=download,
         )
         self._loop = asyncio.new_event_loop()
@@ -91,15 +94,16 @@ class SwarmHost:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where peers may call it; none if the ports could not be had."""
+        """The addresses that peers can connect to; none if the ports could not be bound."""
         return self._server.addresses
 
     def start(self) -> None:
         try:
             self._server.bind()
         except OSError as error:
-            log.warning("peers cannot call this host, it only fetches from them: %s", error)
+            log.warning("the peer port cannot be bound, so this host only fetches from peers: %s", error)
         self._thread.start()
+        self._loop.call_soon_threadsafe(self._look)
 
     def close(self) -> None:
         if self._thread.is_alive():
@@ -118,7 +122,7 @@ class SwarmHost:
         await self._server.close()
 
     def presence(self) -> Presence:
-        """What the API is told of this host."""
+        """The presence to report to the API."""
         rate = self._options.upload_rate
         return {
             "listen": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
@@ -129,7 +133,7 @@ class SwarmHost:
             "reached": self.reach.is_reached,
         }
 
-    # --- a delivery's side, in its own thread
+    # --- called by a delivery, in its own thread
 
     @contextlib.contextmanager
     def join(
@@ -145,10 +149,12 @@ class SwarmHost:
         limit: RateLimit | None = None,
         old: BinaryIO | None = None,
     ) -> Iterator[Participation]:
-        """Raises NoSwarm if there is nothing to join. Unless the delivery says `seed`, its end is the session's end.
+        """Opens the session of a transfer. It is closed with the context, unless the delivery has called `seed`.
 
-        `old` is an older version of the file: what is in it already is not fetched."""
-        terms = self._terms(transfer)
+        `old` is an older version of the file, whose unchanged blocks are not fetched. Raises NoSwarm, before or within
+        the context, if the file must be downloaded without the swarm."""
+        # Only a swarm can use the scattered pieces of a part file: it is continued even if no peer can be reached.
+        terms = self._terms(transfer, even_alone=os.fstat(file.fileno()).st_size > 0)
         while not self._sessions.reserve(terms.id):
             if self._copy_local(terms, transfer["signature"], file, cancelled):
                 yield Participation(self, None, transfer["signature"])
@@ -167,7 +173,7 @@ class SwarmHost:
         try:
             yield participation
         except NoSwarm:
-            # Scattered pieces are of no use to a download that goes on from the first missing byte.
+            # A direct download resumes at the end of the part file, so scattered pieces are of no use to it.
             file.seek(0)
             file.truncate()
             raise
@@ -175,12 +181,12 @@ class SwarmHost:
             if not participation.seeds:
                 self._loop.call_soon_threadsafe(self._end, terms.id)
 
-    def _terms(self, transfer: Transfer) -> Terms:
+    def _terms(self, transfer: Transfer, *, even_alone: bool = False) -> Terms:
         given, size = transfer.get("swarm"), transfer.get("size")
         if not given or not size:
             raise NoSwarm
-        if self.reach.is_alone:
-            raise NoSwarm("no peer could be reached lately", FellBack.ALONE)
+        if self.reach.is_alone and not even_alone:
+            raise NoSwarm("no peer could be reached within the last hour", FellBack.ALONE)
         try:
             return read_terms(given, size)
         except BadTerms as error:
@@ -188,41 +194,45 @@ class SwarmHost:
             raise NoSwarm from error
 
     def seed_existing(self, transfer: Transfer, file: BinaryIO, pool: urllib3.PoolManager) -> None:
-        """The host has the file already: it only serves."""
-        with contextlib.suppress(NoSwarm):
+        """Serves a file that is in place already. If that is not possible, the delivery is complete all the same."""
+        try:
             terms = self._terms(transfer)
-            if not self._options.listen or not self._sessions.reserve(terms.id):
-                return
-            try:
-                store = complete_store(file, terms)
-                if store is None:
-                    raise NoSwarm
-                origin = Origin(pool, lambda _: transfer["url"], self._tools.download)
-                session = self._call(self._open(terms, file.fileno(), origin, lambda: True, lambda *_: None, 1.0))
-                self._call(_run(lambda: session.hold(store)))
-                self._call(self._seed(session))
-            except BaseException:
-                self._sessions.release(terms.id)
-                raise
+        except NoSwarm:
+            return
+        if not self._options.listen or not self._sessions.reserve(terms.id):
+            return
+        try:
+            store = complete_store(file, terms)
+        except BaseException:
+            self._sessions.release(terms.id)
+            raise
+        if store is None:
+            self._sessions.release(terms.id)
+            return
+        origin = Origin(pool, lambda _: transfer["url"], self._tools.download)
+        try:
+            self._call(self._seed_complete(terms, store, file.fileno(), origin))
+        except OSError as error:
+            log.info("the file is not offered to peers: %s", error)
 
     @contextlib.contextmanager
     def changing(self, transfer: Transfer) -> Iterator[None]:
-        """The file that peers are served from gets another name, owner or mode."""
+        """While the file that peers are served from is renamed, or its owner or mode is changed."""
         session = self._sessions.get(str((transfer.get("swarm") or {}).get("id")))
         store = session.store if session is not None else None
         with store.changing() if store is not None else contextlib.nullcontext():
             yield
 
     def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
-        """Wait for the other delivery and copy its file; False if that delivery came to nothing."""
-        session = self._sessions.finished(terms.id, cancelled)
+        """Waits for another delivery of this host and copies its file. False if that delivery failed."""
+        session = self._sessions.wait_for_file(terms.id, cancelled)
         if session is None:
             return False
         if not copy_file(session.store, signature, file):
-            raise NoSwarm("the file of the other delivery was changed")
+            raise NoSwarm("the file of another container was changed before it could be copied")
         return True
 
-    # --- in the loop
+    # --- in the event loop
 
     async def _open(
         self,
@@ -248,19 +258,46 @@ class SwarmHost:
         self._sessions.opened(terms.id, session)
         if self._options.listen:
             self._server.add(terms.id, session)
-        self._loop.call_later(terms.lasts, self._lapse, terms.id, session)
+        session.timer = self._loop.call_later(terms.lasts, self._lapse, terms.id, session)
         return session
 
-    async def _seed(self, session: Session) -> None:
+    async def _seed(self, session: Session) -> bool:
+        """False if the Job has ended: then there is nobody to serve, and nothing would close the session later."""
+        if session.lapsed:
+            return False
         session.seed()
         self._sessions.changed()
+        return True
+
+    async def _seed_complete(self, terms: Terms, store: PieceStore, descriptor: int, origin: Origin) -> None:
+        try:
+            session = await self._open(terms, descriptor, origin, lambda: True, lambda *_: None, 1.0)
+        except BaseException:
+            self._sessions.release(terms.id)
+            store.close()
+            raise
+        session.use_complete(store)
+        try:
+            await self._seed(session)
+        except BaseException:
+            self._end(terms.id, session)
+            raise
 
     def _lapse(self, swarm_id: str, session: Session) -> None:
-        """The Job is over: nobody is served any more. A delivery that still runs ends by itself."""
+        """Called at the Job's deadline: stops serving. A delivery that still runs closes its session itself."""
+        session.lapsed = True
         if session.phase is Phase.SEEDING:
             self._end(swarm_id, session)
         elif self._sessions.get(swarm_id) is session:
             self._server.remove(swarm_id)
+
+    def _look(self) -> None:
+        """Closes sessions whose file was changed, replaced or removed: an open descriptor keeps its disk space."""
+        self._loop.call_later(LOOK_SECONDS, self._look)
+        for swarm_id in self._sessions.ids():
+            session = self._sessions.get(swarm_id)
+            if session is not None and session.is_stale():
+                self._end(swarm_id, session)
 
     def _end(self, swarm_id: str, expected: Session | None = None) -> None:
         session = self._sessions.remove(swarm_id, expected)
@@ -275,7 +312,7 @@ class SwarmHost:
 
 
 class Participation:
-    """A delivery's part in a swarm. Without a session the file was copied from another delivery of this host."""
+    """The part of one delivery in a swarm. Without a session, the file was copied from another delivery."""
 
     def __init__(self, host: SwarmHost, session: Session | None, signature: str) -> None:
         self._host = host
@@ -284,7 +321,7 @@ class Participation:
         self.seeds = False
 
     def fetch(self) -> None:
-        """Returns when the file is whole and right. Raises NoSwarm if it is to be downloaded directly after all."""
+        """Returns when the file is complete and verified. Raises NoSwarm if it must be downloaded without the swarm."""
         if self._session is None:
             return
         try:
@@ -292,26 +329,21 @@ class Participation:
         except NoBytes:
             raise
         except (NoList, ChecksumMismatch, TransferError) as error:
-            log.warning("not by the swarm: %s", error)
+            log.warning("the swarm did not deliver the file: %s", error)
             raise NoSwarm(str(error), tried=self.figures()) from error
         finally:
             if self._session.mode is Mode.ALONE:
                 self._host.reach.was_alone(len(self._session.terms.peers))
 
     def seed(self) -> None:
-        """The file is published: serve it until the Job is over, if this host can."""
+        """Serves the published file to peers until the Job ends, if that is possible."""
         if self._session is None:
             return
         try:
-            self._host._call(self._host._seed(self._session))
-            self.seeds = True
+            self.seeds = self._host._call(self._host._seed(self._session))
         except OSError as error:
             log.info("the file is not offered to peers: %s", error)
 
     def figures(self) -> SwarmFigures:
-        told = asdict(self._session.figures if self._session else Figures())
-        return cast(SwarmFigures, {name: value for name, value in told.items() if value is not None})
-
-
-async def _run(call: Callable[[], T]) -> T:
-    return call()
+        figures = asdict(self._session.figures if self._session else Figures())
+        return cast(SwarmFigures, {name: value for name, value in figures.items() if value is not None})

@@ -1,4 +1,4 @@
-"""How a file is cut into pieces, and sets of pieces as integers: bit n is piece n."""
+"""How a file is divided into pieces. A set of pieces is an integer in which bit n stands for piece n."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Layout:
 
     @property
     def everything(self) -> int:
+        """The set of all pieces."""
         return (1 << self.count) - 1
 
     @property
@@ -32,12 +33,14 @@ class Layout:
         return min(self.piece_size, self.size - self.start(piece))
 
     def bytes_of(self, pieces: int) -> int:
+        """The number of bytes in a set of pieces. Only the last piece may be shorter than the others."""
         last = self.count - 1
         short = self.piece_size - self.length(last) if pieces >> last & 1 else 0
         return pieces.bit_count() * self.piece_size - short
 
 
 def pieces_in(pieces: int) -> Iterator[int]:
+    """The numbers of the pieces in a set, lowest first."""
     while pieces:
         lowest = pieces & -pieces
         yield lowest.bit_length() - 1

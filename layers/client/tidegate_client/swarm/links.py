@@ -1,4 +1,4 @@
-"""A host's links to its neighbours: it follows the news of each, and asks them for lists that it misses."""
+"""Connections over which a host follows its neighbours: they announce their pieces, and are asked for missing lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate_client.swarm.lists import SharedList
 from tidegate_client.swarm.peers import Broken, NotStarted, Peer, Stalled, Unreachable
 from tidegate_client.swarm.port.news import frame_bytes, read_frame
 
-_TRY_AGAIN_REFUSED, _TRY_AGAIN_SILENT, _LONGEST_SILENCE = 1.0, 10.0, 120.0
+_RETRY_REFUSED, _RETRY_SILENT, _LONGEST_RETRY = 1.0, 10.0, 120.0
 _NEWS_PAUSE = 0.02
 # A neighbour without an optional list is asked for it again after this time.
 _ASK_AGAIN = 0.5
@@ -33,22 +33,22 @@ class Links:
         self.met_anyone = False
 
     async def follow(self, place: int) -> None:
-        """For ever: a neighbour that refuses is tried each second, one that is silent ever less often."""
-        silence = _TRY_AGAIN_SILENT
+        """Follows a neighbour until cancelled. One that refuses is tried every second, a silent one less and less."""
+        silence = _RETRY_SILENT
         while True:
-            pause = _TRY_AGAIN_REFUSED * random.uniform(0.7, 1.3)  # noqa: S311
+            pause = _RETRY_REFUSED * random.uniform(0.7, 1.3)  # noqa: S311
             try:
-                await self._listen_to(place, self._peers[place])
+                await self._read_news(place, self._peers[place])
             except (NotStarted, Broken):
                 self._chooser.linked(place, Link.REFUSED)
-                silence = _TRY_AGAIN_SILENT
+                silence = _RETRY_SILENT
             except (Unreachable, Stalled):
                 self._chooser.linked(place, Link.SILENT)
-                pause, silence = silence, min(_LONGEST_SILENCE, 2 * silence)
+                pause, silence = silence, min(_LONGEST_RETRY, 2 * silence)
             self._wake.set()
             await asyncio.sleep(pause)
 
-    async def _listen_to(self, place: int, peer: Peer) -> None:
+    async def _read_news(self, place: int, peer: Peer) -> None:
         connection = await peer.connect()
         try:
             status, _ = await peer.get(connection, "have")
@@ -57,12 +57,12 @@ class Links:
             async for frame in connection.frames(frame_bytes(self._layout)):
                 self.met_anyone = True
                 self._chooser.linked(place, Link.UP)
-                self._chooser.told(place, *read_frame(frame, self._layout))
+                self._chooser.announced(place, *read_frame(frame, self._layout))
                 for wanted in self._lists:
                     if wanted.is_wanted:
                         await self._ask(place, peer, wanted)
                 self._wake.set()
-                # Bounds the memory that a peer which sends without end can take.
+                # Limits the work that a peer can cause by sending frames without end.
                 await asyncio.sleep(_NEWS_PAUSE)
         finally:
             connection.close()
@@ -78,5 +78,5 @@ class Links:
         try:
             await wanted.ask(peer)
         except (Broken, Stalled, NotStarted, Unreachable):
-            # An agent of an older version closes the connection: it knows no such list.
+            # An older agent does not know this list and closes the connection: do not ask it again.
             self._asked[key] = float("inf")

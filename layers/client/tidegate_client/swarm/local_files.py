@@ -1,4 +1,4 @@
-"""Files that this host has already: copied for another container, or served as they are."""
+"""Files that are complete on this host: copied for another container, or served to peers as they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate_client.swarm.terms import Terms, is_piece_list
 
 
 def copy_file(store: PieceStore | None, signature: str, file: BinaryIO) -> bool:
-    """False if the other delivery's file is not there any more, or not the right one."""
+    """Copies the file of another delivery. False if it is gone, was changed, or does not have this SHA-256."""
     hashed = hashlib.sha256()
     if store is None:
         return False
@@ -31,7 +31,7 @@ def copy_file(store: PieceStore | None, signature: str, file: BinaryIO) -> bool:
 
 
 def complete_store(file: BinaryIO, terms: Terms) -> PieceStore | None:
-    """A store over a file that is whole; None if its pieces are not those of the swarm."""
+    """A store for a complete file; None if its pieces are not those of the swarm."""
     digests, layout = [], terms.layout
     for piece in range(layout.count):
         hashed, start, left = hashlib.sha256(), layout.start(piece), layout.length(piece)
@@ -39,9 +39,9 @@ def complete_store(file: BinaryIO, terms: Terms) -> PieceStore | None:
             hashed.update(chunk)
             start, left = start + len(chunk), left - len(chunk)
         digests.append(hashed.digest())
-    listed = b"".join(digests)
-    if not is_piece_list(listed, terms):
+    piece_list = b"".join(digests)
+    if not is_piece_list(piece_list, terms):
         return None
-    store = PieceStore(file.fileno(), layout, listed)
+    store = PieceStore(file.fileno(), layout, piece_list)
     store.have = layout.everything
     return store

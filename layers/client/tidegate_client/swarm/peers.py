@@ -1,4 +1,4 @@
-"""Calling a peer: a TLS connection to a certificate that is known beforehand, and GETs over it."""
+"""Calls to a peer: GET requests over a TLS connection whose certificate is pinned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Wire
 
 CONNECT_SECONDS, FIRST_BYTE_SECONDS, STALL_SECONDS = 2.0, 2.0, 3.0
 NEXT_ADDRESS_SECONDS = 0.3
-# News comes when there is some, and at least this often: without any the connection is dead.
+# A peer sends a frame every ten seconds even if nothing changed: after this time without one the connection is dead.
 NEWS_SECONDS = 25.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ -~]*\r\n")
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d{1,10})\r\n", re.IGNORECASE)
@@ -23,50 +23,54 @@ _LARGE = BUFFER_BYTES // 2
 
 
 class Unreachable(Exception):
-    """No answer at all: a firewall, a dead host, or something else that listens there."""
+    """No answer: a firewall, a dead host, or another service on that port."""
 
 
 class NotStarted(Exception):
-    """Refused, or closed at once: the peer is not in this swarm, or not yet."""
+    """The connection was refused or closed at once: the peer does not take part in this swarm, or not yet."""
 
 
 class Stalled(Exception):
-    """The peer is connected and sends nothing."""
+    """The peer is connected but sends nothing."""
 
 
 class WholePieceOnly(Exception):
-    """The peer's agent is of an older version, and sends whole pieces only."""
+    """The peer runs an older agent, which sends whole pieces only."""
 
 
 class Broken(Exception):
-    """The connection ended, or what came is not what was asked for."""
+    """The connection broke, or the answer does not fit the request."""
 
 
 class Connection:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
+    @property
+    def is_open(self) -> bool:
+        return self._wire.is_open
+
     def close(self) -> None:
         self._wire.close()
 
     async def ask(self, path: str, header: str, more: str = "") -> tuple[int, int | None]:
-        """Status and length of the answer's body, which is then read by `body` or `frames`."""
+        """Sends a GET. Returns the status and length of the answer, whose body is read with `body` or `frames`."""
         request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n{more}\r\n"
-        with _translated():
+        with _translated_errors():
             async with asyncio.timeout(FIRST_BYTE_SECONDS):
                 self._wire.send(request.encode())
                 head = await self._wire.until(b"\r\n\r\n", _HEAD_BYTES)
         status = _STATUS.match(head)
         if status is None:
-            raise Broken("that is no HTTP answer")
+            raise Broken("the answer is not HTTP")
         length = _LENGTH.search(head)
         return int(status[1]), int(length[1]) if length else None
 
     async def body(self, length: int, most: int = BUFFER_BYTES) -> AsyncIterator[memoryview]:
-        """In large chunks, as each goes to a thread and back. A chunk is valid until the next one is asked for."""
+        """Yields the body in large chunks, as each is handed to a thread. A chunk is valid until the next one."""
         while length:
             wanted = min(length, most, _LARGE)
-            with _translated():
+            with _translated_errors():
                 while self._wire.waiting < wanted:
                     async with asyncio.timeout(STALL_SECONDS):
                         await self._wire.more()
@@ -76,15 +80,16 @@ class Connection:
             self._wire.give_back(len(chunk))
 
     async def frames(self, length: int) -> AsyncIterator[bytes]:
+        """Yields frames of this length until the connection ends."""
         while True:
-            with _translated():
+            with _translated_errors():
                 async with asyncio.timeout(NEWS_SECONDS):
                     frame = await self._wire.exactly(length)
             yield frame
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
@@ -106,8 +111,8 @@ class Peer:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """An idle connection or a new one. Kept for the next request only if this one went through to its end."""
-        connection = self._idle.pop() if self._idle else await self.connect()
+        """An idle connection or a new one. It is kept for the next request unless this one fails."""
+        connection = self._open_idle() or await self.connect()
         try:
             yield connection
         except BaseException:
@@ -115,11 +120,20 @@ class Peer:
             raise
         self._idle.append(connection)
 
+    def _open_idle(self) -> Connection | None:
+        """An idle connection that the peer has not closed: it closes them after 30 s without a request."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+            connection.close()
+        return None
+
     async def get(self, connection: Connection, path: str) -> tuple[int, int | None]:
         return await connection.ask(self._base + path, self._header)
 
     async def get_piece(self, connection: Connection, piece: int, length: int, offset: int | None) -> int:
-        """200 if so many bytes of the piece follow, all of it or those from `offset` on; else 404 or 429."""
+        """Requests a piece, or `length` bytes of it from `offset`. Returns 200 if they follow, else 404 or 429."""
         ranged = "" if offset is None else f"Range: bytes={offset}-{offset + length - 1}\r\n"
         status, announced = await connection.ask(f"{self._base}piece/{piece}", self._header, ranged)
         if status in (404, 429) and not announced:
@@ -135,7 +149,7 @@ class Peer:
             self._idle.pop().close()
 
     async def connect(self) -> Connection:
-        """To the first of its addresses that answers with the right certificate, beginning with the last good one."""
+        """Connects to the first address that answers with the right certificate; the last good one is tried first."""
         at = self.terms.at
         order = [(self._address + step) % len(at) for step in range(len(at))]
         attempts = {asyncio.ensure_future(self._try(at[place], rank)): place for rank, place in enumerate(order)}
@@ -163,7 +177,7 @@ class Peer:
                 *address,
                 ssl=self._context,
                 server_hostname="",
-                # The connection's own time-out comes first: a silent peer must not look like one that refuses.
+                # Longer than CONNECT_SECONDS, so that a silent peer is not taken for one that refuses.
                 ssl_handshake_timeout=2 * CONNECT_SECONDS,
                 ssl_shutdown_timeout=1.0,
             )
@@ -171,7 +185,7 @@ class Peer:
             raise NotStarted from error
         if wire.certificate is None or pin_of(wire.certificate) != self.terms.pin:
             wire.close()
-            raise Unreachable("another certificate than the one announced")
+            raise Unreachable("the certificate is not the pinned one")
         return Connection(wire)
 
 

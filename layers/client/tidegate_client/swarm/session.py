@@ -1,4 +1,4 @@
-"""One swarm of this host: follows its neighbours, fetches what the chooser says, and serves what it has."""
+"""One swarm of this host: follows its neighbours, fetches the pieces that the chooser picks, and serves its own."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TICK = 0.1
 _MOST_RECHECKS = 2
 # How long to wait for the list of blocks.
 _BLOCKS_SECONDS = 6.0
-# An old file is looked through if it is not far larger than the new one.
+# An old file more than so many times as large as the new one is not searched.
 _OLD_AT_MOST = 4
 
 
 class NoList(Exception):
-    """Neither a neighbour nor S3 gave the list of pieces: the file is downloaded without a swarm."""
+    """Neither a neighbour nor S3 sent the list of pieces, so the swarm cannot be used."""
 
 
 class Phase(Enum):
@@ -49,7 +49,7 @@ class Phase(Enum):
 
 
 class Session:
-    """Lives in one event loop; `fetch` ends when the file is whole, serving goes on until `close`."""
+    """Belongs to one event loop. `fetch` returns when the file is complete; serving goes on until `close`."""
 
     def __init__(
         self,
@@ -67,6 +67,9 @@ class Session:
         self.accept = terms.accept
         self.phase = Phase.FETCHING
         self.reached = False
+        # The Job's deadline has passed: the file is not offered any more.
+        self.lapsed = False
+        self.timer: asyncio.TimerHandle | None = None
         self.store: PieceStore | None = None
         self._descriptor = descriptor
         self._origin = origin
@@ -78,7 +81,7 @@ class Session:
         self._peers = [Peer(peer, terms.id, tools.agent_id, context) for peer in terms.peers]
         self._near = {peer.id for peer in terms.peers if peer.near}
         self._wake = asyncio.Event()
-        self._news = News(terms.layout, self._pieces_told)
+        self._news = News(terms.layout, self._announced_pieces)
         layout = terms.layout
         self._ranking = Ranks(terms.number, terms.members, terms.seed, layout.count)
         line = tools.download.bytes_a_second if tools.download else None
@@ -102,7 +105,7 @@ class Session:
         )
 
     def _block_list(self) -> SharedList | None:
-        """Wanted by a host that has an older version to look through."""
+        """None unless there is an older version of the file of a suitable size."""
         layout, old = self.terms.layout, self._old
         if old is None or self.terms.blocks_sha256 is None or layout.piece_size % BLOCKS_A_PIECE:
             return None
@@ -126,7 +129,7 @@ class Session:
     # --- fetching
 
     async def fetch(self, signature: str) -> None:
-        """Returns when the whole file is on the disk and right."""
+        """Returns when the whole file is on disk and has this SHA-256."""
         try:
             for place in range(len(self._peers)):
                 self._tasks.spawn(self._links.follow(place))
@@ -139,7 +142,7 @@ class Session:
                 if await self._tools.on_disk(self._whole_digest) == signature.lower():
                     return
                 await self._recheck()
-            raise ChecksumMismatch(f"the pieces are right and the file is not the announced {signature.lower()}")
+            raise ChecksumMismatch(f"all pieces are right, but the SHA-256 of the file is not {signature.lower()}")
         finally:
             self.figures.origin_bytes = self._origin.received
             why = why_fell_back(self._chooser.mode, peers=len(self._peers), bad_pieces=self.figures.bad_pieces)
@@ -154,13 +157,18 @@ class Session:
 
     async def _open_store(self) -> None:
         while not await self._pieces.wait(TICK):
-            self._check_on_things()
+            self._raise_if_stopped()
         if self._pieces.content is None:
-            raise NoList("no list of pieces")
+            raise NoList("neither a peer nor S3 sent a valid list of pieces")
         store = PieceStore(self._descriptor, self.terms.layout, self._pieces.content)
-        self._transfers.last_byte = time.monotonic()
-        await self._tools.on_disk(store.take_over)
+        try:
+            await self._tools.on_disk(store.load_existing, self._raise_if_cancelled)
+        except BaseException:
+            # Nobody else would close it, and an open descriptor keeps the disk space of the removed part file.
+            store.close()
+            raise
         self._transfers.store = self.store = store
+        self._transfers.last_byte = time.monotonic()
         if self._blocks is not None and store.have != self.terms.layout.everything:
             await self._reuse(store, self._blocks)
         self._transfers.last_byte = time.monotonic()
@@ -168,26 +176,26 @@ class Session:
         self._changed()
 
     async def _reuse(self, store: PieceStore, listed: SharedList) -> None:
-        """Take from the older version what is in it, so that only the rest is fetched."""
+        """Copies unchanged blocks from the older version, so that only the rest is fetched."""
         self.figures.reused_bytes = 0
         until = time.monotonic() + _BLOCKS_SECONDS
         while not await listed.wait(TICK) and time.monotonic() < until:
-            self._check_on_things()
+            self._raise_if_stopped()
         if listed.content is None or self._old is None:
             return
         blocks, old = BlockList(self.terms.layout, listed.content), self._old
-        self.figures.reused_bytes = await self._tools.on_disk(store.reuse, old, blocks, self._stop_if_cancelled)
+        self.figures.reused_bytes = await self._tools.on_disk(store.reuse, old, blocks, self._raise_if_cancelled)
         layout = self.terms.layout
         missing = ((piece, store.missing_bytes(piece)) for piece in pieces_in(layout.everything & ~store.have))
         self._chooser.lengths = {piece: length for piece, length in missing if length < layout.length(piece)}
 
-    def _stop_if_cancelled(self) -> None:
+    def _raise_if_cancelled(self) -> None:
         if self._cancelled():
             raise Cancelled
 
     async def _fetch_missing(self) -> None:
         while not self._chooser.complete:
-            self._check_on_things()
+            self._raise_if_stopped()
             for step in self._chooser.next(time.monotonic()):
                 self._transfers.start(step)
             self._wake.clear()
@@ -197,12 +205,12 @@ class Session:
             except TimeoutError:
                 continue
 
-    def _check_on_things(self) -> None:
-        self._stop_if_cancelled()
+    def _raise_if_stopped(self) -> None:
+        self._raise_if_cancelled()
         if self._tasks.error is not None:
             raise self._tasks.error
         if time.monotonic() - self._transfers.last_byte > self._patience:
-            raise NoBytes(f"no byte for {self._patience:.0f} s from any peer or the store")
+            raise NoBytes(f"no byte was received for {self._patience:.0f} s from any peer or from S3")
 
     def _whole_digest(self) -> str:
         assert self.store is not None
@@ -214,12 +222,12 @@ class Session:
     async def _recheck(self) -> None:
         assert self.store is not None
         lost = await self._tools.on_disk(self.store.recheck)
-        log.warning("%d pieces of the part file were changed underneath", lost.bit_count())
+        log.warning("another process changed %d pieces of the part file; they are fetched again", lost.bit_count())
         self._chooser.lost(lost)
         self._changed()
 
     async def _stop_fetching(self) -> None:
-        self._transfers.call_off()
+        self._transfers.cancel_all()
         await self._tasks.stop()
         for peer in self._peers:
             peer.close()
@@ -231,7 +239,7 @@ class Session:
     # --- serving
 
     def list_of(self, name: str) -> bytes | None:
-        """What this host has of the two lists: `pieces` or `blocks`."""
+        """The list `pieces` or `blocks`; None if this host does not have it."""
         if name == "blocks":
             return self._blocks.content if self._blocks else None
         return self.store.piece_list if self.store else None
@@ -247,7 +255,7 @@ class Session:
         try:
             return await self._tools.on_disk(self.store.read, piece, offset, length)
         except StaleFile:
-            # Tell all connected peers that this host has no pieces any more.
+            # Announce to all followers that this host has no pieces any more.
             self.store.have = 0
             self._news.changed()
             raise
@@ -255,32 +263,38 @@ class Session:
     def is_near(self, caller: str) -> bool:
         return caller in self._near
 
-    def called(self) -> None:
+    def mark_reached(self) -> None:
         self.reached = True
 
     def subscribe(self, writer: asyncio.StreamWriter) -> None:
-        self._news.follow(writer)
+        self._news.subscribe(writer)
 
     def unsubscribe(self, writer: asyncio.StreamWriter) -> None:
-        self._news.leave(writer)
+        self._news.unsubscribe(writer)
 
-    def _pieces_told(self) -> tuple[int, int]:
-        bringing = self._chooser.bringing if self.phase is Phase.FETCHING else 0
-        return self.store.have if self.store else 0, bringing
+    def _announced_pieces(self) -> tuple[int, int]:
+        fetching = self._chooser.fetching if self.phase is Phase.FETCHING else 0
+        return self.store.have if self.store else 0, fetching
 
-    def hold(self, store: PieceStore) -> None:
-        """The host had the file already."""
+    def use_complete(self, store: PieceStore) -> None:
+        """Serves a file that the host had already; there is nothing to fetch."""
         self.store = store
         self._chooser.have = store.have
 
     def seed(self) -> None:
-        """The file has its final name: from now on only serve."""
+        """Call it when the file has its final name: from now on the session only serves."""
         if self.store is not None:
             self.store.seal()
         self.phase = Phase.SEEDING
 
+    def is_stale(self) -> bool:
+        """True if the file that is served was changed, replaced or removed."""
+        return self.phase is Phase.SEEDING and self.store is not None and self.store.is_stale()
+
     def close(self) -> None:
         self.phase = Phase.OVER
+        if self.timer is not None:
+            self.timer.cancel()
         self._news.close()
         if self.store is not None:
             self.store.close()

@@ -1,4 +1,4 @@
-"""The swarms that an agent is in. A delivery reserves one; another of the same host waits for its file."""
+"""The sessions of an agent by swarm id. One delivery reserves a swarm; others of the same host wait for its file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from tidegate_client.download import Cancelled
 from tidegate_client.swarm.session import Phase, Session
 
-_LOOK_SECONDS = 0.2
+_WAIT_SECONDS = 0.2
 
 
 class Sessions:
-    """Safe to use from the delivery threads and from the event loop."""
+    """Used by the delivery threads and by the event loop."""
 
     def __init__(self) -> None:
-        # None while a delivery is about to open its session.
+        # None while a delivery has reserved the swarm and not opened its session yet.
         self._by_id: dict[str, Session | None] = {}
         self._changed = threading.Condition()
 
@@ -29,7 +29,7 @@ class Sessions:
         return list(self._by_id)
 
     def reserve(self, swarm_id: str) -> bool:
-        """False if another delivery of this host is at it, for another container."""
+        """Returns False if another delivery of this host, for another container, has reserved the swarm."""
         with self._changed:
             if swarm_id in self._by_id:
                 return False
@@ -46,11 +46,12 @@ class Sessions:
             self._by_id[swarm_id] = session
 
     def changed(self) -> None:
+        """Wakes deliveries that wait for a session's file."""
         with self._changed:
             self._changed.notify_all()
 
     def remove(self, swarm_id: str, expected: Session | None = None) -> Session | None:
-        """The session that is over now; None if there is none, or another one than expected."""
+        """Removes and returns the session; None if there is none, or another one than expected."""
         with self._changed:
             session = self._by_id.get(swarm_id)
             if session is None or (expected is not None and session is not expected):
@@ -59,8 +60,8 @@ class Sessions:
             self._changed.notify_all()
             return session
 
-    def finished(self, swarm_id: str, cancelled: Callable[[], bool]) -> Session | None:
-        """The session of the other delivery, once it has the file; None if that delivery came to nothing."""
+    def wait_for_file(self, swarm_id: str, cancelled: Callable[[], bool]) -> Session | None:
+        """Waits for the other delivery. Returns its session once it has the file; None if that delivery failed."""
         while True:
             with self._changed:
                 if swarm_id not in self._by_id:
@@ -68,6 +69,6 @@ class Sessions:
                 session = self._by_id[swarm_id]
                 if session is not None and session.phase is not Phase.FETCHING:
                     return session
-                self._changed.wait(_LOOK_SECONDS)
+                self._changed.wait(_WAIT_SECONDS)
             if cancelled():
                 raise Cancelled

@@ -1,8 +1,8 @@
-"""A file on its way, by pieces: each goes to its offset, and counts only when its digest is right.
+"""The part file of a delivery, piece by piece: each is written at its offset and counts once its SHA-256 is right.
 
-After a restart the pieces on the disk are hashed again, so nothing about them needs to be written down. Of a piece that
-was found in part in an older version only the missing blocks are fetched. Safe to use from several threads, except that
-one thread at a time changes `have`.
+After a restart the pieces on disk are hashed again, so no other state is kept. If parts of a piece were found in an
+older version of the file, only its missing blocks are fetched. Thread-safe, except that only one thread at a time may
+change `have`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StaleFile(Exception):
 
 
 class Span(NamedTuple):
-    """Bytes of a piece that are to be fetched, with the digest (or its beginning) that they must have."""
+    """Bytes of a piece to fetch, and the SHA-256 (or its first bytes) that they must have."""
 
     offset: int
     length: int
@@ -34,14 +34,16 @@ class Span(NamedTuple):
 
 
 class Sink:
-    """One source's try at one piece, or at its missing blocks. Once closed it writes nothing more, however late its
-    source is. Each span is checked by itself: whoever sent a wrong one is known, whatever others write meanwhile."""
+    """Receives a piece, or its missing blocks, from one source, and verifies each span by itself.
+
+    So a source that sends wrong bytes is identified even if others write to the same piece. Once closed, a sink writes
+    nothing more, however late its source is."""
 
     def __init__(self, store: PieceStore, piece: int, *, whole: bool = False) -> None:
         self._store = store
         self._start = store.layout.start(piece)
-        self._spans = store.whole(piece) if whole else store.spans(piece)
-        # Parts of the piece were on the disk already, so the whole piece is still to be checked.
+        self._spans = store.whole_piece(piece) if whole else store.spans(piece)
+        # Some blocks were on disk already, so the whole piece must still be verified.
         self.partial = sum(span.length for span in self._spans) < store.layout.length(piece)
         self.wanted = sum(span.length for span in self._spans)
         self._lock = threading.Lock()
@@ -54,7 +56,7 @@ class Sink:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Offset and length of what to ask for, in the order in which it is to be written."""
+        """Offset and length of each range to request, in the order in which they must be written."""
         joined: list[tuple[int, int]] = []
         for span in self._spans:
             if joined and sum(joined[-1]) == span.offset:
@@ -89,12 +91,13 @@ class Sink:
             self._closed = True
 
     def is_right(self) -> bool:
+        """True if all bytes were received and every span has its digest."""
         return self.received == self.wanted and not self._wrong
 
 
 class PieceStore:
     def __init__(self, descriptor: int, layout: Layout, digests: bytes) -> None:
-        """Keeps a descriptor of its own, so that it can serve the file after the caller has closed it."""
+        """Duplicates the descriptor, so that it can serve the file after the caller has closed it."""
         self.layout = layout
         self._digests = digests
         self._file = os.dup(descriptor)
@@ -103,9 +106,10 @@ class PieceStore:
         self._whole = hashlib.sha256()
         self._hashed_pieces = 0
         self._hashing = threading.Lock()
-        self._seal: tuple[int, int, int] | None = None
+        # The fingerprint of the published file; None while it is still a part file.
+        self._sealed: tuple[int, int, int] | None = None
         self._blocks: BlockList | None = None
-        # Blocks of pieces that are not here as a whole, found in an older version. Bit n is block n.
+        # Blocks found in an older version, of pieces that are not complete. Bit n is block n.
         self._blocks_here = 0
 
     @property
@@ -115,8 +119,11 @@ class PieceStore:
     def digest_of(self, piece: int) -> bytes:
         return self._digests[piece * DIGEST_BYTES : (piece + 1) * DIGEST_BYTES]
 
-    def take_over(self) -> int:
-        """Find the right pieces that are in the file, and make room for the rest: a full disk shows here."""
+    def load_existing(self, stop: Callable[[], None] = lambda: None) -> int:
+        """Finds the pieces that are in the file already, and allocates the rest. Returns the set of pieces.
+
+        Raises OSError here if the disk is too small, before anything is fetched. `stop` is called before each piece;
+        it raises to end the search, since a large part file takes minutes to hash."""
         size = os.fstat(self._file).st_size
         if size > self.layout.size:
             os.ftruncate(self._file, self.layout.size)
@@ -124,19 +131,20 @@ class PieceStore:
         for piece in range(self.layout.count):
             if self.layout.start(piece) >= filled:
                 break
-            if self.on_disk_is_right(piece):
+            stop()
+            if self.is_right_on_disk(piece):
                 self.have |= 1 << piece
         self._allocate()
         return self.have
 
-    def whole(self, piece: int) -> list[Span]:
+    def whole_piece(self, piece: int) -> list[Span]:
         return [Span(0, self.layout.length(piece), self.digest_of(piece))]
 
     def spans(self, piece: int) -> list[Span]:
-        """What is missing of a piece: its blocks that are not here, or all of it."""
+        """The missing blocks of a piece; the whole piece if none of its blocks is here."""
         blocks = self._blocks
         if blocks is None or not any(self._blocks_here >> block & 1 for block in blocks.of_piece(piece)):
-            return self.whole(piece)
+            return self.whole_piece(piece)
         start = self.layout.start(piece)
         return [
             Span(blocks.start(block) - start, blocks.length(block), blocks.digest(block))
@@ -148,12 +156,14 @@ class PieceStore:
         return sum(span.length for span in self.spans(piece))
 
     def forget_blocks(self, piece: int) -> None:
-        """The piece is wrong although all that was fetched of it is right: next time all of it is fetched."""
+        """Makes the next attempt fetch the whole piece: it was wrong although all fetched blocks were right."""
         if self._blocks is not None:
             self._blocks_here &= ~sum(1 << block for block in self._blocks.of_piece(piece))
 
     def reuse(self, old: OldFile, blocks: BlockList, stop: Callable[[], None]) -> int:
-        """Copy what an older version has of the missing pieces; answers the bytes. Pieces count if they are right."""
+        """Copies the blocks of missing pieces that an older version of the file has. Returns the bytes copied.
+
+        Pieces that are complete then are verified. `stop` raises to end the search."""
         self._blocks = blocks
 
         def wanted(block: int) -> bool:
@@ -167,7 +177,7 @@ class PieceStore:
         for piece in range(self.layout.count):
             stop()
             if not self.have >> piece & 1 and not self.spans(piece):
-                if self.on_disk_is_right(piece):
+                if self.is_right_on_disk(piece):
                     self.have |= 1 << piece
                 else:
                     self.forget_blocks(piece)
@@ -187,7 +197,8 @@ class PieceStore:
             written = os.pwrite(self._file, view, offset)
             offset, view = offset + written, view[written:]
 
-    def on_disk_is_right(self, piece: int) -> bool:
+    def is_right_on_disk(self, piece: int) -> bool:
+        """Reads the piece from disk and compares its SHA-256."""
         start, left = self.layout.start(piece), self.layout.length(piece)
         hashed = hashlib.sha256()
         while left:
@@ -199,11 +210,11 @@ class PieceStore:
         return hashed.digest() == self.digest_of(piece)
 
     def recheck(self) -> int:
-        """Hash everything that counted as here; answers the pieces which are no longer right."""
+        """Hashes all pieces in `have` again. Returns those that are wrong now, which are no longer in `have`."""
         lost = sum(
             1 << piece
             for piece in range(self.layout.count)
-            if self.have >> piece & 1 and not self.on_disk_is_right(piece)
+            if self.have >> piece & 1 and not self.is_right_on_disk(piece)
         )
         self.have &= ~lost
         for piece in pieces_in(lost):
@@ -213,47 +224,65 @@ class PieceStore:
         return lost
 
     def hash_ahead(self) -> None:
-        """Bring the digest of the whole file forward to the first piece that is missing."""
-        with self._hashing:
-            while self._hashed_pieces < self.layout.count and self.have >> self._hashed_pieces & 1:
-                start, left = self.layout.start(self._hashed_pieces), self.layout.length(self._hashed_pieces)
-                while left:
-                    chunk = os.pread(self._file, min(CHUNK, left), start)
-                    if not chunk:
-                        raise StaleFile("the part file became shorter")
-                    self._whole.update(chunk)
-                    start, left = start + len(chunk), left - len(chunk)
-                self._hashed_pieces += 1
+        """Advances the SHA-256 of the whole file to its first missing piece. Returns at once if a thread does so now.
+
+        Threads that waited for each other here could not write or serve pieces meanwhile."""
+        if self._hashing.acquire(blocking=False):
+            try:
+                self._hash_next_pieces()
+            finally:
+                self._hashing.release()
 
     def whole_digest(self) -> str:
-        self.hash_ahead()
-        return self._whole.hexdigest()
+        """The SHA-256 of the file, all of whose pieces are here."""
+        with self._hashing:
+            self._hash_next_pieces()
+            return self._whole.hexdigest()
+
+    def _hash_next_pieces(self) -> None:
+        while self._hashed_pieces < self.layout.count and self.have >> self._hashed_pieces & 1:
+            start, left = self.layout.start(self._hashed_pieces), self.layout.length(self._hashed_pieces)
+            while left:
+                chunk = os.pread(self._file, min(CHUNK, left), start)
+                if not chunk:
+                    raise StaleFile("the part file became shorter")
+                self._whole.update(chunk)
+                start, left = start + len(chunk), left - len(chunk)
+            self._hashed_pieces += 1
 
     def seal(self) -> None:
-        """From now on the file must stay as it is: it has its final name, and others may open it.
+        """Call it when the file has its final name. From then on it is served only while it does not change.
 
-        It is opened anew for reading only: a program that is open for writing cannot be started."""
+        The file is opened again read-only: the kernel refuses to execute a file that is open for writing."""
         with self._users:
             writable, self._file = self._file, os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(writable)
-            self._seal = self._looks()
+            self._sealed = self._fingerprint()
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Its owner gives the file another name, owner or mode, and leaves its bytes alone. Readers wait meanwhile."""
+        """While the agent itself renames the sealed file or changes its owner or mode. Readers wait meanwhile."""
         with self._users:
             yield
-            if self._file >= 0 and self._seal is not None:
-                self._seal = self._looks()
+            if self._file >= 0 and self._sealed is not None:
+                self._sealed = self._fingerprint()
 
-    def _looks(self) -> tuple[int, int, int]:
+    def _fingerprint(self) -> tuple[int, int, int]:
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
-    def read(self, piece: int, offset: int, length: int) -> bytes:
-        """A part of a piece that is here, for a peer or for a local copy."""
+    def is_stale(self) -> bool:
+        """True if the file is closed, or was changed, replaced or removed since it was sealed."""
         with self._users:
-            if self._file < 0 or (self._seal is not None and self._looks() != self._seal):
+            return self._is_stale()
+
+    def _is_stale(self) -> bool:
+        return self._file < 0 or (self._sealed is not None and self._fingerprint() != self._sealed)
+
+    def read(self, piece: int, offset: int, length: int) -> bytes:
+        """A part of a piece in `have`. Raises StaleFile if the file was changed or closed."""
+        with self._users:
+            if self._is_stale():
                 raise StaleFile("the file was changed or closed")
             return os.pread(self._file, length, self.layout.start(piece) + offset)
 

@@ -1,4 +1,4 @@
-"""Pieces on their way to a host, each from one source: received, checked, and counted or fetched elsewhere."""
+"""Receives pieces from peers and from S3, verifies them, and marks them as complete or as failed."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from tidegate_client.swarm.wire import BUFFER_BYTES
 log = logging.getLogger("tidegate.agent")
 
 _MOST_BAD_PEERS = 4
-# With a limited rate a chunk is at most what comes in an eighth of a second: a sender closes after ten seconds in which
-# nothing was read, and several pieces share the rate.
+# With a rate limit a chunk is at most what the rate allows in an eighth of a second: several pieces share the rate, and
+# a sender gives up after ten seconds in which nothing was read.
 _CHUNKS_A_SECOND, _SMALLEST_CHUNK = 8, 16 * 1024
 
 
 @dataclass(slots=True)
 class Figures:
-    """What the host says of a delivery when it has ended."""
+    """The figures of a delivery that the host reports with its result."""
 
     origin_bytes: int = 0
     peer_bytes: int = 0
     bad_pieces: int = 0
     fell_back: str = FellBack.NONE.value
     bad_peers: list[str] = field(default_factory=list)
-    # Found in an older version; None if the API does not speak of blocks.
+    # Bytes found in an older version; None if no block list was used, as with an older API.
     reused_bytes: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """One piece on its way from one source."""
+    """A piece that is being fetched from one source."""
 
     step: Step
     sink: Sink
     cancelled: threading.Event = field(default_factory=threading.Event)
-    # Two sources wrote to the same place of the file: the piece must be read back from the disk and checked.
+    # Two sources wrote to the same place of the file: the piece must be verified on disk.
     contested: bool = False
     task: asyncio.Task[None] | None = None
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         self.cancelled.set()
         self.sink.close()
         if self.task is not None:
@@ -61,7 +61,7 @@ class _Flight:
 
 
 class Transfers:
-    """`changed` is called when the host has more to tell its neighbours, or has to decide anew."""
+    """`changed` is called when there is something to announce to neighbours or to decide."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Transfers:
         self._changed = changed
         self._on_progress = on_progress
         self._flights: dict[tuple[int, int], _Flight] = {}
-        # Neighbours of an older version, which know no ranges.
+        # Neighbours with an older agent, which cannot send parts of pieces.
         self._whole_only: set[int] = set()
         limit = tools.download
         self._chunk = max(_SMALLEST_CHUNK, int(limit.bytes_a_second / _CHUNKS_A_SECOND)) if limit else BUFFER_BYTES
@@ -95,8 +95,8 @@ class Transfers:
     def start(self, step: Step) -> None:
         assert self.store is not None
         flight = _Flight(step, Sink(self.store, step.piece, whole=step.source in self._whole_only))
-        for twin in self._twins(flight):
-            twin.contested = flight.contested = True
+        for other in self._others_of_piece(flight):
+            other.contested = flight.contested = True
         self._flights[step.source, step.piece] = flight
         if step.source == ORIGIN:
             flight.task = self._tasks.spawn(self._from_origin(flight))
@@ -104,11 +104,11 @@ class Transfers:
         else:
             flight.task = self._tasks.spawn(self._from_peer(flight))
 
-    def call_off(self) -> None:
+    def cancel_all(self) -> None:
         for flight in self._flights.values():
-            flight.call_off()
+            flight.cancel()
 
-    def _twins(self, flight: _Flight) -> list[_Flight]:
+    def _others_of_piece(self, flight: _Flight) -> list[_Flight]:
         same = (other for other in self._flights.values() if other.step.piece == flight.step.piece)
         return [other for other in same if other is not flight]
 
@@ -129,10 +129,10 @@ class Transfers:
         try:
             await self._tools.on_network(fetch)
         except OriginFailed as error:
-            log.info("a piece did not come from the store: %s", error)
+            log.info("fetching piece %d from S3 failed: %s", flight.step.piece, error)
             self._fail(flight, Failure.BROKEN)
         except (OSError, TransferError, Cancelled) as error:
-            self._break(flight, error)
+            self._abort_session(flight, error)
         else:
             await self._finish(flight)
 
@@ -156,7 +156,7 @@ class Transfers:
         except (Broken, NotStarted, Unreachable):
             self._fail(flight, Failure.BROKEN)
         except OSError as error:
-            self._break(flight, error)
+            self._abort_session(flight, error)
         else:
             await self._finish(flight)
 
@@ -171,23 +171,25 @@ class Transfers:
         self.last_byte = time.monotonic()
         self._chooser.received(length, self.last_byte, from_peer=from_peer)
 
-    # --- ends
+    # --- results
 
     async def _finish(self, flight: _Flight) -> None:
-        """A piece counts if what came is right and, had two been at it or were parts of it here, if the disk is too."""
+        """Marks a piece as complete if the received bytes are right.
+
+        If two sources wrote it, or some of its blocks were here before, the piece must also be right on disk."""
         store, step = self.store, flight.step
         assert store is not None
         if not flight.sink.is_right():
-            self._is_bad(flight)
+            self._reject(flight)
             return
         flight.sink.close()
-        self._call_off_twins(flight)
+        self._cancel_others(flight)
         while flight.contested or flight.sink.partial:
             flight.contested = False
-            right = await self._tools.on_disk(store.on_disk_is_right, step.piece)
+            right = await self._tools.on_disk(store.is_right_on_disk, step.piece)
             if flight.contested:
-                # Another source began to write there meanwhile, and may have ended already.
-                self._call_off_twins(flight)
+                # Another source started to write there meanwhile, and may have finished already.
+                self._cancel_others(flight)
                 continue
             if right:
                 break
@@ -205,21 +207,21 @@ class Transfers:
         self._changed()
         await self._tools.on_disk(_hash_ahead, store)
 
-    def _call_off_twins(self, flight: _Flight) -> None:
-        for twin in self._twins(flight):
-            twin.call_off()
-            del self._flights[twin.step.source, twin.step.piece]
-            self._chooser.called_off(twin.step.source, twin.step.piece)
+    def _cancel_others(self, flight: _Flight) -> None:
+        for other in self._others_of_piece(flight):
+            other.cancel()
+            del self._flights[other.step.source, other.step.piece]
+            self._chooser.cancelled(other.step.source, other.step.piece)
 
-    def _is_bad(self, flight: _Flight) -> None:
+    def _reject(self, flight: _Flight) -> None:
         if flight.step.source == ORIGIN:
-            self._break(flight, ChecksumMismatch(f"the store's piece {flight.step.piece} is not the announced one"))
+            self._abort_session(flight, ChecksumMismatch(f"piece {flight.step.piece} from S3 has a wrong SHA-256"))
             return
-        name = self._terms.peers[flight.step.source].id
-        log.warning("%s sent a bad piece %d and is asked no more", name, flight.step.piece)
+        peer_id = self._terms.peers[flight.step.source].id
+        log.warning("peer %s sent a wrong piece %d; it is not asked again in this Job", peer_id, flight.step.piece)
         self.figures.bad_pieces += 1
-        if name not in self.figures.bad_peers and len(self.figures.bad_peers) < _MOST_BAD_PEERS:
-            self.figures.bad_peers.append(name)
+        if peer_id not in self.figures.bad_peers and len(self.figures.bad_peers) < _MOST_BAD_PEERS:
+            self.figures.bad_peers.append(peer_id)
         self._fail(flight, Failure.BAD)
 
     def _fail(self, flight: _Flight, failure: Failure) -> None:
@@ -229,8 +231,8 @@ class Transfers:
             self._chooser.failed(flight.step.source, flight.step.piece, failure, time.monotonic())
             self._changed()
 
-    def _break(self, flight: _Flight, error: BaseException) -> None:
-        """The disk or the store failed in a way that no other source mends."""
+    def _abort_session(self, flight: _Flight, error: BaseException) -> None:
+        """The disk or S3 failed in a way that another source does not help."""
         self._fail(flight, Failure.BROKEN)
         self._tasks.fail(error)
 

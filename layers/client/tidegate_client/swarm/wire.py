@@ -1,4 +1,4 @@
-"""What arrives on a connection, in one buffer: TLS decrypts into it, and a chunk goes from it to the disk uncopied."""
+"""The receive buffer of a connection to a peer. TLS decrypts into it; chunks go from it to disk without a copy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ BUFFER_BYTES = 512 * 1024
 
 
 class Ended(Exception):
-    """The other side closed, or the connection broke."""
+    """The peer closed the connection, or it broke."""
 
 
 class Wire(asyncio.BufferedProtocol):
-    """A chunk that was taken must be given back before the next one is: its place in the buffer is used again."""
+    """A chunk returned by `take` must be given back before the next `take`: its part of the buffer is reused."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -22,7 +22,7 @@ class Wire(asyncio.BufferedProtocol):
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
 
-    # --- asyncio's side
+    # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -51,12 +51,16 @@ class Wire(asyncio.BufferedProtocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # --- the reader's side
+    # --- called by the reader
 
     @property
     def waiting(self) -> int:
-        """Bytes that have arrived and were not taken."""
+        """The number of bytes that have arrived and were not taken."""
         return self._end - self._start
+
+    @property
+    def is_open(self) -> bool:
+        return not self._ended
 
     def send(self, content: bytes) -> None:
         if self._transport is None or self._ended:
@@ -70,13 +74,14 @@ class Wire(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> bytes | None:
+        """The peer's certificate, DER."""
         if self._transport is None:
             return None
         found: bytes | None = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return found
 
     async def more(self) -> None:
-        """Returns when something has arrived."""
+        """Waits until more bytes arrive. Raises Ended if none will."""
         if self._ended:
             raise Ended
         self._make_room()
@@ -87,6 +92,7 @@ class Wire(asyncio.BufferedProtocol):
             self._waiter = None
 
     async def until(self, mark: bytes, most: int) -> bytes:
+        """Everything up to and including `mark`. Raises Ended if it is not within the next `most` bytes."""
         while True:
             found = bytes(self._buffer[self._start : min(self._end, self._start + most)])
             at = found.find(mark)
@@ -105,7 +111,7 @@ class Wire(asyncio.BufferedProtocol):
         return found
 
     def take(self, most: int) -> memoryview:
-        """What has arrived, not more than asked for; it stays where it is until it is given back."""
+        """At most this many of the bytes that have arrived. They stay in the buffer until they are given back."""
         return self._buffer[self._start : min(self._end, self._start + most)]
 
     def give_back(self, length: int) -> None:
@@ -113,7 +119,7 @@ class Wire(asyncio.BufferedProtocol):
         self._make_room()
 
     def _make_room(self) -> None:
-        """Only while nothing is taken: what has arrived may move."""
+        """May move the bytes in the buffer, so call it only while no chunk is taken."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._paused and self._start:

@@ -183,14 +183,14 @@ class App:
         from tidegate.notifications.outbox import notice_of
         from tidegate.projects.key_store import key_of
 
-        told = self.notifications
+        notifications = self.notifications
         return {
             "key": lambda item: self.projects.api_keys.finish_end(key_of(item)),
-            "notice": lambda item: told.notifier.send([notice_of(item)]),
-            "callback": lambda item: told.callback_queue.later(delivery_of(item), 0),
+            "notice": lambda item: notifications.notifier.send([notice_of(item)]),
+            "callback": lambda item: notifications.callback_queue.later(delivery_of(item), 0),
             "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),
             "channel": lambda item: self.queue.recovery.channel(item["name"]),
-            "job": lambda item: self.distribution.recovery.look(item["project_id"], item["key"]),
+            "job": lambda item: self.distribution.recovery.restart_if_dead(item["project_id"], item["key"]),
             "subscription": lambda item: self.ingest.subscriptions.finish_delete(
                 item["project_id"], item["subscription_id"]
             ),

@@ -21,7 +21,7 @@ from tidegate.batches.rows.files import RowFiles
 from tidegate.batches.rows.objects import RowBucket
 from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.run.rate_shares import RateShares
-from tidegate.batches.run.slice import Pace, SliceRunner
+from tidegate.batches.run.slice import SliceRunner, SliceTiming
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.steps import BatchSteps
 from tidegate.batches.store import BatchStore, BusinessStore
@@ -37,7 +37,9 @@ class BatchesPart:
         self.store = BatchStore(app.table)
         self.runs = runs = BatchRunStore(app.table)
         calls = BusinessCalls(app.http, app.sign, project, clock)
-        self.businesses = Registry(BusinessStore(app.table), app.notifications.callbacks.check, clock)
+        self.businesses = Registry(
+            BusinessStore(app.table), app.notifications.callbacks.check, app.projects.store.quotas, clock
+        )
         objects = RowBucket(app.s3, app.files.bucket)
         self.outcomes = outcomes = Outcomes(objects)
         results = ItemResults(app.table)
@@ -64,10 +66,10 @@ class BatchesPart:
             self.businesses.get,
             project,
         )
-        pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
+        timing = SliceTiming(settings.batch_slice_seconds, settings.batch_lease_seconds)
         milestones = Milestones(app.table, app.notifications.notifier, clock)
         shares = RateShares(app.table)
-        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, pace)
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, timing)
         progress = app.notifications.progress
         self.machine = BatchSteps(
             self.store, runner, prepare, queue.queue, runs, progress, clock, settings.batch_rounds

@@ -26,7 +26,7 @@ from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.submit import Submit
-from tidegate.distribution.swarm.metrics import tell_swarm
+from tidegate.distribution.swarm.metrics import publish_swarm_metrics
 from tidegate.distribution.swarm.planner import SwarmPlanner
 from tidegate.distribution.swarm.presences import Presences
 from tidegate.distribution.transfers import most_targets
@@ -105,19 +105,18 @@ class DistributionPart:
         self.recovery = JobRecovery(self.jobs, self.executions, clock)
         self.prepare_file = PrepareFile(contents, app.files.bucket, self.engine, heartbeat)
         self.dispatch = Dispatch(self.jobs, self.targets, self.transfers, contents, self.engine, heartbeat, clock)
-        progress = app.notifications.progress.progress
         self.poll_transfer = PollTransfer(
             self.jobs,
             self.targets,
             self.transfers,
             self.engine,
             heartbeat,
-            progress,
+            app.notifications.progress.progress,
             fleet,
             clock,
             job_timeout=self.windows.job_timeout,
         )
-        told = app.notifications
+        notifications = app.notifications
         self.finish_job = Finish(
             self.jobs,
             self.tasks,
@@ -125,10 +124,10 @@ class DistributionPart:
             self.transfers,
             self.engine,
             StrayTasks(self.tasks, self.targets, messages),
-            told.notifier,
-            told.topic,
+            notifications.notifier,
+            notifications.topic,
             clock,
-            tell_swarm,
+            publish_swarm_metrics,
         )
         self.lookup = Lookup(self.jobs, self.tasks, self.targets, fleet, clock)
         self.agents = Agents(self.inbox, app.files.bucket, self.fleet, contents, clock)

@@ -38,7 +38,7 @@ class IngestPart:
         )
         self.sources = SourceReader(app.http)
         self.subscriptions = Subscriptions(
-            self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, clock
+            self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, app.projects.store, clock
         )
         parts, credentials = self.parts, app.projects.credentials
         pauses = HostPauses(app.table, clock)
@@ -82,9 +82,9 @@ class IngestPart:
         payload = request.payload
         if request.type == "verify":
             return list(self._files.verify_again_writes(request.project_id, str(payload["file_id"])))
-        brings = request.type == "download"
+        is_download = request.type == "download"
         writes: list[Any] = self._files.again_writes(
-            request.project_id, str(payload.get("file_id")), brings_content=brings
+            request.project_id, str(payload.get("file_id")), brings_content=is_download
         )
         if request.subscription_id and payload.get("fingerprint"):
             entry = (str(payload["source_url"]), str(payload["fingerprint"]))

@@ -16,6 +16,7 @@ from tidegate.projects.projects import Projects
 from tidegate.projects.rate_limit import WINDOW_SECONDS, RateLimiter
 from tidegate.projects.rate_quotas import RateQuotas
 from tidegate.projects.root_secret import RootSecret
+from tidegate.projects.slow_calls import SlowCalls
 from tidegate.projects.store import ProjectStore
 from tidegate.projects.usage_store import UsageStore
 
@@ -46,6 +47,7 @@ class ProjectsPart:
             return self.usage.register_server(project_id, window, name, (window + 60) * WINDOW_SECONDS)
 
         self.rate_limiter = RateLimiter(register)
+        self.slow_calls = SlowCalls(app.table, self.store, clock)
         self.rate_quotas = RateQuotas(self.store, clock)
 
     @cached_property
@@ -54,10 +56,10 @@ class ProjectsPart:
         from tidegate.notifications.websocket_sender import close_connections_of_key
         from tidegate.projects.api_keys import ApiKeys
 
-        app, told = self._app, self._app.notifications
+        app, notifications = self._app, self._app.notifications
         return ApiKeys(
             self.key_store,
-            lambda record_id: close_connections_of_key(told.connections, told.outgoing, record_id),
+            lambda record_id: close_connections_of_key(notifications.connections, notifications.outgoing, record_id),
             self.projects.get,
             app.clock,
             app.settings.admin_key_sha256,

@@ -83,7 +83,7 @@ class QueuePart:
         self.retention = Retention(
             RetentionStore(table), app.files.bucket, clock, self.policies, app.request_objects, self.archive
         )
-        self.sweep = Sweep(listing, lambda: app.object_owners, clock)
+        self.sweep = Sweep(listing, lambda: app.object_owners, table, clock)
 
     def project_usage(self, project_id: str) -> dict[str, Any]:
         """How much of its quotas a project uses: its counts by name, and `running: {channel: n}`."""

@@ -25,6 +25,9 @@ def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
     prefix = f"{stack_name}-"
     for page in client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix):
         for alarm in page["MetricAlarms"]:
+            # A logical id has no hyphen: this is an alarm of another stack, whose name begins with ours.
+            if alarm["AlarmName"].removeprefix(prefix).count("-") > 1:
+                continue
             since = alarm.get("StateUpdatedTimestamp")
             yield Alarm(
                 name=alarm["AlarmName"].removeprefix(prefix).rsplit("-", 1)[0].removesuffix("Alarm"),

@@ -2,7 +2,7 @@
 
 One partition of an index takes about 1,000 writes a second, which is too few under load. But a poll that reads 64
 partitions is expensive while there is nothing to do. So processes that write few records use shard 0. It also holds
-one entry for each other shard that may hold records: one read tells the poll where to look.
+one entry for each other shard that may hold records: one read shows the poll which shards to read.
 
 A busy process writes to one other shard, chosen at random. More load means more processes, and so more shards.
 

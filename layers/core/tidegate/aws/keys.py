@@ -85,6 +85,11 @@ def rate_window(project_id: str, window: int) -> dict[str, str]:
     return _key(project_id, "RATE", sk=str(window))
 
 
+def slow_calls(project_id: str) -> dict[str, str]:
+    """The open calls that wait for a remote server, each in a slot."""
+    return _key(project_id, "SLOW_CALLS")
+
+
 def api_keys_list(project_id: str) -> str:
     """Admin keys, which belong to no project, are listed under the system."""
     return partition(project_id or SYSTEM, "KEYS")
@@ -224,6 +229,11 @@ def compensation() -> dict[str, str]:
 def compensated(generation: int) -> dict[str, str]:
     """Exists once the starts of one poll were counted."""
     return _key(SYSTEM, "COMPENSATED", str(generation))
+
+
+def sweep_cursor() -> dict[str, str]:
+    """Where in the bucket the next sweep starts."""
+    return _key(SYSTEM, "SWEEP")
 
 
 def lane(name: str) -> dict[str, str]:

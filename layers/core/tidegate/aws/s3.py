@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import ClientError
 
 from tidegate.aws.client_errors import code_of, status_of
-from tidegate.errors import RecordNotFound
+from tidegate.errors import Busy, RecordNotFound
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 CHUNK = 1024 * 1024
 NO_HEADERS: Mapping[str, str] = {}
 _DELETE_LIMIT = 1000
+_DELETE_PAUSES = (0.1, 0.5, None)
 _PARAMETERS = {
     "Content-Length": "ContentLength",
     "If-None-Match": "IfNoneMatch",
@@ -58,9 +60,20 @@ class Bucket:
         return self._client.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def delete(self, *keys: str) -> None:
+        """Busy if S3 keeps some of them: it answers 200 and lists those that it did not delete."""
         for start in range(0, len(keys), _DELETE_LIMIT):
-            objects: Any = [{"Key": key} for key in keys[start : start + _DELETE_LIMIT]]
-            self._client.delete_objects(Bucket=self.name, Delete={"Objects": objects, "Quiet": True})
+            self._delete(keys[start : start + _DELETE_LIMIT])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for pause in _DELETE_PAUSES:
+            objects: Any = [{"Key": key} for key in keys]
+            answer = self._client.delete_objects(Bucket=self.name, Delete={"Objects": objects, "Quiet": True})
+            keys = [error["Key"] for error in answer.get("Errors", [])]
+            if not keys:
+                return
+            if pause:
+                time.sleep(pause)
+        raise Busy(f"S3 did not delete {len(keys)} objects, such as {keys[0]}: try again in a few seconds")
 
     def begin_upload(self, key: str) -> str:
         """Begins a multipart upload and returns its id. The object appears when the upload is completed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegate.aws.s3 import Bucket
 
@@ -21,8 +21,10 @@ class Upload(NamedTuple):
 
 
 class BucketListing(Bucket):
-    def list(self, prefix: str) -> Iterator[Found]:
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix):
+    def list(self, prefix: str, after: str = "") -> Iterator[Found]:
+        """Objects in the order of their keys, those behind `after` if it is given."""
+        begins: dict[str, Any] = {"StartAfter": after} if after else {}
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **begins):
             for entry in page.get("Contents", []):
                 yield Found(entry["Key"], entry["LastModified"])
 

@@ -54,8 +54,8 @@ class Machines:
 
 
 def _successor(output: str | None) -> str | None:
-    told = json.loads(output) if output else None
-    following = told.get("successor") if isinstance(told, dict) else None
+    result = json.loads(output) if output else None
+    following = result.get("successor") if isinstance(result, dict) else None
     return str(following["name"]) if isinstance(following, dict) and "name" in following else None
 
 

@@ -1,4 +1,4 @@
-"""The DynamoDB table, in plain Python values. Stores bring the keys (`keys.py`) and the conditions."""
+"""The DynamoDB table, in plain Python values. Stores provide the keys (`keys.py`) and the conditions."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class Table:
             failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
             if not failed:
                 raise
-            told: Any = error.response.get("CancellationReasons", [])
-            met = {index: from_wire(told[index]["Item"]) for index in failed if told[index].get("Item")}
+            details: Any = error.response.get("CancellationReasons", [])
+            met = {index: from_wire(details[index]["Item"]) for index in failed if details[index].get("Item")}
             raise ConditionFailed(failed=failed, met=met) from error
 
     def query(

@@ -1,4 +1,4 @@
-"""Batches as callers see them: made, shown, listed, changed; their data and their logs."""
+"""Batches for callers: create, show, list, change, redrive; their data and the outcomes of their items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate.batches.results import ItemResults
 from tidegate.batches.rows.index import format_of
 from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.store import BatchStore
-from tidegate.batches.view import about, shown
+from tidegate.batches.view import for_business, shown
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import Conflict, RecordNotFound, WrongAuthCode, WrongState
@@ -57,17 +57,16 @@ class Batches:
         self._clock = clock
 
     def check(self, project_id: str, new: NewBatch) -> None:
-        """Raises as `create` would, but does not ask the business and stores nothing."""
-        self._made(project_id, new, "")
+        """Raises as `create` would, without asking the business or storing anything."""
+        self._build(project_id, new, "")
 
     def create(self, project_id: str, new: NewBatch, *, who: str = SYSTEM, batch_id: str | None = None) -> Batch:
-        """The business is asked first; what it refuses is never stored. With an id: the batch of that id, if it is
-        there already."""
-        batch = self._made(project_id, new, batch_id or new_id("bat", self._clock()))
+        """Stores a new batch, after asking the business. With a `batch_id` that exists, returns that batch."""
+        batch = self._build(project_id, new, batch_id or new_id("bat", self._clock()))
         business = self._registry.get(project_id, new.biz_id)
         if business.before_create_url:
-            what = about(batch) | {"job_data": new.job_data}
-            self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
+            payload = for_business(batch) | {"job_data": new.job_data}
+            self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", payload)
         line = act(project_id, batch.batch_id, self._clock(), who, "batch.create", new.name, states=(None, CREATED))
         try:
             self._store.add(batch, new.job_data, line)
@@ -77,7 +76,7 @@ class Batches:
             return self.get(project_id, batch_id)
         return batch
 
-    def _made(self, project_id: str, new: NewBatch, batch_id: str) -> Batch:
+    def _build(self, project_id: str, new: NewBatch, batch_id: str) -> Batch:
         self._registry.get(project_id, new.biz_id)
         batch = Batch(
             batch_id=batch_id,
@@ -100,20 +99,20 @@ class Batches:
             return None
         file = self._files.get(project_id, new.file_id)
         if file.state != READY or file.signature is None:
-            raise WrongState("the file of the items is not whole yet: wait until its state is ready")
-        form = new.format or format_of(file.file_name)
-        if form is None:
-            raise invalid("source", "name the format, csv or ndjson: the file's name does not tell it")
-        return RowSource(new.file_id, file.signature, form)
+            raise WrongState(f"the file {new.file_id} is {file.state}: wait until its state is ready")
+        row_format = new.format or format_of(file.file_name)
+        if row_format is None:
+            raise invalid("source", f"give the format, csv or ndjson: the name {file.file_name} does not show it")
+        return RowSource(new.file_id, file.signature, row_format)
 
     def get(self, project_id: str, batch_id: str) -> Batch:
         batch = self._store.get(project_id, batch_id)
         if batch is None:
-            raise RecordNotFound("no such batch")
+            raise RecordNotFound(f"this project has no batch with the id {batch_id[:200]}")
         return batch
 
     def get_many(self, project_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """By batch_id, as callers see them: those that are there."""
+        """Returns the batches that exist, as callers see them, by batch_id."""
         found = self._store.get_many(project_id, batch_ids)
         details = self._store.details_of(found)
         return {batch.batch_id: self._with_queue(batch, *details[batch.batch_id]) for batch in found}
@@ -129,19 +128,19 @@ class Batches:
 
     @staticmethod
     def _with_queue(batch: Batch, progress: Progress, request: Request | None) -> dict[str, Any]:
-        """A started batch without a slot says so, and why it waits."""
+        """Adds the state of its request: a started batch may still wait for a slot, and shows why."""
         if request is None:
             return shown(batch, progress)
-        waits = request.status in WAITING
-        queued = {"queue_status": "queued" if waits else request.status, "channel": request.channel}
-        reason = {"last_wait_reason": request.last_wait_reason or "admission"} if waits else {}
+        waiting = request.status in WAITING
+        queued = {"queue_status": "queued" if waiting else request.status, "channel": request.channel}
+        reason = {"last_wait_reason": request.last_wait_reason or "admission"} if waiting else {}
         return shown(batch, progress) | queued | reason
 
     def update(self, project_id: str, batch_id: str, changes: Mapping[str, Any], *, who: str = SYSTEM) -> Batch:
-        """The rate and the limits on failures until it has finished, its data as its state allows."""
+        """Changes the rate and limits of a batch that has not finished, and its data if its state allows that."""
         batch = self.get(project_id, batch_id)
         if batch.status == FINISHED:
-            raise WrongState("a finished batch does not change: make a new one, or redrive its failed items")
+            raise WrongState("a finished batch cannot be changed: create a new one, or redrive its failed items")
         sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
         removes = [name for name, value in changes.items() if name in _MAY_BE_UNSET and value is None]
         if "job_data" in changes:
@@ -155,7 +154,7 @@ class Batches:
     def set_data(
         self, project_id: str, batch_id: str, job_data: Any, auth_code: str | None, *, who: str = SYSTEM
     ) -> Batch:
-        """From the business: only while the batch waits for it, or between the items of a serial one."""
+        """Changes the data on behalf of the business."""
         batch = self.get(project_id, batch_id)
         self.authorize(batch, auth_code)
         self._set_data(batch, job_data, who)
@@ -164,22 +163,22 @@ class Batches:
     def _set_data(self, batch: Batch, job_data: Any, who: str) -> None:
         if not batch.takes_data:
             raise WrongState(
-                f"the data of a batch that is {batch.status} with a rate of {batch.rate:g} does not change"
+                f"the data of a batch that is {batch.status} cannot change at a rate of {batch.rate:g}: stop it first"
             )
         refuse_large(job_data)
         if isinstance(job_data, list) and batch.source is None and (batch.total or 0) > len(job_data):
-            raise invalid("job_data", f"the batch has {batch.total} items")
+            raise invalid("job_data", f"has {len(job_data)} entries, but the batch has {batch.total} items")
         line = act(batch.project_id, batch.batch_id, self._clock(), who, "batch.data")
         self._store.set_job_data(batch, job_data, line)
 
     def authorize(self, batch: Batch, auth_code: str | None) -> None:
         if not self._registry.get(batch.project_id, batch.biz_id).accepts(auth_code):
-            raise WrongAuthCode("the business gave another auth_code when it was registered")
+            raise WrongAuthCode("this is not the auth_code that the business was registered with")
 
     def outcomes(
         self, project_id: str, batch_id: str, state: str | None, limit: int, cursor: str | None
     ) -> Listed[dict[str, Any]]:
-        """Items that did not simply succeed, by index."""
+        """Returns items that failed, were abandoned or recovered, by index."""
         batch = self.get(project_id, batch_id)
         if cursor is not None and not cursor.isdecimal():
             raise unknown_cursor()
@@ -188,17 +187,17 @@ class Batches:
         return Listed(found, None if last is None else str(last))
 
     def results(self, project_id: str, batch_id: str) -> dict[str, Any]:
-        """All of them as one JSONL file, behind a presigned link."""
+        """Returns a presigned link to one JSONL file of all these items."""
         batch = self.get(project_id, batch_id)
         url, name = self._outcomes.link(batch, self._parts(batch))
         return {"url": url, "file_name": name, "expires_in": RESULTS_LINK_SECONDS}
 
     def redrive(self, project_id: str, batch_id: str, states: Sequence[str], *, who: str = SYSTEM) -> Batch:
-        """A new batch of the items that failed in this one, with the same rules; it is not started."""
+        """Creates a batch of the items that failed in this one, with the same options. Does not start it."""
         batch = self.get(project_id, batch_id)
         if batch.status in ACTIVE:
             raise WrongState(
-                f"the batch is {batch.status}; its failed items can be redriven once it stopped or finished"
+                f"the batch is {batch.status}: its failed items can be redriven when it has stopped or finished"
             )
         now = self._clock()
         made = Batch(
@@ -225,15 +224,17 @@ class Batches:
         return [record.progress.outcome_parts for record in self._store.runners(batch)]
 
     def add_result(
-        self, project_id: str, batch_id: str, index: int, said: Mapping[str, Any], auth_code: str | None
+        self, project_id: str, batch_id: str, index: int, result: Mapping[str, Any], auth_code: str | None
     ) -> bool:
-        """The outcome of one item with `ack: "async"`. False if one is there already, or the batch has finished."""
+        """Stores the result of one item of an asynchronous batch. False if it has one, or the batch has finished."""
         batch = self.get(project_id, batch_id)
         self.authorize(batch, auth_code)
         if batch.ack != ASYNC:
-            raise WrongState('the results of this batch are the answers of process_url; make it with ack: "async"')
+            raise WrongState(
+                'this batch takes the answers of process_url as results: only a batch with ack: "async" takes them here'
+            )
         if batch.redrive_of is None and batch.total is not None and index >= batch.total:
             raise RecordNotFound(f"the batch has {batch.total} items; there is no item {index}")
         if batch.status == FINISHED:
             return False
-        return self._results.add(batch, index, dict(said), self._clock().timestamp())
+        return self._results.add(batch, index, dict(result), self._clock().timestamp())

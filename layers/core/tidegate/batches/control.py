@@ -1,4 +1,4 @@
-"""Starting and stopping batches, by people and by the business."""
+"""Starts and stops batches, for people and for the business."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tidegate.batches.batches import Batches
 from tidegate.batches.model import (
     ASK_AGAIN_SECONDS,
     BIZ_WAIT_SECONDS,
-    FINISHED,
     STOPPED,
     WAITING_BIZ,
     Batch,
@@ -21,9 +20,9 @@ from tidegate.batches.model import (
 from tidegate.batches.registry import Registry
 from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.store import BatchStore
-from tidegate.batches.view import about, shown
+from tidegate.batches.view import for_business, shown
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import Conflict, DomainError, FetchTimeout, WrongState
+from tidegate.errors import Conflict, DomainError, FetchTimeout, NotSent, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.projects.audit import SYSTEM, AuditLine, act
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from tidegate.queue.control import Control
     from tidegate.queue.queue import RequestQueue
 
-# Loads of the runner channels: (running and waiting, capacity) by name.
+# Returns (running and waiting batches, capacity) of each channel for batches.
 Loads = Callable[[], Mapping[str, tuple[int, int]]]
 
 
@@ -61,7 +60,7 @@ class BatchControl:
         self._clock = clock
 
     def start(self, project_id: str, batch_id: str, who: str) -> Batch:
-        """Runs it, or asks the business to get ready; it then starts the batch itself, within half an hour."""
+        """Starts the batch; or, with `before_run_url`, asks the business, which then has 30 minutes to start it."""
         batch = self._batches.get(project_id, batch_id)
         if not self._registry.get(project_id, batch.biz_id).before_run_url:
             return self._run(batch, next_state("start", batch.status), who, "batch.start")
@@ -80,26 +79,26 @@ class BatchControl:
         url = self._registry.get(batch.project_id, batch.biz_id).before_run_url
         try:
             if url:
-                self._calls.ask(batch.project_id, url, f"{batch.batch_id}.run.{batch.run}", about(batch))
-        except FetchTimeout:
-            # Slow is not a refusal: it may be at it, and may start the batch any moment. It is asked again.
+                self._calls.ask(batch.project_id, url, f"{batch.batch_id}.run.{batch.run}", for_business(batch))
+        except (FetchTimeout, NotSent):
+            # Not a refusal: a slow business may still start the batch. Ask again later.
             now = self._clock().timestamp()
-            return self._waits(batch, (now + ASK_AGAIN_SECONDS, "batch_ask"))
+            return self._keep_waiting(batch, (now + ASK_AGAIN_SECONDS, "batch_ask"))
         except DomainError as error:
-            self._stop_waiting(batch, f"the business did not take it: {error.detail}")
+            self._stop_waiting(batch, f"the business did not accept the batch: {error.detail}")
             raise
         until = self._clock().timestamp() + BIZ_WAIT_SECONDS
-        return self._waits(batch, (until, "batch_wait"))
+        return self._keep_waiting(batch, (until, "batch_wait"))
 
-    def _waits(self, batch: Batch, due: tuple[float, str]) -> Batch:
+    def _keep_waiting(self, batch: Batch, due: tuple[float, str]) -> Batch:
         try:
             return self._store.move(batch, WAITING_BIZ, {"asked_at": batch.asked_at or iso(self._clock())}, due=due)
         except WrongState:
-            # A business may start the batch before it has answered.
+            # The business may have started the batch before it answered.
             return self._batches.get(batch.project_id, batch.batch_id)
 
     def ask_again(self, project_id: str, batch_id: str) -> bool:
-        """Due: whoever was to ask the business died before it knew the answer, or the business took too long."""
+        """Called by compensation if the call to the business was never made, or timed out."""
         batch = self._batches.get(project_id, batch_id)
         if batch.status != WAITING_BIZ:
             return False
@@ -111,7 +110,7 @@ class BatchControl:
         return True
 
     def give_up_waiting(self, project_id: str, batch_id: str) -> bool:
-        """Due: half an hour is over and the business has not started the batch."""
+        """Called by compensation 30 minutes after the business was asked, if it has not started the batch."""
         batch = self._batches.get(project_id, batch_id)
         if batch.status != WAITING_BIZ:
             return False
@@ -137,12 +136,10 @@ class BatchControl:
         return act(batch.project_id, batch.batch_id, self._clock(), who, action, why, states=states)
 
     def _run(self, batch: Batch, status: str, who: str, action: str) -> Batch:
-        """The request and the batch's new state are one transaction: a batch that runs has a request, and only one."""
+        """Creates the request and changes the state in one transaction: a running batch has exactly one request."""
         now = self._clock()
         request_id = new_id("req", now)
         run = batch.run if batch.status == WAITING_BIZ else batch.run + 1
-        verdicts = [record.progress.verdict for record in self._store.runners(batch)]
-        stale = [runner for runner, verdict in enumerate(verdicts) if verdict and verdict.status != FINISHED]
         sets = {"status": status, "run": run, "request_id": request_id, "start_time": iso(now)}
         loads = self._loads()
         line = self._line(batch, status, who, action, f"request {request_id}")
@@ -153,23 +150,23 @@ class BatchControl:
                 channel=choose_channel(loads) if loads else None,
                 payload={"batch_id": batch.batch_id, "run": run, "name": batch.name},
                 priority=batch.priority,
-                # The queue runs requests with the same name here one at a time.
+                # The queue runs requests with the same subscription_id one at a time.
                 subscription_id=f"batch-key:{batch.concurrency_key}" if batch.concurrency_key else None,
                 request_id=request_id,
                 callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
-                extra_writes=self._store.start_writes(batch, sets, line, forget_verdicts=stale),
+                extra_writes=self._store.start_writes(batch, sets, line),
                 who=who,
             )
         except Conflict as error:
             present = self._batches.get(batch.project_id, batch.batch_id)
             if present.request_id != request_id:
                 raise WrongState("the batch changed meanwhile: read it and try again") from error
-            # The answer to the write was lost and the SDK wrote again: the first one started the batch.
+            # The answer to the write was lost and the SDK repeated it: the first write started the batch.
             return present
         return self._batches.get(batch.project_id, batch.batch_id)
 
     def _stop(self, batch: Batch, reason: str, who: str, action: str) -> Batch:
-        """A running one is stopped by its runner, which knows the place; one that only waits is stopped at once."""
+        """Stops a waiting or sleeping batch at once; otherwise asks its runner to stop, which saves its progress."""
         status = next_state("stop", batch.status)
         if batch.status == WAITING_BIZ:
             return self._stop_waiting(batch, reason, who, action)
@@ -178,16 +175,16 @@ class BatchControl:
             line = self._line(batch, status, who, action, reason)
             stopping = self._store.move(batch, status, {"stop_reason": reason}, line=line)
         request = self._queue.get(batch.project_id, batch.request_id or "")
-        if request.status in WAITING or request.status == PAUSED or self._sleeps(batch):
+        if request.status in WAITING or request.status == PAUSED or self._is_sleeping(batch):
             self._canceller().cancel(batch.project_id, request.request_id, who, reason)
             return self._batches.get(batch.project_id, batch.batch_id)
         return stopping
 
-    def _sleeps(self, batch: Batch) -> bool:
-        """All its runners wait for their next call to be due, and no function would notice the stop until then."""
+    def _is_sleeping(self, batch: Batch) -> bool:
+        """Whether all runners wait for their next call, so that no function would notice the stop until then."""
         now = self._clock().timestamp()
-        at_work = [record for record in self._store.runners(batch) if record.progress.verdict is None]
-        return bool(at_work) and all(record.sleeps(now) for record in at_work)
+        unfinished = [record for record in self._store.runners(batch) if record.progress.verdict is None]
+        return bool(unfinished) and all(record.is_sleeping(now) for record in unfinished)
 
     def _stop_waiting(self, batch: Batch, reason: str, who: str = SYSTEM, action: str = "batch.stop") -> Batch:
         now = self._clock()

@@ -1,4 +1,4 @@
-"""Sends the first items to the business and shows its answers; nothing is counted."""
+"""Sends the first items to the business and returns its answers, without counting them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ class DryRun:
         self._monotonic = monotonic
 
     def run(self, batch: Batch, count: int) -> list[dict[str, Any]]:
-        """The first items and the answers, one call after another; nothing is counted, logged or tried again."""
+        """Calls the first items one after another and returns the answers. Counts, logs and retries nothing."""
         work = self._prepare.work(batch)
-        told = [{"index": index, "attempt": 1} | fields for index, fields in self._prepare.first_items(batch, count)]
+        entries = [{"index": index, "attempt": 1} | fields for index, fields in self._prepare.first_items(batch, count)]
         until = self._monotonic() + _SECONDS
         answers: list[dict[str, Any]] = []
-        line = work.open_line(_SECONDS / 2)
+        connection = work.connect(_SECONDS / 2)
         try:
-            for call in slices(told, batch.items_per_call):
+            for call in slices(entries, batch.items_per_call):
                 if self._monotonic() > until - _SECONDS / 2:
                     break
-                heard = work.try_items(line, call)
-                answers += [one.answer.shown() for one in heard]
+                answers += [parsed.answer.shown() for parsed in work.dry_call(connection, call)]
         finally:
-            line.close()
+            connection.close()
         late = {"result": "error", "msg": f"not called: the business took the {_SECONDS:g} s of a dry run"}
-        answers += [late] * (len(told) - len(answers))
+        answers += [late] * (len(entries) - len(answers))
         return [
             {"index": item["index"], "answer": answer} | ({"job_data": item["job_data"]} if "job_data" in item else {})
-            for item, answer in zip(told, answers, strict=True)
+            for item, answer in zip(entries, answers, strict=True)
         ]

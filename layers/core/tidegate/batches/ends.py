@@ -1,4 +1,4 @@
-"""What a batch's record shows and becomes when the request of its run ends, however it ends."""
+"""How a batch ends together with the request of its run, and what the notice of that end shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BatchEnds:
         self._clock = clock
 
     def writes(self, ended: Request) -> Sequence[Any]:
-        """A runner that ends its batch writes that itself; one that was cancelled or lost cannot."""
+        """Returns the write that stops the batch, if its runner was cancelled or lost and cannot end it itself."""
         if ended.status == COMPLETED or _code(ended) == BatchStopped.code:
             return ()
         batch = self._batches.get(ended.project_id, ended.payload["batch_id"])
@@ -31,7 +31,7 @@ class BatchEnds:
         return [self._runs.stopped_write(batch, _reason(batch, ended), iso(self._clock()))]
 
     def shown(self, request: Request) -> dict[str, Any]:
-        """The batch as it will be once this end is written."""
+        """Returns the batch as it will be when this end is written."""
         batch = self._batches.get(request.project_id, request.payload["batch_id"])
         if batch is None:
             return request.shown()

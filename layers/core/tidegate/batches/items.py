@@ -1,4 +1,4 @@
-"""What belongs to each item: the fields that the business gets besides its index."""
+"""The items of a batch: the fields that the business gets with each of them, and their indexes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ Fields = dict[str, Any]
 
 class Items(Protocol):
     def fields(self, position: int, /) -> Fields:
-        """`job_data` and whatever else is sent with the item at this position."""
+        """Returns `job_data` and the other fields that are sent with the item at this position."""
 
-    def name(self, position: int, /) -> int:
-        """The index by which the business knows the item."""
+    def index(self, position: int, /) -> int:
+        """Returns the index by which the business knows the item."""
 
     def position(self, index: int, /) -> int | None:
-        """Where the item of this index is; -1 if there is none, None if another runner has it."""
+        """Returns the position of the item with this index; -1 if there is no such item; None if another runner has
+        it, or if its row is not indexed yet."""
 
 
 class DataItems:
-    """Items of the batch's own data: one entry of a list each, or the same object for all of them."""
+    """Items from the batch's own data: each has one entry of a list, or all have the same object."""
 
     def __init__(self, data: Callable[[], Any]) -> None:
         self._data = data
@@ -34,7 +35,7 @@ class DataItems:
             return {"job_data": data[position]}
         return {} if data is None else {"job_data": data}
 
-    def name(self, position: int) -> int:
+    def index(self, position: int) -> int:
         return position
 
     def position(self, index: int) -> int:
@@ -42,7 +43,7 @@ class DataItems:
 
 
 class RowsWithData:
-    """Rows of a file; the batch's own data, if it has any, go with each of them as `batch_data`."""
+    """Rows of a file, each with the batch's own data, if any, as `batch_data`."""
 
     def __init__(self, row: Callable[[int], Any], data: Callable[[], Any]) -> None:
         self._row = row
@@ -52,7 +53,7 @@ class RowsWithData:
         data = self._data()
         return {"job_data": self._row(position)} | ({} if data is None else {"batch_data": data})
 
-    def name(self, position: int) -> int:
+    def index(self, position: int) -> int:
         return position
 
     def position(self, index: int) -> int:
@@ -60,30 +61,32 @@ class RowsWithData:
 
 
 class RedrivenItems:
-    """Items that failed in another batch: the business sees the index and the data that they had there."""
+    """Items that failed in another batch, with the index and the data that they had there."""
 
-    def __init__(self, row: Callable[[int], Any], count: Callable[[], int], batch_id: str) -> None:
-        """`count`: how many of them are known."""
+    def __init__(self, row: Callable[[int], Any], known: Callable[[], tuple[int, bool]], batch_id: str) -> None:
+        """`known` returns (number of items indexed so far, whether these are all)."""
         self._row = row
-        self._count = count
+        self._known = known
         self._batch_id = batch_id
 
     def fields(self, position: int) -> Fields:
-        kept = self._row(position)
+        row = self._row(position)
         names = ("job_data", "batch_data")
-        return {name: kept[name] for name in names if name in kept} | {"redrive_of": self._batch_id}
+        return {name: row[name] for name in names if name in row} | {"redrive_of": self._batch_id}
 
-    def name(self, position: int) -> int:
+    def index(self, position: int) -> int:
         return int(self._row(position)["index"])
 
-    def position(self, index: int) -> int:
-        count = self._count()
-        found = bisect_left(range(count), index, key=self.name)
-        return found if found < count and self.name(found) == index else -1
+    def position(self, index: int) -> int | None:
+        count, complete = self._known()
+        found = bisect_left(range(count), index, key=self.index)
+        if found == count and not complete:
+            return None
+        return found if found < count and self.index(found) == index else -1
 
 
 class SharedItems:
-    """Those of one runner, by its own positions."""
+    """The items of one runner, by its own positions."""
 
     def __init__(self, items: Items, share: Share) -> None:
         self._items = items
@@ -92,12 +95,14 @@ class SharedItems:
     def fields(self, position: int) -> Fields:
         return self._items.fields(self._share.index(position))
 
-    def name(self, position: int) -> int:
-        return self._items.name(self._share.index(position))
+    def index(self, position: int) -> int:
+        return self._items.index(self._share.index(position))
 
     def position(self, index: int) -> int | None:
         place = self._items.position(index)
-        if place is None or place < 0:
-            # Of no item: the first runner clears it away.
+        if place is None:
+            return None
+        if place < 0:
+            # The first runner deletes results of items that do not exist.
             return -1 if self._share.runner == 0 else None
         return self._share.below(place) if self._share.owns(place) else None

@@ -1,6 +1,6 @@
-"""Log lines of a slice: gathered by its workers, written by a thread of their own.
+"""Log lines of a slice: gathered by its workers, written by a separate thread.
 
-Writing them must not hold up what happens once a second: progress, a stop, the lease.
+So a slow write of log lines does not delay the saves of the progress, a stop or the renewal of the lease.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _EVERY = 0.5
 
 class LogLines:
     def __init__(self, make: Callable[[str, str, int | None], LogLine]) -> None:
-        """`make`: level, message, index → a line."""
+        """`make` returns a line from level, message and index."""
         self._make = make
         self._lock = threading.Lock()
         self._lines: list[LogLine] = []
-        self._lost = 0
+        self._dropped = 0
 
-    def add(self, index: int | None, notes: Sequence[tuple[str, str]]) -> None:
-        """(level, message) of each. Past a limit lines are dropped, and counted."""
-        lines = [self._make(level, message, index) for level, message in notes]
+    def add(self, index: int | None, messages: Sequence[tuple[str, str]]) -> None:
+        """Adds (level, message) pairs. Drops and counts lines while too many wait to be written."""
+        lines = [self._make(level, message, index) for level, message in messages]
         with self._lock:
             if len(self._lines) > MOST_LINES_WAITING:
-                self._lost += len(lines)
+                self._dropped += len(lines)
             else:
                 self._lines += lines
 
     def drain(self) -> list[LogLine]:
         with self._lock:
             lines, self._lines = self._lines, []
-            lost, self._lost = self._lost, 0
-        if lost:
-            lines.append(self._make("warning", f"{lost} log lines came too fast and were dropped", None))
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            lines.append(self._make("warning", f"{dropped} log lines came too fast and were dropped", None))
         return lines
 
     def put_back(self, lines: list[LogLine]) -> None:
@@ -64,7 +64,7 @@ class LogWriter:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Writes what is left, for so long at most."""
+        """Writes the remaining lines, for at most `seconds`."""
         self._closing.set()
         self._thread.join(seconds)
 
@@ -80,13 +80,13 @@ class LogWriter:
     def _flush(self, pool: ThreadPoolExecutor) -> bool:
         lines = self._lines.drain()
         portions = list(slices(lines, _PORTION))
-        left: list[LogLine] = []
+        unwritten: list[LogLine] = []
         for portion, written in zip(portions, [pool.submit(self._write, portion) for portion in portions], strict=True):
             try:
                 written.result()
             except Exception:
-                logger.exception("log lines of a batch were not written yet")
-                left += portion
-        if left:
-            self._lines.put_back(left)
-        return not left
+                logger.exception("log lines of a batch could not be written and are retried")
+                unwritten += portion
+        if unwritten:
+            self._lines.put_back(unwritten)
+        return not unwritten

@@ -1,4 +1,4 @@
-"""Log lines of a batch: written by its business, listed, exported."""
+"""Log lines of a batch: added by its business, listed, exported."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class BatchLogs:
         return self._store.logs(project_id, batch_id, index=index, limit=limit, cursor=cursor)
 
     def rows(self, project_id: str, batch_id: str) -> Sequence[dict[str, Any]]:
-        """The newest lines, by time, then id: the rows of an export. It says so where older ones are left out."""
+        """Returns the newest lines, in order of time, as rows of an export. A first row says if others are left out."""
         self._batches.get(project_id, batch_id)
         lines = list(islice(self._store.newest_logs(project_id, batch_id), MOST_LOGS_EXPORTED + 1))
         if len(lines) > MOST_LOGS_EXPORTED:
             oldest = lines[MOST_LOGS_EXPORTED]
-            told = f"older lines are left out: an export holds the newest {MOST_LOGS_EXPORTED}"
-            lines[MOST_LOGS_EXPORTED] = LogLine(oldest.log_id, oldest.time, told, level="warning")
+            message = f"older lines are left out: an export holds the newest {MOST_LOGS_EXPORTED}"
+            lines[MOST_LOGS_EXPORTED] = LogLine(oldest.log_id, oldest.time, message, level="warning")
         lines.reverse()
         return [{name: getattr(line, name) for name in ("time", "index", "level", "message")} for line in lines]

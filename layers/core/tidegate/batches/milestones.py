@@ -1,4 +1,4 @@
-"""A webhook each time a batch has done another n items, or another n percent."""
+"""Sends a webhook each time a batch has completed another n items, or another n percent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ class Milestones:
         self._notifier = notifier
         self._clock = clock
 
-    def tell(self, batch: Batch, progress: Progress, told: int) -> int:
-        """The last milestone that was told. Called before the progress is saved with it: a crash in between tells it
-        twice, under the same id. Of several passed at once only the last is told; the end has a notice of its own."""
+    def notify(self, batch: Batch, progress: Progress, last: int) -> int:
+        """Sends a notice if a milestone after `last` was passed. Returns the last milestone, to be saved afterwards.
+
+        A crash before that save sends the notice twice, with the same id. If several milestones were passed at once,
+        only the last one is sent. The end of the batch has a notice of its own.
+        """
         reached = batch.milestone(progress.position)
         over = batch.total is not None and progress.position >= batch.total
-        if reached <= told or batch.progress_url is None or over:
-            return max(told, reached)
+        if reached <= last or batch.progress_url is None or over:
+            return max(last, reached)
         now = self._clock()
         notice = Notice(
             notice_id=notice_id_for("batch.progress", batch.batch_id, str(reached)),

@@ -1,4 +1,4 @@
-"""Batches and the businesses that work them: records, states, what may change when."""
+"""Batches and the businesses that process their items: records, states and transitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.errors import WrongState
 CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
 STOPPING, STOPPED, FINISHED = "stopping", "stopped", "finished"
 
-# action: each state it is allowed from, and the one it leads to
+# Each action: the states that it is allowed in, with the state that it leads to.
 TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "start": {CREATED: RUNNING, STOPPED: RUNNING},
     "ask_business": {CREATED: WAITING_BIZ, STOPPED: WAITING_BIZ},
@@ -33,7 +33,7 @@ MOST_WORKERS = 256
 DEFAULT_WORKERS = 128
 ITEM_TIMEOUT = 30
 LONGEST_ITEM_TIMEOUT = 900
-# A function lives 900 s: it must hear the answer, and write it, within that.
+# A function may run 900 s: it must receive the answer and save it within that time.
 LONGEST_SYNC_ITEM_TIMEOUT = 600
 MOST_ITEMS_PER_CALL = 100
 MOST_RUNNERS = 32
@@ -59,7 +59,7 @@ class Business:
     before_run_url: str | None = None
     process_stop_url: str | None = None
     auth_code_sha256: str | None = None
-    # Items a second, for all its batches together.
+    # Items per second, for all its batches together.
     rate: float | None = None
 
     def accepts(self, auth_code: str | None) -> bool:
@@ -74,7 +74,7 @@ def hash_auth_code(auth_code: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """A file of the library whose rows are the items."""
+    """A file in the library whose rows are the items."""
 
     file_id: str
     signature: str
@@ -83,7 +83,7 @@ class RowSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What a caller says of how a batch is run. A redrive and each batch of a schedule take it over."""
+    """How a batch is to be run. A redrive, and each batch of a schedule, has the same options."""
 
     rate: float
     concurrency: int | None = None
@@ -100,7 +100,7 @@ class BatchOptions:
     runners: int = 1
     # Batches with the same key run one at a time.
     concurrency_key: str | None = None
-    # (start, end) in seconds of the day, UTC.
+    # (start, end) in seconds since midnight UTC.
     pause_windows: tuple[tuple[int, int], ...] = ()
     progress_url: str | None = None
     progress_every_items: int | None = None
@@ -112,7 +112,7 @@ OPTIONS = tuple(option.name for option in fields(BatchOptions))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch(BatchOptions):
-    """What a caller says of a batch."""
+    """What a caller gives to create a batch."""
 
     biz_id: str
     name: str
@@ -134,16 +134,16 @@ class Batch(BatchOptions):
     created_at: str
     start_index: int = 0
     source: RowSource | None = None
-    # Raised by each start; what an older run still does counts no more.
+    # Incremented by each start, so that functions of an older run can no longer write.
     run: int = 0
     request_id: str | None = None
     data_version: int = 0
     stop_reason: str | None = None
-    # When the business was asked to get ready.
+    # When the business was asked to prepare for the run.
     asked_at: str | None = None
     start_time: str | None = None
     finish_time: str | None = None
-    # The batch whose failed items these are.
+    # The batch in which these items failed.
     redrive_of: str | None = None
 
     @property
@@ -151,7 +151,7 @@ class Batch(BatchOptions):
         return {name: getattr(self, name) for name in OPTIONS}
 
     def share(self, runner: int) -> Share:
-        """The items of one runner. A file is shared out by the blocks in which it is read."""
+        """Returns which items are one runner's. Rows of a file are divided by the blocks in which they are read."""
         items = (self.total or 0) - self.start_index
         block = BLOCK_ITEMS if self.source else min(BLOCK_ITEMS, max(1, math.ceil(items / self.runners)))
         return Share(runner, self.runners, block)
@@ -174,17 +174,17 @@ class Batch(BatchOptions):
         )
 
     def milestone(self, position: int) -> int:
-        """How many times the progress webhook was due by this position."""
+        """Returns how many times the progress webhook was due up to this position."""
         step = self.progress_every_items or (self.total or 0) * (self.progress_every_percent or 0) / 100
         return int((position - self.start_index) // step) if step else 0
 
     @property
     def serial(self) -> bool:
-        """The next item waits for the last one's answer, and sees the data as they are then."""
+        """Whether items are called one at a time, each with the data as they are after the answer before."""
         return self.rate <= 1 and self.items_per_call == 1 and self.runners == 1
 
     def workers(self, runners: int = 1) -> int:
-        """How many calls one of so many runners may have under way."""
+        """Returns how many calls each of `runners` runners may have under way."""
         if self.serial:
             return 1
         wanted = self.concurrency or min(math.ceil(self.rate), DEFAULT_WORKERS * runners)
@@ -192,7 +192,7 @@ class Batch(BatchOptions):
 
     @property
     def takes_data(self) -> bool:
-        """Data changes between items only where no two are under way at once."""
+        """Whether its data may change now: while it does not run, or between the items of a serial batch."""
         return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.serial)
 
 
@@ -206,12 +206,12 @@ class LogLine:
 
 
 def fair_share(cap: int, batches: int, runners: int) -> int:
-    """How many batches one of several runner channels takes: an even share, and never more than its cap."""
+    """Returns how many batches one of several channels takes: an even share, at most its capacity."""
     return min(cap, math.ceil(batches / runners)) if runners else 0
 
 
 def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
-    """Of runner channels with their (load, cap): one still below its fair share, else the least loaded."""
+    """Returns a channel below its fair share, else the least loaded one. `loads`: (load, capacity) of each."""
     batches = 1 + sum(load for load, _ in loads.values())
     below = [name for name, (load, cap) in loads.items() if load < fair_share(cap, batches, len(loads))]
     return min(below or loads, key=lambda name: (loads[name][0], name))

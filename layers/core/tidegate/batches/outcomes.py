@@ -1,8 +1,8 @@
-"""Items that did not simply succeed, kept in S3: index, payload, attempts and the last answer of each.
+"""Items that failed, were abandoned or recovered, in S3: index, data, attempts and the last answer of each.
 
-A part is written before the progress that counts it. One that its writer did not live to count is written again by
-the next holder of the lease, under the same number and a higher fencing token; so of the parts of one number the one
-with the highest token counts, and none beyond the number in the progress.
+Outcomes are written in numbered parts, each before the progress that counts it. If a runner dies in between, the next
+holder of the lease writes a part with the same number and a higher fencing token. So of several parts with one number
+the highest token is valid, and parts beyond the number in the progress are not.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tidegate.batches.items import Items
-from tidegate.batches.model import Batch
+from tidegate.batches.model import ACTIVE, Batch
 from tidegate.batches.rows.objects import RowBucket
 from tidegate.batches.run.values import ABANDONED, FAILED, RECOVERED, Outcome
 from tidegate.errors import WrongState
 
-# How many parts of each runner count.
+# The number of valid parts of each runner.
 Parts = Sequence[int]
 STATES = (FAILED, ABANDONED, RECOVERED)
 RESULTS_LINK_SECONDS = 3600
-# What one API call can merge in its time; a batch that ends merges its own.
+# Up to this many parts are merged by an API call while the batch runs; the runner merges them at the end.
 _MOST_PARTS_A_CALL = 2000
 _READERS = 16
 
@@ -34,7 +34,7 @@ class Outcomes:
     def write_part(
         self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[Outcome], items: Items
     ) -> None:
-        # By index, so that each block of rows is read once for its payloads.
+        # By index, so that each block of rows is read only once.
         ordered = sorted(outcomes, key=lambda outcome: outcome.index)
         lines = (json.dumps(_line(outcome, items), separators=(",", ":")) for outcome in ordered)
         self._objects.put(
@@ -44,7 +44,7 @@ class Outcomes:
     def page(
         self, batch: Batch, parts: Parts, state: str | None, limit: int, after: int | None
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Up to `limit` items by index, and the index to go on after."""
+        """Returns up to `limit` items by index, and the index to continue after; None after the last page."""
         found: list[dict[str, Any]] = []
         for line in self._lines(batch, parts):
             if after is not None and line["index"] <= after:
@@ -57,7 +57,7 @@ class Outcomes:
         return found, None
 
     def copy_items(self, batch: Batch, parts: Parts, states: Sequence[str], made: Batch) -> int:
-        """Writes the items in these states as the items of another batch; says how many."""
+        """Writes the items in these states as the items of the batch `made`. Returns their number."""
         count = 0
 
         def lines() -> Iterator[bytes]:
@@ -71,7 +71,7 @@ class Outcomes:
         return count
 
     def merge(self, batch: Batch, parts: Parts) -> str:
-        """One JSONL object of all outcomes, by index; made once for each number of parts."""
+        """Writes all outcomes by index to one JSONL object, unless there is one for these parts. Returns its key."""
         key = _merged(batch, parts)
         if self._objects.size(key) is None:
             lines = (json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in self._gather(batch, parts))
@@ -79,51 +79,56 @@ class Outcomes:
         return key
 
     def link(self, batch: Batch, parts: Parts) -> tuple[str, str]:
-        """(a presigned URL of the merged outcomes, the file's name)."""
-        self._refuse_many(batch, parts)
+        """Returns (presigned URL of the merged outcomes, file name)."""
+        self._refuse_too_many(batch, parts)
         name = f"{batch.batch_id}-results.jsonl"
         return self._objects.link(self.merge(batch, parts), RESULTS_LINK_SECONDS, name), name
 
-    def _refuse_many(self, batch: Batch, parts: Parts) -> None:
-        if sum(parts) > _MOST_PARTS_A_CALL and self._objects.size(_merged(batch, parts)) is None:
+    def _refuse_too_many(self, batch: Batch, parts: Parts) -> None:
+        """An active batch merges its outcomes itself when it ends; an ended one may have been unable to."""
+        if batch.status not in ACTIVE or sum(parts) <= _MOST_PARTS_A_CALL:
+            return
+        if self._objects.size(_merged(batch, parts)) is None:
             raise WrongState(
                 f"the batch is {batch.status} and has {sum(parts)} parts of outcomes, more than a call can merge; "
                 "they are merged when it stops or finishes"
             )
 
     def _lines(self, batch: Batch, parts: Parts) -> Iterable[dict[str, Any]]:
-        """By index; from the merged object if there is one."""
-        self._refuse_many(batch, parts)
+        """Returns the outcomes by index, from the merged object if there is one."""
+        self._refuse_too_many(batch, parts)
         key = _merged(batch, parts)
-        if self._objects.size(key) is not None:
-            return (json.loads(line) for line in self._objects.lines(key))
-        return self._gather(batch, parts)
+        if sum(parts) > _MOST_PARTS_A_CALL:
+            self.merge(batch, parts)
+        elif self._objects.size(key) is None:
+            return self._gather(batch, parts)
+        return (json.loads(line) for line in self._objects.lines(key))
 
     def _gather(self, batch: Batch, parts: Parts) -> list[dict[str, Any]]:
-        """The last outcome of each item: one that failed may have succeeded in a later run."""
+        """Returns the last outcome of each item: an item that failed may have succeeded in a later run."""
         with ThreadPoolExecutor(_READERS, thread_name_prefix="outcomes") as pool:
-            texts = pool.map(self._objects.get, self._counted(batch, parts))
+            texts = pool.map(self._objects.get, self._valid_parts(batch, parts))
             last = {line["index"]: line for text in texts for line in map(json.loads, (text or b"").splitlines())}
         return [last[index] for index in sorted(last)]
 
-    def _counted(self, batch: Batch, parts: Parts) -> list[str]:
-        return [key for runner, count in enumerate(parts) if count for key in self._of_runner(batch, runner, count)]
+    def _valid_parts(self, batch: Batch, parts: Parts) -> list[str]:
+        return [key for runner, count in enumerate(parts) if count for key in self._parts_of(batch, runner, count)]
 
-    def _of_runner(self, batch: Batch, runner: int, count: int) -> list[str]:
+    def _parts_of(self, batch: Batch, runner: int, count: int) -> list[str]:
         prefix = _parts(batch, runner)
         chosen: dict[int, str] = {}
         for key in self._objects.keys(prefix):
-            # Sorted by name, so that the highest fencing token of a part comes last.
+            # Keys are listed in order, so the highest fencing token of a part comes last.
             chosen[int(key.removeprefix(prefix).partition("-")[0])] = key
         return [chosen[part] for part in sorted(chosen) if part <= count]
 
 
 def _line(outcome: Outcome, items: Items) -> dict[str, Any]:
     fields = items.fields(outcome.index)
-    kept = {name: fields[name] for name in ("job_data", "batch_data") if name in fields}
-    index = items.name(outcome.index)
-    told = {"index": index, "state": outcome.state, "attempts": outcome.attempts, "answer": outcome.answer.shown()}
-    return told | kept
+    data = {name: fields[name] for name in ("job_data", "batch_data") if name in fields}
+    index = items.index(outcome.index)
+    line = {"index": index, "state": outcome.state, "attempts": outcome.attempts, "answer": outcome.answer.shown()}
+    return line | data
 
 
 def _folder(batch: Batch) -> str:
@@ -139,5 +144,5 @@ def _merged(batch: Batch, parts: Parts) -> str:
 
 
 def redriven_items(batch: Batch) -> str:
-    """The object that holds the items of a batch made by a redrive."""
+    """Returns the key of the object with the items of a batch that a redrive created."""
     return f"{_folder(batch)}items.ndjson"

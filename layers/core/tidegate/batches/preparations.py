@@ -1,4 +1,4 @@
-"""What a run of a batch needs besides the batch itself: its business, its items, how many there are."""
+"""Looks up what a run needs besides the batch itself: the business, the items and their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 
-# Rows that are called within this time are indexed by the runner itself, if nobody else has done it.
+# The runner indexes rows that it will call within this time, unless an indexer has done it.
 _AHEAD_SECONDS = 60
 
 
@@ -53,56 +53,59 @@ class Preparations:
         return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
 
     def first_items(self, batch: Batch, count: int) -> list[tuple[int, Fields]]:
-        """(index, fields) of so many items from the start on; a file is read only as far as they go."""
+        """Returns (index, fields) of the first `count` items. Reads a file only as far as needed."""
         start = batch.start_index
         if batch.source and not batch.redrive_of:
-            rows = self._rows.first_rows(batch.project_id, batch.source, start + count)
-            items: Items = RowsWithData(rows.__getitem__, self._data(batch))
-            count = min(count, len(rows) - start)
+            rows = self._rows.first_rows(batch.project_id, batch.source, start, count)
+            items: Items = RowsWithData(lambda at: rows[at - start], self._data(batch))
+            count = len(rows)
         else:
             items = self._all_items(batch)
             count = min(count, (batch.total or 0) - start)
-        return [(items.name(at), items.fields(at)) for at in range(start, start + count)]
+        return [(items.index(at), items.fields(at)) for at in range(start, start + count)]
 
     def _all_items(self, batch: Batch) -> Items:
         rows = self.rows(batch)
         if rows is None:
             return DataItems(self._data(batch))
-        # Each of several runners takes every nth block.
+        # With n runners, this runner's next block is n blocks ahead.
         row = partial(rows.row, ahead=batch.runners)
         if batch.redrive_of:
-            return RedrivenItems(row, lambda: rows.index.known[0], batch.redrive_of)
+            return RedrivenItems(row, lambda: rows.index.indexed, batch.redrive_of)
         return RowsWithData(row, self._data(batch))
 
     def rows(self, batch: Batch) -> Rows | None:
-        """Where its items are rows of a file, or those that failed in another batch."""
+        """Returns the rows, if its items are rows of a file or failed items of another batch; else None."""
         if batch.redrive_of:
             return self._rows.of_object(redriven_items(batch))
         return self._rows.rows(batch.project_id, batch.source) if batch.source else None
 
     def _data(self, batch: Batch) -> Callable[[], Any]:
-        """Read for each item of a serial batch: its business may change them before it answers the item before."""
+        """Returns a function that returns the batch's data. A serial batch reads them for each item, because its
+        business may change them between items."""
         if batch.serial:
             return lambda: self._batches.job_data(batch.project_id, batch.batch_id)
-        known = self._batches.job_data(batch.project_id, batch.batch_id)
-        return lambda: known
+        data = self._batches.job_data(batch.project_id, batch.batch_id)
+        return lambda: data
 
     def extent(self, batch: Batch, at: int, *, wait: bool = False) -> Extent:
-        """A file is counted while its batch runs; a smaller total, if one was given, holds."""
+        """Returns how many items are known. Rows of a file are counted while the batch runs, up to a given total."""
         rows = self.rows(batch)
         if rows is None:
             return Extent(batch.total or 0)
-        known, complete = rows.know(at + 1) if wait else rows.look_ahead(at + round(batch.rate * _AHEAD_SECONDS))
+        indexed, complete = (
+            rows.ensure_indexed(at + 1) if wait else rows.look_ahead(at + round(batch.rate * _AHEAD_SECONDS))
+        )
         if batch.total is None:
-            return Extent(known, complete)
-        return Extent(min(known, batch.total), complete or known >= batch.total)
+            return Extent(indexed, complete)
+        return Extent(min(indexed, batch.total), complete or indexed >= batch.total)
 
     def indexers(self, batch: Batch) -> int:
-        """How many functions beside the runners make the index of its rows."""
+        """Returns how many functions index its rows besides the runners."""
         rows = self.rows(batch)
         return rows.indexers if rows else 0
 
-    def index_rows(self, batch: Batch, indexer: int, goes_on: Callable[[], bool]) -> bool:
-        """The ranges of one of these functions. False if it was told to end before it was done."""
+    def index_rows(self, batch: Batch, indexer: int, may_continue: Callable[[], bool]) -> bool:
+        """Indexes the ranges of one of these functions. False if it had to stop before the last one."""
         rows = self.rows(batch)
-        return rows is None or rows.index.make_ranges(indexer + 1, rows.indexers, goes_on)
+        return rows is None or rows.index.index_ranges(indexer + 1, rows.indexers, may_continue)

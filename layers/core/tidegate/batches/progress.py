@@ -1,4 +1,4 @@
-"""How far a batch is: by runner, as stored, and of all its runners together."""
+"""The progress of a batch: of each runner, as stored, and of all runners together."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tidegate.common.ids import iso
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the runner writes each second, and a successor goes on from."""
+    """What a runner saves each second, and the next slice continues from."""
 
     window: WindowState
     counts: Counts = field(default_factory=Counts)
     rate_now: float = 0.0
     verdict: Verdict | None = None
     carried: Carried = field(default_factory=Carried)
-    # How many parts of the outcomes in S3 count.
+    # How many parts of outcomes in S3 are valid.
     outcome_parts: int = 0
-    # Epoch seconds: nothing is to be done until then, and no function runs.
-    asleep_until: float | None = None
-    # Epoch seconds: when the last item will be called, at the present pace.
+    # Epoch seconds: there is nothing to do until then, and no function runs.
+    wake_at: float | None = None
+    # Epoch seconds: when the last item will be called, at the current pace.
     eta: float | None = None
-    # The last milestone that the progress webhook was sent for.
-    told: int = 0
-    # Of several runners together: the first item that is not done.
+    # The last milestone for which the progress webhook was sent.
+    last_milestone: int = 0
+    # With several runners: the first item of the batch that is not done.
     first_open: int | None = None
 
     @property
@@ -45,7 +45,7 @@ class Progress:
         total, done = batch.total, self.position - batch.start_index
         percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
         open_items = self.carried.open_items
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "processed": self.position,
             "total": total,
             "percent": percent,
@@ -60,22 +60,22 @@ class Progress:
             "offset": self.window.offset if self.first_open is None else self.first_open,
         }
         if self.eta is not None and batch.status == RUNNING:
-            told["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
-        return told
+            fields["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerRecord:
-    """What the table holds of one runner."""
+    """The stored record of one runner."""
 
     progress: Progress
     fence: int
     lease_until: float
 
-    def sleeps(self, now: float) -> bool:
-        """Its machine waits for the next call to be due, and no function would notice a stop until then."""
-        until = self.progress.asleep_until
-        return until is not None and until > now and self.lease_until < now
+    def is_sleeping(self, now: float) -> bool:
+        """Whether its state machine waits for the next call, so that no function would notice a stop until then."""
+        wake_at = self.progress.wake_at
+        return wake_at is not None and wake_at > now and self.lease_until < now
 
 
 def first_progress(batch: Batch, runner: int) -> Progress:
@@ -83,7 +83,7 @@ def first_progress(batch: Batch, runner: int) -> Progress:
 
 
 def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
-    """What callers see of a batch with several runners."""
+    """Returns the progress of the whole batch, as callers see it."""
     if len(runners) == 1:
         return runners[0]
     counts = [one.counts for one in runners]
@@ -99,24 +99,23 @@ def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
         rate_now=round(sum(one.rate_now for one in runners), 1),
         carried=Carried(open_items=tuple(item for one in runners for item in one.carried.open_items)),
         eta=max(etas, default=None),
-        told=max(one.told for one in runners),
+        last_milestone=max(one.last_milestone for one in runners),
         first_open=min(*offsets, batch.total) if batch.total is not None else min(offsets),
     )
 
 
 def common_verdict(runners: Sequence[Progress]) -> Verdict | None:
-    """How a batch ends whose runners all came to an end: by the first fault, else a stop, else it is finished."""
-    verdicts = [one.verdict for one in runners]
-    if any(verdict is None for verdict in verdicts):
+    """Returns how the batch ends, once all runners have ended: a failure first, then a stop, else finished."""
+    verdicts = [one.verdict for one in runners if one.verdict is not None]
+    if len(verdicts) < len(runners):
         return None
-    told = [verdict for verdict in verdicts if verdict is not None]
-    return min(told, key=lambda verdict: (not verdict.failed, verdict.status == FINISHED))
+    return min(verdicts, key=lambda verdict: (not verdict.failed, verdict.status == FINISHED))
 
 
 def ends_others(batch: Batch, runner: int, progress: Progress) -> Verdict | None:
-    """The verdict of one runner that the others follow; not that it has come to the end of its own items."""
+    """Returns the verdict of a runner if it ends the others too, not if it has only finished its own items."""
     verdict = progress.verdict
     if verdict is None or verdict.status != FINISHED:
         return verdict
-    whole = batch.total is not None and progress.window.offset >= batch.share(runner).below(batch.total)
-    return None if whole else verdict
+    own_items_done = batch.total is not None and progress.window.offset >= batch.share(runner).below(batch.total)
+    return None if own_items_done else verdict

@@ -11,11 +11,12 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound
 from tidegate.projects.audit import SYSTEM, act, named_at
+from tidegate.projects.model import Quotas
 
 
 @dataclass(frozen=True, slots=True)
 class BusinessEntry:
-    """What a caller says of a business."""
+    """What a caller gives to register a business."""
 
     name: str
     process_url: str
@@ -27,8 +28,15 @@ class BusinessEntry:
 
 
 class Registry:
-    def __init__(self, store: BusinessStore, check_url: Callable[[str, str | None, str], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: BusinessStore,
+        check_url: Callable[[str, str | None, str], None],
+        quotas: Callable[[str], Quotas],
+        clock: Clock,
+    ) -> None:
         self._store = store
+        self._quotas = quotas
         self.check_url = check_url
         self._clock = clock
 
@@ -37,11 +45,12 @@ class Registry:
         business = _business(project_id, new_id("biz", now), entry, iso(now))
         self._check(project_id, entry)
         why = named_at(entry.name, entry.process_url)
-        self._store.add(business, act(project_id, business.biz_id, now, who, "biz.create", why))
+        line = act(project_id, business.biz_id, now, who, "biz.create", why)
+        self._store.add(business, line, self._quotas(project_id).businesses)
         return business
 
     def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
-        """Batches that run call the new URLs, at the new rate, from their next slice on."""
+        """Running batches use the new URLs and rate from their next slice on."""
         present = self.get(project_id, biz_id)
         business = _business(project_id, biz_id, entry, present.created_at)
         self._check(project_id, entry)
@@ -56,7 +65,7 @@ class Registry:
     def get(self, project_id: str, biz_id: str) -> Business:
         business = self._store.get(project_id, biz_id)
         if business is None:
-            raise RecordNotFound("no such business")
+            raise RecordNotFound(f"this project has no business with the id {biz_id[:200]}")
         return business
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Business]:

@@ -1,7 +1,7 @@
-"""Results that the business sends by a call of its own, for batches with `ack: "async"`.
+"""Results that the business sends in separate calls, for batches with `ack: "async"`.
 
-They lie in the table until the runner has counted them. One that comes before the runner knows that the item was
-taken waits there; one that comes twice, or after the item is done, changes nothing.
+They stay in the table until the runner has counted them. A result may arrive before the answer to the item's call; a
+repeated result, or one for an item that is done, changes nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class ItemResults:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, batch: Batch, index: int, said: dict[str, Any], now: float) -> bool:
-        """False if a result of this item waits already: the first counts."""
+    def add(self, batch: Batch, index: int, answer: dict[str, Any], now: float) -> bool:
+        """Stores a result. False if this item already has one: the first one counts."""
         key = keys.batch_result(batch.project_id, batch.batch_id, index)
-        item = key | {"index": index, "text": json.dumps(said), "expires_at": int(now) + _KEPT_SECONDS}
+        item = key | {"index": index, "text": json.dumps(answer), "expires_at": int(now) + _KEPT_SECONDS}
         try:
             self._table.write(put_new(item))
         except ConditionFailed:
@@ -35,13 +35,13 @@ class ItemResults:
         return True
 
     def read(self, batch: Batch, items: Items) -> Iterator[tuple[int, int, ParsedAnswer]]:
-        """(index, position, answer) of each result that waits for this runner."""
+        """Yields (index, position, answer) of each stored result for this runner."""
         for item in self._table.query_all(keys.batch_results(batch.project_id, batch.batch_id), consistent=True):
             index = int(item["index"])
             position = items.position(index)
             if position is not None:
                 yield index, position, read_answer(json.loads(item["text"]))
 
-    def forget(self, batch: Batch, indexes: Sequence[int]) -> None:
+    def delete(self, batch: Batch, indexes: Sequence[int]) -> None:
         if indexes:
             self._table.batch_delete(keys.batch_result(batch.project_id, batch.batch_id, index) for index in indexes)

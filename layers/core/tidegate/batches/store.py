@@ -1,4 +1,4 @@
-"""Businesses, batches and their logs in the table. What a runner writes each second is in `run_store`."""
+"""Businesses, batches and their logs in the table. The progress of runners is in `run/store.py`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, put, put_new, update
-from tidegate.batches.model import ACTIVE, Batch, Business, LogLine, RowSource
+from tidegate.batches.model import ACTIVE, FINISHED, RUNNING, Batch, Business, LogLine, RowSource
 from tidegate.batches.progress import Progress, RunnerRecord, combined, first_progress
 from tidegate.batches.run.store import progress_attributes, progress_from, runners_of
 from tidegate.common.listing import Listed
-from tidegate.errors import RecordNotFound, WrongState
+from tidegate.errors import QuotaExceeded, RecordNotFound, WrongState
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import count_write
 from tidegate.queue.items import request_from
 from tidegate.queue.model import Request
 
 _BUSINESS = tuple(field.name for field in fields(Business))
 _BATCH = tuple(field.name for field in fields(Batch))
 _LOG = tuple(field.name for field in fields(LogLine))
+# A business cannot be deleted, so only an admin can make room.
+_QUOTA_RETRY_SECONDS = 3600
 LOG_SECONDS = 30 * 24 * 3600
+_CHANGED = "the batch changed meanwhile: read it and try again"
 
 
 def batch_from(item: Mapping[str, Any]) -> Batch:
@@ -44,14 +48,21 @@ class BusinessStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, business: Business, line: AuditLine) -> None:
-        self._table.transact([put_new(self._item(business)), audit_write(line)])
+    def add(self, business: Business, line: AuditLine, limit: int) -> None:
+        """QuotaExceeded if the project has `limit` of them already."""
+        counted = count_write(business.project_id, "businesses", 1, limit)
+        try:
+            self._table.transact([put_new(self._item(business)), counted, audit_write(line)])
+        except ConditionFailed as error:
+            if 1 not in error.failed:
+                raise
+            raise QuotaExceeded.of("businesses", limit, _QUOTA_RETRY_SECONDS) from error
 
     def replace(self, business: Business, line: AuditLine) -> None:
         try:
             self._table.transact([put(self._item(business), "attribute_exists(#pk)"), audit_write(line)])
         except ConditionFailed as error:
-            raise RecordNotFound("no such business") from error
+            raise RecordNotFound(f"this project has no business with the id {business.biz_id}") from error
 
     def get(self, project_id: str, biz_id: str) -> Business | None:
         item = self._table.get(keys.business(project_id, biz_id), consistent=True)
@@ -76,7 +87,7 @@ class BatchStore:
         self._table.transact(
             [
                 put_new(key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id}),
-                *(put_new(_unstarted(batch, runner)) for runner in range(batch.runners)),
+                *(put_new(_first_record(batch, runner)) for runner in range(batch.runners)),
                 put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
                 audit_write(line),
             ]
@@ -87,22 +98,22 @@ class BatchStore:
         return batch_from(item) if item else None
 
     def get_many(self, project_id: str, batch_ids: Sequence[str]) -> list[Batch]:
-        """Those that are there, in any order."""
+        """Returns the batches that exist, in any order."""
         wanted = [keys.batch(project_id, batch_id) for batch_id in dict.fromkeys(batch_ids)]
         return [batch_from(item) for item in self._table.batch_get(wanted, consistent=True)]
 
     def runners(self, batch: Batch) -> list[RunnerRecord]:
-        """What each of its runners wrote last."""
+        """Returns the last saved record of each runner."""
         found = runners_of(self._table, batch)
         if not found:
-            raise RecordNotFound("no such batch")
+            raise RecordNotFound(f"this project has no batch with the id {batch.batch_id}")
         return found
 
     def progress(self, batch: Batch) -> Progress:
         return combined(batch, [record.progress for record in self.runners(batch)])
 
     def details_of(self, batches: Iterable[Batch]) -> dict[str, tuple[Progress, Request | None]]:
-        """By batch id, for lists: the progress, and the request of one that runs. One read for fifty batches."""
+        """Returns, by batch id, the progress and, of an active batch, the request. One read for fifty batches."""
         wanted = list(batches)
         requested = {
             keys.request(b.project_id, b.request_id)["pk"]: b for b in wanted if b.status in ACTIVE and b.request_id
@@ -137,52 +148,63 @@ class BatchStore:
         notice: Notice | None = None,
         line: AuditLine | None = None,
     ) -> Batch:
-        """One transition, from the very state and run that was read; without `due` nobody needs to look at it."""
-        attention = keys.due(batch.batch_id, *due) if due else {}
-        gone = [*removes, *(() if due else keys.DUE_ATTRIBUTES)]
+        """Changes the state, if state and run are still as read. `due`: when compensation must look at it, and why."""
+        due_attributes = keys.due(batch.batch_id, *due) if due else {}
+        removed = [*removes, *(() if due else keys.DUE_ATTRIBUTES)]
         write = update(
             keys.batch(batch.project_id, batch.batch_id),
-            {"status": status, **attention, **(sets or {})},
-            removes=gone,
+            {"status": status, **due_attributes, **(sets or {})},
+            removes=removed,
             condition="#status = :was AND #run = :run",
             was=batch.status,
             run=batch.run,
         )
         try:
-            told = [notice_write(notice)] if notice else []
-            self._table.transact([write, *told, *([audit_write(line)] if line else [])])
+            notices = [notice_write(notice)] if notice else []
+            self._table.transact([write, *notices, *([audit_write(line)] if line else [])])
         except ConditionFailed as error:
             present = self._table.get(keys.batch(batch.project_id, batch.batch_id), consistent=True) or {}
             wanted = {"run": batch.run} | dict(sets or {}) | {"status": status}
             if status == batch.status or any(present.get(name) != value for name, value in wanted.items()):
-                raise WrongState("the batch changed meanwhile: read it and try again") from error
-            # The answer to the write was lost and the SDK wrote again: the first one was carried out.
+                raise WrongState(_CHANGED) from error
+            # The answer to the write was lost and the SDK repeated it: the first write was carried out.
         return self.get(batch.project_id, batch.batch_id) or batch
 
-    def start_writes(
-        self, batch: Batch, sets: Mapping[str, Any], line: AuditLine, *, forget_verdicts: Sequence[int]
-    ) -> Sequence[Write]:
-        """The start, for the transaction that makes its request; verdicts of these runners end it no more."""
-        gone = [*keys.DUE_ATTRIBUTES, "stop_reason", "finish_time"]
+    def start_writes(self, batch: Batch, sets: Mapping[str, Any], line: AuditLine) -> Sequence[Write]:
+        """Returns the writes of a start, for the transaction that creates its request."""
+        return [*self._start(batch, sets), audit_write(line)]
+
+    def resume(self, batch: Batch) -> Batch:
+        """Sets a stopped batch to running when its failed request is retried."""
+        written = self._table.try_write(*self._start(batch, {"status": RUNNING}))
+        present = self.get(batch.project_id, batch.batch_id)
+        # If it runs although the write was refused, an earlier attempt at this step has done it.
+        if present is None or not (written or (present.status, present.run) == (RUNNING, batch.run)):
+            raise WrongState(_CHANGED)
+        return present
+
+    def _start(self, batch: Batch, sets: Mapping[str, Any]) -> Sequence[Write]:
+        """Also removes verdicts of the last run, which would end the new one, except of runners that have finished."""
         started = update(
             keys.batch(batch.project_id, batch.batch_id),
             sets,
-            removes=gone,
+            removes=[*keys.DUE_ATTRIBUTES, "stop_reason", "finish_time"],
             condition="#status = :was AND #run = :seen",
             was=batch.status,
             seen=batch.run,
         )
-        forgotten = [update(_progress_key(batch, runner), removes=["verdict"]) for runner in forget_verdicts]
-        return [started, *forgotten, audit_write(line)]
+        verdicts = [record.progress.verdict for record in self.runners(batch)]
+        stale = [runner for runner, verdict in enumerate(verdicts) if verdict and verdict.status != FINISHED]
+        return [started, *(update(_progress_key(batch, runner), removes=["verdict"]) for runner in stale)]
 
     def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str], line: AuditLine) -> Batch:
-        """Changes what may be changed while it stays in its state."""
+        """Changes attributes, if the batch is still in the state that was read."""
         key = keys.batch(batch.project_id, batch.batch_id)
         write = update(key, sets, removes=removes, condition="#status = :was", was=batch.status)
         try:
             self._table.transact([write, audit_write(line)])
         except ConditionFailed as error:
-            raise WrongState("the batch changed meanwhile: read it and try again") from error
+            raise WrongState(_CHANGED) from error
         return self.get(batch.project_id, batch.batch_id) or batch
 
     def job_data(self, project_id: str, batch_id: str) -> Any:
@@ -190,14 +212,14 @@ class BatchStore:
         return json.loads(item["text"]) if item else None
 
     def set_job_data(self, batch: Batch, job_data: Any, line: AuditLine) -> None:
-        """The version rises in the same transaction, so that a runner notices."""
+        """Stores the data and increments their version in one transaction, so that a runner notices the change."""
         key = keys.batch(batch.project_id, batch.batch_id)
         data = keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}
         version = update(key, adds={"data_version": 1}, condition="#status = :was", was=batch.status)
         try:
             self._table.transact([version, put(data), audit_write(line)])
         except ConditionFailed as error:
-            raise WrongState("the batch changed meanwhile: read it and try again") from error
+            raise WrongState(_CHANGED) from error
 
     def add_logs(self, project_id: str, batch_id: str, lines: Iterable[LogLine], now: float) -> None:
         self._table.batch_put(self._log_item(project_id, batch_id, line, now) for line in lines)
@@ -220,10 +242,10 @@ class BatchStore:
     @staticmethod
     def _log_item(project_id: str, batch_id: str, line: LogLine, now: float) -> dict[str, Any]:
         key = keys.batch_log(project_id, batch_id, line.time, line.log_id)
-        of_item: dict[str, str] = {}
+        item_index: dict[str, str] = {}
         if line.index is not None:
-            of_item = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
-        return key | asdict(line) | of_item | {"expires_at": int(now) + LOG_SECONDS}
+            item_index = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
+        return key | asdict(line) | item_index | {"expires_at": int(now) + LOG_SECONDS}
 
 
 def _progress_key(batch: Batch, runner: int) -> dict[str, str]:
@@ -234,7 +256,7 @@ def _progress_keys(batch: Batch) -> list[tuple[str, str]]:
     return [(key["pk"], key["sk"]) for key in (_progress_key(batch, runner) for runner in range(batch.runners))]
 
 
-def _unstarted(batch: Batch, runner: int) -> dict[str, Any]:
+def _first_record(batch: Batch, runner: int) -> dict[str, Any]:
     progress = progress_attributes(first_progress(batch, runner))
     return _progress_key(batch, runner) | {"fence": 0, "lease_until": 0} | progress
 

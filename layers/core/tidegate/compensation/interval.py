@@ -1,4 +1,4 @@
-"""When the next poll for overdue work is: often while there is some, ever more seldom while there is none."""
+"""When to poll for overdue work next: soon while polls find some, less and less often while they find none."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-# One lane (a channel) is given one start in this many seconds.
+# Compensation starts one record of a lane (a channel) in this many seconds.
 LANE_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds. The interval starts at `base` and grows by it with each poll that found nothing, up to `longest`.
+    """How often to poll, in seconds. The interval is `base`, and grows by it with each empty poll up to `longest`.
 
-    Work is left alone for `overdue` seconds after it was due, so that its normal start is not overtaken.
+    Work counts as overdue only `overdue` seconds after it was due: until then its normal start may be under way.
     """
 
     base: int
@@ -33,11 +33,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class PollState:
-    """The poll's state, which a tick carries. One of another generation than the stored one is a duplicate and dies.
+    """The state of the poll. Each tick carries it; a tick whose generation is not the stored one is a duplicate.
 
-    `multiplier` counts the polls since work was last found: 1 after the first, 0 before it. `resume` tells from which
-    due time on the next poll reads a shard that held more than one poll reads; the poll after the last part of it
-    begins anew.
+    `multiplier` counts the polls since work was last found: 0 before the first poll, 1 after it. `resume` has, for
+    each shard with more records than one poll reads, the due time from which the next poll continues. After the last
+    part of a shard the next poll starts again at its oldest record.
     """
 
     generation: int
@@ -80,10 +80,10 @@ def after(
     held_back: bool = False,
     upcoming: float | None = None,
 ) -> PollState:
-    """The state that follows a poll. Starts held back by their lane are looked at again as soon as it is free.
+    """The state after a poll. `held_back`: some starts must wait for their lane, so the next poll is soon.
 
-    `upcoming` is in how many seconds something known may be overdue, as a running request whose worker dies now: the
-    poll does not sleep past that moment.
+    `upcoming` is the number of seconds until the next known record can be overdue, for example a running request
+    whose worker dies now. The next poll is not later than that.
     """
     multiplier = 1 if found else min(poll.multiplier + 1, pace.steps)
     wait = min(LANE_SECONDS, pace.base) if held_back else pace.interval(multiplier)
@@ -104,10 +104,10 @@ def triggered(poll: PollState, now: datetime, pace: Pace) -> PollState:
 
 
 def is_lost(poll: PollState, now: datetime, pace: Pace) -> bool:
-    """A tick that should have polled a while ago has died on the way."""
+    """Whether the tick of the next poll must have been lost: it should have come a while ago."""
     return now > poll.next_poll + timedelta(seconds=pace.overdue)
 
 
 def is_asleep(poll: PollState, now: datetime, pace: Pace) -> bool:
-    """The next poll is so far away that overdue work should not wait for it."""
+    """Whether the next poll is too far away for overdue work to wait for it."""
     return poll.next_poll - now > timedelta(seconds=pace.overdue)

@@ -1,4 +1,4 @@
-"""Finds what should have moved and did not, and moves it through its normal start path."""
+"""Finds overdue work and starts it through its normal start path."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act
 logger = Logger(service="tidegate", child=True)
 
 DueItem = dict[str, Any]
-# What a handler returns where its whole lane has no room, and the channel itself is due from now on.
+# Returned by a handler if the channel has no room for any of its requests. The channel itself is due from now on.
 LANE_CLOSED = "lane closed"
-# Takes an overdue record as it was when its start was claimed. Returns False if it found nothing to do.
+# Starts an overdue record, given as it was when it was claimed. Returns False if there was nothing to do.
 DueHandler = Callable[[DueItem], bool | str | None]
 
-# What waits in a lane is read past, so that it hides no other work; a page of the index has about a thousand. Where
-# more is overdue, the next poll goes on behind it.
+# Overdue records that one poll reads, so that many waiting in one lane do not hide other work. A page of the index has
+# about a thousand. If there are more, the next poll continues after them.
 MOST_AT_ONCE = 20_000
-# Starts, and records taken off the index, in one poll: what one invocation has time for.
+# Starts, and records removed from the index, in one poll: as many as one invocation has time for.
 _STARTS = 500
-# Starts through a queue that stays full this long are compensated all the same: the queue may be blocked.
+# Work that is overdue for longer is started even if the start queue is not empty: the queue may be blocked.
 _QUEUE_TRUSTED_SECONDS = 300
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """`oldest_overdue_s`: how long the work has been overdue that an earlier start did not move on.
+    """The outcome of a poll. `found` counts overdue records, `compensated` those that were started.
 
-    What only waits for its first start is a backlog, which `found` tells.
+    `oldest_overdue_s` is the age of the oldest record that stayed overdue after a start. Records that still wait for
+    their first start are a backlog, and are only in `found`.
     """
 
     poll: PollState
@@ -66,13 +67,14 @@ class Compensator:
         self._pace = pace
 
     def tick(self, poll: PollState) -> PollReport | None:
-        """One poll. The state is written before anything is started: of two with one generation, one goes on.
+        """Polls once. Returns None for a duplicate tick.
 
-        The next tick is sent before the work, too, so that a failing start cannot end the polling.
+        The new state is written first, so that only one of two ticks with the same generation starts anything. The
+        next tick is also sent before the work, so that a failing start cannot end the polling.
         """
         now = self._clock()
         late = now.timestamp() - self._pace.overdue
-        found, next_due, quiet, resume = self._store.overdue(
+        found, next_due, empty_shards, resume = self._store.overdue(
             now.timestamp(), late, late + self._pace.longest, MOST_AT_ONCE, poll.resume
         )
         overdue = self._without_queued(found, now)
@@ -89,22 +91,22 @@ class Compensator:
             outcome = self._start(item, now)
             compensated += outcome is True
             if outcome == LANE_CLOSED:
-                left -= self._take_off(lanes[str(item["due_lane"])][1:][: max(0, left)])
+                left -= self._remove_from_index(lanes[str(item["due_lane"])][1:][: max(0, left)])
         if compensated:
             self._store.count(following.generation, compensated, now)
-        self._store.close(quiet)
+        self._store.close_shards(empty_shards)
         oldest = max((now.timestamp() - _since(item) for item in found if _was_tried(item)), default=0.0)
         return PollReport(following, len(found), compensated, oldest)
 
     def _without_queued(self, found: list[DueItem], now: datetime) -> list[DueItem]:
-        """Without the starts that go through the start queue, while something waits there: they may be under way."""
+        """Leaves out work that starts through the start queue while that is not empty: its start may be under way."""
         queued = [item for item in found if item.get("due_lane") and self._trusts_queue(item, now)]
         if not queued:
             return found
         size = self._ticks.start_queue_size()
         if not size:
             return found
-        logger.info("the start queue is not empty: its starts are left to it", size=size, left=len(queued))
+        logger.info("work that may be in the start queue is not compensated now", size=size, left=len(queued))
         return [item for item in found if not (item.get("due_lane") and self._trusts_queue(item, now))]
 
     @staticmethod
@@ -112,20 +114,15 @@ class Compensator:
         return now.timestamp() - int(item["due_at"]) < _QUEUE_TRUSTED_SECONDS
 
     def _start(self, item: DueItem, now: datetime) -> bool | str:
-        kind, lane = str(item.get("due_kind")), item.get("due_lane")
+        """Returns whether the record was started, or LANE_CLOSED. A record that fails does not stop the others."""
+        kind, waited = str(item.get("due_kind")), round(now.timestamp() - _since(item), 1)
         handler = self._handlers.get(kind)
         if handler is None:
             logger.error("no handler for this kind of due record", kind=kind, record=item["pk"])
             return False
-        if lane and not self._store.claim_lane(str(lane), now):
-            return False
-        # Whoever moves the due time on is the one who starts it; if the start dies, it is overdue again.
-        claimed = self._store.claim(item, now + timedelta(seconds=self._pace.overdue), _since(item))
-        if claimed is None:
-            return False
-        waited = round(now.timestamp() - _since(item), 1)
         try:
-            outcome = handler(claimed)
+            claimed = self._claim(item, now)
+            outcome = handler(claimed) if claimed is not None else False
         except Exception:
             logger.exception("compensation failed", kind=kind, record=item["pk"], waited_s=waited)
             return False
@@ -134,14 +131,24 @@ class Compensator:
         logger.info("compensated", kind=kind, record=item["pk"], waited_s=waited)
         return True
 
-    def _take_off(self, items: Sequence[DueItem]) -> int:
-        """Their channel is looked after instead of each of them."""
+    def _claim(self, item: DueItem, now: datetime) -> DueItem | None:
+        """The whole record if this poll may start it. If the start fails, the record is overdue again soon."""
+        lane = item.get("due_lane")
+        if lane and not self._store.claim_lane(str(lane), now):
+            return None
+        return self._store.claim(item, now + timedelta(seconds=self._pace.overdue), _since(item))
+
+    def _remove_from_index(self, items: Sequence[DueItem]) -> int:
+        """For requests of a channel that has no room: from now on the channel is due instead of each of them."""
         for item in items:
-            self._store.forget(item)
+            try:
+                self._store.remove_from_index(item)
+            except Exception:
+                logger.exception("a waiting request stays in the due index", record=item["pk"])
         return len(items)
 
     def revive(self) -> PollState:
-        """Once a minute, from outside: starts the ticks again if they were lost, or sleep while work is overdue."""
+        """Called once a minute: restarts lost ticks, and polls now if work is overdue and the next poll is far away."""
         now = self._clock()
         poll = self._store.read()
         if poll is not None and not self._is_wanted(poll, now):
@@ -157,13 +164,13 @@ class Compensator:
         )
 
     def trigger(self, who: str = SYSTEM) -> PollState:
-        """Polls now. A tick that comes at the same moment is no reason to drop it: then it is asked again."""
+        """Starts a poll now. Tried again if a tick changes the state at the same moment."""
         line = act(NO_PROJECT, "compensation", self._clock(), who, "compensation.trigger")
         for _ in range(_TRIES):
             begun = self._begin(self._store.read(), self._clock(), line)
             if begun:
                 return begun
-        raise Busy("the poll is being changed by others at once; trigger it again")
+        raise Busy("other calls change the state of the poll at the same time: trigger it again")
 
     def _begin(self, old: PollState | None, now: datetime, line: AuditLine | None = None) -> PollState | None:
         new = compensation.triggered(old or compensation.first(now, self._pace), now, self._pace)
@@ -189,7 +196,7 @@ def _by_lane(items: Sequence[DueItem]) -> dict[str, list[DueItem]]:
 
 
 def _in_turn(overdue: Sequence[DueItem], lanes: Mapping[str, Sequence[DueItem]]) -> list[DueItem]:
-    """The first of each lane, then each kind of work in turn, oldest first. Many of one kind delay no other."""
+    """The order of starts: the first record of each lane, then each kind in turn, so that no kind delays another."""
     heads = sorted((items[0] for items in lanes.values()), key=lambda item: int(item["due_at"]))
     kinds: dict[str, list[DueItem]] = defaultdict(list)
     for item in overdue:
@@ -199,9 +206,10 @@ def _in_turn(overdue: Sequence[DueItem], lanes: Mapping[str, Sequence[DueItem]])
 
 
 def _since(item: DueItem) -> int:
-    """When the work was first due: a start that moved nothing on leaves the due time as its claim set it."""
+    """When the work was first due. A claim moves the due time, and keeps the first one in `due_since`."""
     return int(item["due_since"]) if _was_tried(item) else int(item["due_at"])
 
 
 def _was_tried(item: DueItem) -> bool:
+    """Whether the due time is still the one that a claim set: the start after it did not move the record."""
     return bool(item.get("due_claim") == item["due_at"])

@@ -1,4 +1,4 @@
-"""The compensation poll's ticks: a message of the queue, delayed by the present interval."""
+"""Ticks: SQS messages, delayed by the current interval, that each start one poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Job's figures, from its shards."""
+"""A Job's counts and figures, summed over its shards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def tally(job: Job, open_shards: Sequence[Shard]) -> Job:
     for shard in open_shards:
         if not shard.unfinished:
             closed, closed_swarm = _plus(closed, shard), closed_swarm + shard.swarm
-    going = [shard for shard in open_shards if shard.unfinished]
+    unfinished = [shard for shard in open_shards if shard.unfinished]
     counts = closed
-    for shard in going:
+    for shard in unfinished:
         counts = _plus(counts, shard)
-    begun, staged = sum(shard.begun for shard in going), sum(shard.staged for shard in going)
+    begun, staged = sum(shard.begun for shard in unfinished), sum(shard.staged for shard in unfinished)
     counts = replace(counts, total=job.counts.total, begun=begun, staged=staged)
-    swarm = sum((shard.swarm for shard in going), start=closed_swarm)
-    numbers = tuple(shard.number for shard in going)
+    swarm = sum((shard.swarm for shard in unfinished), start=closed_swarm)
+    numbers = tuple(shard.number for shard in unfinished)
     return replace(job, open_shards=numbers, counts=counts, closed=closed, swarm=swarm, closed_swarm=closed_swarm)
 
 

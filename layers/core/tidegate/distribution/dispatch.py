@@ -1,11 +1,12 @@
-"""Asks the provider for the transfers of a Job: each is accepted once, however often this runs.
+"""Creates the transfers of a Job at the provider. May run any number of times.
 
-A provider whose answer was lost is asked again, a few times: it may then carry the same content to the same targets
-twice, which is harmless; a transfer that was lost would keep its targets waiting until the deadline."""
+If the provider's answer is lost, the transfer is created again, a few times. The targets may then get the same content
+twice, which is harmless; a lost transfer would keep them waiting until the deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aws_lambda_powertools import Logger
 
@@ -24,8 +25,8 @@ from tidegate.files.contents import ContentStore
 
 logger = Logger(service="tidegate", child=True)
 DISPATCHED, WAITING, OVER = "dispatched", "waiting", "over"
-# Longer than any call of a provider takes: an intent of that age has no one who still waits for its answer.
-_PATIENCE = 60
+# Longer than any call to a provider: nobody waits for the answer to an intent of this age.
+_INTENT_SECONDS = 60
 _MOST_UNANSWERED = 3
 
 
@@ -52,16 +53,17 @@ class Dispatch:
         job = self._heartbeat.still_open(project_id, job_key)
         if job is None:
             return OVER
-        known = {transfer.number: transfer for transfer in self._transfers.list(job)}
+        stored = {transfer.number: transfer for transfer in self._transfers.list(job)}
         first = job.wave * len(job.portions)
-        states = [self._one(job, first + place, known.get(first + place)) for place in range(len(job.portions))]
+        numbers = range(first, first + len(job.portions))
+        states = [self._dispatch_one(job, number, stored.get(number)) for number in numbers]
         if WAITING in states:
             return WAITING
         if REJECTED in states:
             self._after_rejection(
                 job, [t for t in self._transfers.list(job) if t.state == REJECTED and t.number >= first]
             )
-        if job.parcel.waves:
+        if job.spec.waves:
             self._jobs.wave_sent(job, self._clock())
         return DISPATCHED
 
@@ -72,14 +74,15 @@ class Dispatch:
             self._fail(job, transfer)
 
     def _fail(self, job: Job, transfer: Transfer) -> None:
-        """The targets of this transfer alone: those of the others are on their way."""
+        """Fails the targets of this transfer only, not those of other transfers or later waves."""
         report = TargetReport(CODE_JOB_FAILED, transfer.reason or "the provider refused the transfer")
         shards = self._targets.shards(job, transfer.shards)
-        changed = [failed for shard in shards if (failed := shard.all_failed(report)) is not shard]
+        failed = [shard.after_all(report, lambda target: job.in_wave(target, job.wave)) for shard in shards]
+        changed = [after for before, after in zip(shards, failed, strict=True) if after is not before]
         if changed and not self._targets.save(job, changed, self._clock()):
-            raise Busy("the shards changed meanwhile: the step is tried again")
+            raise Busy("the shards were changed by another poller: the step is retried")
 
-    def _one(self, job: Job, number: int, transfer: Transfer | None) -> str:
+    def _dispatch_one(self, job: Job, number: int, transfer: Transfer | None) -> str:
         ours = False
         if transfer is None and job.wave_limits and not self._shards(job, *job.portions[number % len(job.portions)]):
             return DISPATCHED
@@ -94,21 +97,21 @@ class Dispatch:
             if not ours:
                 return WAITING
         if ours or self._engine.repeatable:
-            return self._ask(job, transfer)
-        return self._look_up(job, transfer)
+            return self._create(job, transfer)
+        return self._wait_for_answer(job, transfer)
 
     def _intent(self, job: Job, number: int) -> Transfer:
         first, last = job.portions[number % len(job.portions)]
         token = transfer_token(job.key, number, job.shard_count or 0)
         return Transfer(number, token, first, last, INTENDED, asked_at=self._clock().timestamp())
 
-    def _ask(self, job: Job, transfer: Transfer) -> str:
-        content = self._contents.get(job.project_id, job.parcel.file_signature)
+    def _create(self, job: Job, transfer: Transfer) -> str:
+        content = self._contents.get(job.project_id, job.spec.file_signature)
         shards, size = self._shards(job, transfer.first_shard, transfer.last_shard), content.size if content else 0
         try:
             transfer_id = self._engine.create(job, transfer, shards, size)
         except NotAccepted as error:
-            logger.warning("the provider did not take the transfer", job_id=job.job_id, reason=error.detail)
+            logger.warning("the provider did not accept the transfer", job_id=job.job_id, reason=error.detail)
             self._transfers.settle(job, transfer, REFUSED)
             return WAITING
         except AnswerLost as error:
@@ -119,21 +122,25 @@ class Dispatch:
             self._transfers.settle(job, transfer, REJECTED, reason=error.detail)
             return REJECTED
         self._transfers.settle(job, transfer, SENT, transfer_id=transfer_id)
-        self._jobs.sent(job, self._clock(), transfer_id, size)
+        stored = self._jobs.sent(job, self._clock(), transfer_id, size)
+        if stored.ended:
+            # Another execution ended the Job meanwhile, after a cancel, and could not terminate this transfer.
+            unfinished = [target for shard in shards for target in shard.unfinished]
+            self._engine.terminate(job, replace(transfer, transfer_id=transfer_id), unfinished)
         return DISPATCHED
 
     def _shards(self, job: Job, first: int, last: int) -> list[Shard]:
-        """With the targets of the present wave only; without shards that have none of them."""
+        """These shards with the targets of the present wave only. Omits shards without any."""
         found = self._targets.shards(job, range(first, last + 1))
         if not job.wave_limits:
             return found
         return [some for shard in found if (some := shard.only(lambda t: job.in_wave(t, job.wave))).states]
 
-    def _look_up(self, job: Job, transfer: Transfer) -> str:
-        """Another dispatcher asked and has not stored the answer; it is waited for, then asked again."""
-        if self._clock().timestamp() - transfer.asked_at < _PATIENCE:
+    def _wait_for_answer(self, job: Job, transfer: Transfer) -> str:
+        """Another dispatcher requested the transfer and has not stored an answer. Waits for it, then tries again."""
+        if self._clock().timestamp() - transfer.asked_at < _INTENT_SECONDS:
             return WAITING
-        logger.error("whoever asked the provider is gone", job_id=job.job_id, transfer=transfer.token)
+        logger.error("the dispatcher of this transfer died", job_id=job.job_id, transfer=transfer.token)
         return self._unanswered(job, transfer)
 
     def _unanswered(self, job: Job, transfer: Transfer) -> str:

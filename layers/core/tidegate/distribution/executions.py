@@ -1,4 +1,4 @@
-"""A Job's execution, named by a hash of its project and id so that it starts once; a successor has the next number."""
+"""The execution of a Job. Its name is a hash of project and Job id, so it starts once, and a generation number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobExecutions:
 
     @staticmethod
     def _until_activation(job: Job, since: datetime) -> timedelta:
-        return timedelta(seconds=job.parcel.until_activation(since.timestamp()))
+        return timedelta(seconds=job.spec.until_activation(since.timestamp()))
 
     def status(self, job: Job) -> str | None:
         return self._machines.status(self._machine_arn, self._name(job))

@@ -13,16 +13,16 @@ from tidegate.common.slices import slices
 from tidegate.distribution.counts import tally
 from tidegate.distribution.model import CANCELLED, FAILED, PENDING, SUCCESS, TIMEOUT, Job, Task, job_key
 from tidegate.distribution.ports import Engine
-from tidegate.distribution.recovery import LOOK_AGAIN
+from tidegate.distribution.recovery import RECHECK_AFTER
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.targets import CODE_CANCELLED, CODE_JOB_FAILED, CODE_NOT_SENT, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
-from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
+from tidegate.distribution.transfers import INTENDED, SENT, UNKNOWN, Transfer
 from tidegate.distribution.window.strays import StrayTasks
-from tidegate.errors import DomainError, RecordNotFound, WaveFailed
+from tidegate.errors import DomainError, WaveFailed
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.notifications.topic import Topic
@@ -59,42 +59,42 @@ class Finish:
         self._measure = measure
 
     def finish(self, project_id: str, job_key: str, error: DomainError | None = None) -> str:
-        """`error` is why the Job cannot go on; without one it ends when its targets have, or at its deadline."""
-        job = self._jobs.get(project_id, job_key)
-        if job is None:
-            raise RecordNotFound("no such Job")
+        """Ends the Job if it can end, and sends its notices. `error`: why the Job cannot continue.
+
+        Without an error, it ends when all its targets have ended, or at its deadline."""
+        job = self._jobs.require(project_id, job_key)
         if not job.ended:
             verdict = self._verdict(job, error)
             if verdict is None:
                 return NOT_YET
-            # Before the end is written: a crash in between sends them twice, never not at all.
+            # Before the end is written: a crash in between sends them twice, but never loses them.
             self._strays.send(job)
             job = self._end(verdict)
-        return self._tell_tasks(job)
+        return self._notify_tasks(job)
 
     def _verdict(self, job: Job, error: DomainError | None) -> Job | None:
-        """The Job as it ends now, or None if it has not come to an end."""
+        """The Job in its final state, or None if it cannot end yet."""
         if job.status == PENDING or job.shard_count is None:
             return None
-        # A poll may have died between writing the shards and writing their sum.
+        # A poll may have died after it wrote the shards and before it wrote the Job's counts.
         job = tally(job, self._targets.shards(job, job.open_shards))
-        left, now = job.counts.open, self._clock()
+        unfinished, now = job.counts.open, self._clock()
         if not job.open_shards:
             return replace(job, status=FAILED if job.counts.failed else SUCCESS, finish_time=iso(now))
         if isinstance(error, WaveFailed):
             reason = {"code": error.code, "detail": error.detail}
-            counts = replace(job.counts, cancelled=left)
+            counts = replace(job.counts, cancelled=unfinished)
             ended = replace(job, status=FAILED, counts=counts, error=reason, rest_code=CODE_NOT_SENT)
         elif job.cancelled_at:
             reason = {"code": "cancelled", "detail": f"cancelled at {job.cancelled_at} by {job.cancelled_by}"}
-            counts = replace(job.counts, cancelled=left)
+            counts = replace(job.counts, cancelled=unfinished)
             ended = replace(job, status=CANCELLED, counts=counts, error=reason, rest_code=CODE_CANCELLED)
         elif error is not None:
-            counts = replace(job.counts, failed=job.counts.failed + left)
+            counts = replace(job.counts, failed=job.counts.failed + unfinished)
             reason = {"code": error.code, "detail": error.detail}
             ended = replace(job, status=FAILED, counts=counts, error=reason, rest_code=CODE_JOB_FAILED)
         elif now.timestamp() >= (job.deadline or 0):
-            counts = replace(job.counts, timeout=left)
+            counts = replace(job.counts, timeout=unfinished)
             ended = replace(job, status=TIMEOUT, counts=counts, error=self._why_late(job), rest_code=CODE_TIMEOUT)
         else:
             return None
@@ -106,16 +106,18 @@ class Finish:
         return {"code": "timeout", "detail": "not delivered before the Job's deadline"}
 
     def _end(self, job: Job) -> Job:
-        """Cancels at the provider first: a crash before the end is written repeats that, which is harmless."""
+        """Writes the end of the Job and publishes it. Terminates the transfers first: repeating that is harmless."""
         if job.open_shards:
             self._terminate(job)
         now = self._clock()
         notice_id = notice_id_for("job.finished", job.job_id)
         notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.shown(), None, now)
-        ended = self._jobs.end(job, now, notice, now + LOOK_AGAIN)
-        self._notifier.publish([notice])
-        self._measure(ended)
-        logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.shown())
+        ended, ours = self._jobs.end(job, now, notice, now + RECHECK_AFTER)
+        if ours:
+            # Otherwise the outbox has the notice of the execution that ended the Job, perhaps with other counts.
+            self._notifier.publish([notice])
+            self._measure(ended)
+            logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.shown())
         return ended
 
     def _terminate(self, job: Job) -> None:
@@ -124,22 +126,24 @@ class Finish:
             wave = transfer.number // max(1, len(job.portions))
             open_ones = [t for number in transfer.shards if number in shards for t in shards[number].unfinished]
             targets = [target for target in open_ones if job.in_wave(target, wave)]
-            if transfer.state == SENT and targets:
-                self._call_off(job, transfer, targets)
+            # A dispatcher that died may have written some inbox entries; a GSE transfer has no id before it is sent.
+            is_known = transfer.state == SENT or (transfer.state == INTENDED and self._engine.repeatable)
+            if is_known and targets:
+                self._terminate_transfer(job, transfer, targets)
 
-    def _call_off(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
+    def _terminate_transfer(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         for _ in range(3):
             try:
                 self._engine.terminate(job, transfer, targets)
                 return
             except DomainError as error:
-                logger.warning("the provider did not cancel the transfer", job_id=job.job_id, reason=error.detail)
+                logger.warning("the provider did not terminate the transfer", job_id=job.job_id, reason=error.detail)
 
-    def _tell_tasks(self, job: Job) -> str:
-        """Publishes a notice for each Task with a callback, portion by portion; a repeat sends the same ids."""
+    def _notify_tasks(self, job: Job) -> str:
+        """Publishes a notice for each Task with a callback, some portions per step. A repeat sends the same ids."""
         for chunk_id, uuids in islice(self._targets.callbacks(job), _PORTIONS_A_STEP):
             for some in slices(uuids, _READ_TOGETHER):
-                # Consistent read: a Task that just moved here and is seen in its old Job would get no callback.
+                # Consistent: a Task that has just moved here would get no callback if it is read in its old Job.
                 tasks = self._tasks.get_many(job.project_id, some, consistent=True)
                 notices = self._notices(job, tasks)
                 if len(self._topic.publish(notices)) < len(notices):
@@ -147,7 +151,7 @@ class Finish:
             self._targets.forget_callbacks(job, chunk_id)
         if next(self._targets.callbacks(job), None) is not None:
             return MORE
-        self._jobs.settle(job)
+        self._jobs.settle(job, self._clock())
         return ENDED
 
     def _notices(self, job: Job, tasks: Sequence[Task]) -> list[Notice]:

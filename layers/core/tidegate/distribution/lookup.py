@@ -1,4 +1,4 @@
-"""Reads Tasks, Jobs and targets as their callers see them. A Task costs at most three reads."""
+"""Tasks, Jobs and targets as callers see them. A Task costs at most three reads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from tidegate.distribution.task_view import outcome, seen, shard_number
 from tidegate.errors import Invalid, RecordNotFound
 
 Record = dict[str, Any]
-# A list filtered by status answers what it found after this many pages, with a cursor to go on from.
+# A list returns what it found after this many pages, with a cursor to continue from.
 _PAGES = 10
 _PAGE = 100
 
-
-# A map's page: some hundreds of kilobytes.
+# Targets on one page of a map: some hundred kilobytes.
 _MAPPED = 20_000
 
 
@@ -51,16 +50,16 @@ class Lookup:
         uuid = task_uuid_of(given)
         task = self._tasks.get(project_id, uuid) if uuid else None
         job = self._jobs.get(project_id, job_key(task.job_id)) if task else None
-        if task is None or job is None or (":" in given and not job.parcel.is_task_id(given, task.uuid)):
-            raise RecordNotFound("no such Task")
+        if task is None or job is None or (":" in given and not job.spec.is_task_id(given, task.uuid)):
+            raise RecordNotFound(f"no Task {given} was found: check its id; Tasks are deleted some time after they end")
         number = shard_number(task, job)
         return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)
 
     def tasks_by_id(self, project_id: str, given: Sequence[str]) -> dict[str, Record]:
-        """Those of the given ids that are Tasks. Three reads for each hundred of them."""
+        """The Tasks among these ids, by id. Three reads for each hundred of them."""
         uuids = {one: uuid for one in given if (uuid := task_uuid_of(one))}
         tasks = self._tasks.get_many(project_id, dict.fromkeys(uuids.values()), consistent=True)
-        records = self._seen(project_id, tasks, keep_gone=True, consistent=True)
+        records = self._seen(project_id, tasks, consistent=True)
         found = {task.uuid: record for task, record in zip(tasks, records, strict=True) if record}
         by_id = {one: found[uuid] for one, uuid in uuids.items() if uuid in found}
         return {one: record for one, record in by_id.items() if ":" not in one or one == record["task_id"]}
@@ -69,14 +68,12 @@ class Lookup:
         self, project_id: str, job: str | None, status: str | None, limit: int, cursor: str | None
     ) -> Listed[Record]:
         key = job_key_of(job) if job else None
-        if status is None:
-            page = self._tasks.list(project_id, key, limit, cursor)
-            return Listed(self._seen(project_id, page.items), page.next_cursor)
         found: list[Record] = []
-        for _ in range(_PAGES):
-            page = self._tasks.list(project_id, key, _PAGE, cursor)
-            for task, record in zip(page.items, self._seen(project_id, page.items, keep_gone=True), strict=True):
-                if record.get("status") == status:
+        for number in range(_PAGES):
+            page = self._tasks.list(project_id, key, _PAGE if status or number else limit, cursor)
+            for task, record in zip(page.items, self._seen(project_id, page.items), strict=True):
+                # Tasks outlive their Job, and are listed as long as it is there.
+                if record and status in (None, record["status"]):
                     found.append(record)
                     if len(found) == limit:
                         more = page.next_cursor is not None or task is not page.items[-1]
@@ -86,10 +83,8 @@ class Lookup:
                 break
         return Listed(found, cursor)
 
-    def _seen(
-        self, project_id: str, tasks: Sequence[Task], *, keep_gone: bool = False, consistent: bool = False
-    ) -> list[Record]:
-        """With their Jobs and shards read together. A Task whose Job has expired has expired too."""
+    def _seen(self, project_id: str, tasks: Sequence[Task], *, consistent: bool = False) -> list[Record]:
+        """The Tasks as callers see them. Returns {} for a Task whose Job has expired."""
         if not tasks:
             return []
         jobs = self._jobs.get_many(project_id, [job_key(task.job_id) for task in tasks], consistent=consistent)
@@ -99,7 +94,7 @@ class Lookup:
         records: list[Record] = []
         for task, job in homes:
             if job is None:
-                records += [{}] if keep_gone else []
+                records.append({})
                 continue
             number = shard_number(task, job)
             records.append(seen(task, job, shards.get((job.key, number)) if number is not None else None))
@@ -132,7 +127,7 @@ class Lookup:
     def targets(
         self, project_id: str, given: str, status: str | None, limit: int, cursor: str | None
     ) -> Listed[Record]:
-        """Shard after shard, each in its own order. The cursor is `shard.place`."""
+        """The targets, shard by shard, sorted within a shard. The cursor is `shard.index`."""
         job = self._job(project_id, given)
         number, place = _position(cursor)
         found: list[Record] = []
@@ -143,12 +138,14 @@ class Lookup:
                 if status is None or shown["status"] == status:
                     found.append({"agent_id": target.agent_id, "container_id": target.container_id, **shown})
                     if len(found) == limit:
-                        return Listed(self._reached(job, found), self._following(job, number, index + 1, len(rows)))
+                        return Listed(
+                            self._with_agent_state(job, found), self._cursor(job, number, index + 1, len(rows))
+                        )
             number, place = number + 1, 0
-        return Listed(self._reached(job, found), None)
+        return Listed(self._with_agent_state(job, found), None)
 
     def map(self, project_id: str, given: str, first: int) -> TargetMap:
-        """Every target's name and state, some thousands at a time, for a picture of all of them."""
+        """The names and states of some thousand targets, from shard `first` on, for the console's map."""
         job = self._job(project_id, given)
         names: list[str] = []
         states: list[str] = []
@@ -161,8 +158,8 @@ class Lookup:
         more = job.shard_count is not None and number < job.shard_count
         return TargetMap(names, "".join(states), number if more else None)
 
-    def _reached(self, job: Job, rows: list[Record]) -> list[Record]:
-        """Says of targets that have not reported whether their host is offline or only slow."""
+    def _with_agent_state(self, job: Job, rows: list[Record]) -> list[Record]:
+        """Adds to targets without a report whether their host is offline."""
         silent = [row for row in rows if row["status"] in (PENDING, RUNNING) and row.get("error_code") is None]
         if not silent or self._fleet is None:
             return rows
@@ -185,16 +182,13 @@ class Lookup:
         return dict(shard.states) if shard else {}
 
     @staticmethod
-    def _following(job: Job, number: int, place: int, size: int) -> str | None:
+    def _cursor(job: Job, number: int, place: int, size: int) -> str | None:
         if place < size:
             return f"{number}.{place}"
         return f"{number + 1}.0" if number + 1 < (job.shard_count or 0) else None
 
     def _job(self, project_id: str, given: str) -> Job:
-        job = self._jobs.get(project_id, job_key_of(given))
-        if job is None:
-            raise RecordNotFound("no such Job")
-        return job
+        return self._jobs.require(project_id, job_key_of(given), named=given)
 
     def _counts(self, job: Job) -> Counts:
         if job.shard_count is not None:
@@ -203,7 +197,7 @@ class Lookup:
 
 
 def _letter(job: Job, state: TargetState) -> str:
-    """A host that has not begun counts as waiting, as in the Job's counts."""
+    """The map's letter for a target. One that has not started counts as waiting, as in the Job's counts."""
     if job.shard_count is None:
         return "W"
     status = str(outcome(job, state)["status"])
@@ -214,7 +208,7 @@ def _position(cursor: str | None) -> tuple[int, int]:
     number, dot, place = (cursor or "0.0").partition(".")
     if not dot or not number.isdecimal() or not place.isdecimal() or len(number + place) > 12:
         raise Invalid(
-            "the cursor was not made by this list: leave it out to start again",
+            "the cursor does not belong to this list: use next_cursor of the page before, or none for the first page",
             errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
         )
     return int(number), int(place)

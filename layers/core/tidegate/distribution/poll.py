@@ -1,4 +1,4 @@
-"""Reads the results of a Job's targets from the provider, and writes only what changed."""
+"""Reads the results of a Job's targets from the provider, and writes the changed shards."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.targets import UNREPORTED, Shard
 from tidegate.distribution.transfers import SENT, Transfer
-from tidegate.errors import DomainError, RecordNotFound, WaveFailed
+from tidegate.errors import DomainError, WaveFailed
 
 logger = Logger(service="tidegate", child=True)
-# Beside the wait between two polls. Too much repeats a wake-up, which is harmless; too little would miss one.
+# Added to the wait between two polls. Too long repeats a wake-up, which is harmless; too short would skip one.
 _POLL_TAKES = 1.0
 GOING_ON, NEXT_WAVE, OVER = "running", "next_wave", "over"
 
-Tell = Callable[[str, str, Mapping[str, Any]], None]
+# Pushes a record's progress to those who watch it: project, record id, record.
+PublishProgress = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Polled(NamedTuple):
-    """The Job's state, and the seconds until its hosts put the file in place: they have little to tell before."""
+    """The Job's state, and the seconds until its hosts activate the file: before that they report little."""
 
     state: str
     until_activation: float = 0.0
@@ -46,7 +47,7 @@ class PollTransfer:
         transfers: TransferStore,
         engine: Engine,
         heartbeat: Heartbeat,
-        tell: Tell,
+        publish_progress: PublishProgress,
         fleet: FleetStore | None,
         clock: Clock,
         *,
@@ -59,29 +60,27 @@ class PollTransfer:
         self._transfers = transfers
         self._engine = engine
         self._heartbeat = heartbeat
-        self._tell = tell
+        self._publish_progress = publish_progress
         self._clock = clock
 
     def poll(self, project_id: str, job_key: str, since_last: float = 0.0) -> Polled:
-        """`since_last`: the seconds since the poll before this one, about."""
-        job = self._jobs.get(project_id, job_key)
-        if job is None:
-            raise RecordNotFound("no such Job")
+        """`since_last`: about how many seconds ago the last poll was."""
+        job = self._jobs.require(project_id, job_key)
         if job.ended:
             return Polled(OVER)
         self._heartbeat.alive(job)
-        return Polled(self._state(job, since_last), job.parcel.until_activation(self._clock().timestamp()))
+        return Polled(self._state(job, since_last), job.spec.until_activation(self._clock().timestamp()))
 
     def _state(self, job: Job, since_last: float) -> str:
         job, shards = self._read(job, since_last)
         if job.ended or job.cancelled_at or not job.open_shards:
             return OVER
-        if job.parcel.waves and job.wave_at is None:
-            # An earlier poll began this wave, and its answer was lost: the wave has not been sent.
+        if job.spec.waves and job.wave_at is None:
+            # An earlier poll began this wave, but its answer was lost: the wave has not been sent.
             return NEXT_WAVE
         late = self._clock().timestamp() >= (job.deadline or 0)
         if job.has_more_waves:
-            # Its hosts have until the deadline; the wait after it may be longer.
+            # Hosts have until the deadline, but `wait_s` may be longer.
             if not self._wave_is_over(job, shards, late):
                 return GOING_ON
             now = self._clock()
@@ -94,15 +93,16 @@ class PollTransfer:
         return GOING_ON
 
     def _wave_is_over(self, job: Job, shards: Sequence[Shard], late: bool) -> bool:
-        """Raises WaveFailed if too many of its targets failed; those that are late count as failed, in their own wave
-        only: the next one neither waits nor fails for them."""
-        rule, total = job.parcel.waves[job.wave], job.wave_sizes[job.wave]
+        """Whether the next wave may begin. WaveFailed if too many targets failed.
+
+        Late targets count as failed in their own wave only: the next one neither waits nor fails for them."""
+        rule, total = job.spec.waves[job.wave], job.wave_sizes[job.wave]
         size = total - (job.wave_sizes[job.wave - 1] if job.wave else 0)
         unfinished = sum(job.in_wave(target, job.wave) for shard in shards for target in shard.unfinished)
         failed = job.counts.failed - job.failed_before + (unfinished if late else 0)
         if failed * 100 > rule.max_failed_percent * size:
             raise WaveFailed(
-                f"wave {job.wave + 1} of {len(job.parcel.waves)} failed: {failed} of its {size} targets "
+                f"wave {job.wave + 1} of {len(job.spec.waves)} failed: {failed} of its {size} targets "
                 f"(at most {rule.max_failed_percent} %); {job.counts.total - total} targets were not sent"
             )
         if unfinished > 0 and not late:
@@ -110,7 +110,7 @@ class PollTransfer:
         return job.wave_at is not None and self._clock().timestamp() >= job.wave_at + rule.wait_s
 
     def _note_offline(self, job: Job) -> None:
-        """At the deadline, notes which of the silent hosts are offline, for their error text."""
+        """At the deadline, stores which hosts without a report are offline, for their error text."""
         if self._fleet is None:
             return
         now = self._clock()
@@ -118,25 +118,25 @@ class PollTransfer:
         for shard in self._targets.shards(job, job.open_shards):
             silent = [target for target in shard.unfinished if shard.states[target].code is None]
             agents = self._fleet.get_many(job.project_id, [target.agent_id for target in silent])
-            said = {
+            reasons = {
                 target: UNREPORTED._replace(message=why_silent(agents.get(target.agent_id), now)) for target in silent
             }
-            if said:
-                changed.append(replace(shard, states={**shard.states, **said}))
+            if reasons:
+                changed.append(replace(shard, states={**shard.states, **reasons}))
         if changed:
             self._targets.save(job, changed, now)
 
     def _read(self, job: Job, since_last: float) -> tuple[Job, Sequence[Shard]]:
-        """The Job as it is now, and those of its shards that were open."""
+        """Reads all results. Returns the updated Job, and its shards that were open."""
         before = self._targets.shards(job, job.open_shards)
         after = {shard.number: shard for shard in before}
-        for transfer in self._asked(job):
+        for transfer in self._transfers_to_read(job):
             if transfer.state == SENT:
-                after |= self._news(job, transfer, [after[n] for n in transfer.shards if n in after])
+                after |= self._with_results(job, transfer, [after[n] for n in transfer.shards if n in after])
                 self._remind(job, transfer, [after[n] for n in transfer.shards if n in after], since_last)
         changed = [after[shard.number] for shard in before if after[shard.number] is not shard]
         now = self._clock()
-        # Another poller wrote meanwhile: what was read here is stale.
+        # Another poller was faster: what was read here is stale.
         if changed and not self._targets.save(job, changed, now):
             return job, before
         shards = list(after.values())
@@ -146,39 +146,39 @@ class PollTransfer:
         job = self._jobs.progress(job, now, counted)
         # If nothing is left open, finish_job publishes the end in a moment: watchers need not be notified twice.
         if job.open_shards:
-            self._tell(job.project_id, job.job_id, job.shown())
+            self._publish_progress(job.project_id, job.job_id, job.shown())
         return job, shards
 
-    def _news(self, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
-        """The shards with what the provider reports. If it does not answer, or not properly, no target fails."""
+    def _with_results(self, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
+        """The shards after the provider's reports. If it does not answer properly, nothing changes: no target fails."""
         if not shards:
             return {}
         try:
             results = self._engine.results(job, transfer, [shard.number for shard in shards])
         except DomainError as error:
-            logger.warning("the provider does not answer", job_id=job.job_id, code=error.code, reason=error.detail)
+            logger.warning("no results from the provider", job_id=job.job_id, code=error.code, reason=error.detail)
             return {}
         reported = [shard.after(results.targets) for shard in shards]
         if upload := results.upload:
             wave = transfer.number // len(job.portions)
-            reported = [s.after({t: upload for t in s.states if job.in_wave(t, wave)}) for s in reported]
+            reported = [shard.after_all(upload, lambda target: job.in_wave(target, wave)) for shard in reported]
         return {shard.number: shard for shard in reported}
 
     def _remind(self, job: Job, transfer: Transfer, shards: Sequence[Shard], since_last: float) -> None:
-        """Sends the wake-up again to hosts that have not begun, at doubling distances."""
-        now, activation = self._clock().timestamp(), job.parcel.activation
-        # Agents that cannot stage a file are offered it at its activation: their wake-ups begin anew then.
+        """Sends the wake-up again to hosts that have not started, at doubling intervals."""
+        now, activation = self._clock().timestamp(), job.spec.activation
+        # Agents that cannot stage a file get it at its activation, so their wake-ups start again then.
         age = now - (max(transfer.asked_at, activation) if activation <= now else transfer.asked_at)
         if job.cancelled_at or not is_time_to_repeat(age, since_last + _POLL_TAKES, spread_seconds(job.counts.total)):
             return
         wave = transfer.number // len(job.portions)
         silent = [t for s in shards for t in s.unfinished if s.states[t].code is None and job.in_wave(t, wave)]
         if silent:
-            logger.info("hosts that have not begun are told again", job_id=job.job_id, hosts=len(silent))
+            logger.info("hosts that have not started are woken again", job_id=job.job_id, hosts=len(silent))
             self._engine.remind(job, silent)
 
-    def _asked(self, job: Job) -> list[Transfer]:
-        """The transfers to read results of. Agents' results are stored by shard, not by wave: each is read once."""
+    def _transfers_to_read(self, job: Job) -> list[Transfer]:
+        """The transfers whose results are read. Agents' results are stored by shard, not by wave: each is read once."""
         found = self._transfers.list(job)
         if not self._engine.repeatable:
             return found

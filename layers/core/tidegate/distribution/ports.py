@@ -11,9 +11,9 @@ from tidegate.distribution.transfers import Transfer
 
 
 class Arrival(NamedTuple):
-    """One Task's target on its way to a Job. `notify`: its Task has a callback.
+    """The target of one Task, on its way to a Job. `notify`: the Task has a callback.
 
-    `sequence` is set for one that was moved from an earlier Job: its content is as old as that Job."""
+    `sequence`: that of the earlier Job, if the target was moved from one."""
 
     agent_id: str
     container_id: str
@@ -27,7 +27,7 @@ class Arrival(NamedTuple):
 
 
 class Rebound(NamedTuple):
-    """What became of an attempt to bind arrivals elsewhere: done, or the new home closed too, or some are not ours."""
+    """The result of binding arrivals to another Job: done, or that Job closed too, or others moved some (`gone`)."""
 
     done: bool
     home_closed: bool = False
@@ -35,25 +35,29 @@ class Rebound(NamedTuple):
 
 
 class Results(NamedTuple):
-    """`upload` is set if the source could not send: then no target can receive."""
+    """`upload`: the failure of the source host, which means that no target can receive the file."""
 
     targets: Mapping[Target, TargetReport]
     upload: TargetReport | None = None
 
 
 class Engine(Protocol):
-    """A way to bring a file to many targets. Raises NotAccepted, TransferRefused or AnswerLost."""
+    """Sends a file to many targets. Raises NotAccepted, TransferRefused or AnswerLost."""
 
-    # Asking twice with one token is asking once.
+    # Whether `create` with the same token is idempotent.
     repeatable: bool
 
-    def stage(self, job: Job, size: int) -> TargetReport: ...
+    def stage(self, job: Job, size: int) -> TargetReport:
+        """Brings the file to the source host, if the engine needs one. Returns the state of that."""
 
-    def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str: ...
+    def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
+        """Starts the transfer to the targets of these shards. Returns the provider's id of it."""
 
-    def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results: ...
+    def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
+        """The provider's latest reports."""
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """Wakes targets that have not begun."""
+        """Wakes targets that have not started."""
 
-    def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None: ...
+    def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
+        """Stops the transfer to these targets."""

@@ -1,10 +1,8 @@
-"""Makes sure that the file is stored and has its signature, before it is dispatched."""
+"""Checks before a dispatch that the file is stored and matches its signature."""
 
 from __future__ import annotations
 
-import hashlib
-
-from tidegate.aws.s3 import Bucket, StoredObject
+from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
@@ -12,7 +10,8 @@ from tidegate.distribution.targets import DONE, IN_PROGRESS
 from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
 from tidegate.files.contents import Content, ContentStore
 from tidegate.files.model import COMING, READY
-from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList
+from tidegate.files.pieces import SMALLEST_FILE
+from tidegate.files.verify import check
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
@@ -21,7 +20,7 @@ class PrepareFile:
     def __init__(
         self,
         contents: ContentStore,
-        objects: Bucket,
+        objects: UploadBucket,
         engine: Engine,
         heartbeat: Heartbeat,
     ) -> None:
@@ -34,9 +33,11 @@ class PrepareFile:
         job = self._heartbeat.still_open(project_id, job_key)
         if job is None:
             return OVER
-        content = self._contents.get(project_id, job.parcel.file_signature)
+        content = self._contents.get(project_id, job.spec.file_signature)
         if content is None or content.state not in (READY, COMING):
-            raise FileNotFound("the file is not in the library and nothing is bringing it")
+            raise FileNotFound(
+                f"the library has no file with the SHA-256 {job.spec.file_signature}, and no ingest is fetching it"
+            )
         if content.state == COMING:
             return WAITING
         size = self._check(job, content)
@@ -48,30 +49,23 @@ class PrepareFile:
         return READY_TO_SEND
 
     def _check(self, job: Job, content: Content) -> int:
-        """Reads the object once for each time it was stored, not once for each Job."""
-        signature = job.parcel.file_signature
+        """Returns the size. Reads the object only if it was not verified since it was stored."""
+        signature = job.spec.file_signature
         key = content.object
         found = self._objects.head(key)
         if found is None:
-            raise FileNotFound("the file's content is gone from the library")
+            raise FileNotFound(
+                f"the content with the SHA-256 {signature} is gone from the bucket: upload the file again"
+            )
         lacks_pieces = found.size >= SMALLEST_FILE and content.pieces_sha256 is None
         if found.etag != content.checked_etag or lacks_pieces:
-            read, pieces = self._read(key, signature)
-            if pieces is not None:
-                # Before the record names them: a list that is named can be read.
-                for name, listed in pieces.objects(job.project_id, signature).items():
+            # In parallel ranges: one stream of tens of gigabytes may outlast the Job, and starts over if it breaks.
+            read = check(self._objects, key, found)
+            if read.signature != signature:
+                raise SignatureMismatch(f"the stored content's SHA-256 is {read.signature}, not {signature}")
+            if read.pieces is not None:
+                # Stored before the content's record names them, so that a named list can be read.
+                for name, listed in read.pieces.objects(job.project_id, signature).items():
                     self._objects.put(name, listed)
-            self._contents.checked(job.project_id, signature, read.etag, pieces)
+            self._contents.checked(job.project_id, signature, read.etag, read.pieces)
         return found.size
-
-    def _read(self, key: str, signature: str) -> tuple[StoredObject, PieceList | None]:
-        found, chunks = self._objects.read(key)
-        hashed = hashlib.sha256()
-        digests = PieceDigests(found.size) if found.size >= SMALLEST_FILE else None
-        for chunk in chunks:
-            hashed.update(chunk)
-            if digests is not None:
-                digests.update(chunk)
-        if hashed.hexdigest() != signature:
-            raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}")
-        return found, digests.finish() if digests is not None else None

@@ -1,4 +1,4 @@
-"""Keeps Jobs moving: a Job whose execution never began or died gets another, which goes on where it was."""
+"""Keeps Jobs running: a Job whose execution never started or died gets another one, which continues."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.transfers import next_wait
-from tidegate.errors import RecordNotFound
 
 logger = Logger(service="tidegate", child=True)
-LOOK_AGAIN = timedelta(seconds=90)
+RECHECK_AFTER = timedelta(seconds=90)
 _RENEW_BEFORE = 45
 
 
@@ -24,23 +23,21 @@ class Heartbeat:
         self._clock = clock
 
     def still_open(self, project_id: str, job_key: str) -> Job | None:
-        """The Job whose step begins, if there is still something to do in it."""
-        job = self._jobs.get(project_id, job_key)
-        if job is None:
-            raise RecordNotFound("no such Job")
+        """The Job for a step that begins; None if nothing is left to do."""
+        job = self._jobs.require(project_id, job_key)
         if job.ended or job.cancelled_at or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
             return None
         self.alive(job)
         return job
 
     def alive(self, job: Job) -> None:
-        """Tells compensation that a step is at work; written only when the due time comes near."""
+        """Postpones compensation's check of the Job. Writes only when that check is near."""
         now = self._clock()
-        until_activation = job.parcel.until_activation(now.timestamp())
-        # A Job that waits for its `activate_at` is polled less often.
+        until_activation = job.spec.until_activation(now.timestamp())
+        # A Job that waits for `activate_at` is polled less often.
         ahead = next_wait(0, until_activation) if until_activation else 0
         if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:
-            self._jobs.put_off(job, now + LOOK_AGAIN + timedelta(seconds=ahead))
+            self._jobs.put_off(job, now + RECHECK_AFTER + timedelta(seconds=ahead))
 
 
 class JobRecovery:
@@ -49,12 +46,12 @@ class JobRecovery:
         self._executions = executions
         self._clock = clock
 
-    def look(self, project_id: str, job_key: str) -> bool:
-        """Starts the Job's execution again if it died. Returns whether it did. Steps that are done are not repeated."""
+    def restart_if_dead(self, project_id: str, job_key: str) -> bool:
+        """Starts another execution if the Job's has died. Returns whether it did. Completed steps are not repeated."""
         job = self._jobs.get(project_id, job_key)
         if job is None:
             return False
-        due_at = self._clock() + LOOK_AGAIN
+        due_at = self._clock() + RECHECK_AFTER
         status = self._executions.status(job)
         if status == "RUNNING":
             self._jobs.put_off(job, due_at)
@@ -62,8 +59,8 @@ class JobRecovery:
         if status is None:
             self._jobs.put_off(job, due_at)
         else:
-            # The name of a dead execution is taken: the next one needs another.
+            # An execution's name cannot be used twice.
             job = self._jobs.next_generation(job, due_at)
-        logger.info("the Job's execution is started again", job_id=job.job_id, generation=job.generation, was=status)
+        logger.info("the Job gets another execution", job_id=job.job_id, generation=job.generation, was=status)
         self._executions.start(job)
         return True

@@ -1,4 +1,4 @@
-"""Takes a request: a Task each, one message for their targets. The hot path: a warm submit costs two calls."""
+"""Accepts requests: writes a Task for each target and queues the targets. The hot path: two AWS calls when warm."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 logger = Logger(service="tidegate", child=True)
-# Binds targets to a Job without the queue, as collect_targets does.
+# Binds targets to a Job directly, as collect_targets does.
 Bind = Callable[[str, str, Sequence[Arrival]], None]
 _REMEMBERED = 2000
 _REMEMBERED_SECONDS = 300
 SUBMIT = "download.submit"
-# More than these are a matter of many seconds, and an answer of many megabytes.
+# More Tasks than this take many seconds to write, and the answer would have megabytes.
 TASKS_A_SUBMIT = 1000
-# How far ahead `activate_at` may be, in seconds.
+# `activate_at` may be this many seconds ahead.
 MOST_AHEAD = 7 * 86400
 
 
@@ -54,7 +54,7 @@ class Submit:
         *,
         can_stage: bool = True,
     ) -> None:
-        """`can_stage`: whether the transfer engine can hold a file back until its `activate_at`."""
+        """`can_stage`: whether the transfer engine can hold a file until its `activate_at`."""
         self._can_stage = can_stage
         self._opener = opener
         self._tasks = tasks
@@ -69,7 +69,7 @@ class Submit:
     def submit(
         self,
         project_id: str,
-        parcel: TransferSpec,
+        spec: TransferSpec,
         targets: Sequence[Target],
         callback: str | None = None,
         *,
@@ -78,15 +78,16 @@ class Submit:
         action: str = SUBMIT,
         source: str = "",
     ) -> Submitted:
-        """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move.
+        """Stores a Task for each target and queues them. FileNotFound if the file is neither stored nor coming.
 
-        `after` asks for a later window than that; `source` is the Job that a redrive repeats."""
-        return self._submit(project_id, parcel, targets, callback, who, after, action, source, writes_tasks=True)
+        The message is sent last, because it starts the delivery. `after`: use a window later than that one; `source`:
+        the Job that a redrive repeats."""
+        return self._submit(project_id, spec, targets, callback, who, after, action, source, writes_tasks=True)
 
     def submit_any_number(
         self,
         project_id: str,
-        parcel: TransferSpec,
+        spec: TransferSpec,
         targets: Sequence[Target],
         callback: str | None = None,
         *,
@@ -95,14 +96,14 @@ class Submit:
         action: str = SUBMIT,
         source: str = "",
     ) -> Submitted:
-        """Above 1,000 targets, collect_targets writes the Tasks, and the answer lists none."""
+        """As `submit`, but above 1,000 targets collect_targets writes the Tasks, and the result lists none."""
         few = len(targets) <= TASKS_A_SUBMIT
-        return self._submit(project_id, parcel, targets, callback, who, after, action, source, writes_tasks=few)
+        return self._submit(project_id, spec, targets, callback, who, after, action, source, writes_tasks=few)
 
     def _submit(
         self,
         project_id: str,
-        parcel: TransferSpec,
+        spec: TransferSpec,
         targets: Sequence[Target],
         callback: str | None,
         who: str,
@@ -112,66 +113,65 @@ class Submit:
         *,
         writes_tasks: bool,
     ) -> Submitted:
-        self._check_activation(parcel)
-        self._require_file(project_id, parcel)
+        self._check_activation(spec)
+        self._require_file(project_id, spec)
         if callback:
             self._check_callback(project_id, callback)
-        job = self._opener.enter(project_id, parcel, after=after)
+        job = self._opener.enter(project_id, spec, after=after)
         now = self._clock()
-        expires_at = self._windows.needed_until(now, parcel)
+        expires_at = self._windows.needed_until(now, spec)
         tasks = [
             Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
         ]
         written = tasks if writes_tasks else []
-        self._tasks.add(written, expires_at, _line(job, tasks, now, who, action, source))
+        self._tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source))
         arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
         new = None if writes_tasks else NewTasks(iso(now), callback)
         try:
             self._queue.send(job, arrivals, callback, new)
         except Exception:
-            logger.exception("the queue did not take the targets: they are bound directly", job_id=job.job_id)
+            logger.exception("the queue failed: the targets are bound directly", job_id=job.job_id)
             self._bind_directly(job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)
         return Submitted(job, written)
 
     def _bind_directly(
         self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], expires_at: int, *, writes_tasks: bool
     ) -> None:
-        """Without the queue: if it fails, no Tasks may be left that are never delivered.
+        """Binds the targets without the queue. If that fails too, deletes the Tasks: the caller gets an error.
 
-        If that fails too, the Tasks are taken back, since the caller is told that nothing was accepted. Targets that
-        the queue took although it did not answer are bound twice, which is once."""
+        Messages that the queue accepted without an answer bind the same targets again, which changes nothing."""
         try:
             if not writes_tasks:
-                # The queue may have taken some of the messages: collect_targets then writes the same Tasks.
+                # The queue may have accepted some messages: collect_targets then writes the same Tasks.
                 self._tasks.add_missing(tasks, expires_at)
             self._bind(job.project_id, job.job_id, arrivals)
         except Exception:
             self._tasks.take_back(tasks)
             raise
 
-    def _check_activation(self, parcel: TransferSpec) -> None:
-        if parcel.activate_at is None:
+    def _check_activation(self, spec: TransferSpec) -> None:
+        if spec.activate_at is None:
             return
-        ahead = parcel.until_activation(self._clock().timestamp())
+        ahead = spec.until_activation(self._clock().timestamp())
         if not self._can_stage:
             why = "the transfer engine of this installation cannot hold a file back: submit without activate_at"
         elif not ahead:
-            why = f"must be in the future: it is {iso(self._clock())} and {parcel.activate_at} was given"
+            why = f"must be in the future: it is {iso(self._clock())} and {spec.activate_at} was given"
         elif ahead > MOST_AHEAD:
-            why = f"must be at most {MOST_AHEAD // 86400} days ahead: {parcel.activate_at} was given"
-        elif parcel.waves:
+            why = f"must be at most {MOST_AHEAD // 86400} days ahead: {spec.activate_at} was given"
+        elif spec.waves:
             why = "cannot be combined with waves: all hosts switch at the same time"
         else:
             return
         raise Invalid(f"activate_at {why}", errors=[{"loc": ["body", "activate_at"], "msg": why}])
 
-    def _require_file(self, project_id: str, parcel: TransferSpec) -> None:
-        now, signature = self._clock().timestamp(), parcel.file_signature
-        longer = parcel.extra_seconds(self._windows.lasts, now)
-        if not longer and self._stored.get((project_id, signature), 0) > now:
+    def _require_file(self, project_id: str, spec: TransferSpec) -> None:
+        now, signature = self._clock().timestamp(), spec.file_signature
+        extra = spec.extra_seconds(self._windows.lasts, now)
+        if not extra and self._stored.get((project_id, signature), 0) > now:
             return
-        # One write in place of a read: a file that a Job may need is not deleted meanwhile.
-        until = now + _REMEMBERED_SECONDS + self._windows.lasts + longer
+        # A write instead of a read: it protects the file against deletion while a Job may need it.
+        until = now + _REMEMBERED_SECONDS + self._windows.lasts + extra
         content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound(
@@ -184,15 +184,15 @@ class Submit:
                 self._stored.popitem(last=False)
 
 
-def _line(job: Job, tasks: Sequence[Task], now: datetime, who: str, action: str, source: str) -> AuditLine:
-    """One line a submit: of its Task, or of the Job if it has several Tasks. A redrive's is of the Job it repeats."""
-    parcel, first = job.parcel, tasks[0]
-    place = f"{parcel.target_file_dir.rstrip('/')}/{parcel.file_name} as {parcel.target_user}"
+def _audit_line(job: Job, tasks: Sequence[Task], now: datetime, who: str, action: str, source: str) -> AuditLine:
+    """One line per submit: for its Task, for the Job if there are several Tasks, for the repeated Job of a redrive."""
+    spec, first = job.spec, tasks[0]
+    place = f"{spec.target_file_dir.rstrip('/')}/{spec.file_name} as {spec.target_user}"
     if source:
-        record, whom = source, f"{len(tasks)} targets by {job.job_id}"
+        record, receivers = source, f"{len(tasks)} targets by {job.job_id}"
     elif len(tasks) == 1:
-        record, whom = parcel.task_id(first.uuid), ":".join(filter(None, first.target))
+        record, receivers = spec.task_id(first.uuid), ":".join(filter(None, first.target))
     else:
-        record, whom = job.job_id, f"{len(tasks)} targets"
-    why = f"to {whom}: {place}, SHA-256 {parcel.file_signature}"
+        record, receivers = job.job_id, f"{len(tasks)} targets"
+    why = f"to {receivers}: {place}, SHA-256 {spec.file_signature}"
     return act(job.project_id, record, now, who, action, why, states=(None, "submitted"))

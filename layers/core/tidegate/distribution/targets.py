@@ -1,4 +1,4 @@
-"""Targets: the machines that receive a file, their states, and the shards that a Job keeps them in."""
+"""Targets: the machines that receive a file, their states, and the shards in which a Job stores them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from tidegate.distribution.swarm.figures import NO_FIGURES, SwarmFigures
 
 SHARD_LIMIT = 500
-# Hashing fills shards unevenly: aiming at this many keeps the fullest under the limit.
+# Hashing fills shards unevenly: with this average the fullest stays under the limit.
 _SHARD_AIM = 400
 LONGEST_MESSAGE_BYTES = 200
 
 DONE, IN_PROGRESS = 0, 115
-# What this system says of a target that no provider reported on.
+# Codes for targets on which no provider reported.
 CODE_TIMEOUT, CODE_JOB_FAILED, CODE_CANCELLED, CODE_NOT_SENT = 9001, 9002, 9003, 9004
 
 
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """How a target's transfer went, as its host tells: bytes, bytes a second, and times by its own clock."""
+    """Figures of a transfer as its host reports them: bytes, bytes per second, and times by the host's clock."""
 
     size: int | None = None
     speed: int | None = None
@@ -37,9 +37,9 @@ class Figures(NamedTuple):
 
 
 class TargetReport(NamedTuple):
-    """What a provider says of one target. `swarm`: where its bytes came from, told once all are there.
+    """A provider's report on one target. `swarm`: where its bytes came from, reported when all have arrived.
 
-    `staged_at`: the whole file is on the host since then, and waits for the Job's `activate_at`."""
+    `staged_at`: since when the whole file is on the host and waits for the Job's `activate_at`."""
 
     code: int
     message: str = ""
@@ -50,7 +50,7 @@ class TargetReport(NamedTuple):
 
 
 class TargetState(NamedTuple):
-    """`code` is None until the first report; 115 and None are the only ones after which another may count."""
+    """`code` is None until the first report. Only the codes None and 115 can still change."""
 
     code: int | None = None
     message: str = ""
@@ -67,7 +67,7 @@ class TargetState(NamedTuple):
         return self.code == DONE
 
     def after(self, report: TargetReport) -> TargetState:
-        """What has ended stays as it is."""
+        """The state after a report. A final state does not change."""
         if self.ended:
             return self
         progress = 100 if report.code == DONE else report.progress
@@ -88,13 +88,13 @@ def shard_of(target: Target, shard_count: int) -> int:
 
 
 def wave_rank(target: Target) -> int:
-    """A target's place in the order of waves: pseudo-random, and the same for every Job."""
+    """A target's rank in the order of waves: pseudo-random, and the same in every Job."""
     hashed = hashlib.blake2b("\0".join(target).encode(), digest_size=6, person=b"wave").digest()
     return int.from_bytes(hashed)
 
 
 def spread(targets: Iterable[Target]) -> list[list[Target]]:
-    """Each target once, in shards of at most 500. The same targets give the same shards."""
+    """The distinct targets, in shards of at most 500. The same targets always give the same shards."""
     distinct = sorted(set(targets))
     if not distinct:
         return []
@@ -110,18 +110,18 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`rev` counts its changes, so that of two pollers one wins. `sequences` has those that differ from the Job's."""
+    """`rev` counts changes, so that one of two pollers wins. `sequences` has those that differ from the Job's."""
 
     number: int
     states: Mapping[Target, TargetState]
     rev: int = 0
     update_time: str = ""
     sequences: Mapping[Target, int] = field(default_factory=dict)
-    # Of its targets that have ended or are staged.
+    # The sum over its targets that have ended or are staged.
     swarm: SwarmFigures = NO_FIGURES
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
-        """The same object if nothing changed."""
+        """The shard after these reports; the same object if nothing changed."""
         moved = {
             target: state.after(reports[target])
             for target, state in self.states.items()
@@ -132,14 +132,15 @@ class Shard:
             return self
         swarm = self.swarm
         for target, state in changed.items():
-            # A host that was staged has been counted: it tells the same figures again at the end.
-            has_all = (state.ended or state.staged_at) and not self.states[target].staged_at
-            if has_all and (figures := reports[target].swarm) is not None:
+            # A staged host was counted when it was staged; at its end it reports the same figures again.
+            is_first = (state.ended or state.staged_at) and not self.states[target].staged_at
+            if is_first and (figures := reports[target].swarm) is not None:
                 swarm += figures
         return replace(self, states={**self.states, **changed}, swarm=swarm)
 
-    def all_failed(self, report: TargetReport) -> Shard:
-        return self.after(dict.fromkeys(self.states, report))
+    def after_all(self, report: TargetReport, chosen: Callable[[Target], bool] = lambda _: True) -> Shard:
+        """The shard after one report for all chosen targets."""
+        return self.after({target: report for target in self.states if chosen(target)})
 
     def only(self, chosen: Callable[[Target], bool]) -> Shard:
         return replace(self, states={target: state for target, state in self.states.items() if chosen(target)})
@@ -154,7 +155,7 @@ class Shard:
 
     @property
     def figures(self) -> list[Figures]:
-        """Of the successful transfers whose hosts reported their speed."""
+        """Figures of the successful transfers whose hosts reported their speed."""
         return [s.figures for s in self.states.values() if s.succeeded and s.figures and s.figures.speed is not None]
 
     @property

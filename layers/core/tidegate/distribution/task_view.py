@@ -1,4 +1,4 @@
-"""A Task as its caller sees it: its own record, its Job's, and its target's place in a shard of the Job."""
+"""A Task as its caller sees it, from its own record, its Job and its target's state in a shard of the Job."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tidegate.distribution.targets import CODE_CANCELLED, Shard, TargetState, sh
 
 
 def shard_number(task: Task, job: Job) -> int | None:
-    """The shard that holds the Task's target; None while there are none, and if the Job closed without any target."""
+    """The number of the shard with the Task's target; None if the Job has no shards."""
     return shard_of(task.target, job.shard_count) if job.shard_count else None
 
 
 def outcome(job: Job, state: TargetState) -> dict[str, Any]:
-    """A target that had not ended when its Job did ended with it."""
+    """The fields that show a target's state. An unfinished target ends with its Job."""
     if state.succeeded:
         shown: dict[str, Any] = {"status": SUCCESS, "error_code": state.code}
     elif state.ended:
         shown = {"status": FAILED, "error_code": state.code, "error_msg": state.message}
     elif job.ended:
-        # A reason of this host (it was offline) says more than why the Job ended.
+        # The host's own reason (it was offline) is more specific than the Job's.
         reason = state.message or (job.error or {}).get("detail", "")
         shown = {"status": job.rest, "error_code": job.rest_code, "error_msg": reason}
     else:
@@ -30,27 +30,27 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
 
 
 def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
-    parcel = job.parcel
+    spec = job.spec
     state = shard.states.get(task.target) if shard else None
-    # Not among the targets of a closed Job: it is on its way to a later one.
+    # Without a state the target has not reached a Job yet, or is moving to a later one.
     result = outcome(job, state) if state is not None else {"status": PENDING}
     if state is None and job.cancelled_at and task.create_time <= job.cancelled_at:
-        # Its target had not reached the Job when the Job was cancelled.
+        # The target had not reached the Job when that was cancelled.
         result = {"status": CANCELLED, "error_code": CODE_CANCELLED, "error_msg": "the Job was cancelled"}
     changes = [task.update_time, shard.update_time if shard and state else "", job.finish_time or "" if state else ""]
     return {
-        "task_id": parcel.task_id(task.uuid),
+        "task_id": spec.task_id(task.uuid),
         "job_id": task.job_id,
-        "biz_id": parcel.biz_id,
-        "app_id": parcel.app_id,
-        "file_path": parcel.file_path,
-        "file_name": parcel.file_name,
-        "file_signature": parcel.file_signature,
+        "biz_id": spec.biz_id,
+        "app_id": spec.app_id,
+        "file_path": spec.file_path,
+        "file_name": spec.file_name,
+        "file_signature": spec.file_signature,
         "target_agent_id": task.target.agent_id,
         "target_container_id": task.target.container_id,
-        "target_file_dir": parcel.target_file_dir,
-        "target_user": parcel.target_user,
-        **({"activate_at": parcel.activate_at} if parcel.activate_at else {}),
+        "target_file_dir": spec.target_file_dir,
+        "target_user": spec.target_user,
+        **({"activate_at": spec.activate_at} if spec.activate_at else {}),
         **result,
         "create_time": task.create_time,
         "update_time": max(changes),

@@ -1,4 +1,4 @@
-"""Transfers: what is asked of a provider, in portions that it takes, and polls at growing distances."""
+"""Transfers: portions of a Job that a provider accepts, and the intervals between polls."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Asked and not answered yet, accepted, to be asked again later, refused for good, and asked so often without an answer
-# that it is not asked again.
+# intended: requested, no answer yet. sent: accepted. refused: to be requested again. rejected: refused for good.
+# unknown: requested several times without an answer, and not requested again.
 INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rejected", "unknown"
-# What GSE takes in one call.
+# GSE works with up to this many targets in a call.
 GSE_TARGETS = 500
 
 FIRST_WAIT, LONGEST_WAIT = 2, 15
-# Between two polls while hosts only wait for their `activate_at`: seven days of them stay well below the 25,000 events
-# that an execution may have.
+# The longest interval while hosts wait for `activate_at`: seven days of polls stay far below the 25,000 events that an
+# execution may have. It is at most this part of the time left.
 LONGEST_WAIT_AHEAD, _AHEAD_PARTS = 300, 20
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One call of a provider for the shards `first_shard` up to `last_shard`, the latter included."""
+    """One call to a provider, for the shards `first_shard` to `last_shard` (inclusive)."""
 
     number: int
     token: str
@@ -30,7 +30,7 @@ class Transfer:
     transfer_id: str | None = None
     asked_at: float = 0.0
     attempts: int = 1
-    # How many of the attempts ended without an answer.
+    # Attempts without an answer.
     unanswered: int = 0
     # Why it was refused for good.
     reason: str | None = None
@@ -41,26 +41,26 @@ class Transfer:
 
 
 def most_targets(engine: str, wanted: int) -> int:
-    """Of one transfer: as many as the operator wants and the engine takes."""
+    """The most targets of one transfer: the operator's limit, or the engine's if that is lower."""
     return min(wanted, GSE_TARGETS) if engine == "gse" else wanted
 
 
 def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, int]]:
-    """(first, last) shard of each transfer: as few as the limit allows, a shard never cut in two."""
-    made: list[tuple[int, int]] = []
+    """The (first, last) shard of each transfer: as few transfers as the limit allows, made of whole shards."""
+    found: list[tuple[int, int]] = []
     first, held = 0, 0
     for number, size in enumerate(shard_sizes):
         if held and held + size > most_targets:
-            made.append((first, number - 1))
+            found.append((first, number - 1))
             first, held = number, 0
         held += size
     if shard_sizes:
-        made.append((first, len(shard_sizes) - 1))
-    return made
+        found.append((first, len(shard_sizes) - 1))
+    return found
 
 
 def next_wait(wait: int, until_activation: float = 0.0) -> int:
-    """Seconds to the next poll after one that came `wait` seconds after the one before it."""
+    """Seconds until the next poll, when the last interval was `wait`."""
     usual = min(LONGEST_WAIT, max(FIRST_WAIT, wait + (wait + 1) // 2))
     if not until_activation:
         return usual

@@ -1,8 +1,8 @@
-"""A copy of a finished file into the caller's bucket, copied by S3 itself.
+"""Copies of finished files in the callers' buckets, copied by S3.
 
-Where copies may go is the operator's decision, twice: the parameter DeliveryBucket names the buckets of the whole
-stack, and a project's `deliver_to` says where in them this project may write. Without the second, one tenant could
-write over another's reports.
+The operator allows destinations on two levels: the parameter DeliveryBucket names the buckets for the whole stack,
+and a project's `deliver_to` the places in them for this project. Without the second, a tenant could overwrite the
+files of another.
 """
 
 from __future__ import annotations
@@ -43,53 +43,53 @@ class Deliveries:
         self._project_of = project_of
 
     def check(self, project_id: str, deliveries: Sequence[Delivery]) -> None:
-        """Invalid for a copy that the operator does not allow this project."""
+        """Invalid if a destination is not allowed for this project."""
         for number, each in enumerate(deliveries):
             if self._is_open(each.bucket) and self._is_granted(project_id, f"{each.bucket}/{each.key}"):
                 continue
-            said = (
-                f"this project may not copy exports to {each.bucket}/{each.key}: an admin allows it by deliver_to of "
+            detail = (
+                f"this project may not copy exports to {each.bucket}/{each.key}: an admin allows it with deliver_to of "
                 "PATCH /v1/projects/{project_id}, in a bucket that the parameter DeliveryBucket names"
             )
-            raise Invalid(said, errors=[{"loc": ["body", "deliver", number, "bucket"], "msg": said}])
+            raise Invalid(detail, errors=[{"loc": ["body", "deliver", number, "bucket"], "msg": detail}])
 
     def _is_open(self, bucket: str) -> bool:
-        # Never our own bucket, however wide the pattern is: it holds every project's files.
+        # Never this system's own bucket, which has the files of every project.
         return self.allowed != NOWHERE and bucket != self._source and fnmatchcase(bucket, self.allowed)
 
     def _is_granted(self, project_id: str, place: str) -> bool:
         return any(fnmatchcase(place, pattern) for pattern in self._project_of(project_id).deliver_to)
 
     def send(self, project_id: str, deliveries: Sequence[Delivery], result: dict[str, Any]) -> list[dict[str, Any]]:
-        """Each with what became of it. The file is there in any case, so a copy that fails does not fail the export."""
+        """Makes the copies and returns the state of each. A copy that fails does not fail the export."""
         return [self._send(project_id, each, result) for each in deliveries]
 
     def _send(self, project_id: str, delivery: Delivery, result: dict[str, Any]) -> dict[str, Any]:
         name = str(result["file_name"])
         key = delivery.key + name if delivery.key.endswith("/") else delivery.key
-        told = {"bucket": delivery.bucket, "key": key}
-        own = self._client_of(None)
+        copy = {"bucket": delivery.bucket, "key": key}
+        source_client = self._client_of(None)
         try:
-            # Looked at again: the operator may have taken the bucket or the grant away since.
+            # Check again: the operator may have withdrawn the bucket or the grant since the order.
             self.check(project_id, [replace(delivery, key=key)])
-            kept = own.head_object(Bucket=self._source, Key=result["key"])
-            # In parts where it is larger than one request can copy.
+            head = source_client.head_object(Bucket=self._source, Key=result["key"])
+            # `copy` splits files that are too large for one request.
             self._client_of(delivery.region).copy(
                 {"Bucket": self._source, "Key": result["key"]},
                 delivery.bucket,
                 key,
                 ExtraArgs={
                     "MetadataDirective": "REPLACE",
-                    "ContentType": kept["ContentType"],
+                    "ContentType": head["ContentType"],
                     "ContentDisposition": content_disposition(name),
                 },
-                SourceClient=own,
+                SourceClient=source_client,
             )
         except Invalid as error:
-            return told | {"state": "failed", "error": error.detail}
+            return copy | {"state": "failed", "error": error.detail}
         except (ClientError, BotoCoreError) as error:
             logger.warning(
                 "a copy of an export could not be delivered", bucket=delivery.bucket, key=key, why=str(error)
             )
-            return told | {"state": "failed", "error": str(error)[:300]}
-        return told | {"state": "delivered"}
+            return copy | {"state": "failed", "error": str(error)[:300]}
+        return copy | {"state": "delivered"}

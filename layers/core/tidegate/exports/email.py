@@ -1,4 +1,4 @@
-"""Mail that a file is there, by SES. Whoever runs this system names the sender and who may be written to."""
+"""Mails with a link to a finished file, sent by SES. The operator sets the sender and the allowed recipients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.queue.model import Request
 logger = Logger(service="tidegate", child=True)
 
 NOBODY = "-"
-# The link of the mail itself; the page of the console leads to a fresh one for as long as the file is kept.
+# For the link in the mail; the console has a fresh one as long as the file is kept.
 LINK_SECONDS = 3600
 _TRIES = 3
 _THROTTLED = frozenset({"Throttling", "ThrottlingException", "TooManyRequestsException"})
@@ -51,29 +51,29 @@ class LinkMail:
         for number, address in enumerate(addresses):
             allowed = NOBODY not in (self.sender, self.recipients)
             if not allowed or not fnmatchcase(address.lower(), self.recipients.lower()):
-                said = (
-                    f"mail may not go to {address}: whoever runs this system names the sender and the recipients "
-                    "by the parameters EmailSender and EmailRecipients"
+                detail = (
+                    f"mail to {address} is not allowed: the operator sets the sender and the recipients with the "
+                    "parameters EmailSender and EmailRecipients"
                 )
-                raise Invalid(said, errors=[{"loc": ["body", "email", number], "msg": said}])
+                raise Invalid(detail, errors=[{"loc": ["body", "email", number], "msg": detail}])
 
     def send(self, addresses: Sequence[str], request: Request, result: dict[str, Any]) -> list[dict[str, Any]]:
-        """Each with what became of it. The file is there in any case, so mail that fails does not fail the export.
+        """Sends the mails and returns the state of each. A mail that fails does not fail the export.
 
-        At most one mail for each address and export, however often a publish is repeated: it is noted as begun
-        before it is sent. A function that dies in between has perhaps not sent it; its state is then `unknown`.
+        At most one mail is sent per address and export, however often the publish step is repeated: a mail is recorded
+        as begun before it is sent. If the function dies in between, its state is `unknown`.
         """
         return [{"to": address} | self._send(address, request, result) for address in addresses]
 
     def _send(self, address: str, request: Request, result: dict[str, Any]) -> dict[str, Any]:
         try:
-            # Looked at again: the operator may have changed the recipients since.
+            # Check again: the operator may have changed the recipients since the order.
             self.check([address])
         except Invalid as error:
             return {"state": "failed", "error": error.detail}
-        known = self._store.begin_mail(request, address, self._clock())
-        if known is not None:
-            return known
+        earlier = self._store.begin_mail(request, address, self._clock())
+        if earlier is not None:
+            return earlier
         outcome = self._outcome(address, request, result)
         self._store.end_mail(request, address, outcome)
         return outcome
@@ -118,7 +118,7 @@ def _not_sent(request: Request, error: ClientError | BotoCoreError) -> dict[str,
 
 
 def _is_refused(error: ClientError | BotoCoreError) -> bool:
-    """Whether SES surely did not take the mail and may take it in a moment."""
+    """Whether SES certainly did not accept the mail and a retry may succeed."""
     return isinstance(error, _UNREACHED) or (
         isinstance(error, ClientError) and error.response["Error"]["Code"] in _THROTTLED
     )

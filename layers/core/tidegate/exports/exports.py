@@ -1,4 +1,4 @@
-"""Exports as their callers see them: ordered, shown, listed, linked to, deleted."""
+"""The operations of callers on exports: order, show, list, link to the file, delete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidegate.queue.queue import RequestQueue
 
 LINK_SECONDS = 300
-# A list filtered by state reads on this often before it answers what it has.
+# How many pages a list filtered by status reads before it returns what it found.
 _ROUNDS = 20
 
 
@@ -63,7 +63,7 @@ class Exports:
         self._allowed = allowed
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
-        """Refuses at once what could only fail later."""
+        """Refuses an order that could only fail later."""
         for number, table in enumerate(spec.tables):
             place = f"[{number}]" if len(spec.tables) > 1 else ""
             with _blamed_on("template"):
@@ -72,7 +72,7 @@ class Exports:
                 if table.data is not None:
                     check_rows(flat_rows(table.data, f"source_data{place}"), laid.template, excel=spec.type == EXCEL)
                 elif not table.address:
-                    raise BadTable(f"table {number + 1} has neither source_data nor source_url nor source")
+                    raise BadTable(f"table {number + 1} needs source_data, source_url or source")
             if table.data is None and table.source:
                 self._allowed.check(project_id, table.source, f"source{place}")
             elif table.data is None:
@@ -99,14 +99,14 @@ class Exports:
         schedule_id: str | None = None,
         extra_writes: Sequence[Any] = (),
     ) -> str:
-        """Queues an order that was checked before. The same `task_id` again is the same export."""
+        """Queues an order that was checked. Idempotent for the same `task_id`."""
         now = self._clock()
         task_id = task_id or new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
         from tidegate.exports.source_json import write_exact
 
         self._objects.put(spec_key, write_exact(spec.as_data()))
-        filed: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "name": options.name,
             "type": spec.type,
             "operator_id": options.operator_id,
@@ -114,10 +114,10 @@ class Exports:
             "merchant_id": options.merchant_id,
             "schedule_id": schedule_id,
         }
-        # Lists are searched by text; the record shows it as it was given.
-        listed = filed | {"merchant_id": None if options.merchant_id is None else str(options.merchant_id)}
+        # Lists are filtered by text; the record shows the id with the type that the caller gave.
+        listed = fields | {"merchant_id": None if options.merchant_id is None else str(options.merchant_id)}
         export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **listed)
-        payload = filed | {"file_name": options.file_name or domain.default_file_name(now, task_id)}
+        payload = fields | {"file_name": options.file_name or domain.default_file_name(now, task_id)}
         payload["deliver"] = [asdict(each) for each in options.deliver] or None
         payload["email"] = list(options.email) or None
         self._queue.submit(
@@ -140,7 +140,7 @@ class Exports:
         return self.shown(self._request(project_id, task_id))
 
     def get_many(self, project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """By task_id: those that are still there."""
+        """Those exports that still exist, by task_id."""
         found = self._store.requests(project_id, task_ids)
         return {request.request_id: self.shown(request) for request in found}
 
@@ -161,14 +161,14 @@ class Exports:
         request = self._request(project_id, task_id)
         shown = self.shown(request)
         if shown["status"] == EXPIRED:
-            raise Expired("the file was kept for 7 days; order the export again")
+            raise Expired("the file was deleted after 7 days; order the export again")
         if request.status != COMPLETED or not request.result:
-            raise NotReady(f"the export is {request.status}: its file is there once it is completed")
+            raise NotReady(f"the export is {request.status}; its file can be downloaded once it is completed")
         url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
         return DownloadLink(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def delete(self, project_id: str, task_ids: Sequence[str], who: str) -> int:
-        """Cancels what still runs; then files and records go. A second call finds nothing more to do."""
+        """Cancels running exports, then deletes files and records. Returns how many exports existed."""
         return sum(self._delete(project_id, task_id, who) for task_id in dict.fromkeys(task_ids))
 
     def _delete(self, project_id: str, task_id: str, who: str) -> bool:
@@ -177,7 +177,7 @@ class Exports:
         except RecordNotFound:
             return False
         if not request.is_over:
-            # It may have ended by itself meanwhile.
+            # It may have ended meanwhile.
             with suppress(WrongState):
                 self._control().cancel(project_id, task_id, who, "deleted")
         self.forget_files(project_id, task_id)

@@ -1,4 +1,4 @@
-"""An export: what was asked for, where its parts lie, and how it is shown."""
+"""An export: its order, the keys of its objects in S3, and how it is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.queue.model import COMPLETED, Request
 
 TYPE = "export"
 PREFIX = "exp"
-# Begins the address of what is read without an endpoint; no URL begins so.
+# The address of a direct source starts with this; no URL does.
 DIRECT = "direct:"
 CSV, EXCEL, JSONL, PARQUET = "csv", "excel", "jsonl", "parquet"
 EXPIRED = "expired"
@@ -25,10 +25,10 @@ _EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson|parquet)(\.gz)?$", re.IG
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """One table as its caller described it; `data` holds its rows, or is None where they are pulled."""
+    """One table as its caller described it; `data` has its rows, or is None if they are pulled."""
 
     source_url: str | None = None
-    # What is read without an endpoint, such as {"s3": {"bucket": …, "key": …}}.
+    # A direct source, such as {"s3": {"bucket": …, "key": …}}.
     source: Any = None
     data: Any = None
     template: Any = None
@@ -41,7 +41,7 @@ class TableSpec:
 
     @property
     def address(self) -> str:
-        """Where its rows are read, as `Sources` understands it."""
+        """Where `Sources` reads its rows."""
         return address_of(self.source) if self.source else self.source_url or ""
 
 
@@ -64,11 +64,11 @@ class ExportSpec:
     freeze: bool | None = None
     autofilter: bool | None = None
     auto_width: bool | None = None
-    # The stored credential that opens the sources.
+    # The name of the stored credential that is sent to the sources.
     credential: str | None = None
-    # Pages of the source in flight at a time; None: the system's default.
+    # Requests to the source in flight at a time; None: the system's default.
     parallel: int | None = None
-    # Requests a second to the source's host, of all exports of the project that name one; None: as many as come.
+    # Requests per second to the source's host, of all exports of the project that set one; None: no limit.
     source_rate: int | None = None
 
     def as_data(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class ExportSpec:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
-        """Of what `read_exact` read: only rows keep their decimals as they were spelt."""
+        """From data that `read_exact` read: decimals stay `Digits` in rows only."""
         from tidegate.exports.source_json import plain
 
         tables = tuple(
@@ -85,7 +85,7 @@ class ExportSpec:
         return cls(**{**plain({**data, "tables": None}), "tables": tables})
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
-        """A table with what its source said itself (`header`, `footer`, `template`) in place of what was asked."""
+        """The table to render; `header`, `footer` and `template` that its source sent replace those of the order."""
         spec = replace(self.tables[number], **{k: v for k, v in (answered or {}).items() if v})
         return SheetTable(
             template=parse_template(spec.template),
@@ -105,7 +105,7 @@ class ExportSpec:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where a copy goes; a `key` that ends in `/` gets the file's name."""
+    """The destination of a copy; the file's name is appended to a `key` that ends in `/`."""
 
     bucket: str
     key: str
@@ -114,7 +114,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What comes with the tables when an export is ordered."""
+    """The fields of an order besides its tables."""
 
     name: str
     file_name: str | None = None
@@ -125,13 +125,13 @@ class ExportOptions:
     max_exec_time: int = 3600
     priority: int = 5
     deliver: tuple[Delivery, ...] = ()
-    # Who is told by e-mail that the file is there.
+    # The addresses that get a mail when the file is ready.
     email: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What lists are searched by; its state is that of the request of the same id."""
+    """The entry of an export in lists; its state is that of the request with the same id."""
 
     task_id: str
     project_id: str
@@ -145,12 +145,12 @@ class Export:
 
 
 def address_of(source: Mapping[str, Any]) -> str:
-    """One text that says where rows are read, in place of a URL."""
+    """The address of a direct source, used like a URL."""
     return DIRECT + json.dumps(source, sort_keys=True, ensure_ascii=False)
 
 
 def staging_prefix(project_id: str, task_id: str) -> str:
-    """The order and the pulled pages: gone when the export is over."""
+    """The order and the pulled pages; deleted when the export ends."""
     return f"staging/{project_id}/{task_id}/"
 
 
@@ -167,7 +167,7 @@ def pages_prefix(project_id: str, task_id: str) -> str:
 
 
 def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
-    """Each attempt keeps its own: a worker that lost its lease cannot tell the next that less was pulled."""
+    """One for each attempt, so that a worker that lost its lease cannot overwrite the list of the next attempt."""
     return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
 
 
@@ -180,7 +180,7 @@ def output_prefix(project_id: str, task_id: str) -> str:
 
 
 def output_object(project_id: str, task_id: str, attempt: int) -> str:
-    """Each attempt writes its own: a worker that lost its lease cannot touch the published file."""
+    """One for each attempt, so that a worker that lost its lease cannot overwrite the published file."""
     return f"{output_prefix(project_id, task_id)}{attempt}"
 
 
@@ -189,14 +189,14 @@ def sync_object(project_id: str, task_id: str) -> str:
 
 
 def owned_objects(request: Request) -> list[str]:
-    """What goes with the record: the order, and whatever any attempt may have rendered."""
+    """The objects that are deleted with the record: the order, and the files of all attempts."""
     project_id, task_id = request.project_id, request.request_id
     rendered = [output_object(project_id, task_id, attempt) for attempt in range(1, request.attempt + 1)]
     return [spec_object(project_id, task_id), *rendered]
 
 
-def file_name_for(wish: str, extension: str) -> str:
-    return f"{_EXTENSION.sub('', wish) or 'export'}.{extension}"
+def file_name_for(requested: str, extension: str) -> str:
+    return f"{_EXTENSION.sub('', requested) or 'export'}.{extension}"
 
 
 def default_file_name(now: datetime, task_id: str) -> str:
@@ -210,7 +210,7 @@ def is_expired(request: Request, now: datetime) -> bool:
 
 
 def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, Any]:
-    """Pulling is most of the way; a source that tells no total shows no percentage until all is pulled."""
+    """Pulling counts for 70 percent; without a total the percentage is 0 until all is pulled."""
     if not total:
         return {"rows": pulled, "total": total, "percent": 0}
     percent = int(70 * min(1.0, pulled / total) + 30 * min(1.0, rendered / total))

@@ -22,7 +22,7 @@ from tidegate.queue.model import COMPLETED
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# S3 answers a conflict where two write at the same moment, and then perhaps neither has.
+# S3 may refuse both of two conditional writes at the same moment with a conflict.
 _CONFLICTS = 3
 
 
@@ -35,6 +35,7 @@ class ExportBucket:
         self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data, ContentType=content_type)
 
     def put_first(self, key: str, data: bytes) -> bytes:
+        """Stores the object unless it exists. Returns the stored content: `data`, or that of an earlier writer."""
         for _ in range(_CONFLICTS):
             try:
                 self._client.put_object(
@@ -44,15 +45,17 @@ class ExportBucket:
             except ClientError as error:
                 if error.response["Error"]["Code"] not in ("PreconditionFailed", "ConditionalRequestConflict"):
                     raise
-            kept = self.get(key)
-            if kept is not None:
-                return kept
-        raise WorkerLost(f"others write and remove {key} all the time")
+            stored = self.get(key)
+            if stored is not None:
+                return stored
+        raise WorkerLost(f"{key} could not be stored: other workers keep writing and deleting it")
 
     def store(self, key: str, data: bytes | bytearray) -> str:
+        """Stores the object and returns its ETag."""
         return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+        """Makes an object of parts that S3 copies from others or that are uploaded. Returns its size."""
         return assembled(self._client, self._bucket.name, key, content_type, parts)
 
     def get(self, key: str) -> bytes | None:
@@ -89,12 +92,12 @@ class ExportBucket:
 
 
 def still_staged(item: Item, key: str) -> bool:
-    """What a late worker staged for a request that is over is nobody's; the order of one that failed is kept."""
+    """Whether a staged object is still needed: until the request ends; a failed one keeps its order for a retry."""
     request = request_from(item)
     return not request.is_over or (request.status != COMPLETED and is_spec(key))
 
 
 def still_rendered(item: Item, key: str) -> bool:
-    """Of an export that is over only the published file is kept, not what a late attempt rendered as well."""
+    """Whether a rendered object is still needed: until the request ends; then only the published file is."""
     request = request_from(item)
     return not request.is_over or (request.result or {}).get("key") == key

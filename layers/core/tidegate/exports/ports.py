@@ -1,4 +1,4 @@
-"""What the services of exports ask of the outside."""
+"""Interfaces of exports that have several implementations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """A file on its way into the bucket; nothing is visible before `close`."""
+    """A file that is being written to the bucket; it becomes visible with `close`."""
 
     size: int
 
@@ -23,4 +23,4 @@ class Sink(Protocol):
 
 class ReadPage(Protocol):
     def __call__(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
-        """`seconds` is what is left for it, where that is less than a page may take."""
+        """Returns the body of a page. `seconds` limits the request further than the default timeouts."""

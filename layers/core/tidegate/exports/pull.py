@@ -1,4 +1,4 @@
-"""Pulls a source's pages into the staging area, side by side within a limit; what is staged is not pulled again."""
+"""Pulls the pages of a source into S3 staging, several at a time; pages that are staged already are skipped."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tidegate.exports.source_page import Page, read_page
 from tidegate.queue.model import Request
 
 PARALLEL = 4
-# A page that failed is asked for again at once, except the first: a source that is down should rest.
+# Retry a failed page within the attempt, except page 0: if that fails, the source is probably down.
 _TRIES = 3
 _RESERVE_SECONDS = 100.0
-_LOOK_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 5.0
 
 
 class PageList:
-    """What is staged, table by table. For pulling it is only a short cut: the staged pages themselves tell."""
+    """The staged pages of each table. Pulling uses it as a cache; the staged objects are the source of truth."""
 
     def __init__(self, tables: list[TablePages]) -> None:
         self.tables = tables
 
     @classmethod
     def load(cls, objects: ExportBucket, request: Request, count: int, step: int) -> PageList:
-        kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
-        if kept is None:
+        data = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
+        if data is None:
             return cls([TablePages(step=step) for _ in range(count)])
-        return cls([TablePages.from_data(table) for table in json.loads(kept)])
+        return cls([TablePages.from_data(table) for table in json.loads(data)])
 
     def save(self, objects: ExportBucket, request: Request) -> None:
         data = json.dumps([table.as_data() for table in self.tables], ensure_ascii=False)
@@ -61,22 +61,22 @@ class Puller:
         self._source = source
         self._parallel = parallel
         self._sleep = sleep
-        # Workers that may pull and render ranges of one export side by side; 0: pages are staged always.
+        # How many workers may render ranges of one export in parallel; 0: always stage the pages.
         self._most_lanes = most_lanes
 
     def pull(
-        self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None], seconds_left: float
+        self, request: Request, spec: ExportSpec, heartbeat: Callable[[dict[str, Any]], None], seconds_left: float
     ) -> bool | RangePlan:
-        """Whether all is staged. False: the time is up, go on in another invocation.
+        """Returns True when all pages are staged, False when time ran out and another invocation must continue.
 
-        A plan: the rest need not be staged, but be pulled and rendered in ranges.
+        Returns a plan if the pages after the first are to be pulled and rendered in ranges instead of staged.
         """
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
         staged = self.staged(request)
-        if (plan := self._known_plan(request, staged)) is not None:
+        if (plan := self._stored_plan(request, staged)) is not None:
             return plan
         page_list = PageList.load(self._objects, request, len(spec.tables), spec.step)
-        run = _Run(self, request, spec, page_list, pulse, until, staged)
+        run = _Run(self, request, spec, page_list, heartbeat, until, staged)
         if (plan := self._plan(request, spec, run)) is not None:
             return plan
         try:
@@ -84,41 +84,41 @@ class Puller:
         finally:
             page_list.save(self._objects, request)
 
-    def _known_plan(self, request: Request, staged: set[str]) -> RangePlan | None:
-        here = request.project_id, request.request_id
-        if plan_object(*here) not in staged or given_up_object(*here) in staged:
+    def _stored_plan(self, request: Request, staged: set[str]) -> RangePlan | None:
+        ids = request.project_id, request.request_id
+        if plan_object(*ids) not in staged or given_up_object(*ids) in staged:
             return None
-        kept = self._objects.get(plan_object(*here))
-        return RangePlan(**json.loads(kept)) if kept else None
+        data = self._objects.get(plan_object(*ids))
+        return RangePlan(**json.loads(data)) if data else None
 
     def _plan(self, request: Request, spec: ExportSpec, run: _Run) -> RangePlan | None:
-        here = request.project_id, request.request_id
+        ids = request.project_id, request.request_id
         if not self._most_lanes or all(table.data is not None for table in spec.tables):
             return None
-        if given_up_object(*here) in run.staged or run.is_begun():
+        if given_up_object(*ids) in run.staged or run.has_later_pages():
             return None
         tables = run.first_pages()
         if not can_be_in_ranges(spec, tables):
             return None
         plan = make_plan(spec, tables, run.page_seconds, self._most_lanes, spec.parallel or self._parallel)
-        kept = self._objects.put_first(plan_object(*here), json.dumps(plan.as_data()).encode())
-        return RangePlan(**json.loads(kept))
+        stored = self._objects.put_first(plan_object(*ids), json.dumps(plan.as_data()).encode())
+        return RangePlan(**json.loads(stored))
 
-    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> Page:
-        """A page, from the staging area where it lies already."""
-        kept = self._objects.get(key) if key in staged else None
-        if kept is not None:
-            return read_page(kept, number)
-        body = self.patiently(ask, number)
+    def page(self, key: str, number: int, staged: set[str], fetch: Callable[[], bytes]) -> Page:
+        """Returns a page from staging, or fetches and stages it. If two workers stage it, both return the first."""
+        staged_body = self._objects.get(key) if key in staged else None
+        if staged_body is not None:
+            return read_page(staged_body, number)
+        body = self.with_retries(fetch, number)
         page = read_page(body, number)
-        kept = self._objects.put_first(key, body)
-        return page if kept == body else read_page(kept, number)
+        staged_body = self._objects.put_first(key, body)
+        return page if staged_body == body else read_page(staged_body, number)
 
-    def patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
+    def with_retries(self, fetch: Callable[[], bytes], number: int) -> bytes:
         failures = 0
         while True:
             try:
-                return ask()
+                return fetch()
             except DomainError as error:
                 failures += 1
                 if number == 0 or not error.retryable or failures == _TRIES:
@@ -131,46 +131,48 @@ class Puller:
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
 
-    def side_by_side(self, numbers: Iterable[int], fetch: Callable[[int], Page]) -> Iterator[tuple[int, Page] | None]:
-        """Pages as they come; None now and then while all are slow, so that someone can look at the clock."""
+    def in_parallel(self, numbers: Iterable[int], fetch: Callable[[int], Page]) -> Iterator[tuple[int, Page] | None]:
+        """Yields pages in the order in which they arrive, and None every few seconds while none does."""
         waiting = iter(numbers)
         with ThreadPoolExecutor(self._parallel) as threads:
-            open_: dict[Future[Page], int] = {}
+            in_flight: dict[Future[Page], int] = {}
             try:
                 while True:
-                    for number in islice(waiting, self._parallel - len(open_)):
-                        open_[threads.submit(fetch, number)] = number
-                    if not open_:
+                    for number in islice(waiting, self._parallel - len(in_flight)):
+                        in_flight[threads.submit(fetch, number)] = number
+                    if not in_flight:
                         return
-                    ended, _ = wait(open_, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                    if not ended:
+                    done, _ = wait(in_flight, timeout=_HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
+                    if not done:
                         yield None
-                    for future in ended:
-                        yield open_.pop(future), future.result()
+                    for future in done:
+                        yield in_flight.pop(future), future.result()
             finally:
                 threads.shutdown(wait=True, cancel_futures=True)
 
 
 class _Run:
+    """One invocation of the pull step."""
+
     def __init__(
         self,
         puller: Puller,
         request: Request,
         spec: ExportSpec,
         page_list: PageList,
-        pulse: Callable[[dict[str, Any]], None],
+        heartbeat: Callable[[dict[str, Any]], None],
         until: float,
         staged: set[str],
     ) -> None:
         self._puller, self._request, self._spec, self._page_list = puller, request, spec, page_list
-        self._pulse, self._until = pulse, until
+        self._heartbeat, self._until = heartbeat, until
         self.staged = staged
         self._read = puller.reader(request, spec)
-        # How long page 0 took, where it was asked for just now.
+        # How long page 0 took; the default is for a page that was staged before.
         self.page_seconds = 0.5
 
     def first_pages(self) -> list[TablePages]:
-        """Page 0 of every table, which says what the others are."""
+        """Pulls page 0 of every table; the pages after it follow from its total."""
         tables = self._page_list.tables
         for number, given in enumerate(self._spec.tables):
             if given.data is not None:
@@ -184,38 +186,39 @@ class _Run:
             self.page_seconds = time.monotonic() - began
             return page
 
-        for came in self._puller.side_by_side(missing, first):
-            if came:
-                number, page = came
-                self._take(tables[number], 0, page)
+        for result in self._puller.in_parallel(missing, first):
+            if result:
+                number, page = result
+                self._record(tables[number], 0, page)
             else:
-                self._pulse(self._page_list.progress())
+                self._heartbeat(self._page_list.progress())
         return tables
 
-    def is_begun(self) -> bool:
-        """Whether further pages are staged already: then the rest follows them."""
-        here = self._request.project_id, self._request.request_id
+    def has_later_pages(self) -> bool:
+        """Whether pages after the first are staged already: then the others are staged too."""
+        ids = self._request.project_id, self._request.request_id
         tables = range(len(self._spec.tables))
         return any(len(pages.counts) > 1 for pages in self._page_list.tables) or any(
-            page_object(*here, number, 1) in self.staged for number in tables
+            page_object(*ids, number, 1) in self.staged for number in tables
         )
 
     def table(self, number: int) -> bool:
+        """Returns True when the table is staged, False when time ran out."""
         pages = self._page_list.tables[number]
         if pages.done or self._spec.tables[number].data is not None:
             return True
         if 0 not in pages.counts:
-            self._take(pages, 0, self._page(number, pages, 0))
-        if not self._all_at_once(number, pages):
+            self._record(pages, 0, self._page(number, pages, 0))
+        if not self._pull_planned(number, pages):
             return False
         if not pages.sequential:
-            pages.go_on_after_plan()
-        if not self._one_by_one(number, pages):
+            pages.continue_after_plan()
+        if not self._pull_sequential(number, pages):
             return False
         pages.finish()
         return True
 
-    def _all_at_once(self, table: int, pages: TablePages) -> bool:
+    def _pull_planned(self, table: int, pages: TablePages) -> bool:
         late = False
 
         def in_time() -> Iterator[int]:
@@ -226,25 +229,25 @@ class _Run:
                     return
                 yield number
 
-        for came in self._puller.side_by_side(in_time(), lambda number: self._page(table, pages, number)):
-            if came:
-                self._take(pages, *came)
+        for result in self._puller.in_parallel(in_time(), lambda number: self._page(table, pages, number)):
+            if result:
+                self._record(pages, *result)
             else:
-                self._pulse(self._page_list.progress())
+                self._heartbeat(self._page_list.progress())
         return not late
 
-    def _one_by_one(self, table: int, pages: TablePages) -> bool:
+    def _pull_sequential(self, table: int, pages: TablePages) -> bool:
         while (number := pages.upcoming) is not None:
             if time.monotonic() >= self._until:
                 return False
             try:
                 page = self._page(table, pages, number)
             except DomainError:
-                if not pages.met(number):
+                if not pages.confirms_total(number):
                     raise
                 pages.upcoming = None
                 return True
-            self._take(pages, number, page)
+            self._record(pages, number, page)
         return True
 
     def _page(self, table: int, pages: TablePages, number: int) -> Page:
@@ -252,6 +255,6 @@ class _Run:
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         return self._puller.page(key, number, self.staged, lambda: self._read(url, place, self._spec.step))
 
-    def _take(self, pages: TablePages, number: int, page: Page) -> None:
+    def _record(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)
-        self._pulse(self._page_list.progress())
+        self._heartbeat(self._page_list.progress())

@@ -1,4 +1,4 @@
-"""Staged rows into a file, streamed straight into the bucket: memory does not grow with rows."""
+"""Renders staged pages into a file, streamed into the bucket: memory does not grow with the number of rows."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class Renderer:
     def __init__(self, objects: ExportBucket) -> None:
         self._objects = objects
 
-    def render(self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None]) -> Rendered:
-        # What an attempt that was killed had begun to upload would be kept, and paid for.
+    def render(self, request: Request, spec: ExportSpec, heartbeat: Callable[[dict[str, Any]], None]) -> Rendered:
+        # S3 bills the parts of an upload that a killed attempt began until it is aborted.
         self._objects.abort_uploads(output_prefix(request.project_id, request.request_id))
         page_list = PageList.load(self._objects, request, len(spec.tables), spec.step)
-        # A pull that runs twice may write the shorter page list last. A file without its last rows would look whole.
+        # A pull that ran twice may have saved the shorter page list last; the file would silently lack rows.
         if not all(
             pages.done or given.data is not None for pages, given in zip(page_list.tables, spec.tables, strict=True)
         ):
-            raise WorkerLost("not all pages are known to be staged; the next attempt looks again")
-        counter = _Counter(pulse)
+            raise WorkerLost("the page list is incomplete; the next attempt pulls the missing pages")
+        counter = _Counter(heartbeat)
         tables, total, warnings = list[TableRows](), 0, list[str]()
         for number, pages in enumerate(page_list.tables):
             keys, rows, count = self._rows(request, spec, number, pages)
@@ -93,19 +93,18 @@ class Renderer:
             rows = flat_rows(given)
             return keys_of(rows), RowBlocks.of(rows), len(rows)
         keys = pages.all_keys()
-        # Rows that are gathered under row heads are looked at one by one, as dictionaries.
-        # JSON lines keep the keys that a row has, and no others.
+        # Rows under row heads are handled one by one, as dictionaries. A JSON line has only the keys of its own row.
         read = read_page if ROW_HEAD in keys or spec.type == JSONL else page_reader(keys)
         return keys, RowBlocks(self._staged(request, number, sorted(pages.counts), read)), pages.rows
 
     def _staged(
         self, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], Page]
     ) -> Iterator[list[Row]]:
-        """Reads a few pages ahead, so that the bucket's latency is not paid page by page."""
+        """Reads a few pages ahead, to hide the latency of the bucket."""
         with ThreadPoolExecutor(_READ_AHEAD) as threads:
             ahead: deque[tuple[int, Future[bytes | None]]] = deque()
             waiting = iter(numbers)
-            # The first page alone: it may be looked at long before the table's turn comes.
+            # The first page alone: it may be needed long before the others, to measure the columns.
             most = 1
             while True:
                 while len(ahead) < most and (number := next(waiting, None)) is not None:
@@ -114,20 +113,18 @@ class Renderer:
                 if not ahead:
                     return
                 number, future = ahead.popleft()
-                body = self._there(future.result(), number)
+                body = future.result()
+                if body is None:
+                    raise RecordNotFound(f"the staged page {number} is missing; retry the export")
                 yield read(body, number).rows
                 most = _READ_AHEAD
 
-    @staticmethod
-    def _there(body: bytes | None, number: int) -> bytes:
-        if body is None:
-            raise RecordNotFound(f"staged page {number} is gone")
-        return body
-
 
 class _Counter:
-    def __init__(self, pulse: Callable[[dict[str, Any]], None]) -> None:
-        self._pulse = pulse
+    """Reports how many rows were rendered."""
+
+    def __init__(self, heartbeat: Callable[[dict[str, Any]], None]) -> None:
+        self._heartbeat = heartbeat
         self.total = 0
         self._seen = 0
 
@@ -136,6 +133,6 @@ class _Counter:
 
     def _counted(self, rows: RowBlocks) -> Iterator[Sequence[Row]]:
         for block in rows:
-            self._pulse(progress_of(self.total, self.total, self._seen))
+            self._heartbeat(progress_of(self.total, self.total, self._seen))
             self._seen += len(block)
             yield block

@@ -1,8 +1,8 @@
-"""Notices a source that answers the same page again and again, whichever page it is asked for.
+"""Detects a source that returns the same page to every request.
 
-Such a source has no last page, so only pages that nothing else bounds are looked at: those past the source's total,
-and those of a source that tells no total. Rows may well repeat in honest data. A page counts only if its rows all
-differ from one another, so tables of one value, or of a few, are never taken for a broken source.
+Such a source has no last page, so only pages without another bound are checked: those past the source's total, and
+those of a source without a total. Rows may repeat in valid data: a page counts only if all its rows differ from one
+another, so a table of one value, or of a few, is never taken for a broken source.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from msgspec.structs import astuple
 from tidegate.exports.rendering.typed_rows import TypedRow
 from tidegate.exports.source_json import write_exact
 
-# Pages of fewer rows may be alike by chance.
+# Pages of fewer rows may be equal by chance.
 _FEWEST_ROWS = 20
-# How many times in succession a page has to come again.
+# How many times in succession a page has to repeat.
 _MOST_REPEATS = 2
 
 
 class RepeatedPages:
-    """Is shown pages in their order. Costs nothing until two of them begin and end with the same rows."""
+    """Checks pages in order. Rows are hashed only once two pages have the same first and last row."""
 
     def __init__(self) -> None:
         self._number = -1
@@ -32,7 +32,7 @@ class RepeatedPages:
         self._repeats = 0
 
     def too_many(self, number: int, rows: Sequence[Any]) -> bool:
-        """Whether page `number` is the same as the one before it, and that one and its predecessor were the same."""
+        """Whether page `number` equals the one before it, and that one its predecessor."""
         follows, self._number = number == self._number + 1, number
         ends = (len(rows), _text(rows[0]), _text(rows[-1])) if len(rows) >= _FEWEST_ROWS else None
         if ends is None or not follows or ends != self._ends:
@@ -45,7 +45,7 @@ class RepeatedPages:
 
 
 def _digest(rows: Sequence[Any]) -> bytes | None:
-    """None where a row comes twice on the page."""
+    """None if a row occurs twice on the page."""
     texts = list(map(_text, rows))
     return sha256(b"\n".join(texts)).digest() if len(set(texts)) == len(texts) else None
 

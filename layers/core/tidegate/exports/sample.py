@@ -1,4 +1,4 @@
-"""The first rows of a source, for whoever lays out the table."""
+"""The first rows of a source, for people who lay out a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.exports.source import Sources
 from tidegate.exports.source_json import plain
 from tidegate.exports.source_page import Place, read_page
 
-# The smallest page that an export may ask for; a sample is its first rows.
+# The smallest page size of an export; a sample is the first rows of such a page.
 STEP = 100
 ROWS = 20
 _SECONDS = 15.0
@@ -19,7 +19,7 @@ _SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`answered` is what the source says of the table itself: header, footer, template."""
+    """`answered` has the table settings that the source sent: header, footer, template."""
 
     rows: list[Any]
     total: int | None
@@ -27,7 +27,7 @@ class Sample:
 
 
 def sample(source: Sources, project_id: str, source_url: str, clock: Clock) -> Sample:
-    """Asks for the first page as an export would, signature included; keeps and queues nothing."""
+    """Requests the first page like an export, with a signature; stores and queues nothing."""
     read = source.reader(project_id, new_id(PREFIX, clock()))
     page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)
     return Sample([plain(row) for row in page.rows[:ROWS]], page.total, page.answered)

@@ -1,4 +1,4 @@
-"""One page of a caller's source: asked for safely, signed, so that the source can know us; or read directly."""
+"""Fetches one page of a caller's source: by a signed HTTP request, or directly from an AWS service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidegate.projects.model import Project
 if TYPE_CHECKING:
     from tidegate.exports.direct.sources import DirectSources
 
-# How long a page waits for its turn. Nobody fails for it: a page that was not sent is asked for again.
+# How long a request waits for its turn under `source_rate`; after that the page is retried.
 _PATIENCE = 60.0
 _LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
 
@@ -44,17 +44,17 @@ class SignedSource:
         self._project_of = project_of
         self._clock = clock
         self._limits = limits
-        # None where whoever asks may not read secrets.
+        # None in functions without the permission to read secrets.
         self._credentials = credentials
 
     def reader(self, project_id: str, task_id: str, credential: str | None = None) -> ReadPage:
-        """`credential` is the name of a stored one; each URL has to be of an origin that it is for."""
-        held = None
+        """`credential` is the name of a stored credential, which is sent only to the origins that it is for."""
+        stored = None
         if credential is not None:
             if self._credentials is None:
-                raise UseAsync("a stored credential is not read here; order the export by POST /v1/task")
-            held = self._credentials.get(project_id, credential)
-        return partial(self._fetch, self._project_of(project_id), task_id, held)
+                raise UseAsync("stored credentials are only available to POST /v1/task; order the export there")
+            stored = self._credentials.get(project_id, credential)
+        return partial(self._fetch, self._project_of(project_id), task_id, stored)
 
     def _fetch(
         self,
@@ -83,13 +83,13 @@ class SignedSource:
             )
             reply.raise_for_status()
         except FetchError as error:
-            said = f"page {place.page} of the source: {error.detail}"
-            raise type(error)(said, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
+            detail = f"page {place.page} of the source: {error.detail}"
+            raise type(error)(detail, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
         return reply.body
 
 
 class Sources:
-    """Pages by the address of their table: a URL, or something that is read without an endpoint."""
+    """Reads pages by the address of their table: a URL, or a direct source such as an S3 object."""
 
     def __init__(
         self,
@@ -98,23 +98,23 @@ class Sources:
         limits_of: Callable[[int], HostLimits] = lambda _: HostLimits(),
     ) -> None:
         self._signed = signed
-        # Limits for so many calls a second, counted over all functions.
+        # By calls per second; counted over all functions.
         self._limits_of = cache(limits_of)
-        # None where whoever asks has no right to read them.
+        # None in functions without the permission to read them.
         self._direct = direct
 
     def reader(self, project_id: str, task_id: str, credential: str | None = None, rate: int | None = None) -> ReadPage:
-        """`rate` is how often a second a host is asked, by all exports of the project that name a rate."""
-        asked = self._signed.reader(project_id, task_id, credential)
+        """`rate` limits the requests per second to a host, of all exports of the project that set a rate."""
+        read_url = self._signed.reader(project_id, task_id, credential)
         limits = self._limits_of(rate) if rate else None
 
         def read(source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
             if not source_url.startswith(DIRECT):
                 if limits:
                     limits.call(f"{project_id} {urlsplit(source_url).netloc.lower()}", _PATIENCE)
-                return asked(source_url, place, step, seconds)
+                return read_url(source_url, place, step, seconds)
             if self._direct is None:
-                raise UseAsync("this source is not read within a call; order the export by POST /v1/task")
+                raise UseAsync("`source` is only available to POST /v1/task; order the export there")
             return self._direct.page(project_id, task_id, source_url, place, step)
 
         return read

@@ -1,7 +1,7 @@
-"""A source's rows, read fast and exactly.
+"""JSON from sources, read fast and without losing digits.
 
-Integers are integers of any length. A decimal stays as its source spelt it, in a `Digits`: as a float, 100.00 would
-become 100.0 and 12345678901234567.89 another number.
+Integers may have any length. A decimal is kept as the text that its source sent, in a `Digits`: as a float, 100.00
+would become 100.0 and 12345678901234567.89 another number.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-# Raw JSON: msgspec writes it back as it is.
+# Raw JSON, which msgspec writes back unchanged.
 Digits = msgspec.Raw
 _decoder = msgspec.json.Decoder(float_hook=Digits)
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 def read_exact(text: str | bytes) -> Any:
-    """JSON with its decimals as `Digits`. ValueError for all that cannot be read, endless nesting too.
+    """Parses JSON, with decimals as `Digits`. ValueError for anything that is not JSON or nested too deep.
 
-    msgspec refuses what many sources send all the same (NaN, a byte-order mark, UTF-16, lone surrogates):
-    `json` reads those, more slowly.
+    msgspec refuses some input that sources do send (NaN, a byte-order mark, UTF-16, lone surrogates): the slower
+    `json` reads it.
     """
     try:
         return _decoder.decode(text)
@@ -36,7 +36,7 @@ def read_exact(text: str | bytes) -> Any:
 
 
 def write_exact(value: Any) -> bytes:
-    """JSON that `read_exact` reads back as it was; halves of characters, which UTF-8 cannot hold, become `?`."""
+    """JSON that `read_exact` reads back unchanged, except that lone surrogates become `?`."""
     try:
         return _encoder.encode(value)
     except (UnicodeEncodeError, OverflowError):
@@ -47,7 +47,7 @@ def _writable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if type(value) is int:
-        # Of any length, which msgspec's own integers are not.
+        # msgspec writes integers of at most 64 bits.
         return Digits(str(value))
     if isinstance(value, dict):
         return {_writable(str(key)): _writable(inner) for key, inner in value.items()}
@@ -69,7 +69,7 @@ def nested_text(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same with floats for its decimals: for what is no row."""
+    """The value with floats for its decimals; for values that are not cells."""
     if isinstance(value, Digits):
         return float(digits_of(value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""One page of a source: how it is asked for, and how its answer is read."""
+"""One page of a source: the URL that requests it, and the parsing of the response."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Page:
     rows: list[Any]
     total: int | None = None
     force_continue: bool | None = None
-    # What the source says of the table itself: header, footer, template.
+    # Settings of the table that the source sent: header, footer, template.
     answered: dict[str, Any] = field(default_factory=dict)
-    # Cursor paging: whether the source does it, and how to ask for the page after this one.
+    # Cursor paging: whether the source uses it, and the cursor of the next page.
     by_cursor: bool = False
     next: str | None = None
     snapshot: str | None = None
@@ -34,7 +34,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page is found: its number, and what the source wants to be told again."""
+    """Identifies a page to the source: its number, and the cursor and snapshot that the source sent."""
 
     page: int
     cursor: str | None = None
@@ -43,27 +43,27 @@ class Place:
 
 def page_url(source_url: str, place: Place, step: int, task_id: str) -> str:
     base, hash_mark, fragment = source_url.partition("#")
-    asked: dict[str, Any] = {"page": place.page, "page_size": step, "_task_id": task_id}
+    parameters: dict[str, Any] = {"page": place.page, "page_size": step, "_task_id": task_id}
     if place.cursor is not None:
-        asked["cursor"] = place.cursor
+        parameters["cursor"] = place.cursor
     if place.snapshot is not None:
-        asked["snapshot"] = place.snapshot
+        parameters["snapshot"] = place.snapshot
     joint = "" if base.endswith(("?", "&")) else "&" if "?" in base else "?"
-    return f"{base}{joint}{urlencode(asked)}{hash_mark}{fragment}"
+    return f"{base}{joint}{urlencode(parameters)}{hash_mark}{fragment}"
 
 
 def read_page(body: bytes, number: int) -> Page:
-    """The page in a source's answer; what cannot be used is said in words for the one who runs the source."""
+    """Parses a source's response. SourceBroken, in words for the people who run the source, if it cannot be used."""
     try:
         answer = read_exact(body)
     except ValueError as error:
-        raise SourceBroken(f"page {number}: the source did not answer JSON ({error}); {EXPECTED}") from error
+        raise SourceBroken(f"page {number}: the response is not JSON ({error}); {EXPECTED}") from error
     if not isinstance(answer, Mapping):
-        raise SourceBroken(f"page {number}: the source did not answer an object; {EXPECTED}")
+        raise SourceBroken(f"page {number}: the response is not a JSON object; {EXPECTED}")
     data = answer.get("data")
     _check_status(answer.get("status"), answer.get("msg"), number)
     if not isinstance(data, Mapping) or "data" not in data:
-        raise SourceBroken(f"page {number}: the source's answer has no rows at data.data; {EXPECTED}")
+        raise SourceBroken(f"page {number}: the response has no rows at data.data; {EXPECTED}")
     try:
         rows = flat_rows(data["data"], "data.data")
     except BadTable as error:
@@ -72,7 +72,7 @@ def read_page(body: bytes, number: int) -> Page:
 
 
 def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], Page]:
-    """`read_page` for pages whose keys are most likely these; rows are then `TypedRow`s, which are read faster."""
+    """Returns a `read_page` for pages that most likely have these keys: rows are then `TypedRow`s, parsed faster."""
     typed = typed_answers(keys)
     if typed is None:
         return read_page
@@ -89,9 +89,8 @@ def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], Page]:
 
 def _check_status(status: Any, msg: Any, number: int) -> None:
     if str(status) != "200":
-        said = f": {msg}" if msg else ""
-        advice = said or (f"; {EXPECTED}" if status is None else "")
-        raise SourceBroken(f"page {number}: the source answered status {plain(status)}{advice}"[:500])
+        reason = f": {msg}" if msg else f"; {EXPECTED}" if status is None else ""
+        raise SourceBroken(f"page {number}: the source answered status {plain(status)}{reason}"[:500])
 
 
 def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> Page:
@@ -112,7 +111,7 @@ def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> Pa
 
 
 def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`header`, `footer` and `template`, as far as the source gave them, in a form that can be used."""
+    """Returns `header`, `footer` and `template`, as far as the source sent them, checked."""
     found: dict[str, Any] = {}
     for name in ("header", "footer"):
         if data.get(name):
@@ -127,7 +126,7 @@ def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(value: Any) -> Any:
-    """Objects may come as strings holding JSON."""
+    """Decodes an object that was sent as a string of JSON."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return read_exact(value)
@@ -140,7 +139,7 @@ def _texts(value: Any, where: str) -> Any:
     if isinstance(value, str):
         return value
     if not isinstance(value, Mapping):
-        raise BadTable(f'{where} is neither text nor an object of texts, such as {{"date": "2026-11-16"}}')
+        raise BadTable(f'{where} must be text, or an object of texts such as {{"date": "2026-11-16"}}')
     for key, text in value.items():
         if not (text is None or isinstance(text, str | int | float | Digits)):
             raise BadTable(f"{where}.{key} is not text")
@@ -152,7 +151,7 @@ def _total(value: Any, number: int) -> int | None:
         return None
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise SourceBroken(f"page {number}: total is {text[:100]!r}, which is not a number of rows")
+        raise SourceBroken(f"page {number}: total is {text[:100]!r}; it must be a number of rows")
     return int(text)
 
 
@@ -160,14 +159,16 @@ def _flag(value: Any, number: int) -> bool | None:
     if value is None:
         return None
     if str(value) not in ("0", "1", "True", "False"):
-        raise SourceBroken(f"page {number}: force_continue is {value!r}, not 1 or 0"[:500])
+        raise SourceBroken(f"page {number}: force_continue is {value!r}; it must be 1 or 0"[:500])
     return str(value) in ("1", "True")
 
 
 def _token(value: Any, name: str, number: int) -> str | None:
-    """A cursor or a snapshot: text, or a number that stands for one."""
+    """A cursor or a snapshot as text; sources may send a number."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _LONGEST_CURSOR:
-        raise SourceBroken(f"page {number}: {name} is {str(value)[:200]!r}, which is not a text to send back")
+        raise SourceBroken(
+            f"page {number}: {name} is {str(value)[:200]!r}; it must be text of at most {_LONGEST_CURSOR} characters"
+        )
     return str(value)

@@ -1,6 +1,6 @@
-"""The steps of the export machine: pull, render, publish; and what is done where a step could not.
+"""The steps of the export state machine: pull, render, publish, and the end of an export that failed.
 
-Each step begins by asking whether its attempt still runs, and each may run twice.
+Each step first checks that its attempt is still the running one, and each may run twice.
 """
 
 from __future__ import annotations
@@ -66,42 +66,42 @@ class ExportSteps:
 
     def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            pulled = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
+            pulled = self._puller.pull(request, self._spec(request), self._heartbeat(request), seconds_left)
             if isinstance(pulled, RangePlan):
-                here = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
-                # It saves every worker a request, and has to fit into the machine's state once for each.
-                told = {"plan": pulled.as_data()} if pulled.is_small else {}
-                return {"next": RANGES, "lanes": [here | {"lane": lane} | told for lane in range(pulled.lanes)]}
+                ids = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
+                # Passing the plan on saves every worker an S3 request.
+                plan = {"plan": pulled.as_data()} if pulled.is_small else {}
+                return {"next": RANGES, "lanes": [ids | {"lane": lane} | plan for lane in range(pulled.lanes)]}
             return {"next": RENDER if pulled else PULL}
 
         return self._step(event, step)
 
     def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
-        """One of several workers that pull and render ranges of pages; started again, it goes on after its records."""
+        """Runs one of several workers that pull and render ranges of pages. A repeat continues after its records."""
         lane = int(event["lane"])
 
         def step(request: Request) -> dict[str, Any]:
             worker = self._range_worker()
-            told = {"plan": event["plan"]} if "plan" in event else {}
-            plan = RangePlan(**event["plan"]) if told else None
-            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left, plan)
-            return {"next": JOIN if done else RANGES, "lane": lane} | told
+            passed_on = {"plan": event["plan"]} if "plan" in event else {}
+            plan = RangePlan(**event["plan"]) if passed_on else None
+            done = worker.work(request, self._spec(request), lane, self._heartbeat(request), seconds_left, plan)
+            return {"next": JOIN if done else RANGES, "lane": lane} | passed_on
 
         return self._step(event, step)
 
     def render(self, event: Event) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            spec, pulse = self._spec(request), self._pulse(request)
+            spec, heartbeat = self._spec(request), self._heartbeat(request)
             if event.get("next") == RANGES:
                 rendered = self._joiner().join(request, spec)
-                # Ranges would not do: the pages are staged after all.
+                # The rows could not be rendered in ranges: stage the pages.
                 return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
-            return {"next": PUBLISH, "file": asdict(self._renderer().render(request, spec, pulse))}
+            return {"next": PUBLISH, "file": asdict(self._renderer().render(request, spec, heartbeat))}
 
         return self._step(event, step)
 
     def publish(self, event: Event) -> dict[str, Any]:
-        """The end: of a file, or of a machine that failed."""
+        """Ends the export: publishes its file, or records that the state machine failed."""
 
         def step(request: Request) -> dict[str, Any]:
             if "failure" in event:
@@ -109,7 +109,7 @@ class ExportSteps:
                 raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
             result = dict(event["file"])
             if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
-                # Before the end is told: whoever hears of it finds the copies there.
+                # Before the export ends, so that the copies exist when its callback is sent.
                 result["deliveries"] = self._deliveries.send(request.project_id, wanted, result)
             if addresses := request.payload.get("email"):
                 result["emails"] = self._mail.send(addresses, request, result)
@@ -119,17 +119,17 @@ class ExportSteps:
         return self._step(event, step)
 
     def _step(self, event: Event, step: Callable[[Request], dict[str, Any]]) -> dict[str, Any]:
-        here = {name: event[name] for name in ("project_id", "request_id", "attempt")}
+        ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
         try:
-            request = self._queue.running(**here)
-            return here | step(request)
+            request = self._queue.running(**ids)
+            return ids | step(request)
         except LeaseLost as error:
-            logger.info("another attempt, or nobody, has this export", **here, why=error.detail)
-            self._tidy(self._queue.get(here["project_id"], here["request_id"]))
-            return here | {"next": OVER}
+            logger.info("this attempt of the export is no longer the running one", **ids, why=error.detail)
+            self._clean_up(self._queue.get(ids["project_id"], ids["request_id"]))
+            return ids | {"next": OVER}
         except DomainError as error:
-            logger.warning("an export's step failed", **here, code=error.code, why=error.detail)
-            return here | {"next": OVER, "status": self._end(**here, error=error)}
+            logger.warning("a step of an export failed", **ids, code=error.code, why=error.detail)
+            return ids | {"next": OVER, "status": self._end(**ids, error=error)}
 
     def _end(
         self, project_id: str, request_id: str, attempt: int, *, result: Any = None, error: DomainError | None = None
@@ -138,11 +138,11 @@ class ExportSteps:
             ended = self._queue.finish(project_id, request_id, attempt, result=result, error=error)
         except RecordNotFound:
             return OVER
-        self._tidy(ended)
+        self._clean_up(ended)
         return ended.status
 
-    def _tidy(self, request: Request) -> None:
-        """Of an export that is over only the file stays. Also done by the step that comes after one that died here."""
+    def _clean_up(self, request: Request) -> None:
+        """Deletes everything but the file of an ended export. A step after one that died here does it again."""
         if not request.is_over:
             return
         project_id, task_id = request.project_id, request.request_id
@@ -151,19 +151,19 @@ class ExportSteps:
             self._objects.remove(staging_prefix(project_id, task_id))
             self._objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
         else:
-            # The order stays: someone may mend the source and retry. What it sent so far must not be reused then.
+            # The order is kept for a retry after the source was repaired; its old pages must not be used then.
             self._objects.remove(pages_prefix(project_id, task_id))
             self._objects.remove(output_prefix(project_id, task_id))
 
     def _spec(self, request: Request) -> ExportSpec:
-        kept = self._objects.get(spec_object(request.project_id, request.request_id))
-        if kept is None:
-            raise RecordNotFound("what was ordered is not kept any more; submit the export again")
-        return ExportSpec.from_data(read_exact(kept))
+        data = self._objects.get(spec_object(request.project_id, request.request_id))
+        if data is None:
+            raise RecordNotFound("the order of this export was deleted; submit the export again")
+        return ExportSpec.from_data(read_exact(data))
 
-    def _pulse(self, request: Request) -> RunningAttempt:
-        return RunningAttempt(self._queue, request, TIMING, self._tell, now=lambda: self._clock().timestamp())
+    def _heartbeat(self, request: Request) -> RunningAttempt:
+        return RunningAttempt(self._queue, request, TIMING, self._push_progress, now=lambda: self._clock().timestamp())
 
-    def _tell(self, request: Request, progress: Mapping[str, Any]) -> None:
+    def _push_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
         shown = self._shown(replace(request, progress=dict(progress)))
         self._live.progress(request.project_id, request.request_id, shown)

@@ -1,4 +1,4 @@
-"""Exports in the table: what lists are searched by. The state is the request's, of the same id."""
+"""The entries of exports in lists, and the state of their mails. The state of an export is that of its request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIELDS = tuple(field.name for field in fields(Export))
 _LISTED = timedelta(days=31)
 MAIL_UNKNOWN = {
     "state": "unknown",
-    "error": "the function that sent it ended before it knew the outcome; it is not sent again",
+    "error": "the function that sent it ended before the outcome was stored; it is not sent again",
 }
 
 
@@ -37,7 +37,7 @@ class ExportStore:
         return put(keys.export(export.project_id, export.task_id) | asdict(export) | place)
 
     def ending(self, ended: Request) -> list[Write]:
-        """Goes into the transaction that ends the request: the entry in the lists outlives its record by a day."""
+        """Writes for the transaction that ends the request: the list entry expires a day after the request."""
         if ended.finish_time is None:
             return []
         gone = datetime.fromisoformat(ended.finish_time) + _LISTED
@@ -45,14 +45,14 @@ class ExportStore:
         return [update(key, {"expires_at": int(gone.timestamp())}, condition="")]
 
     def begin_mail(self, request: Request, address: str, now: datetime) -> dict[str, Any] | None:
-        """None if this caller is the one to send it; else what is known of the mail that another began."""
-        own, key = token_hex(8), keys.export_mail(request.project_id, request.request_id, address)
+        """Returns None if this caller is to send the mail, else the state of the mail that another began."""
+        token, key = token_hex(8), keys.export_mail(request.project_id, request.request_id, address)
         gone = int((now + _LISTED).timestamp())
-        if self._table.try_write(put_new(key | {"begun_by": own, "expires_at": gone})):
+        if self._table.try_write(put_new(key | {"begun_by": token, "expires_at": gone})):
             return None
         begun = self._table.get(key, consistent=True) or {}
-        if begun.get("begun_by") == own:
-            # The answer to the write was lost, and it was repeated.
+        if begun.get("begun_by") == token:
+            # The response to the write was lost, and the SDK wrote again.
             return None
         return dict(begun.get("outcome") or MAIL_UNKNOWN)
 
@@ -73,7 +73,7 @@ class ExportStore:
         return [request_from(item) for item in items]
 
     def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
-        """Both records, and only of an export that is over: a running one holds a slot."""
+        """Deletes the list entry and the request. WrongState while the export runs, because it holds a slot."""
         over = {f"over{number}": status for number, status in enumerate(sorted(TERMINAL))}
         ended = f"attribute_not_exists(#pk) OR #status IN ({', '.join(f':{name}' for name in over)})"
         try:
@@ -85,7 +85,7 @@ class ExportStore:
                 ]
             )
         except ConditionFailed as error:
-            raise WrongState("the export is not over") from error
+            raise WrongState("the export has not ended yet; cancel it first") from error
 
 
 def _export_from(item: Mapping[str, Any]) -> Export:

@@ -1,4 +1,4 @@
-"""A small export at once: pulled, rendered and handed over within one call."""
+"""A small export that is pulled, rendered and returned within one HTTP call."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tidegate.exports.source_page import Page, read_page
 
 MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
-# For all of it: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
+# For pulling all tables: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
 SECONDS = 20.0
 LINK_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class SyncFile:
-    """Either the bytes or, where they are too many for one answer, where to get them."""
+    """The bytes, or a URL to download them if they are too many for one response."""
 
     file_name: str
     content_type: str
@@ -64,7 +64,7 @@ class SyncExports:
             rows, answered = self._rows(project_id, task_id, spec, number, until)
             table = spec.table(number, answered)
             total += len(rows)
-            # Row heads bring blank rows of their own.
+            # Row heads may add blank rows.
             blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
             _refuse_many(max(total, blank_rows))
             tables.append(TableRows(table, keys_of(rows), rows))
@@ -100,7 +100,7 @@ class SyncExports:
                     raise
                 body = None
             if body is None:
-                raise UseAsync(f"the source did not bring its rows within {SECONDS:g} s; order the export instead")
+                raise UseAsync(f"the source did not return all rows within {SECONDS:g} s; use POST /v1/task instead")
             return number, read_page(body, number)
 
         def take(number: int, page: Page) -> None:
@@ -111,17 +111,17 @@ class SyncExports:
 
         take(*fetch(0))
         with ThreadPoolExecutor(PARALLEL) as threads:
-            # Lists of a few: a page without rows ends the plan.
+            # A few at a time: an empty page ends the plan.
             while some := list(islice(pages.planned(), PARALLEL)):
-                for came in threads.map(fetch, some):
-                    take(*came)
+                for number, page in threads.map(fetch, some):
+                    take(number, page)
         if not pages.sequential:
-            pages.go_on_after_plan()
+            pages.continue_after_plan()
         while pages.upcoming is not None:
             try:
                 take(*fetch(pages.upcoming))
             except DomainError:
-                if not pages.met(pages.upcoming):
+                if not pages.confirms_total(pages.upcoming):
                     raise
                 break
         return [row for page in sorted(rows) for row in rows[page]], pages.answered
@@ -129,4 +129,6 @@ class SyncExports:
 
 def _refuse_many(rows: int) -> None:
     if rows > MAX_ROWS:
-        raise UseAsync(f"{rows} rows: at most {MAX_ROWS} come at once; order the export by POST /v1/task")
+        raise UseAsync(
+            f"the export has {rows} rows, at most {MAX_ROWS} are returned at once; use POST /v1/task instead"
+        )

@@ -30,7 +30,7 @@ LINK_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a caller says about a file before its content comes."""
+    """A file as a caller announces it, before its content arrives."""
 
     biz_id: int
     app_id: int

@@ -22,7 +22,8 @@ _FIELDS = tuple(field.name for field in fields(File))
 
 _TRIES = 4
 
-# The sweep removes an upload that is not completed by then.
+# An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep. Its URLs
+# and its parts end after a day.
 _UPLOAD_SECONDS = 2 * 24 * 3600
 
 
@@ -85,11 +86,12 @@ class FileStore:
     def add(self, file: File, line: AuditLine) -> None:
         """Adds an announced upload, and an owner record that keeps the daily sweep from deleting its object.
 
-        The owner record expires, unless the upload is completed.
+        Both records expire, unless the upload is completed.
         """
         expires_at = int(datetime.fromisoformat(file.created_at).timestamp()) + _UPLOAD_SECONDS
         owner = keys.content(file.project_id, file.file_id) | {"file_id": file.file_id, "expires_at": expires_at}
-        self._table.transact([put_new(file_item(file)), put_new(owner), audit_write(line)])
+        record = file_item(file) | {"expires_at": expires_at}
+        self._table.transact([put_new(record), put_new(owner), audit_write(line)])
 
     def get(self, project_id: str, file_id: str) -> File | None:
         item = self._table.get(keys.file(project_id, file_id), consistent=True)
@@ -118,6 +120,7 @@ class FileStore:
             update(
                 keys.file(file.project_id, file.file_id),
                 {"state": VERIFYING, "size": file.size, "request_id": file.request_id},
+                removes=("expires_at",),
                 condition="#state = :pending",
                 pending=PENDING,
             ),
@@ -137,7 +140,8 @@ class FileStore:
             update(
                 keys.file(file.project_id, file.file_id),
                 {name: getattr(file, name) for name in names},
-                removes=() if file.error else ("error",),
+                # An upload that is refused still expires.
+                removes=[*(() if file.error else ("error",)), *(() if file.state == FAILED else ("expires_at",))],
                 condition=f"#state IN ({', '.join(f':{name}' for name in allowed)})",
                 **allowed,
             )
@@ -162,7 +166,7 @@ class FileStore:
         return [update(keys.content(file.project_id, file.signature), content, condition=not_here, ready=READY)]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
-        """For a file that will not come. Its content is no longer coming either, unless another file brings it."""
+        """For a file whose ingest failed. Its content is no longer coming either, unless another file provides it."""
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []
@@ -210,7 +214,7 @@ class FileStore:
                     raise WrongState(
                         f"another request completed or deleted the file {file.file_id} meanwhile: read it"
                     ) from error
-                # The content record or the quota changed meanwhile: look again.
+                # The content record or the quota has changed: read them again.
             else:
                 return file
         raise Busy("too many requests change this content at once: try again in a few seconds")
@@ -246,7 +250,7 @@ class FileStore:
                 writes = [record, delete(key, f"({known}) AND ({unused})", files=files, now=int(now))]
                 writes.append(stored_bytes_write(file.project_id, -(file.size or 0), None))
                 if "object" in content:
-                    # The owner record has the name of the object, which another file may have brought.
+                    # The owner record has the name of the object, which may come from another file.
                     writes.append(delete(keys.content(file.project_id, gone.rsplit("/", 1)[-1])))
             try:
                 self._table.transact([*writes, audit_write(line)])

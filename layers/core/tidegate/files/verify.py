@@ -17,7 +17,7 @@ from tidegate.files.model import MIB, File
 from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList
 
 RANGE = 8 * MIB
-# Ranges in flight (16 × 8 MiB = 128 MiB): one connection to S3 brings 50 to 90 MB/s, less than can be hashed.
+# Ranges in flight (16 × 8 MiB = 128 MiB): one connection to S3 transfers 50 to 90 MB/s, less than can be hashed.
 AHEAD = 16
 _TRIES = 4
 _LOOK_SECONDS = 1.0

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import RemoteDisconnected
 from typing import TypedDict, Unpack
 
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
+    IncompleteRead,
     NewConnectionError,
     ProtocolError,
     ReadTimeoutError,
@@ -50,6 +53,9 @@ _FOR_ANY_ORIGIN = frozenset(
         "if-unmodified-since",
     }
 )
+# What urllib3 puts before a message and after "Read timed out.".
+_PREFIX = re.compile(r"\w+\(host=.*?, port=\d+\): ")
+_READ_TIMEOUT = re.compile(r"Read timed out\. \(read timeout=([\d.]+)\)")
 _SAFE_TO_REPEAT = frozenset({"GET", "HEAD"})
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding"})
 
@@ -278,11 +284,25 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except NewConnectionError as error:  # a subclass of ConnectTimeoutError, but it means a refused connection
-        raise ConnectionFailed(str(error)) from error
+        raise ConnectionFailed(_reason(error)) from error
     except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as error:
-        raise FetchTimeout(str(error)) from error
+        raise FetchTimeout(_reason(error)) from error
     except (HTTPError, OSError) as error:
-        raise ConnectionFailed(str(error)) from error
+        raise ConnectionFailed(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a request failed, in plain words: urllib3's texts contain the names of its classes."""
+    cause = error.args[-1] if isinstance(error, ProtocolError) else error
+    if isinstance(cause, RemoteDisconnected):
+        return "the server closed the connection without an answer"
+    if isinstance(cause, IncompleteRead):
+        return f"the connection broke: {cause.partial} bytes of the answer arrived, {cause.expected} are missing"
+    if isinstance(error, ProtocolError):
+        return f"the connection broke: {getattr(cause, 'strerror', None) or error.args[0]}"
+    text = _PREFIX.sub("", str(error))
+    silent = _READ_TIMEOUT.fullmatch(text)
+    return f"the server did not send any data for {silent[1]} s" if silent else text
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from tidegate.http.addresses import AddressGuard
 from tidegate.http.host_limits import HostLimits
@@ -67,11 +67,11 @@ class _Guarded:
                 project_id=now.project_id,
             )
         except socket.gaierror as error:
-            raise NameResolutionError(self.host, self, error) from error
+            raise NewConnectionError(self, f"the host name {host} cannot be resolved: {_text_of(error)}") from error
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"the connection to {host} timed out") from error
         except OSError as error:
-            raise NewConnectionError(self, f"no connection to {host}: {error}") from error
+            raise NewConnectionError(self, f"no connection to {host}: {_text_of(error)}") from error
         self.peer, self.idle = sock.peer, Idle()
         return sock
 
@@ -104,6 +104,10 @@ class _Guarded:
             self.limits.disconnect(self.peer)
         self.peer, self.served = None, False
         super().close()  # type: ignore[misc]
+
+
+def _text_of(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def pool_manager(

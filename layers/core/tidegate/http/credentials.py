@@ -30,10 +30,11 @@ def origin(scheme: str, host: str, port: int) -> str:
 
 
 def check_origins(origins: Sequence[str], *, plain_text: bool) -> None:
+    """Raises Invalid for an http origin, unless `plain_text` allows it."""
     bad = [each for each in origins if each.startswith("http:") and not plain_text]
     if bad:
-        said = f"the headers would be sent unencrypted to {bad[0]}: use https, or a project with allow_private_urls"
-        raise Invalid(said, errors=[{"loc": ["body", "origins"], "msg": said}])
+        message = f"the headers would be sent unencrypted to {bad[0]}: use https, or a project with allow_private_urls"
+        raise Invalid(message, errors=[{"loc": ["body", "origins"], "msg": message}])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ same guard, so the same rules hold for addresses, deadlines and certificates.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, RemoteDisconnected
 from typing import Any
 
 from urllib3.util import Url
@@ -90,8 +91,17 @@ class KeptConnection:
             if isinstance(error, TimeoutError):
                 raise FetchTimeout(f"no answer within {self._limits.total:g} s") from error
             if isinstance(error, (OSError, HTTPException)):
-                raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+                raise ConnectionFailed(self._reason(error)) from error
             raise
+
+    def _reason(self, error: OSError | HTTPException) -> str:
+        """Why a post failed, in plain words."""
+        if isinstance(error, RemoteDisconnected):
+            return "the server closed the connection without an answer"
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, socket.gaierror):
+            return f"the host name {self._host} cannot be resolved: {text}"
+        return f"the connection to {self._host} failed: {text}"
 
     def close(self) -> None:
         if self._peer is not None:

@@ -90,7 +90,7 @@ class NameLookups:
             del self._by_project[project_id]
 
     def _slow_names(self, project_id: str) -> str:
-        own = [host for (host, _), lookup in self._running.items() if lookup.project_id == project_id]
-        if len(own) < LOOKUPS_PER_PROJECT:
+        hosts = [host for (host, _), lookup in self._running.items() if lookup.project_id == project_id]
+        if len(hosts) < LOOKUPS_PER_PROJECT:
             return f"{len(self._running)} other names are still being resolved"
-        return f"this project's other names are still being resolved ({', '.join(own[:3])}, …)"
+        return f"this project's other names are still being resolved ({', '.join(hosts[:3])}, …)"

@@ -63,8 +63,8 @@ class Download:
             require_room=lambda size: self._require_room(request.project_id, size),
         )
         remote = self._remote(step)
-        with self._slots.held(request, remote.url, remote.politeness.host_downloads, step.pulse) as pulse:
-            got = self._fetcher.fetch(remote, wanted, pulse, step.seconds_left)
+        with self._slots.held(request, remote.url, remote.politeness.host_downloads, step.heartbeat) as heartbeat:
+            got = self._fetcher.fetch(remote, wanted, heartbeat, step.seconds_left)
         if got is None:
             return Outcome(state={"goes_on": True})
         digest, stored = self._keep(step, file, got)
@@ -167,7 +167,7 @@ class Download:
                         ahead.append(pool.submit(self._parts.read_range, key, *ranges[number]))
                     if ahead and number >= _READ_AHEAD - 1:
                         hashed.update(ahead.popleft().result())
-                        step.pulse({"bytes": stored.size, "total": stored.size, "step": "verify"})
+                        step.heartbeat({"bytes": stored.size, "total": stored.size, "step": "verify"})
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

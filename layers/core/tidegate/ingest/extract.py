@@ -18,7 +18,7 @@ from tidegate.files.upload import Uploads
 from tidegate.ingest.archives import ArchiveEntry, RangeReader, entries_of
 from tidegate.ingest.feeds.choice import path_matches
 from tidegate.ingest.model import PART_BYTES
-from tidegate.ingest.ports import Outcome, Pulse, Step
+from tidegate.ingest.ports import Heartbeat, Outcome, Step
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import Request
 
@@ -57,7 +57,7 @@ class Extract:
             # At least one entry in every invocation, so that the request makes progress.
             if self._monotonic() > until and number > skipped:
                 return Outcome(state=done)
-            self._bring(request, archive, entry, step.pulse, done)
+            self._bring(request, archive, entry, step.heartbeat, done)
             done = {"files": number + 1, "bytes": int(done["bytes"]) + entry.size}
         return Outcome({"file_id": archive.file_id, **done})
 
@@ -81,13 +81,15 @@ class Extract:
             if taken and not path_matches(entry.path, exclude):
                 yield entry
 
-    def _bring(self, request: Request, archive: File, entry: ArchiveEntry, pulse: Pulse, done: dict[str, Any]) -> None:
+    def _bring(
+        self, request: Request, archive: File, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]
+    ) -> None:
         file = self._announced(request, archive, entry)
         if file.state != PENDING:
             if file.state == FAILED:
                 raise BadArchive(f"{entry.path!r} could not be stored: {file.error}")
             return
-        written = self._write(upload_object(file.project_id, file.file_id), entry, pulse, done)
+        written = self._write(upload_object(file.project_id, file.file_id), entry, heartbeat, done)
         if written != entry.size:
             raise BadArchive(f"{entry.path!r} has {written} bytes, but the archive states {entry.size}")
         try:
@@ -116,8 +118,8 @@ class Extract:
             return self._files.get(request.project_id, file_id) or file
         return file
 
-    def _write(self, key: str, entry: ArchiveEntry, pulse: Pulse, done: dict[str, Any]) -> int:
-        pieces = self._pieces(entry, pulse, done)
+    def _write(self, key: str, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]) -> int:
+        pieces = self._pieces(entry, heartbeat, done)
         first = next(pieces, bytearray())
         written = len(first)
         if written < PART_BYTES:
@@ -136,11 +138,11 @@ class Extract:
             raise
         return written
 
-    def _pieces(self, entry: ArchiveEntry, pulse: Pulse, done: dict[str, Any]) -> Iterator[bytearray]:
+    def _pieces(self, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]) -> Iterator[bytearray]:
         piece, read = bytearray(), 0
         for chunk in entry.chunks():
             read += len(chunk)
-            pulse({"files": done["files"], "bytes": int(done["bytes"]) + read})
+            heartbeat({"files": done["files"], "bytes": int(done["bytes"]) + read})
             piece += chunk
             if len(piece) >= PART_BYTES:
                 yield piece[:PART_BYTES]

@@ -13,7 +13,7 @@ from tidegate.aws.writes import update
 from tidegate.common.ids import Clock
 from tidegate.errors import FetchError, NotSent
 
-# Shorter pauses are not stored: whoever got the answer waits.
+# Shorter pauses are not stored: the download that got the answer waits by itself.
 _SHORTEST = 5.0
 # As in the queue's policies. A longer Retry-After is probably a mistake.
 _LONGEST = 24 * 3600.0

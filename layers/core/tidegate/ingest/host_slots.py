@@ -12,14 +12,14 @@ from tidegate.aws.writes import update
 from tidegate.common.ids import Clock
 from tidegate.errors import NotSent
 from tidegate.http.urls import host_of, read_url
-from tidegate.ingest.ports import Pulse
+from tidegate.ingest.ports import Heartbeat
 from tidegate.queue.model import Request
 
 # Renewed while bytes come. So the slot of a function that died is free after this time.
 LEASE_SECONDS = 180
 _RENEW_SECONDS = 30
-# A request that found no slot tries again after this time, or after its type's delay if that is longer.
-_LOOK_AGAIN_SECONDS = 15
+# A request that found no slot is retried after this time, or after the delay of its type if that is longer.
+_RETRY_SECONDS = 15
 
 
 class HostSlots:
@@ -28,28 +28,29 @@ class HostSlots:
         self._clock = clock
 
     @contextmanager
-    def held(self, request: Request, url: str, most: int | None, pulse: Pulse) -> Iterator[Pulse]:
-        """Holds a slot, and yields a pulse that also renews it. NotSent if `most` downloads run already.
+    def held(self, request: Request, url: str, most: int | None, heartbeat: Heartbeat) -> Iterator[Heartbeat]:
+        """Holds a slot, and yields a heartbeat that also renews it. NotSent if `most` downloads run already.
 
-        The slot is released at the end. The pulse raises NotSent if another download took it after a long freeze.
+        The slot is released at the end. The heartbeat raises NotSent if another download took the slot after a long
+        freeze.
         """
         if most is None:
-            yield pulse
+            yield heartbeat
             return
         host = host_of(read_url(url))
         key = self._take(request, host, most)
         renewed_at = self._now()
 
-        def beat(progress: Mapping[str, Any]) -> None:
+        def heartbeat_and_renew(progress: Mapping[str, Any]) -> None:
             nonlocal renewed_at
-            pulse(progress)
+            heartbeat(progress)
             if self._now() - renewed_at >= _RENEW_SECONDS:
                 if not self._write(request, key, "#owner = :me"):
                     raise _no_slot(host, most)
                 renewed_at = self._now()
 
         try:
-            yield beat
+            yield heartbeat_and_renew
         finally:
             self._table.try_write(
                 update(
@@ -79,8 +80,6 @@ class HostSlots:
 
 
 def _no_slot(host: str, most: int) -> NotSent:
-    error = NotSent(
-        f"{most} downloads from {host} run already (politeness.host_downloads)", retry_after=_LOOK_AGAIN_SECONDS
-    )
+    error = NotSent(f"{most} downloads from {host} run already (politeness.host_downloads)", retry_after=_RETRY_SECONDS)
     error.put_off = True
     return error

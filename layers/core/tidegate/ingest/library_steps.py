@@ -56,7 +56,7 @@ class Check:
         hashed = hashlib.sha256()
         for chunk in chunks:
             hashed.update(chunk)
-            step.pulse({})
+            step.heartbeat({})
         if hashed.hexdigest() != file.signature:
             raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}, not {file.signature}")
         result = {"file_id": file.file_id, "signature": file.signature, "size": stored.size}
@@ -94,12 +94,12 @@ class Check:
 
 def _compared(file: File, headers: Mapping[str, str]) -> str:
     etag, length = headers.get("etag"), headers.get("content-length", "")
-    told = []
+    matches = []
     if file.source_etag and etag:
-        told.append(etag.removeprefix("W/") == file.source_etag.removeprefix("W/"))
+        matches.append(etag.removeprefix("W/") == file.source_etag.removeprefix("W/"))
     if (size := whole_number(length)) is not None:
-        told.append(size == file.size)
-    return "unknown" if not told else "same" if all(told) else "changed"
+        matches.append(size == file.size)
+    return "unknown" if not matches else "same" if all(matches) else "changed"
 
 
 def _file(files: FileStore, project_id: str, payload: Mapping[str, Any]) -> File:

@@ -24,7 +24,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the first answer said about the file."""
+    """The properties of the file, from the headers of the first answer."""
 
     size: int | None
     etag: str | None

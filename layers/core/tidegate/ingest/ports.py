@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.queue.model import Request
 
 # Called with the progress, as often as there is some. Raises LeaseLost when this run no longer owns the request.
-Pulse = Callable[[Mapping[str, Any]], None]
+Heartbeat = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Step:
     """The work of one invocation: the request, the time left, and the state from the previous invocation."""
 
     request: Request
-    pulse: Pulse
+    heartbeat: Heartbeat
     seconds_left: float
     state: Mapping[str, Any] | None = None
 

@@ -69,7 +69,7 @@ class Scan:
             etag=subscription.known_etag,
             credential=credential,
             allow_private=allow_private,
-            on_page=lambda: step.pulse({}),
+            on_page=lambda: step.heartbeat({}),
         )
 
     def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
@@ -82,7 +82,7 @@ class Scan:
                 asked = pool.map(lambda entry, lane: self._queue(step, subscription, entry, lane), fresh, lanes)
                 for number, queued in enumerate(asked):
                     refused += not queued
-                    step.pulse({"new": len(fresh), "queued": number + 1 - refused})
+                    step.heartbeat({"new": len(fresh), "queued": number + 1 - refused})
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise

@@ -22,7 +22,7 @@ logger = Logger(service="tidegate", child=True)
 TIMING = Timing(look=2.0, beat=30.0)
 
 Work = Callable[[Step], Outcome]
-Tell = Callable[[str, str, dict[str, Any]], None]
+ReportProgress = Callable[[str, str, dict[str, Any]], None]
 
 
 class IngestSteps:
@@ -30,14 +30,14 @@ class IngestSteps:
         self,
         queue: RequestQueue,
         work: Mapping[str, Work],
-        tell: Tell,
+        report_progress: ReportProgress,
         log: RequestLog,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
         self._work = work
-        self._tell = tell
+        self._progress = report_progress
         self._log = log
         self._clock = clock
         self._monotonic = monotonic
@@ -79,12 +79,12 @@ class IngestSteps:
         request = self._queue.heartbeat(*attempt)
         self._log.write(*attempt, "begun", f"{request.type}, {seconds_left:.0f} s of this invocation left")
         running = RunningAttempt(
-            self._queue, request, TIMING, self._tell_progress, now=self._monotonic, just_beaten=True
+            self._queue, request, TIMING, self._report_progress, now=self._monotonic, heartbeat_sent=True
         )
         return self._work[request.type](Step(request, running, seconds_left, event.get("state")))
 
-    def _tell_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
-        self._tell(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
+    def _report_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
+        self._progress(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
 
     def _discard(self, attempt: tuple[str, str, int]) -> None:
         """Deletes the stored parts of a cancelled request. Others may be resumed or retried, and keep theirs."""

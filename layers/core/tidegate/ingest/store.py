@@ -11,13 +11,17 @@ from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, delete, put, put_new, update
 from tidegate.common.listing import Listed
+from tidegate.errors import QuotaExceeded
 from tidegate.ingest.feeds.entry import Entry
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, Subscription
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import count_write
 from tidegate.queue.due_schedules import due_items
 
 _FIELDS = tuple(field.name for field in fields(Subscription))
+# Subscriptions are deleted by hand, not within seconds.
+_QUOTA_RETRY_SECONDS = 3600
 
 # In the class below, `list` is a method.
 Writes = list[Write]
@@ -39,11 +43,18 @@ class SubscriptionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, subscription: Subscription, line: AuditLine) -> None:
+    def add(self, subscription: Subscription, line: AuditLine, limit: int) -> None:
+        """QuotaExceeded if the project has `limit` of them already."""
         given = {name: value for name, value in asdict(subscription).items() if value is not None}
         item = keys.subscription(subscription.project_id, subscription.subscription_id) | given
         listing = {"gsi1pk": keys.subscriptions_list(subscription.project_id), "gsi1sk": subscription.subscription_id}
-        self._table.transact([put_new(item | listing | _due(subscription)), audit_write(line)])
+        counted = count_write(subscription.project_id, "subscriptions", 1, limit)
+        try:
+            self._table.transact([put_new(item | listing | _due(subscription)), counted, audit_write(line)])
+        except ConditionFailed as error:
+            if 1 not in error.failed:
+                raise
+            raise QuotaExceeded.of("subscriptions", limit, _QUOTA_RETRY_SECONDS) from error
 
     def get(self, project_id: str, subscription_id: str) -> Subscription | None:
         item = self._table.get(keys.subscription(project_id, subscription_id), consistent=True)
@@ -77,9 +88,8 @@ class SubscriptionStore:
         return True
 
     def due(self, now: float) -> Iterator[Item]:
-        """Subscriptions that are due, as the index has them: it may be slightly behind the table."""
-        for shard in range(keys.SCHEDULE_SHARDS):
-            yield from due_items(self._table, keys.schedule_partition(shard), now)
+        """Subscriptions that are due, one of each project in turn."""
+        return due_items(self._table, [keys.schedule_partition(shard) for shard in range(keys.SCHEDULE_SHARDS)], now)
 
     def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
         """Sets the next run, in the transaction that queues the scan: of two concurrent runs, only one succeeds."""
@@ -150,6 +160,10 @@ class SubscriptionStore:
 
     def delete(self, project_id: str, subscription_id: str) -> None:
         pk = keys.manifest_entries(project_id, subscription_id)
-        entries = self._table.query_all(pk, project=("pk", "sk"))
+        # Consistent: no later call would delete an entry that was written just now and is not seen.
+        entries = self._table.query_all(pk, consistent=True, project=("pk", "sk"))
         self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in entries)
-        self._table.write(delete(keys.subscription(project_id, subscription_id)))
+        found = self.get(project_id, subscription_id)
+        counted = [count_write(project_id, "subscriptions", -1)] if found and found.counted else []
+        # Conditional, because two functions may delete it at once and it is counted once.
+        self._table.try_write(delete(keys.subscription(project_id, subscription_id), "attribute_exists(#pk)"), *counted)

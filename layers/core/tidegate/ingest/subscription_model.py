@@ -45,6 +45,8 @@ class Subscription:
     # How many of its downloads have failed, in total and at the time `etag` was stored.
     failures: int = 0
     etag_failures: int = 0
+    # Whether the project's quota counts it; those from before the quota existed are not counted.
+    counted: bool = False
 
     @property
     def known_etag(self) -> str | None:

@@ -21,6 +21,7 @@ from tidegate.ingest.store import SubscriptionStore, subscription_from
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, PAUSED, Subscription
 from tidegate.projects.audit import SYSTEM, act, named_at
+from tidegate.projects.store import ProjectStore
 from tidegate.queue.control import Control
 from tidegate.queue.due_schedules import fire_all
 from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
@@ -48,6 +49,7 @@ class Subscriptions:
         control: Control,
         intake: IngestSubmit,
         sources: SourceReader,
+        quotas: ProjectStore,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,18 +59,22 @@ class Subscriptions:
         self._control = control
         self._intake = intake
         self._sources = sources
+        self._quotas = quotas
         self._clock = clock
         self._monotonic = monotonic
 
     def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
-        """Creates a subscription. `described` has everything but its id, times and next run."""
+        """Creates a subscription. `described` has everything but its id, times and next run.
+
+        QuotaExceeded if the project has as many as its quota allows.
+        """
         self._intake.check_url(described.project_id, described.source_url)
         now = self._clock()
         due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
-        made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at)
+        made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at, counted=True)
         why = named_at(made.name, made.source_url)
         line = act(made.project_id, made.subscription_id, now, who, "subscription.create", why)
-        self._store.add(made, line)
+        self._store.add(made, line, self._quotas.quotas(made.project_id).subscriptions)
         return made
 
     def get(self, project_id: str, subscription_id: str) -> Subscription:
@@ -185,7 +191,8 @@ class Subscriptions:
         some = list(islice(self._open_requests(project_id, subscription_id), CANCELLED_AT_ONCE + 1))
         for request in some[:CANCELLED_AT_ONCE]:
             self._cancel(request, who)
-        if len(some) <= CANCELLED_AT_ONCE:
+        # A scan may have queued downloads that the index does not show yet: compensation cancels those.
+        if len(some) <= CANCELLED_AT_ONCE and not any(request.type == "scan" for request in some):
             self._store.delete(project_id, subscription_id)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:

@@ -13,6 +13,6 @@ class Verify:
     def __call__(self, step: Step) -> Outcome:
         request = step.request
         file_id = str(request.payload["file_id"])
-        file, writes = self._uploads.verify(request.project_id, file_id, lambda done: step.pulse({"bytes": done}))
+        file, writes = self._uploads.verify(request.project_id, file_id, lambda done: step.heartbeat({"bytes": done}))
         result = {"file_id": file.file_id, "signature": file.signature, "size": file.size}
         return Outcome(result, writes, after=lambda: self._uploads.drop_duplicate(file))

@@ -54,8 +54,8 @@ class Deliverer:
         """Takes a notice from the topic, which may deliver it more than once."""
         now = self._clock()
         lease = now.timestamp() + LEASE_SECONDS
-        told_at = datetime.fromisoformat(message["timestamp"])
-        delivery = new_delivery(message, webhook_body(message["type"], told_at, message["data"]), now)
+        noticed_at = datetime.fromisoformat(message["timestamp"])
+        delivery = new_delivery(message, webhook_body(message["type"], noticed_at, message["data"]), now)
         if self._store.add(delivery, lease):
             self._run(delivery, lease)
         else:

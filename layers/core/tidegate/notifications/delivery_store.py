@@ -188,7 +188,8 @@ class CircuitStore:
         return self._table.write(write)
 
     def pause(self, project_id: str, host: str, until: float) -> None:
-        self._table.write(update(keys.circuit(project_id, host), {"open_until": until}, condition=""))
+        sets = {"open_until": until, "expires_at": int(until) + _HOST_KEPT_SECONDS}
+        self._table.write(update(keys.circuit(project_id, host), sets, condition=""))
 
     def clear(self, project_id: str, host: str) -> None:
         self._table.write(delete(keys.circuit(project_id, host)))

@@ -1,4 +1,4 @@
-"""Notices: what the topic, callbacks and WebSocket clients are told about a record."""
+"""Notices: messages about a record for the topic, for callbacks and for WebSocket clients."""
 
 from __future__ import annotations
 

@@ -128,30 +128,30 @@ class WebSocketClients:
             return
         else:
             try:
-                said = parse(text)
-                if said.action != "ping" and not holder.may_watch:
+                received = parse(text)
+                if received.action != "ping" and not holder.may_watch:
                     raise ScopeMissing("watching needs a ticket made with a key that has the scope read")
-                answers = self._answers(holder.project_id, connection_id, said)
+                answers = self._answers(holder.project_id, connection_id, received)
             except DomainError as error:
                 answers = [error_message(error)]
         for answer in answers:
-            if self._outgoing.send([(connection_id, answer)]):
+            if self._outgoing.send([(connection_id, answer)]).gone:
                 self._connections.remove(connection_id)
                 return
 
-    def _answers(self, project_id: str, connection_id: str, said: ClientMessage) -> list[str]:
-        if said.action == "ping":
+    def _answers(self, project_id: str, connection_id: str, received: ClientMessage) -> list[str]:
+        if received.action == "ping":
             return [message("pong", {"at": iso(self._clock())})]
-        if said.action == "unwatch":
-            for record_id in said.record_ids:
+        if received.action == "unwatch":
+            for record_id in received.record_ids:
                 self._unwatch(project_id, connection_id, record_id)
-            return id_messages("unwatched", said.record_ids)
-        if not self._connections.count_watches(connection_id, len(said.record_ids), MOST_WATCHES):
+            return id_messages("unwatched", received.record_ids)
+        if not self._connections.count_watches(connection_id, len(received.record_ids), MOST_WATCHES):
             raise Invalid(
                 f"a connection watches at most {MOST_WATCHES} records: unwatch some, or open another connection"
             )
-        found = [self._watch(project_id, connection_id, record_id) for record_id in said.record_ids]
-        watching = [record_id for record_id, answer in zip(said.record_ids, found, strict=True) if answer is None]
+        found = [self._watch(project_id, connection_id, record_id) for record_id in received.record_ids]
+        watching = [record_id for record_id, answer in zip(received.record_ids, found, strict=True) if answer is None]
         acknowledged = id_messages("watching", watching) if watching else []
         return acknowledged + [answer for answer in found if answer is not None]
 

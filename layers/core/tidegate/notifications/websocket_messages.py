@@ -28,7 +28,7 @@ class Holder:
 
     project_id: str
     key_record_id: str
-    # Set for an agent's connection, which is told when the agent's inbox has something.
+    # Set for an agent's connection, which gets a message when there is something in the agent's inbox.
     agent_id: str | None = None
     may_watch: bool = True
 
@@ -51,17 +51,17 @@ class ClientMessage:
 
 def parse(text: str) -> ClientMessage:
     try:
-        said = read_json(text)
+        given = read_json(text)
     except ValueError as error:
         raise Invalid('a message must be JSON, such as {"action": "watch", "task_ids": ["…"]}') from error
-    if not isinstance(said, dict) or said.get("action") not in ACTIONS:
+    if not isinstance(given, dict) or given.get("action") not in ACTIONS:
         raise Invalid(f"action must be one of {', '.join(ACTIONS)}")
-    ids = said.get("task_ids", [])
+    ids = given.get("task_ids", [])
     if not isinstance(ids, list) or not all(map(_is_id, ids)):
         raise Invalid(f"task_ids must be a list of ids, each a text of 1 to {LONGEST_ID} characters")
-    if said["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
+    if given["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
         raise Invalid(f"task_ids must have 1 to {MOST_IDS} ids, not {len(ids)}")
-    return ClientMessage(said["action"], tuple(dict.fromkeys(ids)))
+    return ClientMessage(given["action"], tuple(dict.fromkeys(ids)))
 
 
 def _is_id(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import urllib3
@@ -25,6 +25,13 @@ _SETTLED = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE)
 _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed_methods=None, backoff_factor=0.2)
 
 
+class Sent(NamedTuple):
+    """Ids of connections that did not get their message: those that no longer exist, and those that may be open."""
+
+    gone: set[str]
+    failed: set[str]
+
+
 class WebSocketSender:
     """Sends signed requests without a boto3 client: a Job may have hundreds of watchers, and this is much cheaper."""
 
@@ -36,11 +43,15 @@ class WebSocketSender:
             maxsize=_THREADS, timeout=urllib3.Timeout(connect=3, read=5), retries=_RETRIES, block=True
         )
 
-    def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
-        """Sends (connection id, text) pairs in parallel. Returns the connections that no longer exist."""
+    def send(self, messages: Iterable[tuple[str, str]]) -> Sent:
+        """Sends (connection id, text) pairs in parallel."""
         pending = list(messages)
         statuses = self._call_all("POST", pending)
-        return {to for (to, _), status in zip(pending, statuses, strict=True) if status == HTTPStatus.GONE}
+        results = [(to, status) for (to, _), status in zip(pending, statuses, strict=True)]
+        return Sent(
+            gone={to for to, status in results if status == HTTPStatus.GONE},
+            failed={to for to, status in results if status not in _SETTLED},
+        )
 
     def close(self, connection_ids: Collection[str]) -> set[str]:
         """Closes connections. Returns those that may still be open."""
@@ -63,7 +74,7 @@ class WebSocketSender:
         try:
             answer = self._pool.request(method, url, body=request.data, headers=dict(request.headers.items()))
         except urllib3.exceptions.HTTPError as error:
-            # The others must still get theirs; this client reads the record again when it reconnects.
+            # The other messages must still be sent.
             logger.warning("a WebSocket connection was not reached", connection_id=connection_id, error=str(error))
             return None
         if answer.status not in _SETTLED:

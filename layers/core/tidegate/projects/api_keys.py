@@ -128,7 +128,7 @@ class ApiKeys:
         return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
 
     def finish_end(self, key: ApiKey) -> bool:
-        """Closes the connections of a key that expired, or whose revocation was interrupted. False: it is active."""
+        """Closes the connections of an expired key, or after an interrupted revocation. False if the key is active."""
         if key.is_active(self._clock()):
             return False
         self._close_connections(key.record_id)

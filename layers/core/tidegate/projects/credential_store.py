@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
 from tidegate.aws.client_errors import code_of
-from tidegate.errors import CredentialMissing, CredentialUnbound
+from tidegate.errors import Busy, CredentialMissing, CredentialUnbound
 from tidegate.http.credentials import Credential, read_origin
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
+# Secrets Manager deletes a secret in the background, and refuses a new one of the same name until that is done.
+_PAUSES = (0.5, 1.0, 2.0, 4.0)
+_BEING_DELETED = ("InvalidRequestException", "ResourceNotFoundException")
+# The most bytes that Secrets Manager stores in a secret.
+LARGEST_SECRET = 65_536
+
+
+def secret_text(headers: Mapping[str, str], origins: Sequence[str]) -> str:
+    """The text of the secret that stores a credential."""
+    return json.dumps({"headers": dict(headers), "origins": list(origins)})
+
 
 class CredentialStore:
-    """A secret holds `{"headers": {…}, "origins": ["https://host:port", …]}`."""
+    """A secret contains `{"headers": {…}, "origins": ["https://host:port", …]}`."""
 
-    def __init__(self, client: SecretsManagerClient, prefix: str) -> None:
+    def __init__(self, client: SecretsManagerClient, prefix: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
         self._prefix = prefix
+        self._sleep = sleep
 
     def _id(self, project_id: str, name: str) -> str:
         return f"{self._prefix}{project_id}/{name}"
@@ -50,11 +63,24 @@ class CredentialStore:
         return Credential(name, {str(header): str(value) for header, value in headers.items()}, allowed)
 
     def put(self, project_id: str, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
-        text = json.dumps({"headers": dict(headers), "origins": list(origins)})
+        """Busy if a credential of that name was deleted a moment ago and Secrets Manager is still deleting it."""
+        text = secret_text(headers, origins)
+        for pause in (*_PAUSES, None):
+            try:
+                self._put(self._id(project_id, name), text)
+                return
+            except ClientError as error:
+                if code_of(error) not in _BEING_DELETED:
+                    raise
+                if pause is None:
+                    raise Busy(f"the former credential {name} is still being deleted: try again in a minute") from error
+                self._sleep(pause)
+
+    def _put(self, secret_id: str, text: str) -> None:
         try:
-            self._client.create_secret(Name=self._id(project_id, name), SecretString=text)
+            self._client.create_secret(Name=secret_id, SecretString=text)
         except self._client.exceptions.ResourceExistsException:
-            self._client.put_secret_value(SecretId=self._id(project_id, name), SecretString=text)
+            self._client.put_secret_value(SecretId=secret_id, SecretString=text)
 
     def delete(self, project_id: str, name: str) -> None:
         try:

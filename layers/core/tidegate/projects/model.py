@@ -6,8 +6,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
+from typing import Any
 
 SCOPES = ("read", "write", "agent", "admin")
 # The deployment's own admin key: its hash is a template parameter, and the table holds only its state.
@@ -20,14 +21,31 @@ _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """A project's limits; None is no limit. `share` is slots by channel, instead of a fair share."""
+    """A project's limits; None is no limit. `share` is slots by channel, instead of a fair share.
+
+    Those with a number here limit every project, because without them one project could harm others.
+    """
 
     stored_bytes: int | None = None
     queued: int | None = None
     requests_per_s: int | None = None
     batch_schedules: int | None = None
     export_schedules: int | None = None
+    subscriptions: int = 1000
+    businesses: int = 1000
+    slow_calls: int = 20
     share: Mapping[str, int] | None = None
+
+    def changed(self, limits: Mapping[str, Any]) -> Quotas:
+        """With these limits. None sets the default, which for most quotas is no limit."""
+        return replace(self, **{name: DEFAULTS[name] if limit is None else limit for name, limit in limits.items()})
+
+    def set_limits(self) -> dict[str, Any]:
+        """The limits that differ from the defaults."""
+        return {name: limit for name, limit in asdict(self).items() if limit != DEFAULTS[name]}
+
+
+DEFAULTS: Mapping[str, Any] = {limit.name: limit.default for limit in fields(Quotas)}
 
 
 @dataclass(frozen=True, slots=True)

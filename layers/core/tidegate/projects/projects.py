@@ -48,10 +48,10 @@ class Projects:
     def change(
         self, project_id: str, fields: Mapping[str, Any], limits: Mapping[str, Any], who: str = SYSTEM
     ) -> Project:
-        """Sets the named fields and quotas and leaves the others. A quota of None removes the limit."""
+        """Sets the named fields and quotas and leaves the others. A quota of None gets its default."""
         for _ in range(_TRIES):
             project = self.get(project_id, consistent=True)
-            changed = replace(project, **fields, quotas=replace(project.quotas, **limits))
+            changed = replace(project, **fields, quotas=project.quotas.changed(limits))
             if changed == project:
                 return project
             named = ", ".join(sorted([*fields, *limits]))

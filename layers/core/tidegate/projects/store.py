@@ -33,10 +33,6 @@ def _project(item: dict[str, Any]) -> Project:
     )
 
 
-def _limits(quotas: Quotas) -> dict[str, Any]:
-    return {name: limit for name, limit in asdict(quotas).items() if limit is not None}
-
-
 def _exists(project: Project) -> ProjectExists:
     return ProjectExists(f"a project named {project.name} exists already: choose another name")
 
@@ -46,7 +42,7 @@ class ProjectStore:
         self._table = table
 
     def create(self, project: Project, line: AuditLine) -> None:
-        record = keys.project(project.project_id) | asdict(project) | {"quotas": _limits(project.quotas)}
+        record = keys.project(project.project_id) | asdict(project) | {"quotas": project.quotas.set_limits()}
         del record["callback_secrets"]
         listing = {"gsi1pk": keys.projects_list(), "gsi1sk": project.project_id}
         try:
@@ -79,7 +75,7 @@ class ProjectStore:
                 "name": now.name,
                 "group": now.group,
                 "allow_private_urls": now.allow_private_urls,
-                "quotas": _limits(now.quotas),
+                "quotas": now.quotas.set_limits(),
                 "deliver_to": list(now.deliver_to),
                 "read_from": list(now.read_from),
                 # Only if it changes: another route sets it too.

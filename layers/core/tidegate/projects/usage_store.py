@@ -62,6 +62,8 @@ class UsageStore:
             "queued": int(found.get("queued", 0)),
             "batch_schedules": int(found.get("batch_schedules", 0)),
             "export_schedules": int(found.get("export_schedules", 0)),
+            "subscriptions": int(found.get("subscriptions", 0)),
+            "businesses": int(found.get("businesses", 0)),
             "running": {name: count for name, count in sorted(running.items()) if count > 0},
         }
 

@@ -1,4 +1,4 @@
-"""The handle of a worker on the attempt that it runs: may it go on, is it alive, how far is it."""
+"""A worker's handle on its attempt: checks that it may continue, sends heartbeats and reports progress."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tidegate.queue.model import Request
 if TYPE_CHECKING:
     from tidegate.queue.queue import RequestQueue
 
-# Takes the request as it was just read, and the progress to show with it.
-Tell = Callable[[Request, Mapping[str, Any]], None]
+# Takes the request as it was just read, and its progress.
+ReportProgress = Callable[[Request, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds between two reads of the request, so that a worker notices a cancel, and between two heartbeats."""
+    """Seconds between two reads of the request, by which a worker notices a cancellation, and two heartbeats."""
 
     look: float
     beat: float
 
 
 class RunningAttempt:
-    """Called as often as something moved; reads, beats and tells no more often than its timing says.
+    """Call it after each step of the work, as often as you like: it does something only when its timing says so.
 
-    LeaseLost or RequestTimedOut from here means: stop.
+    The worker must stop if it raises LeaseLost or RequestTimedOut.
     """
 
     def __init__(
@@ -35,29 +35,29 @@ class RunningAttempt:
         queue: RequestQueue,
         request: Request,
         timing: Timing,
-        tell: Tell | None = None,
+        report_progress: ReportProgress | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
-        just_beaten: bool = False,
+        heartbeat_sent: bool = False,
     ) -> None:
         self._queue = queue
         self._request = request
         self._timing = timing
-        self._tell = tell
+        self._report_progress = report_progress
         self._now = now
-        last = now() if just_beaten else float("-inf")
-        self._looked = self._beaten = last
+        last = now() if heartbeat_sent else float("-inf")
+        self._last_read = self._last_heartbeat = last
 
     def __call__(self, progress: Mapping[str, Any] | None = None) -> None:
         now = self._now()
-        if now - self._looked < self._timing.look:
+        if now - self._last_read < self._timing.look:
             return
-        self._looked = now
-        here = (self._request.project_id, self._request.request_id, self._request.attempt)
-        if now - self._beaten < self._timing.beat:
-            seen = self._queue.running(*here)
+        self._last_read = now
+        attempt = (self._request.project_id, self._request.request_id, self._request.attempt)
+        if now - self._last_heartbeat < self._timing.beat:
+            request = self._queue.running(*attempt)
         else:
-            seen = self._queue.heartbeat(*here, progress)
-            self._beaten = now
-        if progress and self._tell:
-            self._tell(seen, progress)
+            request = self._queue.heartbeat(*attempt, progress)
+            self._last_heartbeat = now
+        if progress and self._report_progress:
+            self._report_progress(request, progress)

@@ -1,4 +1,4 @@
-"""One action on every request that a filter finds, a page at a time."""
+"""One action on all requests that match a filter, a page at a time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tidegate.queue.control import Control
 from tidegate.queue.model import TRANSITIONS, Request
 from tidegate.queue.store import RequestStore
 
-_AT_ONCE = 8
+_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """`changed` requests, those `skipped` because their state does not allow it, and where to go on."""
+    """How many requests were changed, how many were skipped (state or conflict), and the cursor of the next page."""
 
     changed: int
     skipped: int
@@ -38,22 +38,22 @@ class BulkControl:
         priority: int | None = None,
         who: str,
     ) -> BulkOutcome:
-        """Those that are there now; whoever wants all of them calls until there is no cursor."""
+        """Acts on one page. To act on all, call it with `next_cursor` until that is None."""
         page = self._store.list(project_id, limit, cursor, **wanted)
         allowed = TRANSITIONS[action][0]
-        able = [request for request in page.items if request.status in allowed]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            changed = sum(pool.map(lambda request: self._act(request, action, priority, who), able))
+        candidates = [request for request in page.items if request.status in allowed]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            changed = sum(pool.map(lambda request: self._act(request, action, priority, who), candidates))
         return BulkOutcome(changed, len(page.items) - changed, page.next_cursor)
 
     def _act(self, request: Request, action: str, priority: int | None, who: str) -> bool:
         control = self._control
-        where = (request.project_id, request.request_id)
+        ids = (request.project_id, request.request_id)
         try:
             if action == "prioritize":
-                control.prioritize(*where, priority or request.priority, who)
+                control.prioritize(*ids, priority or request.priority, who)
             else:
-                {"cancel": control.cancel, "retry": control.retry}[action](*where, who)
+                {"cancel": control.cancel, "retry": control.retry}[action](*ids, who)
         except (Conflict, RecordNotFound, WrongState):
             return False
         return True

@@ -1,4 +1,4 @@
-"""What people do to a request: cancel, pause, resume, retry, put first."""
+"""Actions of callers on a request: cancel, pause, resume, retry, prioritize."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Control:
         self._restarts = restarts
 
     def cancel(self, project_id: str, request_id: str, who: str, why: str = "asked to") -> Request:
-        """A waiting request never runs. A running one loses its lease at once; then its machine is stopped."""
+        """A waiting request will never run. A running one loses its lease at once, and its state machine is stopped."""
         return self._act(project_id, request_id, "cancel", who, why)
 
     def pause(self, project_id: str, request_id: str, who: str) -> Request:
-        """A running one is stopped and gives back its slot; it starts again from `pending` when resumed."""
+        """A running request is stopped and releases its slot. Resumed, it starts again from `pending`."""
         return self._act(project_id, request_id, "pause", who, "asked to", last_wait_reason=None, not_before=None)
 
     def resume(self, project_id: str, request_id: str, who: str) -> Request:
@@ -65,14 +65,14 @@ class Control:
                 changed = self._write(request, action, who, why, now, changes, without)
             except Refused as refused:
                 if REQUEST not in refused.parts:
-                    # Its slot or lease is gone already: then there is none to give back.
+                    # The slot or the mutex is not held any more, so there is none to release.
                     gone = {SLOT, CHANNEL} if SLOT in refused.parts else set()
                     without |= gone | refused.parts & {MUTEX}
                 continue
             if request.status == RUNNING:
                 self._stop(request, f"{action} by {who}")
             return changed
-        raise Conflict("the request is being changed by many at once")
+        raise Conflict("other calls change this request at the same time: try again")
 
     def _write(
         self,
@@ -92,14 +92,14 @@ class Control:
             self._queue.close(request, changed, line, now, without=without)
         else:
             restart = self._restarts.get(request.type) if action == "retry" else None
-            more = restart(request) if restart else ()
-            self._store.move(request, changed, line, now=now, extra_writes=more, without=without)
+            writes = restart(request) if restart else ()
+            self._store.move(request, changed, line, now=now, extra_writes=writes, without=without)
             self._admission_queue.trigger(changed.channel)
         return changed
 
     def _stop(self, request: Request, why: str) -> None:
-        """If this fails, the worker stops at its next heartbeat: the attempt is not the present one any more."""
+        """Only logs a failure: the worker stops at its next heartbeat, because its attempt is not the current one."""
         try:
             self._runner.stop(request, why)
         except DomainError:
-            logger.exception("the machine was not stopped", request_id=request.request_id)
+            logger.exception("the state machine was not stopped", request_id=request.request_id)

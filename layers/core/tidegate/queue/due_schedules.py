@@ -1,42 +1,74 @@
-"""What the functions that run schedules once a minute share: they read what is due and try each schedule."""
+"""Runs schedules that are due. Shared by the functions that do this once a minute."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, zip_longest
+from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.aws.serialization import Item
+from tidegate.aws.serialization import Item, Key
 from tidegate.aws.table import Table
 
 logger = Logger(service="tidegate", child=True)
 
-# What became due so lately is tried for the first or second time.
-_LATELY = 90
-_TOGETHER = 8
-# As many records as are held in memory at once.
+# Schedules that became due within this many seconds are tried for the first or second time.
+_RECENT_SECONDS = 90
+_THREADS = 8
+# Records held in memory at once.
 _CHUNK = 64
-# Nothing new is begun after so many seconds. What is left stays due, and the function comes again in a minute.
+# More than one run can fire. The keys of so many take a few megabytes.
+_MOST_OF_A_PROJECT = 10_000
+# No schedule is started after this many seconds. The rest stays due, and the function runs again in a minute.
 SECONDS = 40.0
 
 
-def due_items(table: Table, partition: str, now: float) -> Iterator[Item]:
-    """What is due in a partition of the sparse index, read page by page.
+def due_items(table: Table, partitions: Sequence[str], now: float) -> Iterator[Item]:
+    """The due records of these partitions of the sparse index, one of each project in turn.
 
-    What became due lately comes first: schedules that fail and are tried again do not delay those that can run.
+    So a project with more due schedules than one run can fire does not delay those of others. Within a project,
+    recent ones come first, so that schedules that fail again and again do not delay those that can run. All due keys
+    are listed first; the records themselves are read as they are needed.
     """
-    lately = int(now) - _LATELY
-    for between in ((lately, int(now)), (0, lately - 1)):
-        yield from table.query_all(partition, index="due", sk_between=between)
+    turns = iter(_in_turns(_listed(table, partitions, now)))
+    while some := list(islice(turns, _CHUNK)):
+        found = {_place(item): item for item in table.batch_get(some, consistent=True)}
+        for key in some:
+            item = found.get(_place(key))
+            # The index may be behind: it was deleted, paused or run meanwhile.
+            if item and item.get("due_pk") in partitions and item["due_at"] <= now:
+                yield item
+
+
+def _listed(table: Table, partitions: Sequence[str], now: float) -> dict[str, list[Key]]:
+    """The keys of the records that are due, by project."""
+    recent = int(now) - _RECENT_SECONDS
+    listed: dict[str, list[Key]] = {}
+    for between in ((recent, int(now)), (0, recent - 1)):
+        for partition in partitions:
+            for item in table.query_all(partition, index="due", sk_between=between, project=("pk", "sk", "project_id")):
+                own = listed.setdefault(str(item.get("project_id", "")), [])
+                if len(own) < _MOST_OF_A_PROJECT:
+                    own.append({"pk": item["pk"], "sk": item["sk"]})
+    return listed
+
+
+def _in_turns(listed: Mapping[str, Sequence[Key]]) -> Iterator[Key]:
+    for turn in zip_longest(*listed.values()):
+        yield from (key for key in turn if key is not None)
+
+
+def _place(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["pk"], item["sk"]
 
 
 def fire_all(due: Iterable[Item], fire: Callable[[Item], bool], *, seconds: float = SECONDS) -> int:
-    """Tries each, several at once. Returns how many fired.
+    """Tries all of them, several in parallel. Returns how many fired.
 
-    One that fails, even because its record cannot be read, is logged and stays due; the others go on.
+    One that fails, even because its record is malformed, is logged and stays due. It does not stop the others.
     """
     ends = time.monotonic() + seconds
 
@@ -46,7 +78,7 @@ def fire_all(due: Iterable[Item], fire: Callable[[Item], bool], *, seconds: floa
         try:
             return fire(item)
         except Exception:
-            logger.exception("a schedule did not fire and is tried again", record=item.get("pk"))
+            logger.exception("a schedule did not fire and will be tried again", record=item.get("pk"))
             return False
 
     fired, left = 0, iter(due)
@@ -54,6 +86,6 @@ def fire_all(due: Iterable[Item], fire: Callable[[Item], bool], *, seconds: floa
         if len(chunk) == 1:
             fired += try_fire(chunk[0])
             continue
-        with ThreadPoolExecutor(_TOGETHER) as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:
             fired += sum(threads.map(try_fire, chunk))
     return fired

@@ -1,4 +1,4 @@
-"""A request as items: its record, its place in the lane, what makes it due."""
+"""The items of a request: its record, its place in the lane, and when it is due."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tidegate.queue.channels.model import Place
 from tidegate.queue.model import PENDING, RUNNING, Request
 
 _FIELDS = tuple(field.name for field in fields(Request))
-# As text: what a caller put there may be more than DynamoDB's numbers and depths can hold.
+# Stored as JSON text: callers' values may have larger numbers or deeper nesting than DynamoDB allows.
 _TEXTS = ("payload", "result", "progress")
-# A machine that was just started gets this long before someone looks whether it really was.
-_FIRST_BEAT_SECONDS = 15
+# After this time compensation checks whether the state machine of an admitted request was really started.
+_FIRST_HEARTBEAT_SECONDS = 15
 
 
 def as_text(value: Any) -> str | None:
@@ -41,22 +41,22 @@ def request_from(item: Item) -> Request:
 
 
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
-    """When someone must look at the request if nothing happens to it; for one that ended, when it is removed."""
+    """When compensation checks the request if nothing happens to it; for an ended one, when retention removes it."""
     if request.status == PENDING:
         lane = {"due_lane": f"channel:{request.channel}"}
-        return keys.due(request.request_id, max(now, request.not_before or _moment(request)), "request") | lane
+        return keys.due(request.request_id, max(now, request.not_before or _created(request)), "request") | lane
     if request.status == RUNNING:
-        return keys.due(request.request_id, now + _FIRST_BEAT_SECONDS, "request")
+        return keys.due(request.request_id, now + _FIRST_HEARTBEAT_SECONDS, "request")
     return keys.retained(request.request_id, now + keep_seconds) if request.is_over else {}
 
 
-def _moment(request: Request) -> float:
+def _created(request: Request) -> float:
     return datetime.fromisoformat(request.created_at).timestamp()
 
 
 def place_key(request: Request) -> dict[str, str]:
-    where = (request.channel, request.project_id)
-    return keys.waiting_place(*where, rank(request.priority, request.created_at), request.request_id)
+    lane = (request.channel, request.project_id)
+    return keys.waiting_place(*lane, rank(request.priority, request.created_at), request.request_id)
 
 
 def place_item(request: Request) -> Item:

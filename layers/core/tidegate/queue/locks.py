@@ -1,4 +1,4 @@
-"""What a running request holds: a slot of its channel and, within a subscription, the mutex as a lease."""
+"""The locks of a running request: a slot of its channel and, within a subscription, a mutex with a lease."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tidegate.queue.channels.model import Channel
 from tidegate.queue.model import RUNNING, Request
 from tidegate.queue.transaction import CHANNEL, MUTEX, SLOT
 
-# Renewed by each heartbeat, so that an owner that died frees it; never longer than two hours in all.
+# Heartbeats renew the lease, so the mutex of a dead owner becomes free; at most for two hours in total.
 LEASE_SECONDS = 180
 LONGEST_LEASE_SECONDS = 7200
 
 
 def slot_writes(old: Request, new: Request, now: float, *, extra: bool = False) -> list[tuple[str, Write]]:
-    """What a move writes to the channel, the slot and the mutex. `extra` takes the one slot beyond the capacity."""
+    """A move's writes to the channel, the slot and the mutex. `extra` allows one slot beyond the capacity."""
     if old.status != RUNNING and new.status == RUNNING:
         return _taken(new, now, extra)
     if old.status == RUNNING and new.status != RUNNING:
@@ -23,7 +23,7 @@ def slot_writes(old: Request, new: Request, now: float, *, extra: bool = False) 
 
 
 def _taken(request: Request, now: float, extra: bool) -> list[tuple[str, Write]]:
-    # A slot beyond the capacity needs no mark: when any slot is given back, `running` is at the capacity again.
+    # The slot beyond the capacity is not marked: when any slot is released, `running` is at the capacity again.
     has_room = "#running <= #capacity" if extra else "#running < #capacity"
     channel = update(
         keys.channel(request.channel),
@@ -36,13 +36,12 @@ def _taken(request: Request, now: float, extra: bool) -> list[tuple[str, Write]]
 
 
 def slot_taken(request: Request) -> Write:
-    slot = keys.slot(request.channel, request.request_id)
-    names = ("project_id", "request_id", "attempt")
-    return put_new(slot | {name: getattr(request, name) for name in names})
+    slot = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
+    return put_new(keys.slot(request.channel, request.request_id) | slot)
 
 
 def slots_taken(channel: Channel, count: int) -> Write:
-    """Takes `count` slots of a channel; refused if it has fewer, or if its capacity is not what was read."""
+    """Takes `count` slots of a channel. Refused if fewer are free, or if the capacity is not what was read."""
     return update(
         keys.channel(channel.name),
         adds={"running": count, "slot_changes": count},
@@ -81,12 +80,13 @@ def _unlocked(request: Request) -> Write:
 
 
 def renewed(request: Request, now: float) -> Write:
+    """Renews the lease of the mutex. Refused if another attempt holds it, or after the longest time."""
     return update(
         keys.mutex(request.project_id, str(request.mutex)),
         {"lease_until": now + LEASE_SECONDS},
         condition="#owner = :me AND #attempt = :attempt AND #taken_at > :oldest",
         me=request.request_id,
         attempt=request.attempt,
-        # A batch may run for days, and those with its concurrency key wait as long.
+        # A batch may run for days, and holds its concurrency key for all that time.
         oldest=now - (request.timeout if request.type == "batch" else LONGEST_LEASE_SECONDS),
     )

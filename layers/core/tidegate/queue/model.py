@@ -1,4 +1,4 @@
-"""A request's life: its states, what leads from one to another, and how it is shown."""
+"""The life cycle of a request: its states, the transitions between them, and how callers see it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITING = frozenset({PENDING, QUEUED})
 TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED})
 STATES = WAITING | TERMINAL | {RUNNING, PAUSED}
 
-# action: the states it is allowed from, and the one it leads to (None: it stays)
+# action: the states in which it is allowed, and the state after it (None: the same)
 TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
     "wait": (frozenset({PENDING}), QUEUED),
     "admit": (WAITING, RUNNING),
@@ -29,13 +29,13 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
     "prioritize": (WAITING | {PAUSED}, None),
 }
 
-# Why something waits.
+# Why a request waits.
 CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
 
-# Priorities: 1 to 3 for what a person asked for, 4 to 6 for schedules and other systems, 7 to 10 for upkeep.
+# Priorities: 1 to 3 for requests of people, 4 to 6 for schedules and other systems, 7 to 10 for maintenance.
 BY_HAND, BY_SCHEDULE, UPKEEP = 3, 5, 8
 DEFAULT_PRIORITY = BY_SCHEDULE
-# Checking what is stored already is upkeep, unless the caller says otherwise.
+# Checking stored files is maintenance, unless the caller sets a priority.
 PRIORITIES: Mapping[str, int] = {"check": UPKEEP}
 
 
@@ -49,13 +49,13 @@ class Request:
     status: str
     created_at: str
     payload: dict[str, Any] = field(default_factory=dict)
-    # Raised by each admission; whoever runs an older attempt has lost the right to.
+    # Incremented by each admission. A worker that runs an older attempt may no longer write.
     attempt: int = 0
     retries: int = 0
     version: int = 0
     timeout: int = 0
     subscription_id: str | None = None
-    # Which of its subscription's mutexes it needs: a subscription runs as many requests at once as it has lanes.
+    # The number of its mutex within the subscription, which runs as many requests at once as it has lanes.
     lane: int = 0
     callback: str | None = None
     last_wait_reason: str | None = None
@@ -72,22 +72,22 @@ class Request:
 
     @property
     def name(self) -> str | None:
-        """What people call it: the name that they gave, or the name of the file that it is about."""
+        """The name that the caller gave, or the name of the request's file."""
         path = str(self.payload.get("file_path") or "").rstrip("/")
         return self.payload.get("name") or self.payload.get("file_name") or path.rpartition("/")[2] or None
 
     def shown(self) -> dict[str, Any]:
-        """What callers and notices see: never the payload's inner references."""
-        names = ("request_id", "name", "type", "status", "channel", "priority", "subscription_id")
-        more = ("error", "result", "progress", "start_time", "finish_time")
+        """The request as callers and notices see it, without the payload, which has internal references."""
+        first = ("request_id", "name", "type", "status", "channel", "priority", "subscription_id")
+        last = ("error", "result", "progress", "start_time", "finish_time")
         reason = {"last_wait_reason": self.last_wait_reason if self.status in WAITING else None}
-        shown = {name: getattr(self, name) for name in names} | {"attempts": self.attempt} | reason
-        shown |= {"create_time": self.created_at} | {name: getattr(self, name) for name in more}
+        shown = {name: getattr(self, name) for name in first} | {"attempts": self.attempt} | reason
+        shown |= {"create_time": self.created_at} | {name: getattr(self, name) for name in last}
         return {name: value for name, value in shown.items() if value is not None}
 
     @property
     def mutex(self) -> str | None:
-        """What no other request may hold while this one runs; None if nothing excludes it."""
+        """The lock that only one running request may hold; None if the request needs none."""
         return f"{self.subscription_id}#{self.lane}" if self.subscription_id and self.lane else self.subscription_id
 
     @property
@@ -96,20 +96,20 @@ class Request:
 
 
 def next_state(action: str, status: str) -> str:
-    """The state that an action leads to; WrongState if the table does not allow it."""
+    """The state after an action. WrongState if the action is not allowed in this state."""
     allowed, target = TRANSITIONS[action]
     if status not in allowed:
-        raise WrongState(f"cannot {action.replace('_', ' ')}: the request is {status}")
+        raise WrongState(f"cannot {action.replace('_', ' ')} a request that is {status}")
     return target or status
 
 
 def moved(request: Request, action: str, **changes: Any) -> Request:
-    """The request after an action: the one way from state to state."""
+    """The request after an action. Every change of state goes through here."""
     return replace(request, status=next_state(action, request.status), version=request.version + 1, **changes)
 
 
 def notice_kind(request_type: str, status: str) -> str:
-    """Exports are the tasks of the download centre; a batch's run ends with its request."""
+    """The notice type of a request's end. Callers see exports as tasks, and a batch ends with its request."""
     if request_type == "export":
         return "task.completed" if status == COMPLETED else "task.failed"
     return "batch.finished" if request_type == "batch" else "request.finished"

@@ -1,4 +1,4 @@
-"""What each type of request is allowed: its time, its retries, its lane. Configuration may change any of it."""
+"""The policy of each type of request: its time-out, retries, channel and retention. Configuration can change it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from tidegate.errors import DomainError, Invalid
 
 LONGEST_BACKOFF = 300.0
-# A server may ask us to stay away; longer than this is taken for a mistake of its.
+# The longest Retry-After of a server that is respected; a longer one is taken for a mistake.
 LONGEST_RETRY_AFTER = 24 * 3600.0
 DAY = 24 * 3600
 
@@ -18,7 +18,7 @@ REQUIRES_COOKIE, NO_COOKIE, EXPORT, BATCH = "requires_cookie", "no_cookie", "exp
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Seconds throughout. `growth` 1 keeps the delay fixed, 2 doubles it with each retry up to `LONGEST_BACKOFF`."""
+    """All times are seconds. `growth` 1 keeps the delay fixed, 2 doubles it with each retry up to `LONGEST_BACKOFF`."""
 
     timeout: int
     retries: int
@@ -28,7 +28,7 @@ class Policy:
     machine: str = "ingest"
     keep_completed: int = 7 * DAY
     keep_failed: int = 30 * DAY
-    # Shown as expired this long after its objects went.
+    # How long the record is shown as expired after its objects were deleted.
     keep_expired: int = 0
 
     def backoff(self, retries_used: int, retry_after: float | None = None) -> float:
@@ -41,9 +41,9 @@ POLICIES: Mapping[str, Policy] = {
     "scan": Policy(timeout=300, retries=2, delay=30),
     "associate": Policy(timeout=120, retries=2, delay=10),
     "check": Policy(timeout=60, retries=1, delay=5),
-    # Six hours of an archive's entries, in invocations of fifteen minutes.
+    # Six hours for all entries of an archive, in invocations of at most fifteen minutes.
     "extract": Policy(timeout=6 * 3600, retries=3, delay=30, growth=2),
-    # One invocation reads the whole file, as a hash cannot be carried on: 900 s, and time to be started.
+    # One invocation of up to 900 s reads the whole file, because a hash cannot be continued by another; plus its start.
     "verify": Policy(timeout=1800, retries=3, delay=30, growth=2),
     "export": Policy(
         timeout=3600, retries=2, delay=30, growth=2, channel=EXPORT, machine="export", keep_expired=23 * DAY
@@ -55,15 +55,19 @@ CAPACITIES: Mapping[str, int] = {REQUIRES_COOKIE: 2, NO_COOKIE: 5, EXPORT: 4, BA
 
 
 def policies_from(text: str) -> dict[str, Policy]:
-    """The defaults with what the deployment changes: `{"download": {"retries": 5}, …}`."""
+    """The default policies with the deployment's changes, given as `{"download": {"retries": 5}, …}`."""
     changed: dict[str, dict[str, int]] = json.loads(text or "{}")
-    known = {field.name for field in fields(Policy)}
-    made = dict(POLICIES)
+    names = {field.name for field in fields(Policy)}
+    policies = dict(POLICIES)
     for kind, values in changed.items():
-        if kind not in made or not set(values) <= known:
-            raise Invalid(f"request policies: {kind} or one of its fields is unknown")
-        made[kind] = replace(made[kind], **values)  # type: ignore[arg-type]
-    return made
+        if kind not in policies:
+            raise Invalid(f"request policies: there is no type {kind}, only {', '.join(POLICIES)}")
+        if unknown := set(values) - names:
+            raise Invalid(
+                f"request policies: {kind} has no {', '.join(sorted(unknown))}, only {', '.join(sorted(names))}"
+            )
+        policies[kind] = replace(policies[kind], **values)  # type: ignore[arg-type]
+    return policies
 
 
 def capacities_from(text: str) -> dict[str, int]:
@@ -71,7 +75,10 @@ def capacities_from(text: str) -> dict[str, int]:
 
 
 def retry_delay(policy: Policy, retries_used: int, error: DomainError) -> float | None:
-    """Seconds until the next try; None if this error, or the number of tries, is the end. By type, never by text."""
+    """Seconds until the next attempt; None if the error is not retryable or no retries are left.
+
+    Decided by the type of the error, never by its text.
+    """
     if not error.retryable or retries_used >= policy.retries:
         return None
     return policy.backoff(retries_used, error.retry_after)

@@ -1,4 +1,4 @@
-"""The queue's front: a request comes in, shows that it is alive, and ends or comes back later."""
+"""The request queue: submits requests, takes the heartbeats of running ones, and ends them or queues them again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tidegate.queue.policies import Policy
 from tidegate.queue.store import RequestStore
 from tidegate.queue.transaction import CHANNEL, MUTEX, REQUEST, SLOT, Refused
 
-# A worker that was silent this long is looked after.
+# Compensation checks a worker that has sent no heartbeat for this long.
 SILENCE_SECONDS = 60
 _TRIES = 5
 
-# How callers and notices see a request of a type.
+# Returns a request of one type as callers and notices see it.
 View = Callable[[Request], dict[str, Any]]
-# What else is written when a request of a type ends, however it ends.
+# Returns further writes for the transaction in which a request of one type ends.
 Ending = Callable[[Request], Sequence[Any]]
 
 
@@ -67,9 +67,9 @@ class RequestQueue:
         lane: int = 0,
         who: str = SYSTEM,
     ) -> Request:
-        """One transaction, then a message to admission. The same `request_id` again is the same request.
+        """Stores a request in one transaction, then triggers admission. A known `request_id` returns that request.
 
-        QuotaExceeded if as many requests of the project wait as its quota allows.
+        QuotaExceeded if the project already has as many waiting requests as its quota allows.
         """
         policy = self.policy(type)
         now = self._clock()
@@ -99,34 +99,40 @@ class RequestQueue:
 
     def policy(self, type: str) -> Policy:
         if type not in self._policies:
-            raise Invalid(f"there is no type {type}", errors=[{"loc": ["body", "type"], "msg": "unknown type"}])
+            raise Invalid(
+                f"there is no type {type}, only {', '.join(self._policies)}",
+                errors=[{"loc": ["body", "type"], "msg": "unknown type"}],
+            )
         return self._policies[type]
 
     def get(self, project_id: str, request_id: str) -> Request:
         request = self._store.get(project_id, request_id)
         if request is None:
-            raise RecordNotFound("no such request")
+            raise RecordNotFound(f"this project has no request {request_id[:200]}")
         return request
 
     def shown(self, request: Request) -> dict[str, Any]:
         return self._views.get(request.type, Request.shown)(request)
 
     def running(self, project_id: str, request_id: str, attempt: int) -> Request:
-        """The request, if this attempt of it still runs: what a step asks before, and often while, it works."""
+        """The request, if this attempt may still run. Workers check it before and during their work.
+
+        LeaseLost if another attempt runs or the request has ended, RequestTimedOut after its deadline.
+        """
         request = self.get(project_id, request_id)
         if request.status != RUNNING or request.attempt != attempt:
             raise LeaseLost(f"attempt {attempt} is over: the request is {request.status}, attempt {request.attempt}")
         if request.deadline is not None and self._clock().timestamp() >= request.deadline:
-            raise RequestTimedOut(f"the request may run {request.timeout} s")
+            raise RequestTimedOut(f"the request may run {request.timeout} s, and that time is over")
         return request
 
     def heartbeat(
         self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
     ) -> Request:
-        """Every 30 s from the worker. LeaseLost if another attempt runs now, RequestTimedOut if its time is over."""
+        """Call it every 30 s while working. Raises the same errors as `running`."""
         request = self.running(project_id, request_id, attempt)
         now = self._clock()
-        self._store.beat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
+        self._store.heartbeat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
         return request
 
     def finish(
@@ -140,9 +146,9 @@ class RequestQueue:
         extra_writes: Sequence[Any] = (),
         who: str = SYSTEM,
     ) -> Request:
-        """Ends the request, or queues it again by its type's rules; a stale attempt changes nothing.
+        """Ends the request, or queues it again if the error is retryable. An outdated attempt changes nothing.
 
-        `extra_writes` are written only if it ends here, in the same transaction.
+        `extra_writes` are part of the transaction that ends it, and are not written if it is queued again.
         """
         without: frozenset[str] = frozenset()
         for _ in range(_TRIES):
@@ -153,14 +159,14 @@ class RequestQueue:
                 return self._end(request, result, error, extra_writes, without, who)
             except Refused as refused:
                 if MUTEX in refused.parts:
-                    # Another owner has worked since: what this one brings may be outdated, so it is done again.
-                    result, error, extra_writes = None, WorkerLost("the subscription's lease ran out"), ()
+                    # The mutex expired and another request may have run: this result may be outdated, so retry.
+                    result, error, extra_writes = None, WorkerLost("the lease of the subscription's mutex expired"), ()
                     without |= {MUTEX}
                 elif SLOT in refused.parts:
                     without |= {SLOT, CHANNEL}
                 elif REQUEST not in refused.parts:
                     raise
-        raise Conflict("the request is being changed by many at once")
+        raise Conflict("other calls change this request at the same time: try again")
 
     def _end(
         self,
@@ -219,12 +225,12 @@ class RequestQueue:
         extra_writes: Sequence[Any] = (),
         without: frozenset[str] = frozenset(),
     ) -> None:
-        """Writes an end, tells it, and lets the next one in."""
+        """Writes the end of a request with its notice, publishes the notice and triggers admission."""
         policy = self.policy(ended.type)
         keep = policy.keep_completed if ended.status == "completed" else policy.keep_failed
         notice = self._notice(ended, now)
-        endings = self._endings.get(ended.type)
-        writes = [*extra_writes, *(endings(ended) if endings else ())]
+        ending = self._endings.get(ended.type)
+        writes = [*extra_writes, *(ending(ended) if ending else ())]
         self._store.move(
             old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=writes, without=without
         )
@@ -237,9 +243,9 @@ class RequestQueue:
             notice_id=notice_id_for(kind, ended.request_id, f"{ended.status}-{ended.version}"),
             project_id=ended.project_id,
             kind=kind,
-            # A batch has a request for each of its runs; people watch the batch.
+            # A batch has one request for each run, but clients watch the batch.
             record_id=str(data.get("batch_id", ended.request_id)),
-            # A batch that stopped has a request that completed.
+            # The request of a stopped batch is completed.
             status="stopped" if data.get("status") == "stopped" else ended.status,
             data=data,
             callback=ended.callback,

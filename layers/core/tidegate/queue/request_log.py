@@ -1,4 +1,4 @@
-"""What was done for a request, step by step: when each attempt began, how long it took, and why it failed."""
+"""The execution log of a request: when each attempt began, how long each step took, and why it failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidegate.errors import DomainError
 
 logger = Logger(service="tidegate", child=True)
 
-# As long as failed requests are kept.
+# As long as failed requests.
 _KEPT = timedelta(days=30)
 _numbers = itertools.count()
 _LONGEST_STACK = 20_000
@@ -36,7 +36,7 @@ class LogLine:
     detail: str = ""
     seconds: float | None = None
     code: str | None = None
-    # For operators: names of files and lines of the server's code.
+    # For operators only: it has file names and lines of the server's code.
     stack: str | None = None
 
     def shown(self, *, with_stack: bool) -> dict[str, Any]:
@@ -60,13 +60,13 @@ class RequestLog:
         since: datetime | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Adds a line. The log is for people: work does not fail because a line was not written."""
+        """Adds a line. Only logs a failure, because work must not fail if a line cannot be written."""
         now = self._clock()
         code = error.code if isinstance(error, DomainError) else type(error).__name__ if error else None
         stack = "".join(traceback.format_exception(error))[-_LONGEST_STACK:] if error else None
         seconds = round((now - since).total_seconds(), 3) if since else None
         line = LogLine(iso(now), attempt, event, detail[:_LONGEST_DETAIL], seconds, code, stack)
-        # Lines of one millisecond stay in the order in which this process wrote them.
+        # The number keeps lines of the same millisecond in the order in which this process wrote them.
         line_id = f"{next(_numbers):09d}-{new_id('log', now)}"
         item = keys.request_log_line(project_id, request_id, line.at, line_id) | _item(line)
         try:
@@ -81,13 +81,13 @@ class RequestLog:
 
 
 def _item(line: LogLine) -> dict[str, Any]:
-    """Seconds as text: DynamoDB's numbers are no floats."""
-    given = {name: value for name, value in asdict(line).items() if value not in (None, "")}
-    return given | ({"seconds": repr(line.seconds)} if line.seconds is not None else {})
+    """The seconds are stored as text, because DynamoDB's numbers are not floats."""
+    fields = {name: value for name, value in asdict(line).items() if value not in (None, "")}
+    return fields | ({"seconds": repr(line.seconds)} if line.seconds is not None else {})
 
 
 def _line(item: Mapping[str, Any]) -> LogLine:
     names = ("at", "attempt", "event", "detail", "code", "stack")
     seconds = item.get("seconds")
-    known: dict[str, Any] = {name: item[name] for name in names if name in item}
-    return LogLine(**known, seconds=float(seconds) if seconds is not None else None)
+    fields: dict[str, Any] = {name: item[name] for name in names if name in item}
+    return LogLine(**fields, seconds=float(seconds) if seconds is not None else None)

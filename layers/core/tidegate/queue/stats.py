@@ -1,4 +1,4 @@
-"""Figures over requests: how many, how well, how long. Kept as counts, so that no record is read to tell them."""
+"""Statistics of requests: counts, success rate and durations. Kept as counters, so no request is read for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from tidegate.queue.model import COMPLETED, FAILED, STATES, Request
 
-# Durations are counted in classes, each this much longer than the one before: a percentile is the mean of its class.
+# Durations are counted in classes, each wider than the one before by this factor; a percentile is its class's mean.
 _CLASS_GROWTH = 1.15
 
 
@@ -24,7 +24,7 @@ class TypeStats:
 
 
 def counts_of(request: Request | None) -> dict[str, int]:
-    """What a request adds to the counts of its type: its status and, if it ran to an end, its milliseconds by class."""
+    """A request's part of the counts of its type: its status and, if it completed or failed, its duration by class."""
     if request is None:
         return {}
     counts = {request.status: 1}
@@ -37,14 +37,14 @@ def counts_of(request: Request | None) -> dict[str, int]:
 
 
 def change_of(old: Request | None, new: Request) -> dict[str, int]:
-    """What the counts change by when a request comes, or moves from one state to another."""
+    """The change of the counts when a request is submitted (`old` is None) or changes its state."""
     before, after = counts_of(old), counts_of(new)
     changes = {name: after.get(name, 0) - before.get(name, 0) for name in before.keys() | after.keys()}
     return {name: change for name, change in changes.items() if change}
 
 
 def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, TypeStats]:
-    """From (type, counts), any number of them for each type."""
+    """The statistics of each type, from (type, counts) pairs. A type may occur any number of times."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for kind, counts in counted:
         sums[kind].update(counts)
@@ -52,7 +52,7 @@ def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str,
 
 
 def _stats(counts: Counter[str]) -> TypeStats:
-    # A request that came before there were counts takes one from a status to which it never added.
+    # Negative if a request from before there were counts left a status to which it was never added.
     by_status = {status: counts[status] for status in sorted(STATES) if counts[status] > 0}
     ended = by_status.get(COMPLETED, 0) + by_status.get(FAILED, 0)
     classes = sorted(int(name[1:]) for name, count in counts.items() if name[1:].isdigit() and count > 0)
@@ -68,7 +68,7 @@ def _stats(counts: Counter[str]) -> TypeStats:
 
 
 def _percentile(counts: Counter[str], classes: list[int], wanted: float) -> float:
-    """Nearest rank: the mean of the class in which that many are reached."""
+    """Nearest rank: the mean of the class that has the value with this rank."""
     seen = 0
     for number in classes:
         seen += counts[f"n{number}"]

@@ -1,6 +1,6 @@
-"""Counts of a project's requests, by the hour in which they came and by type.
+"""Counts of a project's requests, by type and by the hour of their creation.
 
-They change in the transaction that changes what they count.
+They are written in the same transaction as the requests that they count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidegate.aws.writes import Write, update
 from tidegate.queue.model import Request
 from tidegate.queue.stats import change_of
 
-# Longer than any request that ended is kept.
+# Longer than any ended request is kept.
 _KEPT_SECONDS = 35 * 86400
 _NOT_COUNTS = frozenset({"pk", "sk", "expires_at"})
 
@@ -29,7 +29,7 @@ def stats_writes(old: Request | None, new: Request) -> list[Write]:
 
 
 def hour_of(moment: str) -> str:
-    """`2026-11-16T21` of an ISO moment in UTC."""
+    """The hour of an ISO 8601 time in UTC, as `2026-11-16T21`."""
     return moment[:13]
 
 
@@ -38,7 +38,7 @@ class StatsStore:
         self._table = table
 
     def since(self, project_id: str, moment: str) -> Iterator[tuple[str, dict[str, int]]]:
-        """(type, counts) of the requests that came in the hour of this moment or later."""
+        """(type, counts) of the requests that were created in the hour of this moment or later."""
         bounds = (hour_of(moment), "~")
         for item in self._table.query_all(keys.requests_stats(project_id), sk_between=bounds):
             counts = {name: int(value) for name, value in item.items() if name not in _NOT_COUNTS}

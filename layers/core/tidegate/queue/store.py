@@ -1,4 +1,4 @@
-"""Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice, or none."""
+"""Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice together."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 from tidegate.projects.usage_store import queued_write
 from tidegate.queue.admission.fairness import Turn, rank
+from tidegate.queue.admission.group import AdmissionMove, admission_parts
 from tidegate.queue.admission.standings import standing_write
-from tidegate.queue.admission.together import Move, admission_parts
 from tidegate.queue.channels.model import Channel, Place
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
@@ -28,7 +28,7 @@ from tidegate.queue.stats_store import stats_writes
 from tidegate.queue.transaction import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
 
 Part = tuple[str, Write]
-# A full queue has moved on a little by then.
+# The Retry-After of a full queue.
 _QUEUE_RETRY_SECONDS = 30
 
 
@@ -43,18 +43,18 @@ class RequestStore:
         extra_writes: Sequence[Write] = (),
         queued_limit: int | None = None,
     ) -> Request:
-        """Returns the existing request if the id is known. QuotaExceeded if `queued_limit` wait already."""
+        """Stores a request, or returns the existing one with its id. QuotaExceeded if `queued_limit` wait already."""
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
         counted = queued_write(request.project_id, 1, queued_limit)
         standing = standing_write(request.channel, request.project_id, waiting=1)
-        told = [audit_write(line), *stats_writes(None, request)]
-        writes = [put_new(item), counted, standing, put(place_item(request)), *told, *extra_writes]
+        records = [audit_write(line), *stats_writes(None, request)]
+        writes = [put_new(item), counted, standing, put(place_item(request)), *records, *extra_writes]
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
-            known = self.get(request.project_id, request.request_id)
-            if known is not None and 0 in error.failed:
-                return known
+            existing = self.get(request.project_id, request.request_id)
+            if existing is not None and 0 in error.failed:
+                return existing
             if writes.index(counted) in error.failed:
                 raise QuotaExceeded.of("queued", queued_limit, _QUEUE_RETRY_SECONDS) from error
             raise
@@ -65,8 +65,8 @@ class RequestStore:
         return request_from(item) if item else None
 
     def get_many(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Request]:
-        """By (project_id, request_id): those that are there."""
-        items = self._table.batch_get((keys.request(*one) for one in wanted), consistent=True)
+        """The requests that exist, by (project_id, request_id)."""
+        items = self._table.batch_get((keys.request(*ids) for ids in wanted), consistent=True)
         found = [request_from(item) for item in items]
         return {(request.project_id, request.request_id): request for request in found}
 
@@ -83,7 +83,7 @@ class RequestStore:
         without: frozenset[str] = frozenset(),
         turn: Turn | None = None,
     ) -> None:
-        """Refused tells which parts met another state; `turn` is what an admission must carry."""
+        """Writes a change of state. Refused names the parts whose condition failed. An admission needs a `turn`."""
         item = request_item(new) | due_of(new, now=now.timestamp(), keep_seconds=keep_seconds)
         rest: list[Part] = [
             (OTHER, audit_write(line)),
@@ -99,20 +99,20 @@ class RequestStore:
         except Refused as refused:
             if PLACE not in refused.parts or REQUEST in refused.parts:
                 raise
-            # Its place is in the lane that all projects once shared, or lost.
-            if not self.adopt(old):
+            # Its place is in the lane that all projects shared in an older version, or is lost.
+            if not self.move_to_project_lane(old):
                 without |= {PLACE}
             self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
 
-    def admit_together(self, moves: Sequence[Move], channel: Channel, now: datetime) -> None:
-        """All of them or none. Refused if any part met another state: then they are tried one by one."""
+    def admit_group(self, moves: Sequence[AdmissionMove], channel: Channel, now: datetime) -> None:
+        """Admits all of them or, if any condition fails (Refused), none."""
         self._transact(admission_parts(moves, channel, now))
 
-    def adopt(self, request: Request) -> bool:
-        """Moves a waiting request's place from the lane that all projects shared to its project's own."""
-        where = (request.channel, request.priority, request.created_at, request.request_id)
+    def move_to_project_lane(self, request: Request) -> bool:
+        """Moves a waiting request's place out of the lane that all projects shared. False if it is not there."""
+        place = (request.channel, request.priority, request.created_at, request.request_id)
         return self._table.try_write(
-            delete(keys.shared_waiting_place(*where), "attribute_exists(#pk)"),
+            delete(keys.shared_waiting_place(*place), "attribute_exists(#pk)"),
             put_new(place_item(request)),
             standing_write(request.channel, request.project_id, waiting=1),
             queued_write(request.project_id, 1),
@@ -124,8 +124,8 @@ class RequestStore:
         except ConditionFailed as error:
             raise Refused(parts[index][0] for index in error.failed) from error
 
-    def beat(self, request: Request, now: datetime, due_at: float, progress: dict[str, Any] | None) -> None:
-        """Only whoever runs the present attempt, and holds its mutex, may go on."""
+    def heartbeat(self, request: Request, now: datetime, due_at: float, progress: dict[str, Any] | None) -> None:
+        """Stores a heartbeat and renews the mutex. LeaseLost if the attempt is outdated or has lost the mutex."""
         sets: dict[str, Any] = {"heartbeat_time": iso(now)} | keys.due(request.request_id, due_at, "request")
         if progress is not None:
             sets["progress"] = as_text(progress)
@@ -138,20 +138,20 @@ class RequestStore:
             else:
                 self._table.write(write)
         except ConditionFailed as error:
-            raise LeaseLost("the request was ended, or is run by someone else") from error
+            raise LeaseLost("the request has ended, or another attempt runs it") from error
 
-    def look_again(self, request: Request, due_at: float | None) -> None:
-        """Moves what compensation waits for, if the request has not moved meanwhile."""
+    def set_due(self, request: Request, due_at: float | None) -> None:
+        """Sets when compensation checks the request (None: not at all), unless the request has changed."""
         key = keys.request(request.project_id, request.request_id)
         sets = keys.due(request.request_id, due_at, "request") if due_at is not None else None
         removes = () if sets else keys.DUE_ATTRIBUTES
         self._table.try_write(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
 
     def note_wait(self, place: Place, reason: str) -> None:
-        """Why a place was passed by, on the request for people and on the place for the next admission."""
+        """Stores why a request waits, on the request for callers and on its place for the next admission."""
         request = keys.request(place.project_id, place.request_id)
         lane = (place.channel, place.project_id)
-        where = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
+        waiting_place = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
         writes = [
             update(
                 request,
@@ -160,7 +160,7 @@ class RequestStore:
                 pending=PENDING,
                 queued=QUEUED,
             ),
-            update(where, {"reason": reason}),
+            update(waiting_place, {"reason": reason}),
         ]
         try:
             self._table.transact(writes)
@@ -182,12 +182,12 @@ def _queue_writes(old: Request, new: Request, without: frozenset[str], turn: Tur
 
 
 def _place_writes(old: Request, new: Request, without: frozenset[str]) -> list[Part]:
-    """The old place must be there: the counts say that it is."""
+    """The old place must exist, because the counts include it."""
     has_place, takes_place = old.status in WAITING and PLACE not in without, new.status in WAITING
     if has_place and takes_place and place_key(old) == place_key(new):
         return [(PLACE, put(place_item(new), "attribute_exists(#pk)"))]
-    left = [(PLACE, delete(place_key(old), "attribute_exists(#pk)"))] if has_place else []
-    return [*left, (PLACE, put(place_item(new)))] if takes_place else left
+    removed = [(PLACE, delete(place_key(old), "attribute_exists(#pk)"))] if has_place else []
+    return [*removed, (PLACE, put(place_item(new)))] if takes_place else removed
 
 
 def _counts(old: Request, new: Request, without: frozenset[str], turn: Turn | None) -> list[Part]:

@@ -1,4 +1,4 @@
-"""The parts of the transaction that moves a request, and the refusal that names those that met another state."""
+"""The parts of the transaction that moves a request, and the error that names the parts that were refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MUTEX, PLACE, OTHER = "mutex", "place", "other"
 
 
 class Refused(Conflict):
-    """A move met another state than it expected, in these parts of its transaction."""
+    """The conditions of these parts of a move's transaction failed: their items have changed."""
 
     def __init__(self, parts: Iterable[str]) -> None:
         self.parts = frozenset(parts)

@@ -1,4 +1,4 @@
-"""Requests that are to exist once: while one with a key is not over, asking again gives that one."""
+"""Requests with a dedupe key: while one has not ended, submitting another with the same key returns it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class UniqueRequests:
         self._clock = clock
 
     def submit(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
-        """The present request with the key, or what `make(request_id, write)` submits together with the write."""
+        """The request that has the key, or the one that `make(request_id, write)` submits together with the write."""
         key = keys.dedupe(project_id, dedupe_key)
         for _ in range(_TRIES):
             held = self._table.get(key, consistent=True)
-            known = self._requests.get(project_id, str(held["request_id"])) if held else None
-            if known is not None and not known.is_over:
-                return known
+            request = self._requests.get(project_id, str(held["request_id"])) if held else None
+            if request is not None and not request.is_over:
+                return request
             now = self._clock()
             request_id = new_id("req", now)
             item = key | {"request_id": request_id, "expires_at": int(now.timestamp()) + _KEPT_SECONDS}
@@ -40,6 +40,6 @@ class UniqueRequests:
             try:
                 return make(request_id, write)
             except ConditionFailed:
-                # Another call with the key was faster, or something else of the request changed: look again.
+                # Another call with the key was faster, or another condition of the submission failed: read again.
                 continue
-        raise Busy("requests with this dedupe_key are being made by many at once")
+        raise Busy("other calls submit requests with this dedupe_key at the same time: try again")

@@ -1,4 +1,4 @@
-"""The whole API: one router a resource."""
+"""Builds the API from the routers of all capabilities."""
 
 from __future__ import annotations
 

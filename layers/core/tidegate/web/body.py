@@ -1,4 +1,4 @@
-"""The request's body as text, or the reason why it cannot be one."""
+"""Decodes and checks the body of a request."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ BODY_LIMIT = 1024 * 1024
 
 
 def text_body(event: dict[str, Any]) -> str:
-    """A gateway hands over as base64 what it does not take for text."""
+    """The body as text; API Gateway encodes bodies that it does not recognise as text in base64.
+
+    Raises BrokenJson or BodyTooLarge.
+    """
     body = event.get("body") or ""
     if event.get("isBase64Encoded"):
         try:
             body = base64.b64decode(body).decode()
         except ValueError as error:
-            raise BrokenJson("the body is not UTF-8") from error
-    if len(body.encode("utf-8", "surrogatepass")) > BODY_LIMIT:
-        raise BodyTooLarge("a body may hold 1 MB; larger data goes by a file or a source_url")
+            raise BrokenJson("the body is not valid UTF-8: send JSON encoded in UTF-8") from error
+    size = len(body.encode("utf-8", "surrogatepass"))
+    if size > BODY_LIMIT:
+        raise BodyTooLarge(
+            f"the body has {size:,} bytes; at most {BODY_LIMIT:,} are accepted: upload larger data as a file, or let "
+            "it be pulled from a source_url"
+        )
     if body:
-        _refuse_what_json_cannot_say(body)
+        _require_json(body)
     return str(body)
 
 
-def _refuse_what_json_cannot_say(body: str) -> None:
+def _require_json(body: str) -> None:
     try:
         read_json(body, exact=True)
     except ValueError as error:
-        raise BrokenJson("the body could not be read as JSON") from error
+        raise BrokenJson(f"the body is not valid JSON: {str(error).partition(';')[0][:200]}") from error

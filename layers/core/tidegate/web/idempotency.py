@@ -1,4 +1,4 @@
-"""`Idempotency-Key` on creating POSTs: the first answer is kept for a day and given again."""
+"""`Idempotency-Key` on POSTs that create something: the first answer is stored for a day and returned to repeats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidegate.web.authentication import Caller, current_caller
 _HEADER = "idempotency-key"
 _KEPT_SECONDS = 24 * 3600
 _LONGEST_KEY = 255
-# An answer that is longer is kept beside its record: an item of the table holds 400 KB.
+# A longer answer is stored in items of its own, because an item has at most 400 KB.
 _LONGEST_BODY = 30_000
 _PIECE_BYTES = 300_000
 
@@ -35,36 +35,36 @@ def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> 
     if not key:
         return next_middleware(app)
     project_id = current_caller().project_id
-    answer = _kept(app, key, lambda: _as_data(next_middleware(app), project_id))
-    body = _read_pieces(project_id, answer["pieces"]) if "pieces" in answer else answer["body"]
+    stored = _run_once(app, key, lambda: _stored_form(next_middleware(app), project_id))
+    body = _read_pieces(project_id, stored["pieces"]) if "pieces" in stored else stored["body"]
     return Response(
-        status_code=answer["status"],
-        content_type=answer["content_type"],
+        status_code=stored["status"],
+        content_type=stored["content_type"],
         body=json.loads(body) if body is not None else None,
-        headers=answer["headers"],
+        headers=stored["headers"],
     )
 
 
 def idempotent_secret(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
-    """The same for an answer that holds a secret: of it only ids are kept, and a repeat is told what there is."""
+    """The same for answers that contain a secret: only ids are stored, and a repeat gets 409 with these ids."""
     key = _key(app)
     if not key:
         return next_middleware(app)
-    answers: list[Response[Any]] = []
+    responses: list[Response[Any]] = []
 
-    def act() -> dict[str, Any]:
-        answers.append(next_middleware(app))
-        return {"made": _ids_in(_jsonable(answers[0].body))}
+    def handle() -> dict[str, Any]:
+        responses.append(next_middleware(app))
+        return {"made": _ids_in(_jsonable(responses[0].body))}
 
-    kept = _kept(app, key, act)
-    if answers:
-        return answers[0]
-    made = kept.get("made", {})
-    named = ", ".join(f"{name} {value}" for name, value in made.items())
+    stored = _run_once(app, key, handle)
+    if responses:
+        return responses[0]
+    created_ids = stored.get("made", {})
+    names = ", ".join(f"{name} {value}" for name, value in created_ids.items())
     raise AlreadyCreated(
-        f"the first request with this Idempotency-Key was carried out{f': {named}' if named else ''}. Its secret was "
-        "shown then and is not stored; send another Idempotency-Key to create another one",
-        made=made,
+        f"the first request with this Idempotency-Key succeeded{f' and created {names}' if names else ''}. Its answer "
+        "contained a secret, which is not stored: use a new Idempotency-Key to create another one",
+        created_ids=created_ids,
     )
 
 
@@ -76,28 +76,30 @@ def _key(app: APIGatewayHttpResolver) -> str | None:
     key = app.current_event.headers.get(_HEADER)
     if key and len(key) > _LONGEST_KEY:
         raise Invalid(
-            "the key is too long", errors=[{"loc": ["header", _HEADER], "msg": f"at most {_LONGEST_KEY} characters"}]
+            f"the Idempotency-Key has {len(key)} characters: use at most {_LONGEST_KEY}",
+            errors=[{"loc": ["header", _HEADER], "msg": f"must have at most {_LONGEST_KEY} characters"}],
         )
     return key
 
 
-def _kept(app: APIGatewayHttpResolver, key: str, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the act answered: now, or the first time."""
+def _run_once(app: APIGatewayHttpResolver, key: str, handle: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of `handle`: of this call, or the stored one of an earlier request with the same key."""
     request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
-    once = _once(current_caller(), key, app.lambda_context, act)
+    run = _idempotent_function(current_caller(), key, app.lambda_context, handle)
     try:
-        return once(request=request)
+        return run(request=request)
     except IdempotencyValidationError as error:
         raise IdempotencyConflict(
-            "this Idempotency-Key came within 24 hours with another request; use a new one"
+            "this Idempotency-Key was used within the last 24 hours with another path or body: use a new key"
         ) from error
     except IdempotencyAlreadyInProgressError as error:
         raise IdempotencyInProgress(
-            "the first request with this key has not been answered yet", retry_after=2
+            "the first request with this Idempotency-Key is still running: repeat this request in two seconds",
+            retry_after=2,
         ) from error
 
 
-def _as_data(response: Response[Any], project_id: str) -> dict[str, Any]:
+def _stored_form(response: Response[Any], project_id: str) -> dict[str, Any]:
     body = None if response.body is None else json.dumps(_jsonable(response.body))
     headers = {name: value for name, value in response.headers.items() if name.lower() != "content-type"}
     data = {"status": response.status_code, "content_type": response.content_type, "headers": headers}
@@ -107,14 +109,14 @@ def _as_data(response: Response[Any], project_id: str) -> dict[str, Any]:
 
 
 def _write_pieces(project_id: str, body: str) -> str:
-    """Under a name of its own, so that two runs of one request never mix their pieces. Returns that name."""
+    """Returns the id under which the pieces are stored. It is random, so two runs never mix their pieces."""
     answer_id = uuid.uuid4().hex
-    packed = zlib.compress(body.encode())
+    compressed = zlib.compress(body.encode())
     expires_at = int(tidegate().clock().timestamp()) + _KEPT_SECONDS
     tidegate().table.batch_put(
         keys.idempotent_answer(project_id, answer_id, number)
-        | {"piece": packed[start : start + _PIECE_BYTES], "expires_at": expires_at}
-        for number, start in enumerate(range(0, len(packed), _PIECE_BYTES))
+        | {"piece": compressed[start : start + _PIECE_BYTES], "expires_at": expires_at}
+        for number, start in enumerate(range(0, len(compressed), _PIECE_BYTES))
     )
     return answer_id
 
@@ -128,7 +130,9 @@ def _jsonable(body: Any) -> Any:
     return body.model_dump(mode="json", exclude_none=True) if hasattr(body, "model_dump") else body
 
 
-def _once(caller: Caller, key: str, context: Any, act: Callable[[], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _idempotent_function(
+    caller: Caller, key: str, context: Any, handle: Callable[[], dict[str, Any]]
+) -> Callable[..., dict[str, Any]]:
     store = DynamoDBPersistenceLayer(
         table_name=tidegate().settings.table_name,
         key_attr="pk",
@@ -148,7 +152,7 @@ def _once(caller: Caller, key: str, context: Any, act: Callable[[], dict[str, An
         data_keyword_argument="request", persistence_store=store, config=config, key_prefix="idempotent"
     )
     def run(*, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - Powertools takes the key from it
-        return act()
+        return handle()
 
-    kept: Callable[..., dict[str, Any]] = run
-    return kept
+    function: Callable[..., dict[str, Any]] = run
+    return function

@@ -1,7 +1,7 @@
-"""The contract as it is published: what Powertools reads from the routes, and what it cannot know.
+"""The OpenAPI document of the API.
 
-Powertools knows one answer a route, always JSON. Here are the others: problems, redirects, files, empty answers, the
-`Idempotency-Key`, and fields that may come in the query.
+Powertools generates it from the routes, with one JSON answer for each. This module adds what the routes do not declare:
+problems, redirects, files, empty answers, `Idempotency-Key`, security, and bodies whose fields may come in the query.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ Schema = dict[str, Any]
 TITLE, VERSION = "Tidegate", "1.0.0"
 
 
-def _json(model: str, text: str) -> Schema:
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}}
-    return {"description": text, "content": content}
+def _json(text: str, *models: str) -> Schema:
+    refs = [{"$ref": f"#/components/schemas/{model}"} for model in models]
+    schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
 _PROBLEM: Schema = {
@@ -50,90 +51,99 @@ _PROBLEM: Schema = {
         },
     },
 }
-_EVERYWHERE = {
-    "400": "Broken JSON or path",
-    "401": "No valid key",
-    "403": "Scope missing",
-    "404": "Not found",
-    "409": "Conflict",
-    "413": "Too large",
-    "422": "Not valid",
-    "429": "A quota or the rate of the project is used up; Retry-After says when to come again",
-    "500": "A fault of ours",
-    "503": "Try again",
+_COMMON_PROBLEMS = {
+    "400": "The body is not valid JSON, or the path is not valid",
+    "401": "The key is missing, unknown, expired or revoked",
+    "403": "The key does not have the scope of this route",
+    "404": "There is no such record in the key's project",
+    "409": "Conflict with the state of the record, or with an earlier request: `code` says which",
+    "413": "The body or the result is too large",
+    "422": "The request is not valid; `errors` names the fields",
+    "429": "A quota or the request rate of the project is used up; retry after Retry-After seconds",
+    "500": "An unexpected error, which was logged under the request id",
+    "503": "Temporarily overloaded; retry in a few seconds",
 }
+_SUCCESS = {"200": "OK", "201": "Created", "202": "Accepted"}
 _LOCATION = {"location": {"required": True, "schema": {"type": "string"}}}
-_REDIRECT: Schema = {"description": "Leads to a link that lives 300 s", "headers": _LOCATION}
+_REDIRECT: Schema = {"description": "Redirect to a presigned URL, valid for 300 s", "headers": _LOCATION}
 _FILE: Schema = {
     "description": "The file",
     "headers": {"content-disposition": {"required": True, "schema": {"type": "string"}}},
     "content": {
-        "text/csv": {"schema": {"type": "string", "description": "one line a row"}},
-        "application/x-ndjson": {"schema": {"type": "string", "description": "one JSON object a line"}},
-        "application/gzip": {"schema": {"type": "string", "description": "csv or jsonl, compressed"}},
+        "text/csv": {"schema": {"type": "string", "description": "one line for each row"}},
+        "application/x-ndjson": {"schema": {"type": "string", "description": "one JSON object for each row, in lines"}},
+        "application/gzip": {"schema": {"type": "string", "description": "CSV or JSON lines, compressed"}},
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": {
             "schema": {"type": "string", "description": "an Excel workbook"}
         },
         "application/vnd.apache.parquet": {"schema": {"type": "string", "description": "a Parquet file"}},
-        "application/zip": {"schema": {"type": "string", "description": "several files, past rows_per_file"}},
+        "application/zip": {
+            "schema": {"type": "string", "description": "several files, if there are more than rows_per_file rows"}
+        },
     },
 }
-_UPSTREAM = {"502": "The source failed", "504": "The source took too long"}
+_UPSTREAM = {"502": "The source failed, or its answer cannot be used", "504": "The source did not answer in time"}
 _SYNC = {"200": _FILE, "303": _REDIRECT}
 _ANSWERS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/files"): {
-        "201": _json("UploadAnswer", "Announced: put the content there"),
-        "202": _json("IngestAnswer", "Accepted: with a source_url"),
+        "201": _json("Without source_url: where to upload the content", "UploadAnswer", "MultipartAnswer"),
+        "202": _json("With source_url: the request that downloads the file", "IngestAnswer"),
+    },
+    ("post", "/v1/files/{file_id}/complete"): {
+        "200": _json("Verified: the file is `ready`", "FileAnswer"),
+        "202": _json("Being verified: the file is `verifying`", "FileAnswer"),
     },
     ("get", "/v1/download/async"): {"302": _REDIRECT},
     **{(method, f"/v1/download/sync{tail}"): _SYNC for method in ("get", "post") for tail in ("", "/multiple")},
 }
 _PROBLEMS: dict[str, dict[str, str]] = {
-    "/v1/download/url": {"410": "Past its retention"},
-    "/v1/download/async": {"410": "Past its retention"},
+    "/v1/download/url": {"410": "The file has expired"},
+    "/v1/download/async": {"410": "The file has expired"},
     "/v1/download/sync": _UPSTREAM,
     "/v1/download/sync/multiple": _UPSTREAM,
     "/v1/task/sample": _UPSTREAM,
     "/v1/subscriptions/preview": _UPSTREAM,
 }
-_IN_QUERY = {"/v1/download/sync": "SyncBody", "/v1/download/sync/multiple": "SyncMultipleBody"}
+# GET routes that take the fields of a body as query parameters.
+BODIES_IN_QUERY = {"/v1/download/sync": "SyncBody", "/v1/download/sync/multiple": "SyncMultipleBody"}
 _PARAMETER = re.compile(r"<(\w+)>")
 _PLAIN_TYPES = {"string", "integer", "number", "boolean", "null"}
 _IDEMPOTENCY_KEY: Schema = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "the same key and body give the same answer for 24 h",
+    "description": "a unique text of your choice: for 24 hours, a repeat with the same key and body returns the first "
+    "answer and creates nothing",
     "schema": {"type": "string", "maxLength": 255},
 }
 
 
 class Api(ScopedResolver):
-    """Tells the whole contract, not only what Powertools reads from the routes."""
+    """The resolver, with a complete OpenAPI schema."""
 
     def get_openapi_schema(self, **options: Any) -> OpenAPI:
         from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
 
-        known = super().get_openapi_schema(**options)
-        return OpenAPI.model_validate(_completed(known.model_dump(mode="json", by_alias=True, exclude_none=True), self))
+        generated = super().get_openapi_schema(**options).model_dump(mode="json", by_alias=True, exclude_none=True)
+        return OpenAPI.model_validate(_completed(generated, self))
 
 
 def contract(api: Api) -> Schema:
-    """The whole contract as JSON, with its texts, examples and webhooks."""
-    # Read from files and imported only here: no request but this one needs them.
-    from tidegate.web.reference.document import completed
+    """The OpenAPI document with its texts, examples and webhooks."""
+    # Imported here, because no other request needs it and it reads files.
+    from tidegate.web.reference.document import described
 
-    return completed(json.loads(api.get_openapi_json_schema(title=TITLE, version=VERSION)))
+    return described(json.loads(api.get_openapi_json_schema(title=TITLE, version=VERSION)))
 
 
 def _completed(schema: Schema, resolver: Api) -> Schema:
-    # Where this document lies, the API is: under a stage, a folder or another name just as well.
+    # Relative, because the API may be under a stage, a folder or a custom domain.
     schema["servers"] = [{"url": "."}]
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError", "ResponseValidationError"):
         schemas.pop(unused, None)
     schemas["Problem"] = _PROBLEM
     schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    once = set(_idempotent_routes(resolver))
+    idempotent = set(_idempotent_routes(resolver))
     scopes = {
         (method.lower(), _PARAMETER.sub(r"{\1}", rule)): scope for (method, rule), scope in resolver.scopes.items()
     }
@@ -143,19 +153,25 @@ def _completed(schema: Schema, resolver: Api) -> Schema:
             scope = scopes[method, path]
             if scope != "open":
                 operation["security"] = [{"key": [scope]}]
-            if (method, path) in once:
+            if (method, path) in idempotent:
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
-    for path, model in _IN_QUERY.items():
+    for path, model in BODIES_IN_QUERY.items():
         schema["paths"][path]["get"]["parameters"] = list(_as_query(schemas[model]))
     return schema
 
 
 def _answers(method: str, path: str, found: Schema) -> Schema:
-    expected = {status: answer for status, answer in found.items() if status not in ("422", "500")}
-    if "204" in expected:
-        expected["204"] = {"description": "Done"}
-    told = _EVERYWHERE | _PROBLEMS.get(path, {}) if path.startswith("/v1/") else {"500": _EVERYWHERE["500"]}
-    return expected | _ANSWERS.get((method, path), {}) | {status: _problem(text) for status, text in told.items()}
+    answers = {
+        status: {**answer, "description": _SUCCESS.get(status, answer["description"])}
+        for status, answer in found.items()
+        if status not in ("422", "500")
+    }
+    if "204" in answers:
+        answers["204"] = {"description": "Done; the answer has no body"}
+    problems = {"500": _COMMON_PROBLEMS["500"]}
+    if path.startswith("/v1/"):
+        problems = _COMMON_PROBLEMS | _PROBLEMS.get(path, {})
+    return answers | _ANSWERS.get((method, path), {}) | {status: _problem(text) for status, text in problems.items()}
 
 
 def _problem(text: str) -> Schema:
@@ -169,7 +185,7 @@ def _idempotent_routes(resolver: APIGatewayHttpResolver) -> Iterator[tuple[str, 
 
 
 def _as_query(model: Schema) -> Iterator[Schema]:
-    """A body's fields as parameters; objects and lists come as strings holding JSON."""
+    """The fields of a body as query parameters; objects and lists are strings that contain JSON."""
     for name, field in model["properties"].items():
         types = {option.get("type") for option in field.get("anyOf", [field])}
         yield {"name": name, "in": "query", "schema": field if types <= _PLAIN_TYPES else {"type": "string"}}

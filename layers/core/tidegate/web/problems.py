@@ -1,14 +1,14 @@
-"""RFC 9457: the one place where errors become answers."""
+"""Turns errors into RFC 9457 answers (`application/problem+json`)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.errors import AlreadyCreated, DomainError, FieldError
+from tidegate.errors import AlreadyCreated, DomainError, FieldError, Invalid
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -24,7 +24,7 @@ def problem_body(error: DomainError) -> dict[str, Any]:
     if error.errors:
         body["errors"] = list(error.errors)
     if isinstance(error, AlreadyCreated):
-        body |= error.made
+        body |= error.created_ids
     return body
 
 
@@ -34,17 +34,19 @@ def problem(error: DomainError) -> Response[str]:
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    # What was refused is told by its name, which may hold half a surrogate pair; UTF-8 cannot.
+    # A refused field is named, and its name may contain half a surrogate pair, which UTF-8 cannot encode.
     body = json.dumps(problem_body(error), ensure_ascii=False).encode("utf-8", "replace").decode()
     return Response(status_code=error.status, content_type=CONTENT_TYPE, body=body, headers=headers)
 
 
-def field_errors(errors: Iterable[dict[str, Any]]) -> list[FieldError]:
-    return [
-        {"loc": [part for part in error["loc"] if part != "request"], "msg": _plain(error["msg"])} for error in errors
+def invalid_fields(errors: Iterable[Mapping[str, Any]]) -> Invalid:
+    """The error of a request with these Pydantic errors. Names each field and what is wrong with it."""
+    fields: list[FieldError] = [
+        {
+            "loc": [part for part in error["loc"] if part != "request"],
+            "msg": str(error["msg"]).removeprefix("Value error, "),
+        }
+        for error in errors
     ]
-
-
-def _plain(message: object) -> str:
-    """Without pydantic's own opening, which tells a caller nothing."""
-    return str(message).removeprefix("Value error, ")
+    names = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
+    return Invalid(f"these fields are not valid: {names}; `errors` says why", errors=fields)

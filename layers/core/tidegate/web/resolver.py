@@ -1,4 +1,4 @@
-"""The HTTP resolver: who may call a route, what is refused before it runs, and how errors are answered."""
+"""Builds the HTTP resolver with its error handlers, and serves one API Gateway event."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.app import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.web.authentication import caller_of, enter
+from tidegate.web.authentication import caller_of, set_current_caller
 from tidegate.web.openapi import Api
-from tidegate.web.problems import field_errors, problem
+from tidegate.web.problems import invalid_fields, problem
 
 # Control characters and the two line separators of Unicode.
 _CONTROL = ("Cc", "Zl", "Zp")
-_BAD_PATH = BadPath("the path holds a control character; leave it out")
+_BAD_PATH = BadPath("the path contains a control character, perhaps percent-encoded: remove it")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _RECORD_PATHS = ("/v1/jobs/", "/v1/downloads/")
 _ID_PREFIX = "AsyncDownload"
@@ -44,29 +44,35 @@ def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
     def invalid(error: RequestValidationError) -> Response[str]:
         found = list(error.errors())
         if any(entry.get("type") == "json_invalid" for entry in found):
-            return problem(BrokenJson("the body could not be read as JSON"))
-        fields = field_errors(found)
-        named = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
-        return problem(Invalid(f"not valid: {named}", errors=fields))
+            return problem(BrokenJson("the body is not valid JSON"))
+        return problem(invalid_fields(found))
 
     @app.exception_handler(RequestUnsupportedContentType)
     def unsupported(_: RequestUnsupportedContentType) -> Response[str]:
         return problem(
-            Invalid("send JSON", errors=[{"loc": ["header", "content-type"], "msg": "must be application/json"}])
+            Invalid(
+                "the body is not JSON: send it with Content-Type: application/json",
+                errors=[{"loc": ["header", "content-type"], "msg": "must be application/json"}],
+            )
         )
 
     @app.exception_handler(Exception)
     def unexpected(_: Exception) -> Response[str]:
         logger.exception("the request failed unexpectedly")
-        return problem(DomainError("something went wrong here; the request id tells us what"))
+        return problem(
+            DomainError(
+                "an unexpected error, which was logged: tell an operator the x-request-id header of this answer"
+            )
+        )
 
     @app.not_found
     def missing(_: Exception) -> Response[str]:
         path = app.current_event.path
         allowed = _methods_at(app, path)
         if not allowed:
-            return problem(RouteNotFound(f"there is no route {path[:200]}"))
-        answer = problem(MethodNotAllowed(f"this route takes {', '.join(allowed)}"))
+            return problem(RouteNotFound(f"there is no route {path[:200]}: GET /docs lists all routes"))
+        method = app.current_event.http_method
+        answer = problem(MethodNotAllowed(f"{path[:200]} does not accept {method}: use {', '.join(allowed)}"))
         answer.headers["allow"] = ", ".join(allowed)
         return answer
 
@@ -84,22 +90,22 @@ def _methods_of(method: Any) -> list[str]:
 
 
 def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Answers one request. The log line of every request names the key and the request id, also of a refused one."""
+    """Answers one request. Logs every request, also a refused one, with its key id and request id."""
     http = event["requestContext"]["http"]
-    method, path = http["method"], _whole_ids(_path_of(event))
+    method, path = http["method"], _with_quoted_ids(_path_of(event))
     event = {**event, "rawPath": path, "requestContext": {**event["requestContext"], "stage": "$default"}}
     request_id = str(event["requestContext"].get("requestId", ""))
     caller = caller_of(event)
-    enter(caller)
+    set_current_caller(caller)
     logger.append_keys(request_id=request_id, key_id=caller.key_id if caller else None)
     try:
         if _has_control_character(path):
             raise _BAD_PATH
         if caller is not None and caller.requests_per_s is not None:
-            here = running_app()
-            here.projects.rate_limiter.require(caller.project_id, caller.requests_per_s, here.clock().timestamp())
+            now = running_app().clock().timestamp()
+            running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now)
     except DomainError as error:
-        answer = _plain(problem(error))
+        answer = _lambda_answer(problem(error))
     else:
         answer = app.resolve(event, context)
     headers = answer.setdefault("headers", {})
@@ -110,11 +116,11 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 def _has_control_character(path: str) -> bool:
-    """In the path as it came or decoded once more: a gateway may or may not have decoded it."""
+    """Checks the path as it came and decoded once more, because a gateway may or may not have decoded it."""
     return any(unicodedata.category(char) in _CONTROL for char in path + unquote(path))
 
 
-def _plain(response: Response[str]) -> dict[str, Any]:
+def _lambda_answer(response: Response[str]) -> dict[str, Any]:
     headers = dict(response.headers) | {"content-type": response.content_type}
     return {"statusCode": response.status_code, "headers": headers, "body": response.body, "isBase64Encoded": False}
 
@@ -127,12 +133,12 @@ def _path_of(event: dict[str, Any]) -> str:
     return path or "/"
 
 
-def _whole_ids(path: str) -> str:
-    """Ids of Tasks and Jobs hold slashes; a gateway that decodes the path has taken them apart."""
+def _with_quoted_ids(path: str) -> str:
+    """Percent-encodes the id of a Task or Job again, if a gateway decoded it: such ids contain slashes."""
     for start in _RECORD_PATHS:
         if path.startswith(start + _ID_PREFIX):
             rest = path[len(start) :]
             tail = next((sub for sub in _SUB_PATHS if rest.endswith(sub)), "")
-            whole = rest[: len(rest) - len(tail)] if tail else rest
-            return start + quote(whole, safe="%:") + tail
+            record_id = rest[: len(rest) - len(tail)] if tail else rest
+            return start + quote(record_id, safe="%:") + tail
     return path

@@ -1,4 +1,4 @@
-"""What every route module uses: a router, the caller, the parameters of lists, the shapes of answers."""
+"""Shared by all route modules: the router, the parameters of lists, and how answers are made."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 from pydantic import BaseModel
 
-from tidegate.common.listing import Listed
 from tidegate.web.authentication import Caller, Scope, current_caller
 
-Limit = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
-Cursor = Annotated[str | None, Query(max_length=4096, description="next_cursor of the page before")]
+Limit = Annotated[int, Query(ge=1, le=100, description="the largest number of entries to return")]
+Cursor = Annotated[str | None, Query(max_length=4096, description="`next_cursor` of the previous page")]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Router(APIGatewayHttpRouter):
-    """Powertools' router, which knows the caller; each route says which scope it needs: `scope="read"`.
+    """A Powertools router whose routes declare the scope that a caller needs: `@router.get("/v1/…", scope="read")`.
 
-    Any other option is one of Powertools' `route`. The resolver checks the scope on the route that it matched.
+    All other options are those of Powertools. The resolver checks the scope of the route that it matched.
     """
 
     def __init__(self) -> None:
@@ -55,13 +54,9 @@ class Router(APIGatewayHttpRouter):
 
 
 def answer(model: BaseModel | None, status: int = 200, headers: dict[str, str] | None = None) -> Response[Any]:
+    """A JSON answer without the fields that have no value; without a model, an empty answer."""
     body = None if model is None else model.model_dump(mode="json", exclude_none=True)
-    given: dict[str, str | list[str]] = {"cache-control": "no-store", **(headers or {})}
+    all_headers: dict[str, str | list[str]] = {"cache-control": "no-store", **(headers or {})}
     return Response(
-        status_code=status, content_type=None if body is None else "application/json", body=body, headers=given
+        status_code=status, content_type=None if body is None else "application/json", body=body, headers=all_headers
     )
-
-
-def listed(page: Listed[Any], shown: Any) -> dict[str, Any]:
-    """`{items, next_cursor}`, with `next_cursor` null on the last page."""
-    return {"items": [shown(item) for item in page.items], "next_cursor": page.next_cursor}

@@ -1,7 +1,7 @@
-"""A resolver that lets a caller reach only the routes that its key's scopes cover.
+"""A resolver that checks the scope of every route before it runs.
 
 Each route declares its scope where it is defined. The check runs on the route that was matched, so no spelling of a
-path can be read in one way by the check and in another by the router.
+path can mean one route to the check and another to the router.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ScopeNotDeclared(Exception):
 
 
 class ScopedResolver(APIGatewayHttpResolver):
-    """`scopes` holds (method, rule) of every route; registering a route that is not in it raises."""
+    """`scopes` has the scope of every (method, rule). Registering a route without one raises ScopeNotDeclared."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -38,23 +38,23 @@ class ScopedResolver(APIGatewayHttpResolver):
         super().include_router(router, prefix)
 
     def declare(self, method: str, rule: str, scope: Scope) -> None:
-        """Once a route: of two routes with one rule the first is matched, and must not get the second one's scope."""
+        """Refuses a second declaration: the first of two equal routes is matched, and must keep its own scope."""
         if (method, rule) in self.scopes:
             raise ScopeNotDeclared(f"{method} {rule} is declared twice")
         self.scopes[method, rule] = scope
 
     def route(self, rule: str, method: Any, *args: Any, **options: Any) -> Callable[..., Any]:
-        for one in (method,) if isinstance(method, str) else method:
-            scope = self.scopes.get((one, rule))
+        for verb in (method,) if isinstance(method, str) else method:
+            scope = self.scopes.get((verb, rule))
             if scope not in SCOPES:
-                raise ScopeNotDeclared(f"{one} {rule} has the scope {scope!r}; declare one of {', '.join(SCOPES)}")
+                raise ScopeNotDeclared(f"{verb} {rule} has the scope {scope!r}; declare one of {', '.join(SCOPES)}")
             if scope == "agent" and "<agent_id>" not in rule:
-                raise ScopeNotDeclared(f"{one} {rule} has the scope agent, but no <agent_id> in its path")
+                raise ScopeNotDeclared(f"{verb} {rule} has the scope agent, but no <agent_id> in its path")
         return super().route(rule, method, *args, **options)
 
     def _call_route(self, route: Route, route_arguments: dict[str, str]) -> ResponseBuilder[Any]:
         try:
-            self._admit(route, route_arguments)
+            self._authorize(route, route_arguments)
         except DomainError as error:
             refused = self._call_exception_handler(error, route)
             if refused is None:
@@ -62,11 +62,11 @@ class ScopedResolver(APIGatewayHttpResolver):
             return refused
         return super()._call_route(route, route_arguments)
 
-    def _admit(self, route: Route, route_arguments: dict[str, str]) -> None:
-        """Key, scope and own agent first, then the body: a stranger learns nothing from validation messages."""
+    def _authorize(self, route: Route, route_arguments: dict[str, str]) -> None:
+        """Checks the key, its scope and its agent, and only then the body: others see no validation messages."""
         scope = self.scopes.get((route.method, route.path))
         if scope is None:
-            # No route matched: Powertools calls one of its own, which answers 404 or 405.
+            # No route matched. Powertools calls its own not-found route, which answers 404 or 405.
             if route.path.startswith(KEYED_PATHS):
                 current_caller()
             return

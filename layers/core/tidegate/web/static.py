@@ -1,4 +1,4 @@
-"""How a file that is the same for everyone is sent: compressed, cached by content, and a page allowed only its own."""
+"""Sends static files: compressed, with an ETag, and pages with a strict Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ _YEAR = 31_536_000
 _NONE: Mapping[str, str] = {}
 
 
-def sent(router: Router, asset: Asset, more: Mapping[str, str] = _NONE) -> Response[str]:
-    asked = router.current_event.headers
-    lasting = f"public, max-age={_YEAR}, immutable" if asset.lasting else "no-cache"
+def asset_response(router: Router, asset: Asset, more_headers: Mapping[str, str] = _NONE) -> Response[str]:
+    """The file; 304 if the browser has it; gzip if the browser accepts that."""
+    request_headers = router.current_event.headers
+    caching = f"public, max-age={_YEAR}, immutable" if asset.lasting else "no-cache"
     headers: dict[str, str | list[str]] = {
         "etag": f'"{asset.digest}"',
-        "cache-control": lasting,
+        "cache-control": caching,
         "vary": "accept-encoding",
-        **more,
+        **more_headers,
     }
-    if asset.digest in (asked.get("if-none-match") or ""):
+    if asset.digest in (request_headers.get("if-none-match") or ""):
         return Response(status_code=304, headers=headers, body="")
-    if not takes_gzip(asked.get("accept-encoding") or ""):
+    if not accepts_gzip(request_headers.get("accept-encoding") or ""):
         return Response(200, asset.content_type, asset.text, headers)
-    answer = Response(200, asset.content_type, asset.packed, {**headers, "content-encoding": "gzip"})
-    answer.base64_encoded = True
-    return answer
+    response = Response(200, asset.content_type, asset.gzipped, {**headers, "content-encoding": "gzip"})
+    response.base64_encoded = True
+    return response
 
 
-def takes_gzip(accepted: str) -> bool:
-    """By RFC 9110: `gzip;q=0` is a refusal, and `*` speaks for what is not named."""
-    weights: dict[str, bool] = {}
-    for choice in accepted.lower().split(","):
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Reads Accept-Encoding as RFC 9110 says: `gzip;q=0` refuses gzip, and `*` stands for codings not listed."""
+    accepted: dict[str, bool] = {}
+    for choice in accept_encoding.lower().split(","):
         name, _, weight = choice.partition(";")
-        weights[name.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return weights.get("gzip", weights.get("*", False))
+        accepted[name.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return accepted.get("gzip", accepted.get("*", False))
 
 
-def page_headers(reached: Iterable[str] = ()) -> dict[str, str]:
-    """A page may use its own files and the API beside it, and what is named; nobody may frame it."""
+def page_headers(connect_to: Iterable[str] = ()) -> dict[str, str]:
+    """Headers that let a page load only its own files and call only its own API and these origins; no framing."""
     rules = {
         "default-src": "'none'",
         "script-src": "'self'",
         "style-src": "'self'",
         "img-src": "'self'",
-        "connect-src": " ".join(["'self'", *sorted(reached)]),
+        "connect-src": " ".join(["'self'", *sorted(connect_to)]),
         "base-uri": "'none'",
         "form-action": "'none'",
         "frame-ancestors": "'none'",

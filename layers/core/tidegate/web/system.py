@@ -1,4 +1,4 @@
-"""What is open to everyone: health, the contract, its reading page."""
+"""Routes that need no key: health, the OpenAPI document and the pages that show it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidegate.aws import keys
 from tidegate.web.console.bundle import Asset, console
 from tidegate.web.openapi import Api, contract
 from tidegate.web.routing import Router
-from tidegate.web.static import page_headers, sent
+from tidegate.web.static import asset_response, page_headers
 
 router = Router()
 
 
-@router.get("/healthz", scope="open", tags=["System"], summary="Is the table there?")
+@router.get("/healthz", scope="open", tags=["System"], summary="Health check")
 def health() -> dict[str, str]:
     app().table.get(keys.project("healthz"))
     return {"status": "ok"}
@@ -26,20 +26,20 @@ def health() -> dict[str, str]:
 
 @router.get("/docs", scope="open", include_in_schema=False)
 def docs() -> Response[str]:
-    return sent(router, console().docs, page_headers())
+    return asset_response(router, console().docs, page_headers())
 
 
 @router.get("/start", scope="open", include_in_schema=False)
 def start() -> Response[str]:
-    return sent(router, console().start, page_headers())
+    return asset_response(router, console().start, page_headers())
 
 
 @router.get("/openapi.json", scope="open", include_in_schema=False)
-def published() -> Response[str]:
-    return sent(router, _contract(cast(Api, router.api_resolver)))
+def openapi_json() -> Response[str]:
+    return asset_response(router, _openapi_asset(cast(Api, router.api_resolver)))
 
 
 @cache
-def _contract(api: Api) -> Asset:
-    """Made once a process: reading it from the routes takes longer than most requests."""
+def _openapi_asset(api: Api) -> Asset:
+    """Cached in the process, because generating it takes longer than most requests."""
     return Asset("application/json", json.dumps(contract(api), separators=(",", ":")), lasting=False)

@@ -1,4 +1,4 @@
-"""A token gives a host its key, as often as it allows and no longer."""
+"""Enrolment: a token gives hosts their keys, for a number of uses and a limited time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer
+from tidegate.distribution.store.enrolments import EnrolmentStore
 
 
 def token(fleet: Fleet, **body: Any) -> str:
@@ -22,7 +23,7 @@ def enrol(fleet: Fleet, token: str, agent_id: str = "new-1", **more: Any) -> Ans
     return fleet.cloud.http("POST", "/v1/agents/enrol", json={"token": token, "agent_id": agent_id, **more}, key=None)
 
 
-def test_enrolled_host_works_with_its_key_and_belongs_to_its_groups(fleet: Fleet) -> None:
+def test_enrolled_host_has_a_working_key_and_its_groups(fleet: Fleet) -> None:
     answer = enrol(fleet, token(fleet, groups=["web"], labels={"os": "debian"}), version="1.0", zone="z1")
 
     assert answer.status == 201, answer.body
@@ -34,7 +35,7 @@ def test_enrolled_host_works_with_its_key_and_belongs_to_its_groups(fleet: Fleet
     assert (shown["groups"], shown["labels"], shown["zone"]) == (["web"], {"os": "debian"}, "z1")
 
 
-def test_token_serves_as_many_hosts_as_it_allows(fleet: Fleet) -> None:
+def test_token_has_a_limited_number_of_uses(fleet: Fleet) -> None:
     given = token(fleet, uses=2)
 
     assert [enrol(fleet, given, f"h-{n}").status for n in range(3)] == [201, 201, 401]
@@ -61,7 +62,7 @@ def test_known_agent_is_not_taken_over(fleet: Fleet) -> None:
     assert (answer.status, answer.json()["code"]) == (409, "agent_exists")
 
 
-def test_host_whose_answer_was_lost_enrols_again_and_only_the_new_key_works(fleet: Fleet) -> None:
+def test_host_enrols_again_after_a_lost_answer_with_a_new_key(fleet: Fleet) -> None:
     given = token(fleet)
     lost, second = enrol(fleet, given).json()["key"], enrol(fleet, given)
 
@@ -69,11 +70,11 @@ def test_host_whose_answer_was_lost_enrols_again_and_only_the_new_key_works(flee
     path = "/v1/agents/new-1/transfers"
     assert fleet.cloud.http("GET", path, key=lost).status == 401
     assert fleet.cloud.http("GET", path, key=second.json()["key"]).status == 200
-    # It was heard of: from now on the token does not give its key away again.
+    # The agent has been online: from now on the token gives no other key for it.
     assert enrol(fleet, given).status == 409
 
 
-def test_deleted_agents_key_ends(fleet: Fleet) -> None:
+def test_deleted_agents_key_is_revoked(fleet: Fleet) -> None:
     key = enrol(fleet, token(fleet)).json()["key"]
 
     assert fleet.cloud.http("DELETE", "/v1/agents/new-1", key=fleet.project.key).status == 204
@@ -100,7 +101,7 @@ def test_repeated_enrolment_request_does_not_show_its_token_again(fleet: Fleet) 
     assert "token" not in again.json()
 
 
-def test_enrolment_is_an_act_of_the_audit_and_names_no_secret(fleet: Fleet) -> None:
+def test_enrolment_is_audited_without_its_secret(fleet: Fleet) -> None:
     given = token(fleet, uses=3)
     enrol(fleet, given)
 
@@ -108,3 +109,28 @@ def test_enrolment_is_an_act_of_the_audit_and_names_no_secret(fleet: Fleet) -> N
 
     assert {"enrolment.create", "agent.enrol"} <= {line["action"] for line in lines}
     assert given not in str(lines)
+
+
+@pytest.mark.parametrize("call", ["revoke", "replace"])
+def test_repeated_enrolment_that_crashes_can_be_repeated_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The first answer was lost; the second try dies. The token has one use, which this host has taken."""
+    given = token(fleet)
+    lost = enrol(fleet, given).json()["key"]
+    app = fleet.cloud.app
+    place: Any = app.projects.api_keys if call == "revoke" else EnrolmentStore
+
+    def die(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(place, call, die)
+        assert enrol(fleet, given).status == 500
+
+    third = enrol(fleet, given)
+
+    assert third.status == 201, third.body
+    path = "/v1/agents/new-1/transfers"
+    assert fleet.cloud.http("GET", path, key=third.json()["key"]).status == 200
+    assert fleet.cloud.http("GET", path, key=lost).status == 401

@@ -1,4 +1,4 @@
-"""The fleet's list, groups and labels, and what a Job's targets say of hosts that are silent."""
+"""The list of agents, groups and labels, and what a Job's targets show for hosts without a report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_unknown_cursor_is_refused(fleet: Fleet, cursor: str) -> None:
     assert answer.status == 422
 
 
-def test_patch_replaces_what_it_names_and_leaves_the_rest(fleet: Fleet) -> None:
+def test_patch_replaces_only_the_given_fields(fleet: Fleet) -> None:
     known(fleet, "a-1")
     patch(fleet, "a-1", groups=["web", "canary"], labels={"os": "debian"})
 
@@ -70,7 +70,7 @@ def test_patch_of_an_unknown_agent_is_404(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"groups": ["no space allowed "]}, {"labels": {"a": "x" * 64}}, {"zone": "z"}])
-def test_patch_refuses_what_it_does_not_know(fleet: Fleet, body: dict[str, Any]) -> None:
+def test_patch_with_a_bad_field_is_422(fleet: Fleet, body: dict[str, Any]) -> None:
     known(fleet, "a-1")
 
     assert patch(fleet, "a-1", **body).status == 422
@@ -84,7 +84,7 @@ def test_another_projects_agent_is_404(fleet: Fleet) -> None:
     assert fleet.cloud.http("DELETE", "/v1/agents/a-1", key=other.key).status == 404
 
 
-def test_deleted_agent_is_forgotten_and_an_act_of_the_audit(fleet: Fleet) -> None:
+def test_deleted_agent_is_gone_and_the_deletion_audited(fleet: Fleet) -> None:
     known(fleet, "a-1")
 
     assert fleet.cloud.http("DELETE", "/v1/agents/a-1", key=fleet.project.key).status == 204
@@ -93,7 +93,7 @@ def test_deleted_agent_is_forgotten_and_an_act_of_the_audit(fleet: Fleet) -> Non
     assert [line["action"] for line in fleet.get("/v1/audit", record="a-1")["items"]] == ["agent.delete"]
 
 
-def test_one_agent_shows_what_it_is_to_fetch(fleet: Fleet) -> None:
+def test_agent_shows_its_unfinished_transfers(fleet: Fleet) -> None:
     known(fleet, "a-1")
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -109,7 +109,7 @@ def targets(fleet: Fleet, job_id: str) -> dict[str, dict[str, Any]]:
     return {item["agent_id"]: item for item in found}
 
 
-def test_job_targets_tell_offline_hosts_from_slow_ones(fleet: Fleet) -> None:
+def test_job_targets_distinguish_offline_from_slow_hosts(fleet: Fleet) -> None:
     known(fleet, "gone")
     fleet.cloud.clock.advance(3600)
     fleet.to_window_start()
@@ -128,7 +128,7 @@ def test_job_targets_tell_offline_hosts_from_slow_ones(fleet: Fleet) -> None:
     assert [found[name]["agent_state"] for name in ("never", "gone", "slow")] == ["offline", "offline", "online"]
 
 
-def test_target_that_never_connected_says_so_while_its_window_is_open(fleet: Fleet) -> None:
+def test_target_of_an_open_window_shows_that_its_agent_never_connected(fleet: Fleet) -> None:
     job_id = fleet.submit("never")["job_id"]
     fleet.collect()
 

@@ -1,4 +1,4 @@
-"""A host's last Job: noted with the write that its poll makes anyway, and judged by the Job's own records."""
+"""A host's last Job: stored with the write of its poll, and its status read from the Job's records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.distribution.model import job_key
 
 
 def last_job(fleet: Fleet, agent_id: str) -> dict[str, Any] | None:
-    """As the list and the host's own page both show it."""
+    """The last Job, which the list and the agent's own route show alike."""
     found = {item["agent_id"]: item["last_job"] for item in fleet.get("/v1/agents")["items"]}
     assert found[agent_id] == fleet.get(f"/v1/agents/{agent_id}")["last_job"]
     shown: dict[str, Any] | None = found[agent_id]
@@ -26,7 +26,7 @@ def dispatched(fleet: Fleet, *agent_ids: str, **more: Any) -> str:
     return job_id
 
 
-def test_host_that_took_nothing_has_no_last_job(fleet: Fleet) -> None:
+def test_host_without_transfers_has_no_last_job(fleet: Fleet) -> None:
     fleet.inbox("a-1")
 
     assert last_job(fleet, "a-1") is None
@@ -55,7 +55,7 @@ def test_status_is_what_the_host_reported(fleet: Fleet, code: int, status: str) 
     assert shown["status"] == status
 
 
-def test_host_that_never_reported_has_the_status_of_its_ended_job(fleet: Fleet) -> None:
+def test_last_job_without_a_report_has_its_jobs_final_status(fleet: Fleet) -> None:
     job_id = dispatched(fleet, "a-1")
     fleet.inbox("a-1")
     answer = fleet.post(f"/v1/jobs/{job_key(job_id)}/cancel", {})
@@ -93,8 +93,8 @@ def test_expired_job_keeps_its_name_and_loses_its_status(fleet: Fleet) -> None:
 
 
 def test_last_job_costs_no_write_of_its_own(fleet: Fleet) -> None:
-    """A host that was not noted in the last minutes is noted at its poll, with or without a transfer."""
-    fleet.inbox("a-1")  # notes the first use of the key too
+    """A poll writes `last_seen` after some minutes anyway, with or without a transfer."""
+    fleet.inbox("a-1")  # also writes the first use of the key
     fleet.cloud.clock.advance(300)
     with count_calls(fleet.cloud.app) as idle:
         fleet.inbox("a-1")
@@ -110,7 +110,7 @@ def test_last_job_costs_no_write_of_its_own(fleet: Fleet) -> None:
     assert reported["dynamodb.UpdateItem"] == 1
 
 
-def test_list_of_a_hundred_hosts_reads_their_jobs_in_two_calls_more(fleet: Fleet) -> None:
+def test_list_of_100_hosts_reads_last_jobs_in_two_calls(fleet: Fleet) -> None:
     names = [f"a-{number:03}" for number in range(100)]
     dispatched(fleet, *names)
     for name in names:

@@ -1,4 +1,4 @@
-"""A host that was away for long: its inbox is full of entries whose time is over."""
+"""A host that was offline for long: its inbox is full of expired entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.distribution.fleet.inbox import InboxEntry, transfer_token
 from tidegate.distribution.targets import Target
 
-LAPSED = 2400
+EXPIRED = 2400
 
 
 @pytest.fixture
@@ -19,23 +19,23 @@ def fleet(cloud: MotoCloud) -> Fleet:
     return made
 
 
-def test_new_transfer_is_offered_behind_2400_lapsed_ones(fleet: Fleet) -> None:
-    _lapse(fleet, LAPSED)
+def test_new_transfer_is_offered_behind_2400_expired_ones(fleet: Fleet) -> None:
+    _add_expired(fleet, EXPIRED)
     fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
 
     assert [entry["job_id"] is not None for entry in fleet.inbox("a-1")] == [True]
 
 
-def test_lapsed_entries_leave_the_inbox(fleet: Fleet) -> None:
-    _lapse(fleet, 60)
+def test_expired_entries_are_removed_from_the_inbox(fleet: Fleet) -> None:
+    _add_expired(fleet, 60)
     assert fleet.inbox("a-1") == []
     assert fleet.inbox("a-1") == []
 
     assert list(fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, "a-1")) == []
 
 
-def _lapse(fleet: Fleet, count: int) -> None:
-    """Long file names, so that they fill more than one page."""
+def _add_expired(fleet: Fleet, count: int) -> None:
+    """With long file names, so that they fill more than one page."""
     until = fleet.cloud.clock().timestamp() - 1
     entries = [
         InboxEntry(

@@ -1,4 +1,4 @@
-"""Hosts hold a connection: they are told of transfers, and it shows who is online."""
+"""Hosts with a WebSocket connection: they are woken for transfers, and are shown as online."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.moto.cloud import _sqs_record
 
 
 class Hosts:
-    """Agents with connections; `heard` is what came over each."""
+    """Agents with connections."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -43,7 +43,7 @@ def hosts(fleet: Fleet) -> Hosts:
     return Hosts(fleet)
 
 
-def test_dispatch_tells_a_connected_host_and_its_inbox_has_the_transfer(fleet: Fleet, hosts: Hosts) -> None:
+def test_dispatch_wakes_a_connected_host(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
     job_id = fleet.submit("a-1")["job_id"]
 
@@ -54,7 +54,7 @@ def test_dispatch_tells_a_connected_host_and_its_inbox_has_the_transfer(fleet: F
     assert len(fleet.inbox("a-1")) == 1
 
 
-def test_first_hosts_are_told_by_the_dispatch_itself(fleet: Fleet, hosts: Hosts) -> None:
+def test_dispatch_wakes_the_first_hundred_hosts_directly(fleet: Fleet, hosts: Hosts) -> None:
     connections = [hosts.connect(f"a-{number}") for number in range(100)]
     job_id = fleet.submit_many([f"a-{number}" for number in range(100)])["job_id"]
 
@@ -64,7 +64,7 @@ def test_first_hosts_are_told_by_the_dispatch_itself(fleet: Fleet, hosts: Hosts)
     assert fleet.cloud._receive("AgentWakeupsQueue", 10) == []
 
 
-def test_hosts_that_the_dispatch_cannot_tell_are_told_by_the_queue(
+def test_queue_wakes_hosts_that_dispatch_could_not_wake(
     fleet: Fleet, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = hosts.connect("a-1")
@@ -80,7 +80,7 @@ def test_hosts_that_the_dispatch_cannot_tell_are_told_by_the_queue(
 
 
 def polls_after(fleet: Fleet, job_id: str, seconds: int) -> None:
-    """As the state machine polls: each after the wait that the one before asked for."""
+    """Polls as the state machine does: after the wait that the last poll returned."""
     wait, passed = 2, 0
     while passed < seconds:
         fleet.cloud.clock.advance(wait)
@@ -89,8 +89,8 @@ def polls_after(fleet: Fleet, job_id: str, seconds: int) -> None:
         fleet.cloud.deliver("AgentWakeupsQueue")
 
 
-def test_host_whose_wakeup_was_lost_is_told_again_within_seconds(fleet: Fleet, hosts: Hosts) -> None:
-    lost, begun = hosts.connect("a-1"), hosts.connect("a-2")
+def test_lost_wakeup_is_repeated_within_seconds(fleet: Fleet, hosts: Hosts) -> None:
+    lost, started = hosts.connect("a-1"), hosts.connect("a-2")
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     fleet.run_until_dispatched(job_id)
     hosts.line.outgoing.sent.clear()
@@ -99,10 +99,10 @@ def test_host_whose_wakeup_was_lost_is_told_again_within_seconds(fleet: Fleet, h
     polls_after(fleet, job_id, 18)
 
     assert hosts.line.heard(lost) == [{"type": "transfers"}]
-    assert hosts.line.heard(begun) == []
+    assert hosts.line.heard(started) == []
 
 
-def test_host_that_stays_silent_is_told_at_doubling_distances(fleet: Fleet, hosts: Hosts) -> None:
+def test_silent_host_is_woken_at_doubling_intervals(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -110,11 +110,11 @@ def test_host_that_stays_silent_is_told_at_doubling_distances(fleet: Fleet, host
 
     polls_after(fleet, job_id, 500)
 
-    # After 15, 30, 60, 120, 240 and 480 seconds; twice where a poll falls on such a moment. Polled about forty times.
+    # After 15, 30, 60, 120, 240 and 480 seconds, sometimes twice. There were about forty polls.
     assert 6 <= len(hosts.line.heard(connection)) <= 12
 
 
-def test_hosts_that_are_not_targets_hear_nothing(fleet: Fleet, hosts: Hosts) -> None:
+def test_hosts_that_are_not_targets_are_not_woken(fleet: Fleet, hosts: Hosts) -> None:
     other = hosts.connect("a-2")
 
     fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
@@ -123,7 +123,7 @@ def test_hosts_that_are_not_targets_hear_nothing(fleet: Fleet, hosts: Hosts) -> 
     assert hosts.line.heard(other) == []
 
 
-def test_large_jobs_hosts_are_told_to_spread_their_questions(fleet: Fleet, hosts: Hosts) -> None:
+def test_hosts_of_a_large_job_spread_their_requests(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("h-0")
     job_id = fleet.submit_many([f"h-{number}" for number in range(1000)])["job_id"]
 
@@ -137,14 +137,14 @@ def test_large_jobs_hosts_are_told_to_spread_their_questions(fleet: Fleet, hosts
 def test_thousand_hosts_cost_ten_messages(fleet: Fleet) -> None:
     fleet.cloud.app.distribution.wakeups.send(fleet.project.id, [f"h-{n}" for n in range(1000)], 2)
 
-    taken = fleet.cloud._receive("AgentWakeupsQueue", 10_000)
-    fleet.cloud._settle("AgentWakeupsQueue", taken, failed=set())
-    bodies = [json.loads(_sqs_record(message)["body"]) for message in taken]
+    received = fleet.cloud._receive("AgentWakeupsQueue", 10_000)
+    fleet.cloud._settle("AgentWakeupsQueue", received, failed=set())
+    bodies = [json.loads(_sqs_record(message)["body"]) for message in received]
 
     assert [len(body["agents"]) for body in bodies] == [100] * 10
 
 
-def test_connection_that_is_gone_makes_its_host_offline(fleet: Fleet, hosts: Hosts) -> None:
+def test_host_whose_connection_is_gone_is_offline(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
     hosts.line.outgoing.gone.add(connection)
 
@@ -155,7 +155,7 @@ def test_connection_that_is_gone_makes_its_host_offline(fleet: Fleet, hosts: Hos
     assert hosts.show("a-1")["state"] == "offline"
 
 
-def test_connected_host_is_online_and_offline_after_it_leaves(fleet: Fleet, hosts: Hosts) -> None:
+def test_host_is_online_until_it_disconnects(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
     fleet.cloud.clock.advance(3600)
     assert hosts.show("a-1")["state"] == "online"
@@ -180,7 +180,7 @@ def test_end_of_an_older_connection_leaves_the_newer_one_online(fleet: Fleet, ho
     assert hosts.show("a-1")["state"] == "offline"
 
 
-def test_connection_that_ended_without_a_word_counts_for_two_hours(fleet: Fleet, hosts: Hosts) -> None:
+def test_connection_without_a_disconnect_event_counts_for_two_hours(fleet: Fleet, hosts: Hosts) -> None:
     hosts.connect("a-1")
 
     fleet.cloud.clock.advance(2 * 3600 + 700)
@@ -188,7 +188,7 @@ def test_connection_that_ended_without_a_word_counts_for_two_hours(fleet: Fleet,
     assert hosts.show("a-1")["state"] == "offline"
 
 
-def test_host_that_only_polls_is_online_for_minutes(fleet: Fleet, hosts: Hosts) -> None:
+def test_polling_host_is_online_for_minutes(fleet: Fleet, hosts: Hosts) -> None:
     fleet.inbox("a-1")
     assert hosts.show("a-1")["state"] == "online"
 
@@ -196,7 +196,7 @@ def test_host_that_only_polls_is_online_for_minutes(fleet: Fleet, hosts: Hosts) 
     assert hosts.show("a-1")["state"] == "offline"
 
 
-def test_inventory_shows_with_the_agent(hosts: Hosts) -> None:
+def test_agent_shows_its_inventory(hosts: Hosts) -> None:
     hosts.connect("a-1", version="1.2.3", zone="rack-7", free_bytes="1000000000000")
 
     shown = hosts.show("a-1")
@@ -204,13 +204,13 @@ def test_inventory_shows_with_the_agent(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("odd", [{"version": ""}, {"free_bytes": "-1"}, {"zone": "x" * 500}, {"free_bytes": "9" * 40}])
-def test_odd_inventory_is_left_out(hosts: Hosts, odd: dict[str, str]) -> None:
+def test_malformed_inventory_is_ignored(hosts: Hosts, odd: dict[str, str]) -> None:
     hosts.connect("a-1", **odd)
 
     assert hosts.show("a-1").get(next(iter(odd))) is None
 
 
-def test_beat_makes_no_call(fleet: Fleet, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_makes_no_aws_call(fleet: Fleet, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = hosts.connect("a-1")
     table = fleet.cloud.app.table
     monkeypatch.setattr(table, "_client", None)
@@ -218,8 +218,8 @@ def test_beat_makes_no_call(fleet: Fleet, hosts: Hosts, monkeypatch: pytest.Monk
     assert hosts.line.say_text(connection, '{"action":"beat"}') == []
 
 
-def test_two_hours_of_an_idle_host_cost_what_the_bench_counts(fleet: Fleet, hosts: Hosts) -> None:
-    """A ticket, a connection, the poll that follows it, its end. The second time: a key's first use is noted once."""
+def test_idle_host_costs_eleven_calls_in_two_hours(fleet: Fleet, hosts: Hosts) -> None:
+    """A ticket, a connection, a poll and the disconnect. Not counted: the write of a key's first use."""
     hosts.line.leave(hosts.connect("a-1"))
     fleet.cloud.clock.advance(7200)
 
@@ -237,7 +237,7 @@ def test_two_hours_of_an_idle_host_cost_what_the_bench_counts(fleet: Fleet, host
     }
 
 
-def test_agent_that_tries_its_connection_out_is_answered(hosts: Hosts) -> None:
+def test_ping_is_answered_with_pong(hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
 
     (answer,) = hosts.line.say(connection, action="ping")
@@ -245,7 +245,7 @@ def test_agent_that_tries_its_connection_out_is_answered(hosts: Hosts) -> None:
     assert answer["type"] == "pong"
 
 
-def test_agents_connection_does_not_watch_records(fleet: Fleet, hosts: Hosts) -> None:
+def test_agents_connection_cannot_watch_records(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
     hosts.line.record(fleet.project, "req-1", task_id="req-1", status="completed")
 

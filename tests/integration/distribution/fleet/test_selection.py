@@ -1,4 +1,4 @@
-"""Targets by group or label, as many as there are."""
+"""Targets selected by group or label, in any number."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def send(fleet: Fleet, **how: Any) -> Any:
         ({"groups": ["web"], "labels": {"os": "debian"}}, {"w-1"}),
     ],
 )
-def test_groups_and_labels_choose_their_hosts(fleet: Fleet, how: dict[str, Any], expected: set[str]) -> None:
+def test_groups_and_labels_select_hosts(fleet: Fleet, how: dict[str, Any], expected: set[str]) -> None:
     answer = send(fleet, **how)
 
     assert answer.status == 202, answer.body
@@ -55,12 +55,12 @@ def test_groups_and_labels_choose_their_hosts(fleet: Fleet, how: dict[str, Any],
 @pytest.mark.parametrize(
     "how", [{}, {"groups": ["nobody"]}, {"groups": []}, {"targets": [{"agent_id": "a"}], "groups": ["web"]}]
 )
-def test_selection_of_nobody_or_by_two_ways_is_refused(fleet: Fleet, how: dict[str, Any]) -> None:
+def test_empty_or_ambiguous_selection_is_422(fleet: Fleet, how: dict[str, Any]) -> None:
     assert send(fleet, **how).status == 422
 
 
 @pytest.mark.usefixtures("hosts")
-def test_selection_of_more_than_a_job_takes_is_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_above_the_limit_of_a_job_is_422(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts_module, "MOST_SELECTED", 1)
 
     answer = send(fleet, groups=["web"])
@@ -70,7 +70,7 @@ def test_selection_of_more_than_a_job_takes_is_refused(fleet: Fleet, monkeypatch
 
 
 def test_selection_reads_groups_and_labels_only(fleet: Fleet) -> None:
-    """All that is known of 100,000 hosts would take longer to read than the gateway waits for a submit."""
+    """Reading 100,000 whole records would exceed the API's time-out."""
     store = fleet.cloud.app.distribution.fleet_store
     store.connected(fleet.project.id, "h-1", "c-1", Inventory("1.0", "z", 7), fleet.cloud.clock())
     known(fleet, "h-1", ["all"], os="debian")
@@ -96,16 +96,18 @@ def test_hundred_thousand_hosts_are_submitted_in_a_hundred_calls(fleet: Fleet, m
     assert sum(len(message.body["targets"]) for batch in sent for message in batch) == count
 
 
-def test_large_selection_makes_its_tasks_when_they_are_collected(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_a_large_selection_are_written_by_collect_targets(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(submits, "TASKS_A_SUBMIT", 2)
     for number in range(5):
         known(fleet, f"h-{number}", ["all"])
 
     answer = send(fleet, groups=["all"], callback="http://127.0.0.1:9/x").json()
-    taken = messages(fleet)
-    collect(fleet, taken)
-    # Delivered twice, it makes nothing twice.
-    collect(fleet, taken)
+    records = messages(fleet)
+    collect(fleet, records)
+    # A repeated delivery changes nothing.
+    collect(fleet, records)
 
     assert (answer["tasks"], answer["targets"]) == ([], 5)
     tasks = fleet.tasks_of(answer["job_id"])
@@ -115,16 +117,16 @@ def test_large_selection_makes_its_tasks_when_they_are_collected(fleet: Fleet, m
     assert fleet.job(answer["job_id"])["counts"]["total"] == 5
 
 
-def test_late_message_does_not_bring_a_moved_task_back(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_message_does_not_overwrite_a_moved_task(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submits, "TASKS_A_SUBMIT", 0)
     known(fleet, "h-1", ["all"])
     answer = send(fleet, groups=["all"]).json()
-    taken = messages(fleet)
+    records = messages(fleet)
     fleet.pass_window()
     fleet.step("close_window", answer["job_id"])
 
-    collect(fleet, taken)
-    collect(fleet, taken)
+    collect(fleet, records)
+    collect(fleet, records)
 
     page = fleet.get("/v1/downloads", limit=100)["items"]
     (task,) = [one for one in page if one["target_agent_id"] == "h-1"]

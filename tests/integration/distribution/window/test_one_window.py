@@ -1,11 +1,11 @@
-"""What shares a window shares a Job, a transfer, and one delivery for each target."""
+"""Submits of one window share a Job and a transfer, with one delivery for each target."""
 
 from __future__ import annotations
 
 from tests.support.fleet import Fleet
 
 
-def test_200_distinct_targets_in_one_window_are_one_job_one_transfer_200_successes(fleet: Fleet) -> None:
+def test_200_targets_in_one_window_share_one_job_and_transfer(fleet: Fleet) -> None:
     agents = [f"a-{n}" for n in range(200)]
     first = fleet.submit_many(agents[:100])
     second = fleet.submit_many(agents[100:])
@@ -25,7 +25,7 @@ def test_200_distinct_targets_in_one_window_are_one_job_one_transfer_200_success
     assert seen == {task["task_id"]: "Success" for task in [*first["tasks"], *second["tasks"]]}
 
 
-def test_the_same_target_five_times_is_five_tasks_one_target_all_success(fleet: Fleet) -> None:
+def test_five_submits_of_one_target_are_delivered_once(fleet: Fleet) -> None:
     made = [fleet.submit("a-1") for _ in range(5)]
     assert len({task["task_id"] for task in made}) == 5
     (job_id,) = {task["job_id"] for task in made}

@@ -1,14 +1,15 @@
-"""Submits whose queue fails, and messages that come when their Job is long gone."""
+"""Submits whose queue fails, and messages that arrive after their Job has expired."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.faults.weather import remove_expired
+from tests.faults.conditions import remove_expired
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
@@ -16,6 +17,7 @@ from tidegate.aws.sqs import SqsQueue
 from tidegate.aws.writes import delete
 from tidegate.distribution.model import TransferSpec, job_key
 from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.targets import Target
 from tidegate.notifications.notice import Notice
 
@@ -31,7 +33,7 @@ def _fail(*_: object, **__: object) -> Any:
     raise ClientError({"Error": {"Code": "ServiceUnavailable", "Message": "no"}}, "SendMessageBatch")
 
 
-def test_submit_reaches_its_job_although_the_queue_fails(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_binds_directly_if_the_queue_fails(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqsQueue, "send", _fail)
     made = fleet.submit("a-1")
     fleet.run_until_dispatched(made["job_id"])
@@ -43,7 +45,7 @@ def test_submit_reaches_its_job_although_the_queue_fails(fleet: Fleet, monkeypat
     assert fleet.job(made["job_id"])["counts"]["total"] == 1
 
 
-def test_submit_that_reaches_nothing_leaves_no_task(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_submit_leaves_no_task(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqsQueue, "send", _fail)
     monkeypatch.setattr(TargetStore, "bind", _fail)
 
@@ -74,7 +76,7 @@ def test_redriven_targets_whose_job_expired_are_delivered(fleet: Fleet, task_exp
     (home,) = {task["job_id"] for task in tasks}
     assert home != made["job_id"]
     assert fleet.job(home)["counts"]["total"] == 2
-    # The same dead letter once more changes nothing.
+    # A repeated redrive changes nothing.
     fleet.cloud.invoke("collect_targets", {"Records": records})
     assert fleet.job(home)["counts"]["total"] == 2
     fleet.run_until_dispatched(home)
@@ -83,6 +85,41 @@ def test_redriven_targets_whose_job_expired_are_delivered(fleet: Fleet, task_exp
     fleet.step("poll_transfer", home)
     assert fleet.step("finish_job", home)["state"] == "ended"
     assert {fleet.task(task["task_id"])["status"] for task in made["tasks"]} == {"Success"}
+
+
+def test_redriven_targets_are_delivered_if_only_their_tasks_expired(fleet: Fleet) -> None:
+    """TTL may delete an item up to 48 hours late, so the Job may outlive its Tasks."""
+    made = fleet.submit_many(["a-1", "a-2"])
+    records = messages(fleet)
+    fleet.pass_window()
+    for step in ("close_window", "finish_job"):
+        fleet.step(step, made["job_id"])
+    records += messages(fleet)
+    fleet.cloud.clock.advance(2 * 24 * 3600)
+    uuids = [task["task_id"].rsplit(":", 1)[-1] for task in made["tasks"]]
+    fleet.cloud.app.table.batch_delete(keys.task(fleet.project.id, uuid) for uuid in uuids)
+    fleet.to_window_start()
+
+    for _ in range(2):
+        assert fleet.cloud.invoke("collect_targets", {"Records": records}) == {"batchItemFailures": []}
+
+    (home,) = {fleet.task(task["task_id"])["job_id"] for task in made["tasks"]}
+    assert home != made["job_id"]
+    _run_to_the_end(fleet, home, ["a-1", "a-2"])
+    assert {fleet.task(task["task_id"])["status"] for task in made["tasks"]} == {"Success"}
+
+
+def test_late_message_of_a_submit_that_failed_binds_nothing(fleet: Fleet) -> None:
+    """Its Tasks were deleted, and the caller was told that nothing was accepted."""
+    made = fleet.submit("a-1")
+    records = messages(fleet)
+    fleet.cloud.app.table.batch_delete([keys.task(fleet.project.id, made["task_id"].rsplit(":", 1)[-1])])
+    fleet.pass_window()
+    fleet.step("close_window", made["job_id"])
+
+    assert fleet.cloud.invoke("collect_targets", {"Records": records}) == {"batchItemFailures": []}
+
+    assert len(fleet.get("/v1/jobs")["items"]) == 1
 
 
 def test_redriven_message_of_an_earlier_version_stays_a_dead_letter(fleet: Fleet) -> None:
@@ -100,18 +137,16 @@ def test_redriven_message_of_an_earlier_version_stays_a_dead_letter(fleet: Fleet
     assert [one["itemIdentifier"] for one in answer["batchItemFailures"]] == [record["messageId"]]
 
 
-def test_submit_of_any_number_reaches_its_job_although_the_queue_fails(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Above what one call writes, Tasks are left to the collector: without the queue they are written here."""
+def test_large_submit_binds_directly_if_the_queue_fails(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit, collect_targets writes the Tasks; without the queue, the submit writes them."""
     monkeypatch.setattr("tidegate.distribution.submit.TASKS_A_SUBMIT", 2)
     first = fleet.submit("a-0")
-    spec = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(first["job_id"]))
-    assert spec is not None
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(first["job_id"]))
+    assert job is not None
     monkeypatch.setattr(SqsQueue, "send", _fail)
     targets = [Target(f"a-{number}", "") for number in range(1, 6)]
 
-    submitted = fleet.cloud.app.distribution.submit.submit_any_number(fleet.project.id, spec.parcel, targets)
+    submitted = fleet.cloud.app.distribution.submit.submit_any_number(fleet.project.id, job.spec, targets)
 
     listed = fleet.get("/v1/downloads", job_id=submitted.job.job_id)["items"]
     assert {task["target_agent_id"] for task in listed} >= {target.agent_id for target in targets}
@@ -119,26 +154,46 @@ def test_submit_of_any_number_reaches_its_job_although_the_queue_fails(
     assert fleet.job(submitted.job.job_id)["counts"]["total"] >= 5
 
 
-def test_submit_of_any_number_that_reaches_nothing_leaves_no_task(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_large_submit_leaves_no_task(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.distribution.submit.TASKS_A_SUBMIT", 2)
     first = fleet.submit("a-0")
-    spec = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(first["job_id"]))
-    assert spec is not None
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(first["job_id"]))
+    assert job is not None
     monkeypatch.setattr(SqsQueue, "send", _fail)
     monkeypatch.setattr(TargetStore, "bind", _fail)
 
     with pytest.raises(ClientError):
         fleet.cloud.app.distribution.submit.submit_any_number(
-            fleet.project.id, spec.parcel, [Target(f"a-{number}", "") for number in range(1, 6)]
+            fleet.project.id, job.spec, [Target(f"a-{number}", "") for number in range(1, 6)]
         )
 
     assert [task["target_agent_id"] for task in fleet.get("/v1/downloads")["items"]] == ["a-0"]
 
 
+def test_tasks_of_a_large_submit_are_written_in_parallel(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch may bring 40,000 Tasks: 400 transactions of 100 ms would take longer than the function has."""
+    monkeypatch.setattr("tidegate.distribution.submit.TASKS_A_SUBMIT", 2)
+    monkeypatch.setattr("tidegate.distribution.window.target_queue._TARGETS_A_MESSAGE", 1)
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(fleet.submit("a-0")["job_id"]))
+    assert job is not None
+    targets = [Target(f"a-{number}", "") for number in range(1, 5)]
+    fleet.cloud.app.distribution.submit.submit_any_number(fleet.project.id, job.spec, targets)
+    all_writing = threading.Barrier(len(targets), timeout=5)
+    write = TaskStore.add_missing
+
+    def writes_beside_the_others(*given: Any) -> None:
+        all_writing.wait()
+        write(*given)
+
+    monkeypatch.setattr(TaskStore, "add_missing", writes_beside_the_others)
+
+    assert fleet.cloud.invoke("collect_targets", {"Records": messages(fleet)}) == {"batchItemFailures": []}
+    listed = fleet.get("/v1/downloads", job_id=job.job_id)["items"]
+    assert {task["target_agent_id"] for task in listed} == {"a-0", *(target.agent_id for target in targets)}
+
+
 class Killed(BaseException):
-    """The function ends here, as AWS ends one at its time-out: no handler of an error runs any more."""
+    """The function is killed, as by AWS at its time-out: no exception handler runs."""
 
 
 def _killed(*_: object, **__: object) -> Any:
@@ -150,11 +205,11 @@ def _killed(*_: object, **__: object) -> Any:
 def test_tasks_of_a_killed_submit_are_delivered_in_a_later_window(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, way: str, alone: bool
 ) -> None:
-    distribution, parcel = fleet.cloud.app.distribution, TransferSpec(**fleet.body())
+    distribution, spec = fleet.cloud.app.distribution, TransferSpec(**fleet.body())
     with monkeypatch.context() as patched:
         patched.setattr(SqsQueue, "send", _killed)
         with pytest.raises(Killed):
-            getattr(distribution.submit, way)(fleet.project.id, parcel, [Target("a-1"), Target("a-2", "c-1")])
+            getattr(distribution.submit, way)(fleet.project.id, spec, [Target("a-1"), Target("a-2", "c-1")])
     (job_id,) = {task["job_id"] for task in _tasks(fleet)}
     if not alone:
         fleet.submit("a-0")
@@ -169,31 +224,31 @@ def test_tasks_of_a_killed_submit_are_delivered_in_a_later_window(
     assert fleet.job(homes["a-1"])["counts"]["total"] == 2
 
 
-def test_callback_of_a_killed_submit_is_told_although_another_brought_its_target(
+def test_callback_of_a_killed_submit_for_a_bound_target_is_published(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    published: list[str] = []
 
     def publish(notices: Sequence[Notice]) -> list[Notice]:
-        told.extend(notice.record_id for notice in notices)
+        published.extend(notice.record_id for notice in notices)
         return list(notices)
 
     monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", publish)
-    submit, parcel = fleet.cloud.app.distribution.submit.submit, TransferSpec(**fleet.body())
+    submit, spec = fleet.cloud.app.distribution.submit.submit, TransferSpec(**fleet.body())
     with monkeypatch.context() as patched:
         patched.setattr(SqsQueue, "send", _killed)
         with pytest.raises(Killed):
-            submit(fleet.project.id, parcel, [Target("a-1")], "http://127.0.0.1:9/told")
+            submit(fleet.project.id, spec, [Target("a-1")], "http://127.0.0.1:9/told")
     (lost,) = _tasks(fleet)
     fleet.submit("a-1")
     _run_to_the_end(fleet, lost["job_id"], ["a-1"])
     fleet.collect()
     fleet.step("finish_job", lost["job_id"])
 
-    assert lost["task_id"] in told
+    assert lost["task_id"] in published
 
 
-def test_finish_of_a_job_whose_tasks_all_arrived_sends_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finish_sends_nothing_if_all_tasks_arrived(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     fleet.run_until_dispatched(job_id)
     for agent in ("a-1", "a-2"):

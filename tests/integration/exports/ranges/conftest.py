@@ -8,7 +8,7 @@ from tidegate.exports.rendering import fragments
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fragments of some kilobytes, which are copied as large ones would be."""
+    """Makes fragments of some kilobytes, which are copied like large ones."""
     from moto.s3 import models
 
     monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 4000)

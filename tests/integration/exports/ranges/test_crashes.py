@@ -1,4 +1,4 @@
-"""Workers and joiner that fail, run out of time, run twice or die: no row is lost and none comes twice."""
+"""Workers and joiner that fail, run out of time, run twice or die lose and duplicate no row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def test_failing_page_repeats_its_own_range_only(world: ExportWorld) -> None:
     assert again == [16, 17, 18]
 
 
-def test_worker_out_of_time_goes_on_in_another_invocation(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_out_of_time_continues_in_another_invocation(
+    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr(export_ranges, "time", SimpleNamespace(monotonic=lambda: next(clock) * 80.0))
     world.source.rows = numbered(ROWS)
@@ -52,7 +54,7 @@ def test_worker_out_of_time_goes_on_in_another_invocation(world: ExportWorld, mo
     assert max(world.source.pages.values()) == 1
 
 
-def test_cursor_goes_on_in_another_invocation(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cursor_continues_in_another_invocation(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr(export_ranges, "time", SimpleNamespace(monotonic=lambda: next(clock) * 80.0))
     world.source.rows, world.source.answer = numbered(ROWS), by_cursor
@@ -65,13 +67,13 @@ def test_second_worker_of_the_same_range_adds_nothing(world: ExportWorld) -> Non
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     worker = world.cloud.app.exports.steps
-    looked = RangeContext.done
-    RangeContext.done = lambda self: set()  # type: ignore[method-assign]
+    looked = RangeContext.stored_keys
+    RangeContext.stored_keys = lambda self: set()  # type: ignore[method-assign]
     try:
         for _ in range(2):
             worker.render_ranges(state["lanes"][0], 900)
     finally:
-        RangeContext.done = looked  # type: ignore[method-assign]
+        RangeContext.stored_keys = looked  # type: ignore[method-assign]
     while state["next"] in ("ranges", "publish"):
         state = world.cloud.invoke({"ranges": "render_export", "publish": "publish_export"}[state["next"]], state)
     assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(ROWS))
@@ -79,7 +81,7 @@ def test_second_worker_of_the_same_range_adds_nothing(world: ExportWorld) -> Non
 
 
 @pytest.mark.parametrize("kind", ["csv", "excel", "cursor", "tables"])
-def test_crash_after_any_write_loses_and_doubles_no_row(
+def test_crash_after_any_write_loses_and_duplicates_no_row(
     world: ExportWorld, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from moto.s3 import models
@@ -95,7 +97,7 @@ def test_crash_after_any_write_loses_and_doubles_no_row(
     fields: dict[str, Any] = {"step": 100, "type": "excel" if kind in ("excel", "tables") else "csv", "parallel": 8}
     if kind == "tables":
         fields |= {"path": "/v1/task/multiple", "multi_type": "tab", "source_url": [world.source.url] * 2}
-    # Every write for the two ways of pulling; workbooks and several tables make the same ones, so some of theirs do.
+    # Every write for both ways of pulling; a sample of them for workbooks and several tables, which write the same.
     for write in range(1, 200, sample.step(1 if kind in ("csv", "cursor") else 4)):
         world.source.asked.clear()
         task_id = world.submit(**fields)
@@ -108,7 +110,7 @@ def test_crash_after_any_write_loses_and_doubles_no_row(
             except Killed:
                 ended = None
         if ended is None:
-            # What the machine does then: GiveUp, and the queue tries again.
+            # The state machine continues with GiveUp, and the queue retries.
             failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
             assert world.cloud.invoke("publish_export", {**state, "failure": failure})["status"] == "pending"
             assert world.attempt(task_id)["status"] == "completed"

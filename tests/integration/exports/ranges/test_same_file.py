@@ -1,4 +1,4 @@
-"""A file that several workers made is the same, byte for byte, as one from staged pages."""
+"""A file made by several workers equals, byte for byte, one rendered from staged pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_sheet_is_the_same_as_from_staged_pages(world: ExportWorld, parallel: in
         assert len(read_sheet(joined)) >= ROWS
 
 
-def test_several_sheets_are_filled_as_by_one_writer(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_sheets_equal_those_of_one_writer(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.exports.rendering import files
     from tidegate.exports.rendering.xlsx.writer import xlsx_chunks
 
@@ -64,7 +64,7 @@ def test_several_sheets_are_filled_as_by_one_writer(world: ExportWorld, monkeypa
 @pytest.mark.parametrize("multi_type", ["page", "tab"])
 @pytest.mark.parametrize("more", [{}, {"type": "excel"}, {"type": "jsonl"}, {"compression": "gzip"}, {"bom": True}])
 def test_several_tables_are_the_same_as_from_staged_pages(world: ExportWorld, multi_type: str, more: Any) -> None:
-    """Two that are pulled and one that was given; every table has its texts."""
+    """Two pulled tables and a given one, each with its own texts."""
     world.source.rows = list(mixed_rows(1650))
     fields: dict[str, Any] = {
         "path": "/v1/task/multiple",

@@ -1,4 +1,4 @@
-"""What sources do that a plan did not expect, and what is left behind."""
+"""Sources that deviate from the plan, and the objects that are left in the bucket."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_total_that_is_too_large_ends_at_an_empty_page(world: ExportWorld) -> No
     world.source.rows, world.source.answer = numbered(1234), boasting
     shown, data = world.export(step=100, parallel=8)
     assert len(read_csv(data)) == 1234
-    assert "told a total of 9000 rows" in shown["warnings"][0]
+    assert "announced a total of 9000 rows" in shown["warnings"][0]
 
 
-def test_footer_of_the_last_page_stands_below_the_rows(world: ExportWorld) -> None:
+def test_footer_of_the_last_page_is_below_the_rows(world: ExportWorld) -> None:
     def summed(source: PagedSource, page: int, size: int) -> Any:
         answer = honest(source, page, size)
         if page == 20:
@@ -91,9 +91,9 @@ def test_late_key_is_ignored_if_a_template_names_the_columns(world: ExportWorld)
     assert max(world.source.pages.values()) == 1
 
 
-def test_value_that_is_not_of_its_columns_type_is_warned_about(world: ExportWorld) -> None:
+def test_value_of_another_type_is_a_warning(world: ExportWorld) -> None:
     world.source.rows = numbered(ROWS)
     shown, _ = world.export(
         step=100, type="parquet", template=[{"name": "name", "style": {"type": "date"}}], parallel=8
     )
-    assert f"{ROWS} values were not of the type" in shown["warnings"][-1]
+    assert f"{ROWS} values were left out: not of the type" in shown["warnings"][-1]

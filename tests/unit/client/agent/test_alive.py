@@ -22,7 +22,7 @@ from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Journal, JournalError
-from tidegate_client.agent.service.health import HEALTH_FILE, read_health, tell_systemd
+from tidegate_client.agent.service.health import HEALTH_FILE, notify_systemd, read_health
 from tidegate_client.agent.service.supervisor import Watched
 
 CONTENT = os.urandom(50_000)
@@ -131,7 +131,7 @@ def test_full_disk_under_the_journal_leaves_no_transaction_open(tmp_path: Path) 
 def test_thread_is_restarted_after_an_unexpected_error(
     api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    method = {"poller": "offer", "worker": "called_off", "reporter": "news"}[where]
+    method = {"poller": "offer", "worker": "called_off", "reporter": "unreported"}[where]
     right, failures = getattr(Inbox, method), [3]
 
     def broken(self: Inbox, *args: object, **more: object) -> object:
@@ -225,9 +225,9 @@ def test_thread_without_progress_makes_the_agent_unhealthy(
 def test_systemd_receives_notifications(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        tell_systemd("READY=1", str(tmp_path / "notify"))
+        notify_systemd("READY=1", str(tmp_path / "notify"))
         assert systemd.recv(100) == b"READY=1"
-    tell_systemd("READY=1", str(tmp_path / "nobody-listens"))
+    notify_systemd("READY=1", str(tmp_path / "nobody-listens"))
 
 
 def test_unmounted_root_is_reported_as_a_health_problem(root: Path, tmp_path: Path, start_agent: StartAgent) -> None:

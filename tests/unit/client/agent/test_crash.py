@@ -154,7 +154,7 @@ def test_kill_then_older_transfer_without_the_newer_one_is_refused(
     assert target.read_bytes() == left
 
 
-def test_steps_of_a_staged_delivery_are_in_the_order_that_survives_a_crash(
+def test_steps_of_a_staged_delivery_are_in_crash_safe_order(
     api: AgentApi, launch: Launch, target: Path, tmp_path: Path
 ) -> None:
     transfer = add_ahead(api, NEW, 2)
@@ -172,7 +172,7 @@ def test_steps_of_a_staged_delivery_are_in_the_order_that_survives_a_crash(
 
 
 @pytest.mark.parametrize("step", STAGING)
-def test_kill_while_staging_then_restart_stages_once_and_switches_at_its_time(
+def test_kill_while_staging_then_restart_switches_at_its_time(
     api: AgentApi, launch: Launch, target: Path, tmp_path: Path, step: str
 ) -> None:
     transfer = add_ahead(api, NEW, 2)

@@ -100,19 +100,19 @@ def test_refused_second_key_leaves_the_first_project_served(
 
 
 def test_systemd_is_notified_only_while_all_agents_are_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(group_module, "tell_systemd", said.append)
+    notifications: list[str] = []
+    monkeypatch.setattr(group_module, "notify_systemd", notifications.append)
     notifier = GroupNotifier(names={"a", "b"})
 
-    notifier.tell("a", "READY=1")
-    notifier.tell("a", "WATCHDOG=1")
-    assert said == []
-    notifier.tell("b", "READY=1")
-    notifier.tell("b", "WATCHDOG=1")
-    assert said == ["READY=1", "WATCHDOG=1"]
-    notifier.tell("a", "STOPPING=1")
-    notifier.tell("b", "WATCHDOG=1")
-    assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"], "an agent that has ended does not count"
+    notifier.notify("a", "READY=1")
+    notifier.notify("a", "WATCHDOG=1")
+    assert notifications == []
+    notifier.notify("b", "READY=1")
+    notifier.notify("b", "WATCHDOG=1")
+    assert notifications == ["READY=1", "WATCHDOG=1"]
+    notifier.notify("a", "STOPPING=1")
+    notifier.notify("b", "WATCHDOG=1")
+    assert notifications == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"], "an agent that has ended does not count"
 
 
 def test_metrics_of_all_agents_are_one_page() -> None:

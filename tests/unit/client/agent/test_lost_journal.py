@@ -94,16 +94,16 @@ def test_lost_journal_replaces_a_file_older_than_the_request(
 
 def test_service_whose_key_is_refused_pauses_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise 10,000 hosts would ask an API that refuses every key by mistake every few seconds."""
-    told: list[str] = []
+    notifications: list[str] = []
     slept: list[float] = []
-    monkeypatch.setattr(health, "tell_systemd", told.append)
+    monkeypatch.setattr(health, "notify_systemd", notifications.append)
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     pause_as_service(slept.append)
-    assert (told, slept) == ([], []), "an agent that is no service ends at once"
+    assert (notifications, slept) == ([], []), "an agent that is no service ends at once"
 
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/somewhere")
     pause_as_service(slept.append)
 
     assert 300 <= sum(slept) <= 600
     assert max(slept) <= 30
-    assert told.count("WATCHDOG=1") == len(slept)
+    assert notifications.count("WATCHDOG=1") == len(slept)

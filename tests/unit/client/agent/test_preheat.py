@@ -1,7 +1,8 @@
-"""Files that are fetched ahead of a named time, and put in place at that time."""
+"""Preheat: files are downloaded before their `activate_at`, and put in place at that time."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -54,12 +55,12 @@ def add(api: AgentApi, content: bytes, *, sequence: int = 2, ahead: float = HOUR
 def until(condition: Callable[[], Any], what: str = "") -> Any:
     deadline = time.monotonic() + 30
     while not (found := condition()):
-        assert time.monotonic() < deadline, what or "nothing came of it"
+        assert time.monotonic() < deadline, what or "the condition did not become true"
         time.sleep(0.02)
     return found
 
 
-def staged_told(api: AgentApi, transfer_id: str) -> list[dict[str, Any]]:
+def staging_reports(api: AgentApi, transfer_id: str) -> list[dict[str, Any]]:
     return [one for one in api.results if one["transfer_id"] == transfer_id and one.get("staged_at")]
 
 
@@ -77,16 +78,16 @@ def staged(api: AgentApi, root: Path, start_agent: StartAgent, later: Later) -> 
     (root / "data").mkdir()
     (root / "data/f").write_bytes(V1)
     transfer, running = add(api, V2), start_agent()
-    until(lambda: staged_told(api, transfer), "it was not staged")
+    until(lambda: staging_reports(api, transfer), "it was not staged")
     return transfer, running
 
 
-def test_file_is_staged_and_goes_in_place_at_its_time_only(
+def test_staged_file_goes_in_place_at_its_time_only(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     transfer, _ = staged
-    told = staged_told(api, transfer)[0]
-    assert (told["error_code"], told["progress"], told["size"]) == (115, 100, len(V2))
+    report = staging_reports(api, transfer)[0]
+    assert (report["error_code"], report["progress"], report["size"]) == (115, 100, len(V2))
     assert (root / "data/f").read_bytes() == V1
     assert staged_file(root).read_bytes() == V2
     assert staged_file(root).stat().st_mode & 0o777 == 0o600
@@ -102,15 +103,15 @@ def test_file_is_staged_and_goes_in_place_at_its_time_only(
     assert [name for name, _ in api.store.asked] == [sha256(V2)], "it was fetched once"
 
 
-def test_order_offered_again_while_staged_is_not_fetched_again(api: AgentApi, staged: tuple[str, Running]) -> None:
+def test_staged_transfer_is_not_downloaded_again(api: AgentApi, staged: tuple[str, Running]) -> None:
     polls = len(api.polls)
     until(lambda: len(api.polls) > polls + 2)
 
     assert len(api.store.asked) == 1
-    assert len(staged_told(api, staged[0])) == 1
+    assert len(staging_reports(api, staged[0])) == 1
 
 
-def test_staged_is_told_again_until_the_api_takes_it(
+def test_staging_is_reported_until_the_api_accepts_it(
     api: AgentApi, root: Path, start_agent: StartAgent, later: Later
 ) -> None:
     api.refuse_results = True
@@ -118,14 +119,14 @@ def test_staged_is_told_again_until_the_api_takes_it(
     start_agent()
     until(lambda: list((root / "data").glob("*.staged")) if (root / "data").exists() else None)
     time.sleep(0.5)
-    assert not staged_told(api, transfer)
+    assert not staging_reports(api, transfer)
 
     api.refuse_results = False
 
-    assert until(lambda: staged_told(api, transfer))
+    assert until(lambda: staging_reports(api, transfer))
 
 
-def test_cancelled_before_its_time_leaves_nothing_on_the_host(
+def test_cancel_before_the_time_removes_the_staged_file(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     transfer, running = staged
@@ -140,13 +141,13 @@ def test_cancelled_before_its_time_leaves_nothing_on_the_host(
     assert running.agent._journal.staged() == []
 
 
-def test_restarted_before_its_time_it_still_switches_and_fetches_nothing(
+def test_agent_restarted_before_the_time_switches_without_downloading(
     api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
 ) -> None:
     transfer, running = staged
     running.stop()
     start_agent()
-    until(lambda: len(staged_told(api, transfer)) == 2, "a restarted agent tells it again")
+    until(lambda: len(staging_reports(api, transfer)) == 2, "a restarted agent tells it again")
     assert (root / "data/f").read_bytes() == V1
 
     later(HOUR)
@@ -156,7 +157,7 @@ def test_restarted_before_its_time_it_still_switches_and_fetches_nothing(
     assert len(api.store.asked) == 1
 
 
-def test_restarted_after_its_time_it_switches_at_once(
+def test_agent_restarted_after_the_time_switches_at_once(
     api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
 ) -> None:
     transfer, running = staged
@@ -168,7 +169,7 @@ def test_restarted_after_its_time_it_switches_at_once(
     assert (root / "data/f").read_bytes() == V2
 
 
-def test_restarted_after_a_cancel_it_removes_the_file(
+def test_agent_restarted_after_a_cancel_removes_the_file(
     api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
 ) -> None:
     transfer, running = staged
@@ -181,18 +182,18 @@ def test_restarted_after_a_cancel_it_removes_the_file(
     assert (root / "data/f").read_bytes() == V1
 
 
-def test_order_that_comes_after_its_time_goes_in_place_as_it_arrives(
+def test_transfer_listed_after_its_time_goes_in_place_on_arrival(
     api: AgentApi, root: Path, start_agent: StartAgent
 ) -> None:
     transfer = add(api, V2, ahead=-1)
     start_agent()
 
     assert api.wait_for(transfer)["error_code"] == 0
-    assert not staged_told(api, transfer)
+    assert not staging_reports(api, transfer)
     assert (root / "data/f").read_bytes() == V2
 
 
-def test_content_that_is_there_already_is_done_at_once(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_content_already_in_place_succeeds_at_once(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     (root / "data").mkdir()
     (root / "data/f").write_bytes(V2)
     transfer = add(api, V2)
@@ -202,7 +203,7 @@ def test_content_that_is_there_already_is_done_at_once(api: AgentApi, root: Path
     assert names(root) == ["f"]
 
 
-def test_staged_file_that_was_changed_is_an_error_that_says_so(
+def test_changed_staged_file_fails_with_the_reason(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     file = staged_file(root)
@@ -219,7 +220,7 @@ def test_staged_file_that_was_changed_is_an_error_that_says_so(
     assert names(root) == ["f"]
 
 
-def test_staged_file_that_was_removed_is_an_error_that_says_so(
+def test_removed_staged_file_fails_with_the_reason(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     staged_file(root).unlink()
@@ -232,7 +233,7 @@ def test_staged_file_that_was_removed_is_an_error_that_says_so(
     assert (root / "data/f").read_bytes() == V1
 
 
-def test_staged_file_that_was_only_touched_goes_in_place(
+def test_touched_staged_file_goes_in_place(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     os.utime(staged_file(root))
@@ -243,7 +244,7 @@ def test_staged_file_that_was_only_touched_goes_in_place(
 
 
 @pytest.mark.parametrize("hard", [True, False])
-def test_staged_file_with_a_second_name_or_a_symlink_in_its_place_is_refused(
+def test_hard_linked_or_symlinked_staged_file_is_refused(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later, hard: bool
 ) -> None:
     file, other = staged_file(root), root / "other"
@@ -259,7 +260,7 @@ def test_staged_file_with_a_second_name_or_a_symlink_in_its_place_is_refused(
     assert (root / "data/f").read_bytes() == V1
 
 
-def test_destination_that_cannot_be_replaced_is_an_error_that_says_so(
+def test_destination_that_cannot_be_replaced_fails_with_the_reason(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     (root / "data/f").unlink()
@@ -273,7 +274,7 @@ def test_destination_that_cannot_be_replaced_is_an_error_that_says_so(
     assert names(root) == ["f"], "the staged file is removed"
 
 
-def test_newer_content_for_the_path_ends_a_staged_one_before_its_time(
+def test_newer_content_at_the_path_supersedes_a_staged_file(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     signature = sha256(V3)
@@ -287,7 +288,7 @@ def test_newer_content_for_the_path_ends_a_staged_one_before_its_time(
     assert names(root) == ["f"]
 
 
-def test_same_content_delivered_now_leaves_the_staged_file_alone(
+def test_delivery_of_the_same_content_keeps_the_staged_file(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     now = api.add("f", V2, object=sha256(V2), sequence=1, directory="/data")
@@ -305,7 +306,7 @@ def test_busy_workers_do_not_delay_the_switch(
 ) -> None:
     transfer = add(api, V2)
     start_agent(parallel=1)
-    until(lambda: staged_told(api, transfer))
+    until(lambda: staging_reports(api, transfer))
     store.slow[sha256(V3)] = 0.5
     slow = api.add("slow", V3, object=sha256(V3))
     store.objects[sha256(V3)] = V3
@@ -317,7 +318,7 @@ def test_busy_workers_do_not_delay_the_switch(
     assert not api.finals(slow), "the worker was busy all the time"
 
 
-def test_api_that_is_away_does_not_delay_the_switch(
+def test_unavailable_api_does_not_delay_the_switch(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     api.away = True
@@ -335,23 +336,23 @@ def test_sweep_of_part_files_leaves_staged_files_alone(root: Path, staged: tuple
     assert staged_file(root).read_bytes() == V2
 
 
-def test_update_of_the_agent_cannot_wait_for_a_time(api: AgentApi, start_agent: StartAgent, later: Later) -> None:
+def test_agent_update_with_activate_at_is_refused(api: AgentApi, start_agent: StartAgent, later: Later) -> None:
     transfer = add(api, V2, directory="/.tidegate/agent")
     start_agent(self_update=True)
 
     assert "activate_at" in api.wait_for(transfer)["error_msg"]
 
 
-# --- when what is done
+# --- the decision
 
 
-def order(ahead: float = 0.0, lasts: float = 600.0) -> Transfer:
+def transfer_at(ahead: float = 0.0, lasts: float = 600.0) -> Transfer:
     start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     times = {"activate_at": iso(start + ahead), "activate_until": iso(start + ahead + lasts)}
     return {"transfer_id": "tr-1", "container_id": "", "file_name": "f", "signature": "", **times}  # type: ignore[typeddict-item]
 
 
-STAGED = Staged(order(), StagedFile(".x.staged", "/data/f", Looks(1, 2, 3, 4, 5)), "then", {"size": 3})
+STAGED = Staged(transfer_at(), StagedFile(".x.staged", "/data/f", Looks(1, 2, 3, 4, 5)), "then", {"size": 3})
 T = STAGED.activate_at
 
 
@@ -380,14 +381,14 @@ def test_next_move_of_a_staged_file(now: float, listed_at: float | None, known_s
     assert decide(True) is Move.REMOVE
 
 
-def test_what_is_known_of_a_staged_file_survives_a_restart_without_links() -> None:
+def test_stored_record_of_a_staged_file_has_no_urls_or_secrets() -> None:
     secret = STAGED.transfer | {"url": "https://…", "swarm": {"accept": "secret"}}
     again = Staged.from_json(Staged(secret, STAGED.file, "then", STAGED.figures).to_json())
 
     assert again == Staged(STAGED.transfer, STAGED.file, "then", STAGED.figures)
 
 
-def test_switcher_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
+def test_switcher_wakes_up_at_activate_at(tmp_path: Path) -> None:
     switched: list[float] = []
     stopping, journal, inbox = threading.Event(), Journal(tmp_path), Inbox()
     switcher = Switcher(journal, inbox, lambda _: switched.append(time.time()), lambda *_: None, lambda: None, stopping)
@@ -406,7 +407,7 @@ def test_switcher_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
     assert -0.001 <= switched[0] - moment < 0.3
 
 
-def test_record_of_another_version_in_the_journal_does_not_stop_the_agent(tmp_path: Path) -> None:
+def test_journal_record_of_another_version_is_skipped(tmp_path: Path) -> None:
     journal, inbox = Journal(tmp_path), Inbox()
     journal.stage(("tr-0", ""), '{"of": "a later version"}', tmp_path / "x")
     journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
@@ -414,22 +415,41 @@ def test_record_of_another_version_in_the_journal_does_not_stop_the_agent(tmp_pa
 
     switcher.load()
 
-    assert [result["transfer_id"] for result in inbox.news()] == ["tr-1"]
+    assert [result["transfer_id"] for result in inbox.unreported()] == ["tr-1"]
 
 
-def test_progress_told_while_the_file_is_staged_does_not_count_as_told() -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"activate_at": "soon"}, {"activate_until": "later"}, {"activate_until": 7}], ids=str
+)
+def test_staged_file_with_an_unreadable_time_does_not_hold_up_others(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    journal, inbox = Journal(tmp_path), Inbox()
+    stored = json.loads(STAGED.to_json())
+    stored["transfer"] |= {"transfer_id": "tr-0"} | wrong
+    journal.stage(("tr-0", ""), json.dumps(stored), tmp_path / "x")
+    journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
+    switched: list[Staged] = []
+    switcher = Switcher(journal, inbox, switched.append, lambda *_: None, lambda: None, threading.Event())
+
+    switcher.load()
+    inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)
+    switcher.look()
+
+    assert [one.key for one in switched] == [STAGED.key]
+
+
+def test_reported_progress_does_not_report_the_staging() -> None:
     inbox = Inbox()
     inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)
     inbox.advance(STAGED.key, 50)
-    news = inbox.news()
+    reports = inbox.unreported()
     inbox.hold(staged_result(STAGED))
 
-    inbox.told(news)
+    inbox.mark_reported(reports)
 
-    assert inbox.news() == [staged_result(STAGED)]
+    assert inbox.unreported() == [staged_result(STAGED)]
 
 
-def test_staged_entries_do_not_make_a_list_look_cut_short() -> None:
+def test_staged_entries_do_not_count_for_the_list_limit() -> None:
     staged: list[Transfer] = [STAGED.transfer | {"staged_at": "x"}] * (CUT_SHORT + 1)
 
     assert not is_cut_short(staged)

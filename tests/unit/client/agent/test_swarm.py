@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm.lab import CountingOrigin, Orders, Placement, next_release
+from tests.support.swarm.lab import CountingOrigin, Placement, SwarmTransfers, next_release
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.agent.results import iso
@@ -29,7 +29,7 @@ def listener(**changes: Any) -> SwarmOptions:
 def block(origin: CountingOrigin) -> dict[str, Any]:
     """The swarm of a transfer whose other members have not started."""
     fleet = [Placement(name, (f"127.0.0.1:{closed_port()}",), "p" * 43) for name in (AGENT, "b", "c", "d")]
-    found: dict[str, Any] = Orders.of(origin).make(fleet)[AGENT]["swarm"]
+    found: dict[str, Any] = SwarmTransfers.of(origin).make(fleet)[AGENT]["swarm"]
     return found
 
 
@@ -53,9 +53,26 @@ def test_agent_reports_its_presence_and_the_source_of_its_bytes(
     assert (root / "data/large.bin").read_bytes() == CONTENT
     assert result["swarm"]["origin_bytes"] == len(CONTENT) + len(origin.listed)
     assert result["size"] == result["swarm"]["origin_bytes"]
-    (told,) = api.presences
-    assert (told["site"], told["zone"], told["upload_mbit"], told["reached"]) == ("dc1", "rack1", 8.0, True)
-    assert len(told["listen"]) == 1
+    (presence,) = api.presences
+    place = presence["site"], presence["zone"], presence["upload_mbit"], presence["reached"]
+    assert place == ("dc1", "rack1", 8.0, True)
+    assert len(presence["listen"]) == 1
+    origin.close()
+
+
+def test_pieces_from_s3_share_connections_with_parallel_1(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pool that is too small opens a connection for each piece, and logs a warning each time."""
+    origin = CountingOrigin(CONTENT)
+    transfer = api.add("large.bin", CONTENT, swarm=block(origin))
+    api.transfers[transfer]["url"] = origin.url
+
+    with caplog.at_level("WARNING", "urllib3.connectionpool"):
+        start_agent(swarm=listener(), patience=30.0, parallel=1)
+        assert api.wait_for(transfer, seconds=40)["error_code"] == 0
+
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("urllib3")] == []
     origin.close()
 
 
@@ -80,7 +97,7 @@ def test_agent_reuses_unchanged_blocks_of_the_replaced_file(
     origin.close()
 
 
-def test_store_without_ranges_means_a_direct_download(
+def test_s3_without_ranges_means_a_direct_download(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     origin = CountingOrigin(CONTENT)

@@ -1,4 +1,4 @@
-"""Whatever a row holds, the file opens and gives back what is promised."""
+"""A file of any rows opens and has the documented values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def as_text(value: Any) -> str:
 @example(LONG, CsvOptions())
 @example([{"a": -math.inf}, {"b": "\ud800"}, {}], CsvOptions())
 @example([{"a": [";="]}], CsvOptions())
-def test_csv_gives_every_cell_back(rows: Rows, options: CsvOptions) -> None:
+def test_any_csv_reads_back_equal(rows: Rows, options: CsvOptions) -> None:
     keys = keys_of(rows)
     titles = {key: f"@{key}" for key in keys[:1]}
 
@@ -63,7 +63,7 @@ def test_csv_gives_every_cell_back(rows: Rows, options: CsvOptions) -> None:
 
 @examples(100)
 @given(st.lists(st.fixed_dictionaries({"a": TEXT, "b": TEXT | st.integers()}), min_size=1))
-def test_no_text_of_a_guarded_csv_starts_a_formula(rows: Rows) -> None:
+def test_guarded_csv_has_no_formula(rows: Rows) -> None:
     text = b"".join(csv_chunks(rows, ["a", "b"], CsvOptions(header="none"))).decode()
 
     for cell in (cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row):
@@ -74,7 +74,7 @@ def test_no_text_of_a_guarded_csv_starts_a_formula(rows: Rows) -> None:
 @given(ROWS, TEXT, TEXT)
 @example(LONG, "x" * 40_000, "🎉" * 20_000)
 @example([{"a": "_x0041_"}, {"a": "a\r\nb\rc"}, {"a": " "}, {"a": 10**15}, {"a": 1e308}], "=1", "\ud800")
-def test_a_workbook_opens_and_gives_every_cell_back(rows: Rows, title: str, footer: str) -> None:
+def test_any_workbook_reads_back_equal(rows: Rows, title: str, footer: str) -> None:
     keys = keys_of(rows)
     table = SheetTable(title=title, footer={"signed": footer})
 
@@ -91,7 +91,7 @@ def test_a_workbook_opens_and_gives_every_cell_back(rows: Rows, title: str, foot
 
 
 def seen(value: Any) -> Any:
-    """What a reader of the workbook sees; a blank and an empty text are one."""
+    """The value that a reader of the workbook sees; blank and empty text are the same."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int) and abs(value) < 10**15:
@@ -102,7 +102,7 @@ def seen(value: Any) -> Any:
 
 
 def readable(text: str) -> str:
-    """Without what XML cannot hold, cut at Excel's limit; a line ends with a line feed."""
+    """Without characters that XML does not allow, cut at Excel's limit, with line feeds as line breaks."""
     kept = "".join(char for char in text if char in "\t\n\r" or (ord(char) >= 32 and char not in "\ufffe\uffff"))
     kept = "".join(char for char in kept if not 0xD800 <= ord(char) <= 0xDFFF)
     kept = kept.encode("utf-16-le")[: 32_767 * 2].decode("utf-16-le", "ignore")

@@ -9,12 +9,12 @@ from tidegate.exports.rendering.columns import flat_rows, keys_of, merge_keys
 from tidegate.exports.rendering.formula_guard import guard
 
 
-def test_keys_first_seen_later_are_appended() -> None:
+def test_later_keys_are_appended() -> None:
     assert keys_of([{"a": 1, "b": 2}, {"b": 1, "a": 2}, {"c": 3, "a": 1}]) == ["a", "b", "c"]
     assert merge_keys([["a", "b"], ["c", "a"], ["d"]]) == ["a", "b", "c", "d"]
 
 
-def test_grouped_rows_carry_their_group() -> None:
+def test_grouped_rows_get_the_name_of_their_group() -> None:
     assert flat_rows({"x": [{"a": 1}], "y": [{"a": 2, "_row_head_": "os"}]}) == [
         {"a": 1, "_row_head_": "x"},
         {"a": 2, "_row_head_": "y"},
@@ -30,7 +30,7 @@ def test_grouped_rows_carry_their_group() -> None:
         (None, "data is not a list"),
     ],
 )
-def test_rows_of_another_shape_are_named(data: object, says: str) -> None:
+def test_rows_of_another_shape_are_refused_with_their_place(data: object, says: str) -> None:
     with pytest.raises(BadTable, match=says):
         flat_rows(data)
 
@@ -41,7 +41,7 @@ def test_text_that_starts_a_formula_is_guarded(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["-12", "+3.5", "-.5", "-1e-7", "1=1", "a@b.c", "", "2026-11-16"])
-def test_numbers_and_plain_text_stay(text: str) -> None:
+def test_numbers_and_plain_text_are_not_changed(text: str) -> None:
     assert guard(text) == text
 
 

@@ -20,7 +20,7 @@ def text(rows: list[dict[str, Any]], **options: Any) -> str:
     return b"".join(csv_chunks(rows, keys_of(rows), CsvOptions(**options), titles)).decode()
 
 
-def test_first_line_the_keys_then_rows_by_key() -> None:
+def test_head_line_has_the_keys_and_rows_follow_them() -> None:
     rows: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"b": "y", "a": 2.5}, {"c": None, "a": True}]
     assert text(rows) == "a,b,c\n1,x,\n2.5,y,\ntrue,,\n"
 
@@ -30,7 +30,7 @@ def test_rfc_4180_quoting() -> None:
     assert text([row], header="none") == '"say ""hi""","x,y","two\nlines","lone\rcr", plain \n'
 
 
-def test_an_empty_only_column_is_still_a_record() -> None:
+def test_empty_cell_of_a_single_column_is_a_record() -> None:
     assert text([{"a": ""}, {"a": None}, {"a": "=x"}, {"a": ""}]) == 'a\n""\n""\n\'=x\n""\n'
 
 
@@ -44,7 +44,7 @@ def test_bom_and_header_options() -> None:
 
 @pytest.mark.parametrize("bad", ["=1+1", "+a", "-a", "@a", "\ta", "\ra", '=HYPERLINK("x")', "-1,-2"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_formula_injection_is_guarded_wherever_it_stands(bad: str, place: int) -> None:
+def test_formula_injection_is_guarded_in_any_column(bad: str, place: int) -> None:
     row = dict.fromkeys("abc", "ok") | {"abc"[place]: bad}
     harmless = [{"a": "ok", "b": -5, "c": "-5.5e3"}] * 3
 
@@ -76,7 +76,7 @@ def test_formula_injection_is_guarded_wherever_it_stands(bad: str, place: int) -
     ids=ascii,
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_another_locale_or_reader_would_run_is_guarded(value: str, written: str, place: int) -> None:
+def test_formulas_of_other_locales_and_readers_are_guarded(value: str, written: str, place: int) -> None:
     row = dict.fromkeys("ab", "ok") | {"ab"[place]: value}
 
     read = list(csv.DictReader(io.StringIO(text([{"a": "x", "b": "y"}, row]), newline="")))
@@ -102,7 +102,7 @@ def test_what_another_locale_or_reader_would_run_is_guarded(value: str, written:
         "-1e5",
     ],
 )
-def test_ordinary_values_stay_as_they_are(value: str) -> None:
+def test_ordinary_values_are_not_changed(value: str) -> None:
     (row,) = csv.DictReader(io.StringIO(text([{"a": value, "b": "y"}]), newline=""))
     assert row["a"] == value
 
@@ -127,11 +127,11 @@ def test_nested_values_are_json() -> None:
     assert row["b"] == "false"
 
 
-def test_what_utf8_cannot_hold_does_not_stop_the_file() -> None:
+def test_lone_surrogates_do_not_stop_the_file() -> None:
     assert text([{"a": "x\ud800"}]) == "a\nx?\n"
 
 
-def test_a_long_mixed_file_reads_back_whole() -> None:
+def test_long_mixed_file_reads_back_complete() -> None:
     rows = list(mixed_rows(1234))
     read = list(csv.DictReader(io.StringIO(text(rows), newline="")))
     assert read == [{key: guard(v) if isinstance(v, str) else str(v) for key, v in row.items()} for row in rows]

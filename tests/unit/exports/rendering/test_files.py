@@ -67,13 +67,13 @@ def test_rows_per_file_splits_csv_too() -> None:
         (Output("excel", rows_per_file=2), [(SheetTable(), numbered(3)), (SheetTable(), numbered(3))]),
     ],
 )
-def test_what_fits_or_belongs_together_is_one_file(output: Output, tables: list[Any]) -> None:
+def test_rows_that_fit_or_belong_together_are_one_file(output: Output, tables: list[Any]) -> None:
     ending, data = made(output, *tables)
     assert ending == "xlsx"
     assert openpyxl.load_workbook(io.BytesIO(data)).active
 
 
-def test_several_csv_tables_are_under_each_other_or_one_a_file() -> None:
+def test_csv_tables_are_below_each_other_or_in_a_zip() -> None:
     tables = [(SheetTable(), [{"a": 1}]), (SheetTable(), [{"b": 2}])]
     assert made(Output("csv", csv=CsvOptions(bom=True)), *tables) == ("csv", b"\xef\xbb\xbfa\n1\n\n\n\nb\n2\n")
 

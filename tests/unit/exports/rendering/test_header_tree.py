@@ -32,7 +32,7 @@ def covered(cells: list[HeadCell]) -> Counter[tuple[int, int]]:
 
 
 @given(trees, st.integers(1, 9), st.integers(1, 9))
-def test_for_any_tree_merges_never_overlap_and_cover_the_head_exactly(tree: list[Node], top: int, left: int) -> None:
+def test_merges_of_any_tree_cover_the_head_without_overlap(tree: list[Node], top: int, left: int) -> None:
     cells = covered(place_columns(tree, top=top, left=left))
 
     assert set(cells.values()) == {1}
@@ -42,7 +42,7 @@ def test_for_any_tree_merges_never_overlap_and_cover_the_head_exactly(tree: list
 
 
 @given(trees)
-def test_for_any_tree_every_leaf_owns_one_column_in_order(tree: list[Node]) -> None:
+def test_every_leaf_of_any_tree_has_one_column_in_order(tree: list[Node]) -> None:
     owned = [cell for cell in place_columns(tree, top=1, left=1) if cell.leaf]
 
     assert [cell.leaf for cell in owned] == leaves(tree)
@@ -51,7 +51,7 @@ def test_for_any_tree_every_leaf_owns_one_column_in_order(tree: list[Node]) -> N
 
 
 @given(trees, st.data())
-def test_for_any_row_tree_a_leaf_is_as_high_as_its_rows(tree: list[Node], data: st.DataObject) -> None:
+def test_leaf_of_any_row_tree_is_as_high_as_its_rows(tree: list[Node], data: st.DataObject) -> None:
     counts = {leaf.name: data.draw(st.integers(0, 6)) for leaf in leaves(tree)}
     cells = place_rows(tree, counts, top=5, left=1)
     heights = [max(leaf.row_count, counts[leaf.name]) for leaf in leaves(tree)]
@@ -62,7 +62,7 @@ def test_for_any_row_tree_a_leaf_is_as_high_as_its_rows(tree: list[Node], data: 
     assert len(grid) == depth(tree) * sum(heights)
 
 
-def test_a_branch_spans_its_leaves_and_a_leaf_reaches_the_bottom() -> None:
+def test_branch_spans_its_leaves_and_leaf_reaches_the_bottom() -> None:
     tree = [Node("a", "a"), Node("b", "", (Node("c", "c"), Node("d", "", (Node("e", "e"), Node("f", "f")))))]
 
     assert place_columns(tree, top=4, left=2) == [
@@ -75,7 +75,7 @@ def test_a_branch_spans_its_leaves_and_a_leaf_reaches_the_bottom() -> None:
     ]
 
 
-def test_text_rows_are_28_high_or_14_for_each_line_and_14() -> None:
+def test_height_of_text_rows_grows_by_14_per_line() -> None:
     layout = lay_out(SEED_TABLE)
 
     assert [(line.kind, line.height) for line in layout.texts] == [("title", 36), ("summary", 42), ("header", 28)]

@@ -1,4 +1,4 @@
-"""Rows rendered in 1, 7 and 100 fragments make the file that one writer makes."""
+"""Rows rendered in 1, 7 and 100 fragments give the same file as one writer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def joined_file(output: Output, source: TableRows, sample: list[Any], sheet_rows
 
 
 def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, sheet_rows: int = 1_048_576) -> bytes:
-    """As workers and joiner do it, each with a file of its own."""
+    """Renders like workers and joiner, each with its own file object."""
     store: dict[str, bytes] = {}
     sheets: dict[int, list[tuple[Stored, Measure]]] = {}
     sums = list[Any]()
@@ -105,7 +105,7 @@ def test_every_part_of_a_workbook_is_equal(name: str, ranges: int) -> None:
 
 @pytest.mark.parametrize("ranges", [1, 7, 100])
 @pytest.mark.parametrize("sheet_rows", [500, 1177, 2346, 2351])
-def test_edges_of_sheets_inside_ranges(ranges: int, sheet_rows: int) -> None:
+def test_sheets_that_end_inside_ranges_are_equal(ranges: int, sheet_rows: int) -> None:
     table = TABLES["texts"]
     one = b"".join(xlsx_chunks([TableRows(table, KEYS, ROWS)], sheet_rows=sheet_rows))
     assert entries(joined(Output("excel"), table, ROWS, ranges, sheet_rows)) == entries(one)
@@ -121,7 +121,7 @@ def test_text_files_are_equal(output: Output, ranges: int) -> None:
     assert many == one
 
 
-def test_no_rows_make_a_file_too() -> None:
+def test_file_without_rows_is_equal() -> None:
     for output in (Output("excel"), Output(), Output(compression="gzip")):
         file = joined_file(output, TableRows(SheetTable(), KEYS, ()), [])
         data = b"".join(piece for piece in file.pieces([[]], [file.tables[0].sums]) if isinstance(piece, bytes))
@@ -147,8 +147,8 @@ def test_readers_open_every_type_and_layout(ranges: int, tmp_path: Path) -> None
         assert [int(row[0]) if row[0] else None for row in shown[3 : 3 + len(ROWS)]] == expected
 
 
-def test_a_wrong_checksum_is_noticed() -> None:
-    """Do the checks bite?"""
+def test_wrong_checksum_is_detected() -> None:
+    """The checks of the other tests detect a fault."""
     head, tail = packed_piece(b"a" * 100), packed_piece(b"b", last=True)
     whole = total([head[1], tail[1]])
     assert (whole.size, whole.crc) == (101, crc32(b"a" * 100 + b"b"))
@@ -175,7 +175,7 @@ SIZES = st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40)
 
 @settings(max_examples=500, deadline=None)
 @given(SIZES)
-def test_parts_hold_every_byte_in_order_and_are_large_enough(sizes: Sequence[tuple[bool, int]]) -> None:
+def test_parts_have_all_bytes_in_order_and_are_large_enough(sizes: Sequence[tuple[bool, int]]) -> None:
     store = {f"{n}": bytes([n % 251]) * size for n, (_, size) in enumerate(sizes)}
     pieces: list[Piece] = [
         Stored(f"{n}", "", size) if stored else store[f"{n}"] for n, (stored, size) in enumerate(sizes)
@@ -185,7 +185,7 @@ def test_parts_hold_every_byte_in_order_and_are_large_enough(sizes: Sequence[tup
     assert b"".join(bytes_of(p, store) for part in parts for p in part.pieces) == b"".join(store.values())
     assert all(part.size >= 10 for part in parts[:-1])
     assert all(len(part.pieces) == 1 for part in parts if part.copied)
-    # What goes through this machine: less than two parts at a time, and nothing large but for an end that is lacking.
+    # Bytes through the joiner: less than two parts at a time, and only to fill up parts that are too small.
     for part in parts:
         if not part.copied:
             stored = [size_of(piece) for piece in part.pieces if isinstance(piece, Stored)]
@@ -201,8 +201,8 @@ def test_every_cell_type_survives_fragments() -> None:
 
 
 @pytest.mark.slow
-def test_a_sheet_of_more_than_4_gb_says_so_in_both_places(tmp_path: Path) -> None:
-    """One fragment of long texts, again and again, until the XML is larger than 32 bits can say."""
+def test_sheet_over_4_gb_has_equal_versions_in_both_headers(tmp_path: Path) -> None:
+    """One fragment of long texts, repeated until the size of the XML exceeds 32 bits."""
     file = joined_file(Output("excel"), TableRows(SheetTable(), ["a"], ()), [])
     rows = [{"a": f"{number:08d}" * 4000} for number in range(300)]
     kept = list[tuple[bytes, Measure]]()
@@ -229,7 +229,7 @@ def test_a_sheet_of_more_than_4_gb_says_so_in_both_places(tmp_path: Path) -> Non
 
 
 def unpacked(raw: BinaryIO, packed: int) -> tuple[int, int]:
-    """Size and checksum of a deflate stream. `unzip` needs four times as long; a small sheet is given to it below."""
+    """Size and checksum of a deflate stream. Four times faster than `unzip`, which the next test uses."""
     reader, size, crc = isal_zlib.decompressobj(-15), 0, 0
     while packed and not reader.eof:
         data = raw.read(min(packed, 1 << 16))
@@ -241,8 +241,8 @@ def unpacked(raw: BinaryIO, packed: int) -> tuple[int, int]:
     return size, crc
 
 
-def test_records_of_a_large_sheet_are_read_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records that a sheet of more than 4 GB has, around a small one."""
+def test_zip_headers_of_a_large_sheet_are_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts the zip headers of a sheet of more than 4 GB around a small one."""
     monkeypatch.setattr(ZipEntry, "big", True)
     rows = [{KEYS[0]: number} for number in range(300)]
     path = tmp_path / "small.xlsx"

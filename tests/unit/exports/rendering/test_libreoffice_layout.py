@@ -1,4 +1,4 @@
-"""LibreOffice, which shares no code with us, draws the seed's table where the seed's picture has it."""
+"""LibreOffice, which shares no code with the writer, shows the documented example table as documented."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Drawn(HTMLParser):
 
 
 @pytest.mark.parametrize("office", [office for office in ("soffice",) if shutil.which(office)])
-def test_the_seeds_layout_as_libreoffice_draws_it(office: str, tmp_path: Path) -> None:
+def test_documented_layout_in_libreoffice(office: str, tmp_path: Path) -> None:
     drawn = Drawn()
     drawn.feed(converted(seed_workbook(tmp_path / "seed.xlsx"), "html").read_text(encoding="utf-8"))
 

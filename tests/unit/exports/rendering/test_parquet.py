@@ -1,4 +1,4 @@
-"""Parquet files as others read them."""
+"""Parquet files, read by other libraries."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def as_text(row: dict[str, Any]) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("group", [1, 20_000, 16 * 2**20])
-def test_every_row_is_read_back_whatever_the_size_of_groups(
-    group: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_every_row_reads_back_for_any_group_size(group: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", group)
     rows = list(with_nulls(mixed_rows(2345)))
     data = made(rows)
@@ -48,7 +46,7 @@ def test_every_row_is_read_back_whatever_the_size_of_groups(
     assert shown == [(as_text(row)["id"], len(rows)) for row in rows]
 
 
-def test_types_of_the_template_are_types_of_the_file() -> None:
+def test_template_types_become_parquet_types() -> None:
     kinds = ["number", "currency", "percent", "date", "datetime", "boolean", "string", "link"]
     table = SheetTable(parse_template([{"name": kind, "style": {"type": kind}} for kind in kinds]))
     row = {
@@ -84,7 +82,7 @@ def test_decimals_keep_their_digits_as_text() -> None:
     ]
 
 
-def test_no_rows_make_a_file_with_its_columns() -> None:
+def test_parquet_without_rows_has_its_columns() -> None:
     assert pyarrow.parquet.read_table(io.BytesIO(made([], keys=["a", "b"]))).column_names == ["a", "b"]
 
 
@@ -93,7 +91,7 @@ CELLS = st.none() | st.text(max_size=20) | st.integers() | st.booleans()
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.fixed_dictionaries({"a": CELLS, "b": CELLS}), min_size=1, max_size=40))
-def test_any_cells_are_read_back(rows: list[dict[str, Any]]) -> None:
+def test_any_parquet_reads_back_equal(rows: list[dict[str, Any]]) -> None:
     def text(value: Any) -> Any:
         if isinstance(value, bool):
             return "true" if value else "false"

@@ -22,7 +22,7 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("held", [7, 100_000])
-def test_rows_leave_leaf_by_leaf_whether_held_or_spilt(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+def test_rows_are_grouped_by_leaf_in_memory_and_on_disk(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(row_heads, "HELD_ROWS", held)
     exact = read_exact('[{"_row_head_": "c", "x": 100.00, "y": 123456789012345678901234567890, "z": null}]')
     gathered = gather(NODES, [*rows(101), *exact], top=1)
@@ -34,7 +34,7 @@ def test_rows_leave_leaf_by_leaf_whether_held_or_spilt(monkeypatch: pytest.Monke
     assert (gathered.count, [cell.height for cell in gathered.heads]) == (102, [50, 51, 1])
 
 
-def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_heads, "HELD_ROWS", 2000)
 
     def peak(count: int) -> float:

@@ -24,16 +24,16 @@ LISTED = [leaf("姓名", "name"), leaf("年龄", "age")]
         json.dumps(LISTED),
     ],
 )
-def test_the_simple_forms_are_equal(raw: object) -> None:
+def test_simple_forms_are_equal(raw: object) -> None:
     assert parse_template(raw) == SIMPLE
 
 
 @pytest.mark.parametrize("raw", [None, "", {}, [], "null"])
-def test_no_template_means_the_keys(raw: object) -> None:
+def test_empty_template_means_no_columns_of_its_own(raw: object) -> None:
     assert parse_template(raw) == Template()
 
 
-def test_a_key_named_col_is_still_a_key() -> None:
+def test_key_named_col_is_a_key() -> None:
     assert leaves(parse_template({"col": "列", "row": "行"}).cols) == [Node("列", "col"), Node("行", "row")]
 
 
@@ -59,27 +59,27 @@ def test_leaf_styles() -> None:
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        ("{not json", "neither JSON"),
+        ("{not json", "template is not JSON"),
         (5, "not a list"),
         ([5], r"template\[0\] is not an object"),
         ([{"style": {}}], "neither a name nor a title"),
         ([group("a", {"title": {}})], r"template\[0\].children\[0\].title"),
-        ([leaf("a", "a", style={"align": "middle"})], "none of left, center, right"),
-        ([leaf("a", "a", style={"type": "day"})], "none of string, number, date"),
+        ([leaf("a", "a", style={"align": "middle"})], "must be one of left, center, right"),
+        ([leaf("a", "a", style={"type": "day"})], "must be one of string, number, date"),
         ([leaf("a", "a", style={"color": "12345"})], "not a colour"),
         ([leaf("a", "a", style={"width": -1})], "width"),
         ({"col": LISTED, "row": [leaf("x", "x", row_count=0)]}, "row_count"),
-        ({"col": LISTED, "row": [leaf("x", "x"), leaf("y", "x")]}, "x names two row heads"),
-        ({"col": LISTED, "rows": []}, "rows beside col and row"),
+        ({"col": LISTED, "row": [leaf("x", "x"), leaf("y", "x")]}, "names x twice"),
+        ({"col": LISTED, "rows": []}, "template has no field rows"),
         ([{"name": str(number)} for number in range(16_385)], "more than 16384 columns"),
     ],
 )
-def test_a_broken_template_is_refused_by_place(raw: object, says: str) -> None:
+def test_bad_template_is_refused_with_its_place(raw: object, says: str) -> None:
     with pytest.raises(BadTable, match=says):
         parse_template(raw)
 
 
-def test_a_tree_too_deep_is_refused() -> None:
+def test_tree_that_is_too_deep_is_refused() -> None:
     tree = leaf("end", "end")
     for _ in range(40):
         tree = group("g", tree)

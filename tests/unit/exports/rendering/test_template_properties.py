@@ -1,4 +1,4 @@
-"""Whatever a caller sends for a template is a template or a plain refusal."""
+"""Any value that a caller sends as a template is parsed or refused with a reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ styles = st.fixed_dictionaries(
         "type": st.sampled_from([*CELL_TYPES, "date"]),
     },
 )
-# Nearly right, so that most of them get past the first look.
+# Nearly valid, so that most of them pass the first checks.
 nodes = st.recursive(
     TEXT | st.fixed_dictionaries({"name": TEXT}, optional={"title": SCALARS, "row_count": SCALARS, "style": styles}),
     lambda inner: st.fixed_dictionaries(
@@ -52,7 +52,7 @@ def parsed_or_refused(raw: object) -> Template:
 @example([""])
 @example([{"name": "a", "row_count": "9" * 5000}])
 @example({"col": [{"name": "a"}], "row": {"a": "\ud800"}, "\ud800": 1})
-def test_anything_is_a_template_or_a_plain_refusal(raw: Any) -> None:
+def test_any_value_is_a_template_or_refused(raw: Any) -> None:
     parsed = parsed_or_refused(raw)
     assert depth(parsed.cols) <= MAX_DEPTH
     assert depth(parsed.rows) <= MAX_DEPTH
@@ -71,7 +71,7 @@ def test_anything_is_a_template_or_a_plain_refusal(raw: Any) -> None:
 
 @examples(150)
 @given(trees)
-def test_what_was_parsed_parses_to_itself_as_json_too(raw: Any) -> None:
+def test_parsed_template_parses_to_itself(raw: Any) -> None:
     parsed = parsed_or_refused(raw)
     written = {"col": [as_raw(node) for node in parsed.cols], "row": [as_raw(node) for node in parsed.rows]}
     assert parse_template(written) == parsed
@@ -83,12 +83,12 @@ def test_what_was_parsed_parses_to_itself_as_json_too(raw: Any) -> None:
 @example("[" * 100_000)
 @example('{"children":' * 50_000)
 @example('[{"name": 1e999}]')
-def test_any_text_is_a_template_or_a_plain_refusal(text: str) -> None:
+def test_any_text_is_a_template_or_refused(text: str) -> None:
     assert isinstance(parsed_or_refused(text), Template)
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"title": "t", "children": [inner]}])
-def test_nesting_without_end_is_refused_at_once(wrap: Any) -> None:
+def test_endless_nesting_is_refused_quickly(wrap: Any) -> None:
     raw: Any = {"name": "a"}
     for _ in range(100_000):
         raw = wrap(raw)
@@ -97,11 +97,11 @@ def test_nesting_without_end_is_refused_at_once(wrap: Any) -> None:
         parse_template([raw])
 
 
-def test_row_heads_that_repeat_by_the_hundred_thousand_are_refused_at_once() -> None:
+def test_very_many_repeated_row_heads_are_refused_quickly() -> None:
     heads = [str(number) for number in range(100_000)]
     started = time.process_time()
 
-    with pytest.raises(BadTable, match="names two row heads"):
+    with pytest.raises(BadTable, match="names of row heads must differ"):
         parse_template({"col": ["a"], "row": [*heads, "7"]})
 
     assert time.process_time() - started < 5

@@ -1,4 +1,4 @@
-"""Columns whose template names a type, read back by readers that share no code with the writer."""
+"""Columns with a type in the template, read by libraries that share no code with the writer."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_edges_of_types(kind: str, value: Any, cell: str) -> None:
     assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}]).decode()
 
 
-def test_totals_stand_below_the_data_and_are_exact() -> None:
+def test_totals_are_below_the_data_and_exact() -> None:
     style = {"total": True, "type": "number", "format": "0.00"}
     template = parse_template([{"name": "id", "title": "编号"}, {"name": "amount", "title": "金额", "style": style}])
     rows = read_exact(b'[{"id":1,"amount":0.10},{"id":2,"amount":0.20},{"id":3,"amount":"0.05"},{"id":4}]')
@@ -136,7 +136,7 @@ def test_totals_stand_below_the_data_and_are_exact() -> None:
     assert (sheet.auto_filter.ref, sheet["A7"].value, sheet["B6"].number_format) == ("A1:B5", "end", "0.00")
 
 
-def test_a_long_summary_has_room_for_its_lines() -> None:
+def test_long_summary_has_room_for_its_lines() -> None:
     table = SheetTable(summary="一二三四五六七八九十" * 20, title="题" * 60)
     data = b"".join(xlsx_chunks([TableRows(table, ["a", "b"], [{"a": 1, "b": 2}])]))
     sheet = opened(data)
@@ -144,7 +144,7 @@ def test_a_long_summary_has_room_for_its_lines() -> None:
     assert sheet.row_dimensions[1].height == 409
 
 
-def test_sheet_names_are_counted_as_excel_counts() -> None:
+def test_sheet_names_are_counted_in_utf16_units() -> None:
     from tidegate.exports.rendering.xlsx.sheet_names import SheetNames
 
     names = SheetNames()

@@ -33,7 +33,7 @@ def test_integers_past_15_digits_become_text(render: Render) -> None:
     assert column(render, 1, big[2]) == [1, str(big[2])]
 
 
-def test_a_string_never_becomes_a_formula(render: Render) -> None:
+def test_string_never_becomes_a_formula(render: Render) -> None:
     texts = ["=1+1", "+1", "-1", "@x", "{=A1}", "#N/A"]
     sheet = render(TableRows(SheetTable(title="=1+1"), ["=k"], [{"=k": text} for text in texts])).active
 
@@ -51,7 +51,7 @@ def test_control_characters_are_dropped_and_white_space_kept(render: Render) -> 
     ]
 
 
-def test_markup_and_separators_are_only_text(render: Render) -> None:
+def test_markup_and_separators_stay_text(render: Render) -> None:
     texts = ["<b>&amp;</b>", "tick`tock", "a > b", "100%", "%s %d", "　全角　", "𝄞🎉"]
     assert column(render, *texts) == texts
     assert [column(render, text) for text in texts] == [[text] for text in texts]
@@ -71,7 +71,7 @@ def test_nested_values_and_odd_numbers_become_text(render: Render) -> None:
     assert column(render, 1.0, float("nan"))[1] == "NaN"
 
 
-def test_a_cell_is_cut_to_what_excel_holds() -> None:
+def test_long_text_is_cut_to_the_length_of_a_cell() -> None:
     assert len(clean("x" * 40_000)) == 32_767
     assert len(clean("🎉" * 20_000).encode("utf-16-le")) // 2 == 32_766
 
@@ -93,8 +93,8 @@ values = st.one_of(
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=6))
-def test_a_block_is_the_sum_of_its_rows(rows: list[tuple[Any, Any]]) -> None:
-    """Whatever a column holds, writing it as a block and row by row gives the same cells."""
+def test_block_equals_its_rows_written_one_by_one(rows: list[tuple[Any, Any]]) -> None:
+    """Any column gives the same cells written as a block and row by row."""
     writer = RowWriter([Column("a", 1), Column("b", 2)])
     dicts = [{"a": a, "b": b} for a, b in rows]
 
@@ -102,11 +102,11 @@ def test_a_block_is_the_sum_of_its_rows(rows: list[tuple[Any, Any]]) -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("1.50", 1.5), (" 7 ", 7), ("+3", 3), ("1e3", 1000), ("-0.5", -0.5)])
-def test_type_number_takes_numeric_text(text: str, number: float) -> None:
+def test_type_number_converts_numeric_text(text: str, number: float) -> None:
     assert f"<v>{text.strip().lstrip('+')}</v>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}]).decode()
     assert float(text) == number
 
 
 @pytest.mark.parametrize("text", ["1234567890123456", "1,000", "０", "1e999", ""])
-def test_type_number_leaves_other_text(text: str) -> None:
+def test_type_number_keeps_other_text(text: str) -> None:
     assert f"<t>{text}</t>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}]).decode()

@@ -30,7 +30,7 @@ def merges(sheet: Any) -> set[str]:
     return {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_the_seeds_picture(render: Render) -> None:
+def test_documented_example_layout(render: Render) -> None:
     sheet = render(source(SEED_TABLE, seed_rows())).active
 
     assert merges(sheet) == set(SEED_MERGES.split())
@@ -49,7 +49,7 @@ def test_the_seeds_picture(render: Render) -> None:
     assert [sheet.row_dimensions[row].height for row in (1, 2, 3, 23)] == [36, 42, 28, 28]
 
 
-def test_styles_of_the_seeds_picture(render: Render) -> None:
+def test_documented_example_styles(render: Render) -> None:
     sheet = render(source(SEED_TABLE, seed_rows())).active
 
     title, head, corner, data, footer = (sheet[ref] for ref in ("A1", "G7", "A4", "L22", "A23"))
@@ -78,7 +78,7 @@ def test_print_set_up(render: Render) -> None:
     assert (several.print_title_rows, several.oddFooter.center.text) == (None, "&P / &N")
 
 
-def test_several_wide_tables_are_printed_lying(render: Render) -> None:
+def test_several_wide_tables_are_printed_in_landscape(render: Render) -> None:
     wide, narrow = {f"a rather long name {n}": n for n in range(9)}, {"a": 1}
     both = render(source(SheetTable(), [narrow]), source(SheetTable(), [wide])).active
     assert both.page_setup.orientation == "landscape"
@@ -87,13 +87,13 @@ def test_several_wide_tables_are_printed_lying(render: Render) -> None:
     assert [sheet.print_title_rows for sheet in tabs] == ["$1:$1", "$1:$1"]
 
 
-def test_tables_that_do_not_fit_on_a_printed_page_begin_one_each(render: Render) -> None:
+def test_tables_too_large_for_one_page_start_a_page_each(render: Render) -> None:
     long, short = source(SheetTable(), [{"a": 1}] * 40), source(SheetTable(), [{"b": 1}] * 3)
     assert [each.id for each in render(long, short, short).active.row_breaks.brk] == [44, 51]
     assert render(short, short).active.row_breaks.brk == []
 
 
-def test_no_1x1_merges_and_no_template_means_keys(render: Render) -> None:
+def test_without_template_keys_are_columns_and_nothing_is_merged(render: Render) -> None:
     sheet = render(source(SheetTable(title="T", footer={"k": "v"}), [{"only": 1}])).active
 
     assert merges(sheet) == set()
@@ -113,7 +113,7 @@ def test_both_row_head_forms_give_the_same_sheet(render: Render) -> None:
     assert merges(one) == merges(other)
 
 
-def test_fewer_rows_leave_blanks_and_more_extend_the_leaf(render: Render) -> None:
+def test_leaf_gets_blank_rows_or_is_extended(render: Render) -> None:
     rows = [row for row in seed_rows() if row["name"] != "李四"]
     rows += [{"_row_head_": "os", "name": f"加{n}"} for n in range(2)]
     sheet = render(source(SEED_TABLE, rows)).active
@@ -124,7 +124,7 @@ def test_fewer_rows_leave_blanks_and_more_extend_the_leaf(render: Render) -> Non
 
 
 @pytest.mark.parametrize(("row", "says"), [({"_row_head_": "sales"}, "'sales'"), ({"name": "x"}, "no _row_head_")])
-def test_an_unknown_row_head_is_an_error_naming_it(render: Render, row: dict[str, Any], says: str) -> None:
+def test_unknown_row_head_is_refused_by_name(render: Render, row: dict[str, Any], says: str) -> None:
     with pytest.raises(BadTable, match=says):
         render(source(SEED_TABLE, [row]))
 
@@ -145,7 +145,7 @@ def test_leaf_styles_reach_the_cells(render: Render) -> None:
     assert sheet.row_dimensions[2].height == 20
 
 
-def test_page_puts_tables_under_each_other_with_three_blank_rows(render: Render) -> None:
+def test_page_puts_three_blank_rows_between_tables(render: Render) -> None:
     first = SheetTable(title="一", footer={"签名": "x"})
     sheet = render(source(first, [{"a": 1, "b": 2}]), source(SheetTable(title="二"), [{"c": 3, "d": 4}])).active
 
@@ -163,7 +163,7 @@ def test_tab_gives_each_table_a_sheet(render: Render) -> None:
     assert all(sheet["A2" if sheet.title != "Sheet3" else "A1"].value == "a" for sheet in book)
 
 
-def test_past_the_sheet_limit_a_new_sheet_repeats_the_heads(render: Render) -> None:
+def test_new_sheet_past_the_limit_repeats_the_heads(render: Render) -> None:
     table = replace(SEED_TABLE, template=parse_template(None), summary="", header="")
     rows = [{"n": number, "m": "x"} for number in range(20)]
     book = render(source(table, rows), sheet_rows=10)
@@ -176,26 +176,26 @@ def test_past_the_sheet_limit_a_new_sheet_repeats_the_heads(render: Render) -> N
     assert "A9:B9" in merges(book.worksheets[2])
 
 
-def test_rows_that_exactly_fill_a_sheet_open_no_second(render: Render) -> None:
+def test_rows_that_fill_a_sheet_exactly_need_no_second(render: Render) -> None:
     assert len(render(source(SheetTable(), [{"n": n} for n in range(9)]), sheet_rows=10).sheetnames) == 1
 
 
-def test_a_table_that_does_not_fit_below_starts_a_new_sheet(render: Render) -> None:
+def test_table_that_does_not_fit_below_starts_a_new_sheet(render: Render) -> None:
     first, second = source(SheetTable(), [{"n": n} for n in range(5)]), source(SheetTable(), [{"m": 1}])
     assert len(render(first, second, sheet_rows=10).sheetnames) == 2
 
 
-def test_a_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None:
+def test_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None:
     with pytest.raises(BadTable, match="more than 11 rows, which do not fit on one sheet"):
         render(source(SEED_TABLE, seed_rows()), sheet_rows=20)
 
 
-def test_no_rows_still_make_a_workbook(render: Render) -> None:
+def test_workbook_without_rows_opens(render: Render) -> None:
     assert list(render(TableRows(SheetTable(), [], [])).active.values) == []
     assert list(render(TableRows(SheetTable(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]
 
 
-def test_rows_are_as_high_as_their_broken_texts(render: Render) -> None:
+def test_rows_are_as_high_as_their_wrapped_texts(render: Render) -> None:
     leaf = {"title": "Note", "name": "note", "style": {"wrap": True, "width": 105}}
     table = SheetTable(template=parse_template([{"title": "Id", "name": "id"}, leaf]))
     texts = ["short", "x" * 45, "两" * 30, "a\nb\nc", None, "y" * 3000]

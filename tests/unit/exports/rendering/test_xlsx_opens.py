@@ -56,7 +56,7 @@ def workbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("read", READERS, ids=lambda reader: reader.__name__)
-def test_readers_see_every_cell(workbook: Path, read: Callable[[Path], Grid]) -> None:
+def test_all_readers_see_every_cell(workbook: Path, read: Callable[[Path], Grid]) -> None:
     grid = read(workbook)
 
     expected = [[str(value) for value in row.values()] for row in mixed_rows(ROWS)]
@@ -72,8 +72,8 @@ def test_readers_see_every_cell(workbook: Path, read: Callable[[Path], Grid]) ->
     assert grid[-1][0].startswith("负责人：linvanda")
 
 
-def test_the_frame_needs_no_lxml(tmp_path: Path) -> None:
-    """lxml is a tool of the tests; the Lambda layer has none, and openpyxl then writes XML another way."""
+def test_frame_needs_no_lxml(tmp_path: Path) -> None:
+    """The Lambda layer has no lxml, which the tests use; openpyxl then writes XML in another way."""
     path = tmp_path / "plain.xlsx"
     code = (
         "import sys, pathlib; from tests.support.exports.samples import SEED_TABLE, seed_rows;"
@@ -91,7 +91,7 @@ def test_the_frame_needs_no_lxml(tmp_path: Path) -> None:
 
 
 def shown_by_libreoffice(path: Path) -> Grid:
-    """As it is drawn, and not only as it is stored."""
+    """As LibreOffice shows them, not only as they are stored."""
     command = ["soffice", f"-env:UserInstallation=file://{path.parent}/profile", "--headless"]
     command += ["--convert-to", "html", "--outdir", str(path.parent), str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)

@@ -12,7 +12,7 @@ from tidegate.exports.rendering.xlsx import zip_records as module
 from tidegate.exports.rendering.xlsx.zip_stream import zip_stream
 
 
-def test_entries_read_back_and_stream() -> None:
+def test_entries_are_streamed_and_read_back() -> None:
     pulled: list[int] = []
 
     def chunks() -> Iterator[bytes]:
@@ -34,7 +34,7 @@ def test_entries_read_back_and_stream() -> None:
     assert archive.read("empty") == b""
 
 
-def test_archives_within_an_archive_are_stored_with_a_true_checksum() -> None:
+def test_nested_archives_are_stored_with_the_right_checksum() -> None:
     inner = [zip_stream([("a.txt", [b"a" * 1000, b"b"])]), zip_stream([("b.txt", [b"c"])])]
     data = b"".join(zip_stream([("1.zip", inner[0]), ("2.zip", inner[1])], stored=True))
 
@@ -46,7 +46,7 @@ def test_archives_within_an_archive_are_stored_with_a_true_checksum() -> None:
 
 @pytest.mark.parametrize("limit", [0xFFFFFFFF, 1000])
 def test_local_headers_and_directory_agree(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """Excel refuses a large sheet whose local header says version 20 and whose directory says 45."""
+    """Excel refuses a large sheet with version 20 in the local header and 45 in the directory."""
     monkeypatch.setattr(module, "_MAX32", limit)
     data = b"".join(zip_stream([("a", [b"x" * 5000]), ("b", [b"y"])]))
     data = data.replace(limit.to_bytes(4, "little"), b"\xff\xff\xff\xff")
@@ -63,15 +63,15 @@ def test_local_headers_and_directory_agree(monkeypatch: pytest.MonkeyPatch, limi
             assert (packed, size) == (info.compress_size, info.file_size)
 
 
-def test_an_archive_of_nothing_is_an_archive() -> None:
+def test_empty_archive_is_valid() -> None:
     assert zipfile.ZipFile(io.BytesIO(b"".join(zip_stream([])))).namelist() == []
 
 
-def test_past_4_gib_the_records_are_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the limit lowered, every record takes its 64-bit form, and readers must agree."""
+def test_archive_over_4_gib_is_zip64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a lower limit, every record has its 64-bit form, and readers must accept it."""
     monkeypatch.setattr(module, "_MAX32", 1000)
     data = b"".join(zip_stream([("a", [b"x" * 5000]), ("b", [bytes(range(256)) * 40]), ("c", [b"z"])]))
-    # The short fields say "look in the 64-bit ones" by their own maximum.
+    # The maximum in a short field refers to the 64-bit field.
     data = data.replace((1000).to_bytes(4, "little"), b"\xff\xff\xff\xff")
 
     archive = zipfile.ZipFile(io.BytesIO(data))

@@ -1,4 +1,4 @@
-"""The staged file on the disk, beside its destination: made of a verified part file, found again, checked."""
+"""The staged file on disk, in the directory of its destination."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate_client.models import Transfer
 
 
 def staged_name(place: Place, agent_id: str, transfer: Transfer) -> str:
-    """Each transfer has its own: another one of the same content must neither use nor remove it."""
+    """Different for each transfer: another one of the same content must neither use nor remove the file."""
     return place.hidden_name(agent_id, transfer["signature"], transfer["transfer_id"], suffix="staged")
 
 
@@ -25,7 +25,7 @@ def looks_of(file: BinaryIO) -> Looks:
 
 
 def put_aside(place: Place, file: BinaryIO, part: str, name: str) -> StagedFile:
-    """The verified part file becomes the staged file. It stays the agent's own, so that only root can change it."""
+    """Renames the verified part file to the staged file. The agent stays its owner, so that others cannot change it."""
     file.flush()
     os.fsync(file.fileno())
     place.rename(file, part, name)
@@ -33,7 +33,7 @@ def put_aside(place: Place, file: BinaryIO, part: str, name: str) -> StagedFile:
 
 
 def found_again(place: Place, name: str, signature: str) -> StagedFile | None:
-    """A staged file that the agent was killed over before it was written down; a wrong one is removed."""
+    """Finds a staged file that a killed agent had not recorded in its journal. Removes one with wrong content."""
     with place.opened(name) as file:
         if file is None:
             return None
@@ -46,7 +46,9 @@ def found_again(place: Place, name: str, signature: str) -> StagedFile | None:
 
 @contextlib.contextmanager
 def opened_unchanged(place: Place, staged: Staged) -> Iterator[BinaryIO | None]:
-    """The staged file, if its bytes are the right ones; None if it is gone. Only a file that looks changed is read."""
+    """Yields the staged file; None if it is gone. Raises StagedFileLost if its content was changed.
+
+    It is read and hashed only if its metadata changed."""
     with place.opened(staged.file.name) as file:
         if file is not None and looks_of(file) != staged.file.looks:
             right = is_plain(file) and sha256_of_stream(file) == staged.transfer["signature"].lower()

@@ -1,4 +1,4 @@
-"""A file that was fetched ahead of its time: what is known of it, and what is to be done with it when. Pure."""
+"""Staged files: downloaded before the time at which they are to be put in place. No I/O."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Self
 from tidegate_client.agent.journal import Key
 from tidegate_client.models import Transfer
 
-# How long an agent that was restarted waits, once the time has come, for the API to confirm that the file is wanted.
+# How long a restarted agent waits, at the file's time, for the API to confirm that the file is still wanted.
 CONFIRM_SECONDS = 60.0
-# How recent a poll must be that listed a file whose Job should be over by the host's clock.
+# How recently a poll must have listed a file whose Job has ended by the host's clock.
 RECENT_SECONDS = 30.0
-# Links expire within minutes, and the swarm's tokens are held by its session.
+# Not stored: URLs expire within minutes, and the swarm's tokens are secrets that only its session needs.
 _LEFT_OUT = frozenset({"url", "swarm", "expires_at"})
 
 
 class Looks(NamedTuple):
-    """What tells cheaply that a file was not changed."""
+    """Shows cheaply whether a file was changed."""
 
     device: int
     inode: int
@@ -30,7 +30,7 @@ class Looks(NamedTuple):
 
 
 class StagedFile(NamedTuple):
-    """`path` is its destination; it lies beside it under its own name."""
+    """`path` is its destination; until then it has the hidden `name` in the same directory."""
 
     name: str
     path: str
@@ -39,12 +39,16 @@ class StagedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """`figures` are told with the result: how the download went."""
+    """`figures` of the download are reported with the result."""
 
     transfer: Transfer
     file: StagedFile
     staged_at: str
     figures: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError or TypeError for an unreadable time, which would stop the switcher later."""
+        _ = self.activate_at, self.activate_until
 
     @property
     def key(self) -> Key:
@@ -56,7 +60,7 @@ class Staged:
 
     @property
     def activate_until(self) -> float:
-        """When the Job ends. An API that does not say so is asked before a late switch."""
+        """When the Job ends. Without it, the API must confirm any switch after `activate_at`."""
         until = self.transfer.get("activate_until")
         return datetime.fromisoformat(until).timestamp() if until else self.activate_at
 
@@ -72,7 +76,7 @@ class Staged:
 
 
 def activation_of(transfer: Transfer) -> float | None:
-    """When the file is to be put in place (seconds since 1970); None: as it arrives."""
+    """When the file is to be put in place (seconds since 1970); None: on arrival."""
     at = transfer.get("activate_at")
     return datetime.fromisoformat(at).timestamp() if at else None
 
@@ -87,10 +91,10 @@ class Move(Enum):
 def next_move(staged: Staged, now: float, *, called_off: bool, listed_at: float | None, known_since: float) -> Move:
     """What to do with a staged file now.
 
-    `listed_at`: when a poll of this process last listed it. `known_since`: when this process came to know of it.
-    A running agent switches by its own clock, whether it reaches the API or not. One that was restarted asks first,
-    for a while: the Job may have been cancelled meanwhile. After the Job's end only an API that still lists it counts.
-    """
+    `listed_at`: when a poll of this process last listed it. `known_since`: when this process staged or loaded it.
+    A running agent switches by its own clock, whether it reaches the API or not. A restarted one first waits for the
+    API's confirmation, for a while, since the Job may have been cancelled. After the Job's end it switches only if the
+    API still lists the transfer."""
     if called_off:
         return Move.REMOVE
     if now < staged.activate_at:

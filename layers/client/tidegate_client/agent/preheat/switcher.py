@@ -1,4 +1,4 @@
-"""Puts staged files in place at their time, in a thread of its own: workers may be busy with long downloads then."""
+"""Puts staged files in place at their time. Has a thread of its own, since workers may be busy with long downloads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tidegate_client.agent.results import staged_result
 
 log = logging.getLogger("tidegate.agent")
 LOOK_EVERY = 1.0
-# So long before its time a host asks whether the file is still wanted, each at a moment of its own.
+# A host polls once, this long before the file's time (drawn at random), to see whether it is still wanted.
 ASK_AHEAD = (15.0, 60.0)
 ASK_EVERY = 5.0
-# A newer content for the same path is noticed within this time, not only when the file is to be put in place.
+# How often to check whether newer content was delivered to the same path.
 COMPARE_EVERY = 30.0
 
 Finish = Callable[[Staged, Code, str], None]
@@ -47,7 +47,7 @@ class Switcher:
         ask: Callable[[], None],
         stopping: threading.Event,
     ) -> None:
-        """`switch` puts the file in place; `finish` tells how it went; `ask` brings on a poll."""
+        """`switch` puts the file in place; `finish` reports the result; `ask` triggers a poll."""
         self._journal = journal
         self._inbox = inbox
         self._switch = switch
@@ -58,16 +58,16 @@ class Switcher:
         self._waiting: dict[Key, _Waiting] = {}
 
     def load(self) -> None:
-        """Takes up what an earlier process staged."""
+        """Loads the files that an earlier process staged."""
         for body in self._journal.staged():
             try:
                 staged = Staged.from_json(body)
             except (ValueError, KeyError, TypeError):
-                # Of another version of the agent. The API lists the transfer again, and its file is found by its name.
-                log.exception("what the journal knows of a staged file cannot be read: %s", body[:200])
+                # Written by another version. The API lists the transfer again, and its file is found by its name.
+                log.exception("a staged file's record in the journal cannot be read: %s", body[:200])
                 continue
             if self._journal.has(staged.key):
-                # It was killed after it had written down how it went.
+                # The process was killed after it had recorded the result.
                 self._journal.unstage(staged.key)
             else:
                 self.add(staged)
@@ -90,7 +90,7 @@ class Switcher:
             self._changed.notify_all()
 
     def look(self) -> float:
-        """Does what is due now. Returns the seconds until the next look."""
+        """Does everything that is due. Returns the seconds until the next call."""
         with self._changed:
             waiting = sorted(self._waiting.values(), key=lambda one: one.staged.activate_at)
         for one in waiting:
@@ -129,10 +129,10 @@ class Switcher:
         try:
             self._switch(staged)
         except Exception as error:
-            # Whatever it is, somebody waits for an answer about this file, and the other files have their time too.
+            # Any error is reported as the result of this file; the other files go on.
             code = code_of(error)
             expected = isinstance(error, Superseded | OSError) or code is not Code.INTERNAL
-            log.warning("%s: not put in place, with %d: %s", name, code, error, exc_info=not expected)
+            log.warning("%s: could not be put in place, code %d: %s", name, code, error, exc_info=not expected)
             remove_file(staged)
             self._finish(staged, code, str(error))
         else:
@@ -141,7 +141,7 @@ class Switcher:
         self._forget(staged)
 
     def _remove(self, staged: Staged) -> None:
-        log.info("%s: called off before its time; the staged file is removed", staged.transfer["file_name"])
+        log.info("%s: cancelled before its time; the staged file is removed", staged.transfer["file_name"])
         remove_file(staged)
         self._inbox.drop(staged.key)
         self._forget(staged)
@@ -149,7 +149,7 @@ class Switcher:
     def _forget(self, staged: Staged) -> None:
         with self._changed:
             self._waiting.pop(staged.key, None)
-        # If the journal cannot be written now, the next start finds the result, the file in place, or nothing listed.
+        # If this fails, the next start notices: by the stored result, the file in place, or the API's list.
         with contextlib.suppress(JournalError):
             self._journal.unstage(staged.key)
 
@@ -157,7 +157,7 @@ class Switcher:
 def remove_file(staged: Staged) -> None:
     directory = Path(staged.file.path).parent
     try:
-        # The directory may be somebody else's, and a symlink by now.
+        # The directory may belong to another user, who may have replaced it by a symlink.
         if directory.resolve() == directory:
             (directory / staged.file.name).unlink(missing_ok=True)
     except OSError as error:

@@ -56,7 +56,7 @@ def read_health(directory: Path) -> Health | None:
     return found if isinstance(found, dict) and "pid" in found else None  # type: ignore[return-value]
 
 
-def tell_systemd(state: str, address: str | None = None) -> None:
+def notify_systemd(state: str, address: str | None = None) -> None:
     """Sends `READY=1`, `WATCHDOG=1` or `STOPPING=1` to systemd; does nothing if the process is no service."""
     address = address or os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -73,10 +73,10 @@ def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
     """
     if not os.environ.get("NOTIFY_SOCKET"):
         return
-    tell_systemd("STATUS=the API refuses the key of this host; next attempt in 5 to 10 minutes")
+    notify_systemd("STATUS=the API refuses the key of this host; next attempt in 5 to 10 minutes")
     left = random.uniform(*REFUSED_PAUSE)  # noqa: S311
     while left > 0:
-        tell_systemd("WATCHDOG=1")
+        notify_systemd("WATCHDOG=1")
         sleep(min(left, 30.0))
         left -= 30.0
 

@@ -58,7 +58,7 @@ class Monitor:
             "problems": problems,
             "connected": self._connected(),
             "active": self._inbox.active(),
-            "untold_results": _or_minus_one(self._reporter.untold),
+            "untold_results": _or_minus_one(self._reporter.unreported),
             "partial_bytes": _or_minus_one(self._partials.total_bytes),
             "free_bytes": -1 if (free := free_bytes(self._options.root)) is None else free,
             "last_poll_seconds": -1 if self._last_poll is None else round(time.monotonic() - self._last_poll, 1),

@@ -15,7 +15,16 @@ from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, ConfigError, Unauthorized, UsageError
 
-_LIMITS = ("stored_bytes", "queued", "requests_per_s", "export_schedules", "batch_schedules")
+_LIMITS = (
+    "stored_bytes",
+    "queued",
+    "requests_per_s",
+    "export_schedules",
+    "batch_schedules",
+    "subscriptions",
+    "businesses",
+    "slow_calls",
+)
 
 
 def register(subparsers: Subparsers) -> None:
@@ -185,7 +194,10 @@ def quotas_of(given: Sequence[str]) -> dict[str, Any]:
             quotas["share"] = (quotas.get("share") or {}) | {name.removeprefix("share."): limit}
         else:
             known = ", ".join(f"{one}=N" for one in (*_LIMITS, "share.CHANNEL"))
-            raise UsageError(f"--quota {text} is none of {known}; NAME=none removes a limit, share=none all shares")
+            raise UsageError(
+                f"--quota {text} is none of {known}; NAME=none sets the default (for most, no limit), "
+                "share=none removes all shares"
+            )
     return quotas
 
 

@@ -183,13 +183,13 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     from tidegate_client.agent.daemon import Agent
     from tidegate_client.agent.group import make_group
     from tidegate_client.agent.releases import Releases, become, start_right_version
-    from tidegate_client.agent.service.health import pause_as_service, tell_systemd
+    from tidegate_client.agent.service.health import notify_systemd, pause_as_service
     from tidegate_client.agent.service.signals import call_on_stop_signals, restore_stop_signals
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
     if options.self_update:
-        start_right_version(Releases(options.state_dir), sys.argv[1:], lambda: tell_systemd("READY=1\nWATCHDOG=1"))
+        start_right_version(Releases(options.state_dir), sys.argv[1:], lambda: notify_systemd("READY=1\nWATCHDOG=1"))
     log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
     # No retries within a call: the agent backs off by itself, and for longer.

@@ -1,1 +1,1 @@
-"""What a host fetches next, and from where: decisions without sockets or clocks."""
+"""Decides which piece a host fetches next, and from where. No I/O."""

@@ -1,4 +1,4 @@
-"""Pieces on their way to a host: from which sources, and since when."""
+"""Pieces in flight: from which sources each is being fetched, and since when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Flights:
         self.from_origin += step.source == ORIGIN
 
     def end(self, source: int, piece: int) -> float:
-        """When it began."""
+        """Removes a flight and returns when it began."""
         flights = self._by_piece[piece]
         began = flights.pop(source)
         if not flights:
@@ -40,12 +40,12 @@ class Flights:
         return [began for flights in self._by_piece.values() for began in flights.values()]
 
     def single(self) -> list[tuple[int, int, float]]:
-        """Piece, source and beginning of each that has one source."""
+        """Piece, source and start of every flight that is the only one of its piece."""
         found = (
             (piece, *next(iter(flights.items()))) for piece, flights in self._by_piece.items() if len(flights) == 1
         )
         return list(found)
 
     def overdue(self, since: float) -> int:
-        """Pieces asked of one neighbour alone, before that moment."""
+        """Pieces that have been fetched from a single neighbour since before that moment."""
         return sum(1 << piece for piece, source, began in self.single() if source != ORIGIN and began < since)

@@ -1,4 +1,4 @@
-"""What a host knows of its neighbours, and the words in which it decides."""
+"""The state of a host's neighbours, and the types in which its decisions are expressed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Link(Enum):
-    """What is known of a neighbour's port: not tried, connected, refused (not started yet), or no answer at all."""
+    """The state of a neighbour's port: not tried, connected, refused (not started yet), or no answer at all."""
 
     NEW = "new"
     UP = "up"
@@ -24,7 +24,7 @@ class Failure(Enum):
 
 
 class Mode(Enum):
-    """How far the host is from normal: as planned, its neighbours send too little, none answers, or time is short."""
+    """How the host fetches: as planned, with neighbours that send too little, with none that answers, or too late."""
 
     NONE = "none"
     LADDER = "ladder"
@@ -33,10 +33,10 @@ class Mode(Enum):
 
 
 class FellBack(Enum):
-    """Why a host took from S3 what its neighbours should have given, as the API is told.
+    """Why a host took pieces from S3 that its neighbours should have sent, as reported to the API.
 
-    The last three: the plan names no peer that listens; peers sent bad pieces and were asked no more; the swarm did not
-    yield the file (no list of pieces, or a wrong one)."""
+    NO_PEERS: the plan names no peer that listens. BAD_PIECES: peers were banned for bad pieces. BROKEN: the swarm did
+    not yield the file, as without a valid list of pieces."""
 
     NONE = "none"
     LADDER = "ladder"
@@ -57,6 +57,7 @@ def why_fell_back(mode: Mode, *, peers: int, bad_pieces: int) -> FellBack:
     return FellBack(mode.value)
 
 
+# The source S3, where others are indexes of neighbours.
 ORIGIN = -1
 
 
@@ -70,17 +71,20 @@ class Step:
 
 @dataclass(slots=True)
 class Neighbour:
+    """`have` and `fetching` are its announced pieces: those that it has, and those that it is fetching from S3."""
+
     near: bool = False
     link: Link = Link.NEW
     have: int = 0
-    bringing: int = 0
+    fetching: int = 0
     flights: int = 0
     busy_until: float = 0.0
     stalls: int = 0
     breaks: int = 0
-    shunned: bool = False
+    banned: bool = False
+    # Bytes a second of its last piece; None until it has sent one.
     rate: float | None = None
 
     @property
     def trusted(self) -> bool:
-        return not self.shunned and not self.stalls
+        return not self.banned and not self.stalls

@@ -1,18 +1,18 @@
-"""How fast bytes come to a host, and whether that is too slow."""
+"""The rate at which a host receives bytes, and whether it is too low."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-# A host is late after this time plus a multiple of what its line needs; an unknown line counts as 1 Gbit/s.
+# A host is late after LATE_SECONDS plus LATE_TIMES the time that its line needs. An unknown line counts as 1 Gbit/s.
 LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
 _RATE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class Pace:
-    """`limit`: bytes a second that the host takes at most; None: not limited, its line is known by what S3 gives."""
+    """`limit`: the host's own limit in bytes a second; None: no limit, and the line's rate is learned from S3."""
 
     limit: float | None
     started: float
@@ -25,25 +25,26 @@ class Pace:
         self._recent_bytes += length
 
     def origin_gave(self, bytes_a_second: float) -> None:
+        """The rate at which S3 sent a piece."""
         self._line = max(0.7 * self._line, bytes_a_second)
 
     @property
     def line(self) -> float | None:
-        """Bytes a second that the host can take; None while that is not known."""
+        """Bytes a second that the host can receive; None while unknown."""
         return self.limit or self._line or None
 
     def rate(self, now: float) -> float:
-        """Bytes a second that came of late, from wherever."""
+        """Bytes a second received in the last seconds, from all sources."""
         while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
             self._recent_bytes -= self._arrivals.popleft()[1]
         return self._recent_bytes / max(0.5, min(_RATE_SECONDS, now - self.started))
 
     def is_late(self, now: float, *, whole: int, left: int, lasts: float) -> bool:
-        """Far slower than S3 alone for the `whole`, or too slow for what is `left` until the Job's deadline."""
-        here = now - self.started
+        """True if S3 alone would have sent the `whole` file long ago, or the bytes `left` miss the Job's deadline."""
+        elapsed = now - self.started
         line = self.line or LINE
-        if here > LATE_SECONDS + LATE_TIMES * whole / line:
+        if elapsed > LATE_SECONDS + LATE_TIMES * whole / line:
             return True
-        if here < min(LATE_SECONDS, lasts / 8):
+        if elapsed < min(LATE_SECONDS, lasts / 8):
             return False
-        return left > self.rate(now) * (lasts - here) / 2
+        return left > self.rate(now) * (lasts - elapsed) / 2

@@ -1,7 +1,7 @@
-"""Whose turn it is to bring a piece from S3: every piece has its own ranking of the ring's members.
+"""The order in which hosts go to S3 for a piece: every piece has its own ranking of the ring's members.
 
-Base of piece p: shift + p · n / P; rank of member i: (i - base) / stride mod n. Shift and stride follow from the seed,
-so that every host computes the same rankings, and neighbours in the ring are not neighbours in a ranking.
+The base of piece p is shift + p * n / P; the rank of member i is (i - base) / stride mod n. Shift and stride follow
+from the swarm's seed, so every host computes the same rankings, and neighbours in the ring are far apart in them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ class Ranks:
         return (self._number - base) * self._inverse % self._members
 
     def below(self, limit: int) -> list[tuple[int, int]]:
-        """(rank, piece) of every piece for which this member ranks below the limit, best first."""
+        """(rank, piece) of every piece for which this member's rank is below the limit, lowest rank first."""
         ranked = ((self.rank(piece), piece) for piece in range(self._pieces))
         return sorted(pair for pair in ranked if pair[0] < limit)

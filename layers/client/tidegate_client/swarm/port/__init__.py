@@ -1,1 +1,1 @@
-"""The port that peers call."""
+"""The port on which a host serves its peers."""

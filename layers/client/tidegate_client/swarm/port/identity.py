@@ -1,7 +1,7 @@
-"""The host's certificate for its peers: self-signed, made here once, known to others by its SHA-256 (the pin).
+"""The host's certificate for its peers: self-signed, created once, and pinned by its SHA-256.
 
-The standard library can use a certificate and cannot make one. Nobody checks this one's signature, dates or names, only
-its digest, so all that is needed is a P-256 key pair in the shape that OpenSSL reads.
+The standard library can use a certificate but not create one. Peers check only its digest, not its signature, dates or
+names, so all that is needed is a P-256 key pair in the format that OpenSSL reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 FILE = "peer.pem"
 
-# NIST P-256: the prime, the order of the group, and its generator.
+# NIST P-256: the prime of its field, the order of its group, and the generator.
 _P = 0xFFFFFFFF00000001000000000000000000000000FFFFFFFFFFFFFFFFFFFFFFFF
 _N = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _G = (
@@ -39,13 +39,13 @@ class Identity:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.path)
-        # Tickets would let a caller resume; each connection is a handshake of its own here.
+        # No session tickets: every connection makes a full handshake.
         context.num_tickets = 0
         return context
 
 
 def client_context() -> ssl.SSLContext:
-    """Trusts nobody by itself: whoever connects compares the certificate with the pin before it sends anything."""
+    """Verifies no certificate: the caller compares it with the pin before it sends anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -58,7 +58,7 @@ def pin_of(certificate: bytes) -> str:
 
 
 def load_identity(directory: Path) -> Identity:
-    """The one in the directory; made if there is none, or none that can be used."""
+    """Loads the identity in the directory, and creates it if there is none that can be used."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / FILE
     try:
@@ -86,7 +86,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def make_certificate() -> str:
-    """A new private key and its certificate, both PEM."""
+    """A new private key and its certificate, both in PEM format."""
     private = secrets.randbelow(_N - 1) + 1
     x, y = _multiply(private)
     public = b"\0\4" + x.to_bytes(32) + y.to_bytes(32)

@@ -1,4 +1,4 @@
-"""Limits of what a host gives: uploads at a time."""
+"""Limits the number of uploads at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SLOT_SECONDS = 0.5
 
 
 class NoSlot(Exception):
-    """Every upload slot is taken, and enough others wait."""
+    """All upload slots are taken, and the queue is full or the wait was too long."""
 
 
 class Slots:
-    """Upload slots of all swarms together; near peers before far ones, else first come first served."""
+    """The upload slots of a host, for all its swarms. Near peers come first; otherwise first come, first served."""
 
     def __init__(self, uploads: int = UPLOADS, waiting: int = WAITING, seconds: float = SLOT_SECONDS) -> None:
         self._free = uploads
@@ -29,6 +29,7 @@ class Slots:
 
     @asynccontextmanager
     async def hold(self, caller: str, *, near: bool) -> AsyncIterator[None]:
+        """Holds a slot. Raises NoSlot if none is free soon, or if the caller holds its share already."""
         if self._held[caller] >= UPLOADS_A_PEER:
             raise NoSlot
         self._held[caller] += 1
@@ -37,7 +38,7 @@ class Slots:
             try:
                 yield
             finally:
-                self._give()
+                self._release()
         finally:
             self._held[caller] -= 1
             if not self._held[caller]:
@@ -56,18 +57,18 @@ class Slots:
             async with asyncio.timeout(self._seconds):
                 await turn
         except TimeoutError:
-            # The slot was given at the moment when the wait ended: it is ours.
+            # If the slot was assigned at the moment of the time-out, it is held all the same.
             if turn.cancelled() or not turn.done():
                 raise NoSlot from None
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._give()
+                self._release()
             raise
         finally:
             if turn in queue:
                 queue.remove(turn)
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         for queue in (self._near, self._far):
             while queue:
                 turn = queue.popleft()

@@ -1,4 +1,4 @@
-"""A request to the peer port: read strictly, and worth an answer only with a token that the swarm accepts."""
+"""Parses requests to the port strictly. Only a request with a valid token of a swarm is answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANGE = re.compile(rb"\r\nRange: bytes=(\d{1,10})-(\d{1,10})\r\n", re.IGNORECAS
 
 
 class Served(Protocol):
-    """One swarm as the port sees it; the session implements it, tests of the port have a smaller one."""
+    """One swarm as the port uses it: implemented by the session, and by fakes in tests."""
 
     accept: bytes
 
@@ -31,7 +31,7 @@ class Served(Protocol):
 
     def is_near(self, caller: str) -> bool: ...
 
-    def called(self) -> None: ...
+    def mark_reached(self) -> None: ...
 
     def subscribe(self, writer: asyncio.StreamWriter) -> None: ...
 
@@ -44,12 +44,12 @@ class Request:
     caller: str
     path: str
     piece: int
-    # First and last byte of the piece, if not all of it is asked for.
+    # First and last byte of the requested part; None: the whole piece.
     span: tuple[int, int] | None
 
 
 def read_request(head: bytes, swarms: Mapping[str, Served]) -> Request:
-    """Raises Refused for whatever is not exactly a request of a neighbour."""
+    """Parses the head of a request. Raises Refused unless it is a well-formed request of a neighbour."""
     matched, authorization = _LINE.match(head), _AUTHORIZATION.search(head)
     if matched is None or authorization is None:
         raise Refused

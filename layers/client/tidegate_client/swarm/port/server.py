@@ -1,7 +1,7 @@
-"""The port that peers call: HTTP/1.1 over TLS 1.3, GET only, four paths, and nothing without a token.
+"""The port on which a host serves its peers: HTTP/1.1 over TLS 1.3, GET only, four paths, a token for every request.
 
-Whoever asks for anything else, or comes without a right token, gets a closed connection and not one byte. The port
-listens only while there is a swarm; else a caller is refused, which says "not started yet".
+Any other request, or one without a valid token, is closed without an answer. The port listens only while there is a
+swarm; otherwise connections are refused, which tells a peer that this host has not started yet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 
+from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.swarm.port.callers import CONNECTIONS, Caller, Callers, Refused
 from tidegate_client.swarm.port.limits import NoSlot, Slots
@@ -20,20 +21,20 @@ from tidegate_client.swarm.port.requests import Request, Served, read_request
 from tidegate_client.swarm.store import CHUNK, StaleFile
 
 log = logging.getLogger("tidegate.agent")
-# Gives so many bytes from an offset on.
+# Called with an offset and a length; returns the bytes.
 Read = Callable[[int, int], Awaitable[bytes]]
 
 HEAD_BYTES = 4096
 HANDSHAKE_SECONDS, IDLE_SECONDS, HEAD_SECONDS = 10.0, 30.0, 5.0
-# Slots are few: a receiver that takes less than this in that time loses its own.
+# Upload slots are few: a receiver that takes fewer than SEND_BYTES in SEND_SECONDS loses its slot.
 SEND_SECONDS, SEND_BYTES = 10.0, 64 * 1024
 _SMALLEST_CHUNK = 16 * 1024
-# A neighbour asks for what it was told is here: one that asks for other things gets an answer at this pace.
+# Pause after a 404 or 429: a well-behaved neighbour rarely gets one, as it requests only announced pieces.
 PAUSE_SECONDS = 0.05
 
 
 class PeerServer:
-    """One for each agent, whatever the number of swarms. All of it runs in one event loop."""
+    """Serves all swarms of an agent. Used in one event loop only."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class PeerServer:
         self._context = context
         self._slots = slots
         self._upload = upload
-        # On a slow line small chunks: all slots take turns, and a caller gives up after three seconds without a byte.
+        # Small chunks on a slow line: the slots share it, and a caller gives up after three seconds without a byte.
         self._chunk = min(CHUNK, max(_SMALLEST_CHUNK, int(upload.bytes_a_second / 10))) if upload else CHUNK
         self._swarms: dict[str, Served] = {}
         self._sockets: list[socket.socket] = []
@@ -61,7 +62,7 @@ class PeerServer:
         return self._addresses if self._sockets else []
 
     def bind(self) -> list[tuple[str, int]]:
-        """Take the ports without listening on them. Answers the addresses, with the ports that were given for 0."""
+        """Binds the ports without listening. Returns the addresses, in which port 0 is replaced by the assigned one."""
         self._sockets = [_bound(address) for address in self._addresses]
         self._addresses = [bound.getsockname()[:2] for bound in self._sockets]
         return self._addresses
@@ -85,12 +86,17 @@ class PeerServer:
             try:
                 self.bind()
             except OSError as error:
-                log.warning("peers cannot call this host: %s", error)
+                log.warning("the peer port cannot be bound, so peers cannot call this host: %s", error)
                 return
-        context = self._context()
-        for bound in self._sockets:
-            bound.listen(CONNECTIONS)
-            self._accepting.append(asyncio.get_running_loop().create_task(self._accept(bound, context)))
+        try:
+            context = self._context()
+            for bound in self._sockets:
+                bound.listen(CONNECTIONS)
+                self._accepting.append(asyncio.get_running_loop().create_task(self._accept(bound, context)))
+        except OSError as error:
+            # As when another process listens on the port by now, or the certificate was removed.
+            log.warning("the peer port cannot be used, so peers cannot call this host: %s", error)
+            self._stop_listening()
 
     def _stop_listening(self) -> None:
         for task in [*self._accepting, *self._connections]:
@@ -99,7 +105,7 @@ class PeerServer:
         for listening in self._sockets:
             listening.close()
         self._sockets = []
-        # Bound again at once: no other process takes the port, and connections are refused.
+        # Bind again at once: no other process can take the port, and connections are refused.
         with contextlib.suppress(OSError):
             self.bind()
 
@@ -116,36 +122,41 @@ class PeerServer:
 
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
+        backoff = Backoff(0.2, 10.0)
         while True:
             try:
-                caller, address = await loop.sock_accept(listening)
+                connection, address = await loop.sock_accept(listening)
             except OSError as error:
-                log.warning("a caller could not be accepted: %s", error)
-                await asyncio.sleep(0.1)
+                # Logged once: a process without free descriptors would fill the log.
+                if not backoff.failures:
+                    log.warning("a connection of a peer could not be accepted: %s", error)
+                await asyncio.sleep(backoff.next())
                 continue
-            place = self.callers.enter(str(address[0]))
-            if place is None:
-                caller.close()
+            backoff.reset()
+            caller = self.callers.enter(str(address[0]))
+            if caller is None:
+                connection.close()
                 continue
-            task = loop.create_task(self._talk(caller, place, context))
+            task = loop.create_task(self._serve(connection, caller, context))
             self._connections.add(task)
-            task.add_done_callback(lambda ended, place=place: self._ended(ended, place))  # type: ignore[misc]
+            task.add_done_callback(lambda ended, caller=caller: self._ended(ended, caller))  # type: ignore[misc]
 
-    def _ended(self, task: asyncio.Task[None], place: Caller) -> None:
-        """Also of a connection that was cancelled before it began."""
+    def _ended(self, task: asyncio.Task[None], caller: Caller) -> None:
+        """A callback of the task, because a task that is cancelled before it starts runs no `finally`."""
         self._connections.discard(task)
-        place.leaves()
+        caller.leave()
 
-    async def _talk(self, caller: socket.socket, place: Caller, context: ssl.SSLContext) -> None:
+    async def _serve(self, connection: socket.socket, caller: Caller, context: ssl.SSLContext) -> None:
+        """Answers the requests of one connection until it is closed."""
         writer = None
         try:
-            caller.setblocking(False)
+            connection.setblocking(False)
             reader = asyncio.StreamReader(limit=HEAD_BYTES)
             protocol = asyncio.StreamReaderProtocol(reader)
             loop = asyncio.get_running_loop()
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
-                caller,
+                connection,
                 ssl=context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=1.0,
@@ -154,18 +165,18 @@ class PeerServer:
             first = HEAD_SECONDS
             while True:
                 request = read_request(await _head(reader, first), self._swarms)
-                place.is_known_as(request.caller)
-                request.swarm.called()
+                caller.identify(request.caller)
+                request.swarm.mark_reached()
                 await self._answer(request, reader, writer)
                 first = IDLE_SECONDS
         except (OSError, EOFError, Refused, ValueError, asyncio.LimitOverrunError, StaleFile):
-            # Whatever went wrong with this caller, the connection is closed and others go on.
+            # Any problem with this caller closes its connection; others go on.
             pass
         finally:
             if writer is not None:
                 writer.transport.abort()
             else:
-                caller.close()
+                connection.close()
 
     # --- answers
 
@@ -173,11 +184,11 @@ class PeerServer:
         if request.path == "have":
             await self._stream_news(request.swarm, reader, writer)
         elif request.path in ("pieces", "blocks"):
-            listed = request.swarm.list_of(request.path)
-            if listed is None:
+            content = request.swarm.list_of(request.path)
+            if content is None:
                 await self._decline(writer, 404)
             else:
-                await self._give(request, writer, _status(200, len(listed)), len(listed), _slices(listed))
+                await self._upload_body(request, writer, _status(200, len(content)), len(content), _slices(content))
         elif not request.swarm.has(request.piece):
             await self._decline(writer, 404)
         else:
@@ -188,7 +199,7 @@ class PeerServer:
         await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stream_news(self, swarm: Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The session writes a frame whenever there is news, until either side closes."""
+        """Subscribes the caller to the session's announcements until either side closes."""
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
         swarm.subscribe(writer)
         try:
@@ -207,19 +218,21 @@ class PeerServer:
             return await swarm.read(piece, first + offset, length)
 
         length = last - first + 1
-        await self._give(request, writer, _status(206 if request.span else 200, length), length, read)
+        await self._upload_body(request, writer, _status(206 if request.span else 200, length), length, read)
 
-    async def _give(self, request: Request, writer: asyncio.StreamWriter, head: bytes, length: int, read: Read) -> None:
-        """Whatever has a body takes an upload slot, and counts for the upload rate."""
+    async def _upload_body(
+        self, request: Request, writer: asyncio.StreamWriter, head: bytes, length: int, read: Read
+    ) -> None:
+        """Sends an answer with a body. It takes an upload slot and counts for the upload rate."""
         try:
             async with self._slots.hold(request.caller, near=request.swarm.is_near(request.caller)):
-                # Before the rate limit delays anything: the caller waits two seconds for the first byte.
+                # Sent before the rate limit delays the body: the caller waits two seconds for the first byte.
                 writer.write(head)
                 for offset in range(0, length, self._chunk):
                     wanted = min(self._chunk, length - offset)
                     chunk = await read(offset, wanted)
                     if len(chunk) != wanted:
-                        # The file became shorter: close instead of sending bytes that would count as a bad piece.
+                        # The file became shorter: close, because other bytes would count as a bad piece.
                         raise Refused
                     if self._upload is not None:
                         await asyncio.sleep(self._upload.reserve(len(chunk)))
@@ -263,6 +276,7 @@ def _status(code: int, length: int = 0) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
+    """Writes and waits until the buffer has room. Raises TimeoutError if the receiver is too slow."""
     writer.write(content)
     while True:
         left = writer.transport.get_write_buffer_size()

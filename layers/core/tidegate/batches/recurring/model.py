@@ -1,4 +1,4 @@
-"""A recurring batch: when it runs, what it makes, and what became of its runs."""
+"""A schedule of batches, and its runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_REASON = 500
 
 @dataclass(frozen=True, slots=True)
 class BatchSchedule:
-    """Makes and starts a batch at each moment of its schedule."""
+    """Creates and starts a batch at each scheduled time."""
 
     schedule_id: str
     project_id: str
@@ -26,32 +26,32 @@ class BatchSchedule:
     schedule: str
     status: str
     created_at: str
-    # Whoever made it: its batches are made in this name.
+    # Its batches are created on behalf of this caller.
     created_by: str
-    # Rises with every change that a caller makes, not with its runs.
+    # Incremented by every change that a caller makes, not by runs.
     revision: int = 1
-    # Epoch seconds of the next moment; None while it is paused, and after its last moment.
+    # Epoch seconds of the next run; None while it is paused, and after its last run.
     due_at: int | None = None
     last_batch_id: str | None = None
-    # Why the last moment made no batch, or its batch did not start.
+    # Why the last run created no batch, or its batch did not start.
     last_error: str | None = None
 
     def shown(self) -> dict[str, Any]:
-        told = {name: value for name, value in asdict(self).items() if name not in ("project_id", "due_at")}
-        return told | {"next_run": _moment(self.due_at) if self.due_at else None}
+        fields = {name: value for name, value in asdict(self).items() if name not in ("project_id", "due_at")}
+        return fields | {"next_run": _moment(self.due_at) if self.due_at else None}
 
     @property
     def batch_id(self) -> str:
-        """The batch of the moment that is due. The id is made of the schedule and the moment, so a second try finds
-        the batch of the first; ids of later moments sort behind it."""
+        """The id of the batch of the run that is due. It is derived from the schedule and the time, so that a retry
+        finds the batch of the first attempt. Ids of later runs sort after it."""
         moment = datetime.fromtimestamp(self.due_at or 0, UTC)
         return named_id("bat", moment, self.schedule_id, str(self.due_at))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One moment of a schedule. `started`, with its batch; or `skipped`, with the reason. A skipped run has a batch
-    if that was made and its business did not take it."""
+    """One run of a schedule: `started`, with its batch, or `skipped`, with the reason. A skipped run has a batch too
+    if it was created and the business refused to run it."""
 
     due: str
     state: str
@@ -71,9 +71,9 @@ def skipped(schedule: BatchSchedule, reason: str, batch_id: str | None = None) -
 
 
 def batch_from(data: Mapping[str, Any]) -> NewBatch:
-    """What was stored by `asdict`. JSON has no tuples, and a field of another release is left out."""
-    known = {field.name for field in fields(NewBatch)}
-    batch = NewBatch(**{name: value for name, value in data.items() if name in known})
+    """Returns the batch that was stored with `asdict`. Ignores fields of another release; JSON has no tuples."""
+    names = {field.name for field in fields(NewBatch)}
+    batch = NewBatch(**{name: value for name, value in data.items() if name in names})
     return replace(batch, pause_windows=tuple((int(start), int(end)) for start, end in batch.pause_windows))
 
 

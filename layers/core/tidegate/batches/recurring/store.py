@@ -1,4 +1,4 @@
-"""Recurring batches in the table: their records, the batches that they make, and their runs."""
+"""Schedules of batches in the table: their records, the batches that they create, and their runs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class BatchScheduleStore:
         self._table = table
 
     def add(self, schedule: BatchSchedule, batch: NewBatch, line: AuditLine, limit: int | None) -> None:
-        """QuotaExceeded if the project has `limit` schedules of batches already."""
-        given = {name: value for name, value in asdict(schedule).items() if value is not None}
-        place = {"gsi1pk": keys.batch_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
+        """Stores a schedule. QuotaExceeded if the project has `limit` schedules of batches already."""
+        fields = {name: value for name, value in asdict(schedule).items() if value is not None}
+        listing = {"gsi1pk": keys.batch_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
         due = keys.batch_scheduled(schedule.due_at) if schedule.due_at else {}
         writes = [
-            put_new(_key(schedule) | given | place | due),
+            put_new(_key(schedule) | fields | listing | due),
             put(_order_item(schedule, batch)),
             count_write(schedule.project_id, "batch_schedules", 1, limit),
             audit_write(line),
@@ -47,18 +47,18 @@ class BatchScheduleStore:
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
-            # If the record is there, the answer to the first try was lost and the SDK wrote again.
+            # If the record exists, the answer to the first write was lost and the SDK repeated it.
             if 0 not in error.failed:
                 raise QuotaExceeded.of("batch_schedules", limit, _QUOTA_RETRY_SECONDS) from error
 
     def get(self, project_id: str, schedule_id: str) -> BatchSchedule:
         item = self._table.get(keys.batch_schedule(project_id, schedule_id), consistent=True)
         if item is None:
-            raise RecordNotFound("no such schedule of batches")
+            raise RecordNotFound(f"this project has no schedule of batches with the id {schedule_id[:200]}")
         return schedule_from(item)
 
     def batch(self, schedule: BatchSchedule) -> NewBatch:
-        """The batch that it makes each time."""
+        """Returns the batch that each run creates."""
         item = self._table.get(keys.batch_schedule_order(schedule.project_id, schedule.schedule_id), consistent=True)
         if item is None:
             raise RecordNotFound("the schedule of batches was deleted meanwhile")
@@ -71,16 +71,16 @@ class BatchScheduleStore:
     def change(
         self, old: BatchSchedule, new: BatchSchedule, batch: NewBatch | None, extra: Sequence[Write], line: AuditLine
     ) -> bool:
-        """False if it has fired, was changed or was deleted meanwhile. None as batch: it makes the same as before."""
-        told = asdict(new)
-        sets = {name: value for name, value in told.items() if value is not None}
+        """Returns False if the schedule has run, was changed or was deleted meanwhile. `batch` is None if unchanged."""
+        fields = asdict(new)
+        sets = {name: value for name, value in fields.items() if value is not None}
         sets |= keys.batch_scheduled(new.due_at) if new.due_at else {}
-        gone = [name for name in _OPTIONAL if told[name] is None and name != "due_at"]
+        removed = [name for name in _OPTIONAL if fields[name] is None and name != "due_at"]
         unchanged, seen = _as_seen(old)
         write = update(
             _key(old),
             sets,
-            removes=[*gone, *(() if new.due_at else keys.DUE_ATTRIBUTES)],
+            removes=[*removed, *(() if new.due_at else keys.DUE_ATTRIBUTES)],
             condition=unchanged,
             **seen,
         )
@@ -88,7 +88,7 @@ class BatchScheduleStore:
         return self._table.try_write(write, *orders, *extra, audit_write(line))
 
     def delete(self, schedule: BatchSchedule, line: AuditLine) -> None:
-        """Its runs go by themselves: they expire."""
+        """Deletes the schedule. The records of its runs expire."""
         writes = [
             delete(_key(schedule), "attribute_exists(#pk)"),
             delete(keys.batch_schedule_order(schedule.project_id, schedule.schedule_id)),
@@ -98,33 +98,35 @@ class BatchScheduleStore:
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
-            raise RecordNotFound("no such schedule of batches") from error
+            raise RecordNotFound(
+                f"this project has no schedule of batches with the id {schedule.schedule_id}"
+            ) from error
 
     def due(self, now: float) -> Iterator[Item]:
-        """Records as the index has them, which may be behind."""
-        return due_items(self._table, keys.BATCH_SCHEDULES_DUE, now)
+        """Due records from the index, which may be stale, one of each project in turn."""
+        return due_items(self._table, [keys.BATCH_SCHEDULES_DUE], now)
 
-    def fired(self, schedule: BatchSchedule, due_at: int | None, run: Run, now: datetime) -> None:
-        """Moves on to the next moment and notes the run. Of two functions that try, the first does it.
+    def record_run(self, schedule: BatchSchedule, due_at: int | None, run: Run, now: datetime) -> None:
+        """Stores the run and the time of the next one. Only the first of several functions succeeds.
 
-        If the schedule was changed meanwhile, its new moment stays, and only the batch that was made is noted: the
-        next moment must not start another one beside it.
+        If the schedule was changed meanwhile, its new time stays and only the batch is stored: the next run must not
+        start another batch while this one runs.
         """
         sets: dict[str, Any] = {"last_batch_id": run.batch_id} | (keys.batch_scheduled(due_at) if due_at else {})
         sets |= {"last_error": run.reason} if run.reason else {}
-        gone = [*([] if run.reason else ["last_error"]), *([] if due_at else keys.DUE_ATTRIBUTES)]
-        moved = update(_key(schedule), sets, removes=gone, condition="#due_at = :seen", seen=schedule.due_at)
-        noted = self.run_write(schedule, run, now)
-        if self._table.try_write(moved, noted) or run.batch_id is None:
+        removed = [*([] if run.reason else ["last_error"]), *([] if due_at else keys.DUE_ATTRIBUTES)]
+        advanced = update(_key(schedule), sets, removes=removed, condition="#due_at = :seen", seen=schedule.due_at)
+        run_record = self.run_write(schedule, run, now)
+        if self._table.try_write(advanced, run_record) or run.batch_id is None:
             return
         newer = "attribute_not_exists(#last_batch_id) OR #last_batch_id < :made"
-        made = update(
+        batch_only = update(
             _key(schedule),
             {"last_batch_id": run.batch_id},
             condition=f"attribute_exists(#pk) AND ({newer})",
             made=run.batch_id,
         )
-        self._table.try_write(made, noted)
+        self._table.try_write(batch_only, run_record)
 
     def run_write(self, schedule: BatchSchedule, run: Run, now: datetime) -> Write:
         key = keys.batch_schedule_run(schedule.project_id, schedule.schedule_id, run.due)
@@ -151,7 +153,7 @@ def _order_item(schedule: BatchSchedule, batch: NewBatch) -> dict[str, Any]:
 
 
 def _as_seen(old: BatchSchedule) -> tuple[str, dict[str, Any]]:
-    """A condition, with its values: nobody has changed it since, and it has not fired."""
+    """Returns the condition, with its values, that the schedule was not changed and has not run since it was read."""
     terms = ["#revision = :revision"]
     values: dict[str, Any] = {"revision": old.revision}
     for name in ("due_at", "last_batch_id"):

@@ -1,4 +1,4 @@
-"""Items that are rows of a file in the library: found by number, read a block ahead."""
+"""Items that are rows of a file in the library, read by number, with the next block read ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.batches.rows.index import BLOCK_ROWS, NDJSON, first_rows, parse_bl
 from tidegate.batches.rows.objects import RowBucket
 
 _BLOCKS_KEPT = 8
-# A runner makes the index of so few ranges by the way.
+# Up to this many ranges are indexed by the runners themselves.
 _FEW_RANGES = 8
 _RANGES_EACH = 32
 _MOST_INDEXERS = 16
@@ -35,28 +35,29 @@ class RowFiles:
         prefix = f"rows/{project_id}/{source.signature}.{source.format}/"
         return self._open(self._object_of(project_id, source.signature), prefix, source.format)
 
-    def first_rows(self, project_id: str, source: RowSource, count: int) -> list[Any]:
-        """Read from the file's beginning, without its index."""
-        return first_rows(self._objects.chunks(self._object_of(project_id, source.signature)), source.format, count)
+    def first_rows(self, project_id: str, source: RowSource, start: int, count: int) -> list[Any]:
+        """Returns up to `count` rows from number `start` on. Reads the file from its beginning, without its index."""
+        chunks = self._objects.chunks(self._object_of(project_id, source.signature))
+        return first_rows(chunks, source.format, start, count)
 
     def of_object(self, key: str) -> Rows:
-        """The lines of an NDJSON object of our own."""
+        """Returns the lines of an NDJSON object that Tidegate wrote."""
         return self._open(key, f"{key}.rows/", NDJSON)
 
-    def _open(self, key: str, prefix: str, form: str) -> Rows:
-        """The one that was opened last is kept: the next slice of its batch is likely to come to this process."""
-        name = f"{key} {form}"
+    def _open(self, key: str, prefix: str, row_format: str) -> Rows:
+        """Caches the last file: the next slice of its batch probably runs in this process."""
+        name = f"{key} {row_format}"
         with self._lock:
             if self._last and self._last[0] == name:
                 return self._last[1]
-        rows = Rows(self._objects, key, FileIndex(self._objects, key, prefix, form, range_bytes=self.range_bytes))
+        rows = Rows(self._objects, key, FileIndex(self._objects, key, prefix, row_format, range_bytes=self.range_bytes))
         with self._lock:
             self._last = (name, rows)
         return rows
 
 
 class Rows:
-    """Workers ask in nearly ascending order: the block that comes next is read before it is needed."""
+    """The rows of one file. Workers read them in nearly ascending order, so the next block is read ahead."""
 
     def __init__(self, objects: RowBucket, key: str, index: FileIndex) -> None:
         self.index = index
@@ -70,55 +71,56 @@ class Rows:
 
     @property
     def indexers(self) -> int:
-        """How many functions are to make the index of a large file, each some of its ranges."""
+        """How many functions are to index a large file, each some of its ranges; 0 for a small one."""
         ranges = self.index.ranges
         return 0 if ranges <= _FEW_RANGES else min(_MOST_INDEXERS, math.ceil(ranges / _RANGES_EACH))
 
-    def know(self, count: int) -> tuple[int, bool]:
-        """Makes as many rows known, if there are as many: (rows that are known, whether these are all)."""
-        while (known := self.index.known)[0] < count and not known[1]:
+    def ensure_indexed(self, count: int) -> tuple[int, bool]:
+        """Indexes at least `count` rows, if there are as many. Returns (rows indexed, whether these are all)."""
+        while (indexed := self.index.indexed)[0] < count and not indexed[1]:
             self.index.advance()
-        return known
+        return indexed
 
     def look_ahead(self, count: int) -> tuple[int, bool]:
-        """What is known now. The next range is looked for meanwhile, and made if so many rows are needed."""
-        make = self.indexers == 0 or self.index.known[0] < count
+        """Returns `index.indexed` and adds the next range in the background; builds it if `count` rows need it."""
+        build = self.indexers == 0 or self.index.indexed[0] < count
         with self._lock:
-            done, self._advance = self._advance, None
-            if done is not None and not done.done():
-                self._advance = done
-            elif not self.index.known[1]:
-                self._advance = self._indexer.submit(self.index.advance, make=make)
-        if done is not None and done.done():
-            done.result()
-        return self.index.known
+            last, self._advance = self._advance, None
+            if last is not None and not last.done():
+                self._advance = last
+            elif not self.index.indexed[1]:
+                self._advance = self._indexer.submit(self.index.advance, build=build)
+        if last is not None and last.done():
+            # Raises the error of the last range.
+            last.result()
+        return self.index.indexed
 
     def row(self, index: int, ahead: int = 1) -> Any:
-        """`ahead`: how many blocks after the one in use the next one is."""
-        number, place = self.index.place(index)
+        """Returns one row. The block that is `ahead` blocks further on is read in the background."""
+        number, place = self.index.locate(index)
         following = index + ahead * BLOCK_ROWS
         with self._lock:
             wanted = self._block(number, place // BLOCK_ROWS)
-            if following < self.index.known[0]:
-                next_number, next_place = self.index.place(following)
+            if following < self.index.indexed[0]:
+                next_number, next_place = self.index.locate(following)
                 self._block(next_number, next_place // BLOCK_ROWS)
         try:
             rows = wanted.result()
         except Exception:
-            # Read ahead, and perhaps while the function was frozen between two slices: once more, for this row.
+            # It was read ahead, perhaps while the function was frozen between two slices: read it again.
             rows = self._read(number, place // BLOCK_ROWS)
             with self._lock:
                 self._blocks.pop((number, place // BLOCK_ROWS), None)
         return rows[place % BLOCK_ROWS]
 
     def _block(self, number: int, block: int) -> Future[list[Any]]:
-        here = (number, block)
-        if here not in self._blocks:
-            self._blocks[here] = self._reader.submit(self._read, number, block)
+        block_key = (number, block)
+        if block_key not in self._blocks:
+            self._blocks[block_key] = self._reader.submit(self._read, number, block)
             while len(self._blocks) > _BLOCKS_KEPT:
                 self._blocks.popitem(last=False)
-        self._blocks.move_to_end(here)
-        return self._blocks[here]
+        self._blocks.move_to_end(block_key)
+        return self._blocks[block_key]
 
     def _read(self, number: int, block: int) -> list[Any]:
         span = self.index.range_index(number).span(block)

@@ -1,4 +1,4 @@
-"""Rows of a CSV or NDJSON file: where the rows of one range of bytes are, and what a block of them holds."""
+"""Rows of a CSV or NDJSON file: finds the rows in a range of bytes, and parses a block of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.errors import Invalid
 
 CSV, NDJSON = "csv", "ndjson"
 FORMATS = (CSV, NDJSON)
-# A runner reads whole blocks, and no other runner reads them.
+# A block belongs to one runner, which reads it as a whole.
 BLOCK_ROWS = BLOCK_ITEMS
 LONGEST_ROW = 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -26,21 +26,21 @@ _EXTENSIONS = {".csv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON}
 
 
 def format_of(file_name: str) -> str | None:
-    return next((form for end, form in _EXTENSIONS.items() if file_name.lower().endswith(end)), None)
+    return next((row_format for end, row_format in _EXTENSIONS.items() if file_name.lower().endswith(end)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeIndex:
     """The records that begin in one range of a file.
 
-    `first` is where the first of them begins. `starts` holds where each block of rows begins; its last entry is where
-    the last record ends, and the next range's first one begins.
+    `first` is the offset of the first record. `starts` has the offset of each block of rows, and at last the end of
+    the last record, where the first record of the next range begins.
     """
 
     first: int
     rows: int
     starts: array[int]
-    # The header of a CSV, with its first range.
+    # The header of a CSV file, in its first range.
     columns: tuple[str, ...] = ()
 
     @property
@@ -63,16 +63,16 @@ class RangeIndex:
         return cls(head["first"], head["rows"], starts, tuple(head["columns"]))
 
 
-def index_range(chunks: Iterable[bytes], form: str, first: int, until: int) -> RangeIndex:
-    """Of the records that begin at `first` or later and before `until`, in one pass that holds one row at a time.
+def index_range(chunks: Iterable[bytes], row_format: str, first: int, until: int) -> RangeIndex:
+    """Returns the index of the records that begin at `first` or later and before `until`. Holds one row at a time.
 
-    `chunks` are the file's bytes from `first` on; they are read no further than the last of these records.
+    `chunks` are the file's bytes from `first` on. They are read up to the end of the last of these records.
     """
     starts, rows, end = array("Q"), 0, first
     columns: tuple[str, ...] = ()
-    wants_header = form == CSV and first == 0
+    wants_header = row_format == CSV and first == 0
     if first < until:
-        for at, record in _records(chunks, form, first):
+        for at, record in _records(chunks, row_format, first):
             if record is not None and wants_header:
                 columns, wants_header = tuple(record), False
             elif record is not None:
@@ -86,15 +86,15 @@ def index_range(chunks: Iterable[bytes], form: str, first: int, until: int) -> R
     return RangeIndex(first, rows, starts, columns)
 
 
-def line_start(chunks: Iterable[bytes], form: str, at: int) -> int:
-    """Where the first line begins at `at` or later; `chunks` are the bytes from `at - 1` on. A record begins there too,
-    unless it is within quotes."""
+def line_start(chunks: Iterable[bytes], row_format: str, at: int) -> int:
+    """Returns the offset of the first line that begins at `at` or later; `chunks` are the bytes from `at - 1` on.
+    A record begins there too, unless the line is inside quotes."""
     position = at - 1
     after_return = False
     for chunk in chunks:
         if after_return:
             return position + 1 if chunk[:1] == b"\n" else position
-        found = _LINE_END[form].search(chunk)
+        found = _LINE_END[row_format].search(chunk)
         if found and found.end() == len(chunk) and found[0] == b"\r":
             after_return = True
         elif found:
@@ -103,18 +103,19 @@ def line_start(chunks: Iterable[bytes], form: str, at: int) -> int:
     return position
 
 
-def parse_block(form: str, columns: tuple[str, ...], data: bytes) -> list[Any]:
-    """The rows of one block: an object each, by the header of the CSV or as the NDJSON has it."""
-    records = (record for _, record in _records([data], form, first=None) if record is not None)
-    return [_json(record) if form == NDJSON else _row(columns, record) for record in records]
+def parse_block(row_format: str, columns: tuple[str, ...], data: bytes) -> list[Any]:
+    """Returns the rows of one block: objects with the names of the CSV header, or the values of the NDJSON lines."""
+    records = (record for _, record in _records([data], row_format, first=None) if record is not None)
+    return [_json(record) if row_format == NDJSON else _row(columns, record) for record in records]
 
 
-def first_rows(chunks: Iterable[bytes], form: str, count: int) -> list[Any]:
-    records = (record for _, record in _records(chunks, form) if record is not None)
-    if form == NDJSON:
-        return [_json(record) for record in islice(records, count)]
+def first_rows(chunks: Iterable[bytes], row_format: str, start: int, count: int) -> list[Any]:
+    """Returns up to `count` rows from number `start` on. Holds no other rows."""
+    records = (record for _, record in _records(chunks, row_format) if record is not None)
+    if row_format == NDJSON:
+        return [_json(record) for record in islice(records, start, start + count)]
     columns = tuple(next(records, ()))
-    return [_row(columns, values) for values in islice(records, count)]
+    return [_row(columns, values) for values in islice(records, start, start + count)]
 
 
 def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:
@@ -126,16 +127,16 @@ def _json(record: bytes) -> Any:
     try:
         return read_json(record.removeprefix(_BYTE_ORDER_MARK), exact=True)
     except ValueError:
-        # One bad line must not end the batch: the business sees what is there and may abandon it.
+        # A bad line must not end the batch: the business gets its text and may abandon it.
         return record.decode("utf-8", "replace").rstrip("\r\n")
 
 
-def _records(chunks: Iterable[bytes], form: str, first: int | None = 0) -> Iterator[tuple[int, Any]]:
-    """(where it ends, what it holds) of each record; None for one that is blank. `first` is where the chunks begin.
+def _records(chunks: Iterable[bytes], row_format: str, first: int | None = 0) -> Iterator[tuple[int, Any]]:
+    """Yields (end offset, content) of each record; the content of a blank one is None. The chunks begin at `first`.
 
-    Rows are counted and parsed by this one reader: two readers that disagree about a quote would lose rows.
+    Counting and parsing both use this reader: two readers that treat quotes differently would lose rows.
     """
-    return _CsvRecords(chunks, first).read() if form == CSV else _json_lines(chunks, first or 0)
+    return _CsvRecords(chunks, first).read() if row_format == CSV else _json_lines(chunks, first or 0)
 
 
 def _json_lines(chunks: Iterable[bytes], position: int) -> Iterator[tuple[int, bytes | None]]:
@@ -145,12 +146,12 @@ def _json_lines(chunks: Iterable[bytes], position: int) -> Iterator[tuple[int, b
 
 
 class _CsvRecords:
-    """Lets `csv.reader` take as many lines as its record needs, and counts their bytes."""
+    """Feeds `csv.reader` line by line and counts the bytes of each record."""
 
     def __init__(self, chunks: Iterable[bytes], first: int | None) -> None:
         self._chunks = chunks
         self._position = first or 0
-        self._may_have_mark = first == 0
+        self._at_file_start = first == 0
         self._record = 0
         self._blank = True
 
@@ -165,22 +166,22 @@ class _CsvRecords:
 
     def _decoded(self) -> Iterator[str]:
         for line in _lines(self._chunks, _split_universal, b""):
-            text = line.removeprefix(_BYTE_ORDER_MARK) if self._may_have_mark else line
-            self._may_have_mark = False
+            text = line.removeprefix(_BYTE_ORDER_MARK) if self._at_file_start else line
+            self._at_file_start = False
             self._position += len(line)
             self._record += len(line)
-            _refuse_endless(self._record)
+            _check_row_length(self._record)
             self._blank = self._blank and not line.strip()
-            # Replacing what is not UTF-8 keeps every ASCII byte, so quotes and commas stay where they are.
+            # Replacing invalid UTF-8 changes no ASCII byte, so quotes and commas stay in place.
             yield text.decode("utf-8", "replace")
 
 
 def _split_universal(data: bytes) -> list[bytes]:
-    """Lines with their ends (LF, CR LF or CR); the last entry is what has no end yet."""
+    """Returns lines with their ends (LF, CR LF or CR); the last entry is the rest, which has no end yet."""
     lines = data.splitlines(keepends=True)
     if lines and lines[-1].endswith(b"\n"):
         return [*lines, b""]
-    # A CR at the very end may be half of a CR LF.
+    # A CR at the end may be the first half of a CR LF.
     return lines or [b""]
 
 
@@ -190,11 +191,11 @@ def _lines(chunks: Iterable[bytes], split: Callable[[bytes], list[bytes]], end: 
         *whole, pending = split(pending + chunk)
         for line in whole:
             yield line + end
-        _refuse_endless(len(pending))
+        _check_row_length(len(pending))
     if pending:
         yield pending
 
 
-def _refuse_endless(length: int) -> None:
+def _check_row_length(length: int) -> None:
     if length > LONGEST_ROW:
         raise Invalid(f"a row is longer than {LONGEST_ROW} bytes; is a closing quote missing?")

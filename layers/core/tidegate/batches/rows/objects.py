@@ -1,4 +1,4 @@
-"""Objects of batches in the bucket: rows of files, their indexes, outcomes."""
+"""Objects of batches in the bucket: files with rows, their indexes, outcomes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RowBucket:
             yield pending
 
     def stream(self, key: str, portions: Iterable[bytes], content_type: str) -> None:
-        """Written as it comes, in as much memory as one part of an upload."""
+        """Uploads the portions as they come, with no more memory than one part of the upload."""
         sink = S3Sink(self._client, self._bucket.name, key, content_type)
         try:
             for portion in portions:

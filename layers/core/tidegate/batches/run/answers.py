@@ -1,4 +1,4 @@
-"""What goes to the business for items, and how its answer is read."""
+"""The body of a call to the business, and how its answer is parsed."""
 
 from __future__ import annotations
 
@@ -29,44 +29,45 @@ def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: boo
     body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
     if dry_run:
         body["dry_run"] = True
-    # As ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
+    # ASCII with escapes, because a row may contain a lone surrogate, which UTF-8 cannot encode.
     return json.dumps(body, separators=(",", ":")).encode()
 
 
 def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: bool) -> list[ParsedAnswer]:
-    """The answer for each of these items; grouped, they come as `results`, by `index` or in the order of the call."""
+    """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
     error = error_for(reply.status, reply.headers, now)
     if error is not None:
         return [failed(error)] * len(indexes)
     try:
-        said = reply.json()
+        answer = reply.json()
     except ValueError:
-        said = None
+        answer = None
     if not grouped:
-        return [read_answer(said)]
-    results = said.get("results") if isinstance(said, dict) else None
+        return [read_answer(answer)]
+    results = answer.get("results") if isinstance(answer, dict) else None
     if not isinstance(results, list):
-        return [_not_understood(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
-    by_index = {one["index"]: one for one in results if isinstance(one, dict) and isinstance(one.get("index"), int)}
+        return [_invalid_answer(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
+    entries = [entry for entry in results if isinstance(entry, dict)]
+    by_index = {entry["index"]: entry for entry in entries if isinstance(entry.get("index"), int)}
     if not by_index and len(results) == len(indexes):
-        return [read_answer(one) for one in results]
+        return [read_answer(entry) for entry in results]
     return [
-        read_answer(by_index[index]) if index in by_index else _not_understood(f"results does not name item {index}")
+        read_answer(by_index[index]) if index in by_index else _invalid_answer(f"`results` lacks item {index}")
         for index in indexes
     ]
 
 
-def read_answer(said: object) -> ParsedAnswer:
-    """What the business says of one item. `msg` is the reason that people see where it did not succeed."""
-    if not isinstance(said, dict) or said.get("result") not in RESULTS or said.get("stop") not in STOPS:
-        return _not_understood(_EXPECTED)
-    lines = tuple(_lines(said.get("logs")))
-    told = said.get("msg") or (lines[0][1] if lines else "")
-    detail = _text(told) if said["result"] != "ok" or said.get("stop") else ""
-    return ParsedAnswer(ItemAnswer(said["result"], detail, stop=said.get("stop")), lines)
+def read_answer(answer: object) -> ParsedAnswer:
+    """Parses the answer for one item. Its `msg`, or else its first log line, is the reason shown to people."""
+    if not isinstance(answer, dict) or answer.get("result") not in RESULTS or answer.get("stop") not in STOPS:
+        return _invalid_answer(_EXPECTED)
+    lines = tuple(_lines(answer.get("logs")))
+    reason = answer.get("msg") or (lines[0][1] if lines else "")
+    detail = _text(reason) if answer["result"] != "ok" or answer.get("stop") else ""
+    return ParsedAnswer(ItemAnswer(answer["result"], detail, stop=answer.get("stop")), lines)
 
 
-def _not_understood(why: str) -> ParsedAnswer:
+def _invalid_answer(why: str) -> ParsedAnswer:
     return ParsedAnswer(ItemAnswer("error", why))
 
 
@@ -75,7 +76,7 @@ def failed(error: FetchError) -> ParsedAnswer:
 
 
 def _lines(logs: object) -> list[tuple[str, str]]:
-    """(level, message) of the first twenty."""
+    """Returns (level, message) of the first log lines."""
     entries = logs if isinstance(logs, list) else [] if logs is None else [logs]
     found = []
     for entry in entries[:MOST_LINES]:
@@ -88,6 +89,6 @@ def _lines(logs: object) -> list[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    """As text that can be stored."""
+    """Returns text that can be stored: shortened, and valid UTF-8."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text[:LONGEST_LINE].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Asking the business before a batch is made, and before it runs."""
+"""Calls that ask the business for its consent, before a batch is created and before it runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class BusinessCalls:
         self._project_of = project_of
         self._clock = clock
 
-    def ask(self, project_id: str, url: str, message_id: str, what: Mapping[str, Any]) -> None:
-        """2xx is agreement, unless the answer says `{"result": "error", "msg": …}`. Anything else is an error."""
+    def ask(self, project_id: str, url: str, message_id: str, payload: Mapping[str, Any]) -> None:
+        """Raises unless the business agrees: it answers 2xx, and not `{"result": "error", "msg": …}`."""
         project = self._project_of(project_id)
-        body = json.dumps(what, separators=(",", ":")).encode()
+        body = json.dumps(payload, separators=(",", ":")).encode()
         signed = self._sign(project, message_id, self._clock(), body)
         reply = self._http.send(
             "POST",
@@ -40,8 +40,8 @@ class BusinessCalls:
         )
         reply.raise_for_status(self._clock())
         try:
-            said = reply.json()
+            answer = reply.json()
         except ValueError:
             return
-        if isinstance(said, dict) and said.get("result", "ok") != "ok":
-            raise BusinessRefused(str(said.get("msg") or said.get("message") or "the business refused")[:500])
+        if isinstance(answer, dict) and answer.get("result", "ok") != "ok":
+            raise BusinessRefused(str(answer.get("msg") or answer.get("message") or "the business refused")[:500])

@@ -1,7 +1,8 @@
-"""Items through the business: their data, the signature, the answers, the log lines."""
+"""Calls the business with items: sends their data with a signature, parses the answers, gathers log lines."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from math import inf
@@ -23,10 +24,12 @@ from tidegate.projects.model import Project
 
 _HEADERS = {"content-type": "application/json", "user-agent": "tidegate/1"}
 _MOST_BYTES = 256 * 1024
-# With asynchronous results the call itself is only a hand-over.
+# With asynchronous results, the call only hands the item over.
 _HAND_OVER_SECONDS = 30
 
 Change = Callable[[RunState, float], None]
+# An item as the business gets it: index, attempt and data.
+Entry = Mapping[str, Any]
 
 
 class ItemCaller:
@@ -40,7 +43,7 @@ class ItemCaller:
         clock: Clock,
         shared_rate: float | None = None,
     ) -> None:
-        """`shared_rate`: what the business takes from all its batches together."""
+        """`shared_rate`: the limit of the business for all its batches together."""
         self._batch = batch
         self._url = url
         self._project = project
@@ -48,12 +51,12 @@ class ItemCaller:
         self._sign = sign
         self._clock = clock
         self.shared_rate = shared_rate
-        self.log = LogLines(self._line)
+        self.log = LogLines(self._log_line)
         self.items: Items = DataItems(lambda: None)
 
-    def open_line(self, most_seconds: float = inf) -> KeptConnection:
-        usual = _HAND_OVER_SECONDS if self._batch.ack == ASYNC else self._batch.item_timeout
-        seconds = min(usual, most_seconds)
+    def connect(self, max_seconds: float = inf) -> KeptConnection:
+        timeout = _HAND_OVER_SECONDS if self._batch.ack == ASYNC else self._batch.item_timeout
+        seconds = min(timeout, max_seconds)
         size = _MOST_BYTES * (4 if self._batch.items_per_call > 1 else 1)
         return self._http.line(
             self._url,
@@ -62,75 +65,85 @@ class ItemCaller:
             project_id=self._batch.project_id,
         )
 
-    def call(self, line: KeptConnection, calls: Sequence[ItemCall]) -> Change:
-        """One POST for these items. What it brought is applied to the state by the returned change."""
+    def call(self, connection: KeptConnection, calls: Sequence[ItemCall]) -> Change:
+        """Sends these items in one POST. Returns the change to apply to the state."""
         items = self.items
-        told = [{"index": items.name(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
+        entries = [{"index": items.index(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
         now = self._clock()
         try:
-            reply = self._post(line, told, now)
+            reply = self._post(connection, entries, now)
             if self._batch.ack == ASYNC and reply.status == 202:
                 return lambda state, now: self._await(state, calls, now)
-            heard = self._read(reply, told, now)
+            answers = self._read(reply, entries, now)
         except UrlNotAllowed as error:
             reason = error.detail
             return lambda state, _: state.halt(f"the process URL may not be called: {reason}", failed=True)
         except NotSent as error:
             wait = error.retry_after or 1.0
-            return lambda state, now: _put_back(state, calls, now + wait)
+            return lambda state, now: _postpone(state, calls, now + wait)
         except FetchError as error:
-            heard = [failed(error)] * len(calls)
-        for call, entry, one in zip(calls, told, heard, strict=True):
-            self.note(entry["index"], call.attempt, one)
-        return lambda state, now: _record(state, calls, heard, now)
+            answers = [failed(error)] * len(calls)
+        for call, entry, answer in zip(calls, entries, answers, strict=True):
+            self.log_answer(entry["index"], call.attempt, answer)
+        return lambda state, now: _record(state, calls, answers, now)
 
-    def try_items(self, line: KeptConnection, told: Sequence[Mapping[str, Any]]) -> list[ParsedAnswer]:
-        """The same call for a dry run: the business is told so, and no state changes."""
+    def dry_call(self, connection: KeptConnection, entries: Sequence[Entry]) -> list[ParsedAnswer]:
+        """Makes the same call for a dry run: marked as one, and without an effect on any state."""
         now = self._clock()
         try:
-            return self._read(self._post(line, told, now, dry_run=True), told, now)
+            return self._read(self._post(connection, entries, now, dry_run=True), entries, now)
         except FetchError as error:
-            return [failed(error)] * len(told)
+            return [failed(error)] * len(entries)
 
     @property
     def _grouped(self) -> bool:
         return self._batch.items_per_call > 1
 
     def _post(
-        self, line: KeptConnection, told: Sequence[Mapping[str, Any]], now: datetime, *, dry_run: bool = False
+        self, connection: KeptConnection, entries: Sequence[Entry], now: datetime, *, dry_run: bool = False
     ) -> Reply:
-        body = call_body(self._batch.batch_id, told, grouped=self._grouped, dry_run=dry_run)
-        # The same for every attempt, so that the business can tell a repetition.
-        last = f"-{len(told)}" if self._grouped else ""
-        message_id = f"{self._batch.batch_id}.{told[0]['index']}{last}" + (".dry" if dry_run else "")
-        return line.post(body, _HEADERS | self._sign(self._project, message_id, now, body))
+        body = call_body(self._batch.batch_id, entries, grouped=self._grouped, dry_run=dry_run)
+        message_id = self._message_id([entry["index"] for entry in entries]) + (".dry" if dry_run else "")
+        return connection.post(body, _HEADERS | self._sign(self._project, message_id, now, body))
 
-    def _read(self, reply: Reply, told: Sequence[Mapping[str, Any]], now: datetime) -> list[ParsedAnswer]:
-        return read_reply(reply, now, [entry["index"] for entry in told], grouped=self._grouped)
+    def _message_id(self, indexes: Sequence[int]) -> str:
+        """The same for every attempt at these items, and for no other items: receivers de-duplicate by it."""
+        first, count = indexes[0], len(indexes)
+        message_id = f"{self._batch.batch_id}.{first}"
+        if not self._grouped:
+            return message_id
+        if list(indexes) == list(range(first, first + count)):
+            return f"{message_id}-{count}"
+        digest = hashlib.sha256(",".join(map(str, indexes)).encode()).hexdigest()[:16]
+        return f"{message_id}-{count}.{digest}"
+
+    def _read(self, reply: Reply, entries: Sequence[Entry], now: datetime) -> list[ParsedAnswer]:
+        return read_reply(reply, now, [entry["index"] for entry in entries], grouped=self._grouped)
 
     def _await(self, state: RunState, calls: Sequence[ItemCall], now: float) -> None:
         for call in calls:
             state.await_result(call, now + self._batch.item_timeout)
 
-    def note(self, index: int, attempt: int | None, heard: ParsedAnswer) -> None:
-        notes = list(heard.lines)
-        if heard.answer.result != "ok":
-            what = "failed" if heard.answer.result == "error" else "was abandoned"
+    def log_answer(self, index: int, attempt: int | None, parsed: ParsedAnswer) -> None:
+        """Adds the log lines of an answer, and a line of our own if the item did not succeed."""
+        lines = list(parsed.lines)
+        if parsed.answer.result != "ok":
+            verb = "failed" if parsed.answer.result == "error" else "was abandoned"
             which = f" at attempt {attempt}" if attempt else ""
-            notes.append(("error", f"item {index} {what}{which}: {heard.answer.detail or 'no reason given'}"))
-        if notes:
-            self.log.add(index, notes)
+            lines.append(("error", f"item {index} {verb}{which}: {parsed.answer.detail or 'no reason given'}"))
+        if lines:
+            self.log.add(index, lines)
 
-    def _line(self, level: str, message: str, index: int | None) -> LogLine:
+    def _log_line(self, level: str, message: str, index: int | None) -> LogLine:
         now = self._clock()
         return LogLine(new_id("log", now), iso(now), message, index, level)
 
 
-def _record(state: RunState, calls: Sequence[ItemCall], heard: Sequence[ParsedAnswer], now: float) -> None:
-    for call, one in zip(calls, heard, strict=True):
-        state.record(call, one.answer, now)
+def _record(state: RunState, calls: Sequence[ItemCall], answers: Sequence[ParsedAnswer], now: float) -> None:
+    for call, parsed in zip(calls, answers, strict=True):
+        state.record(call, parsed.answer, now)
 
 
-def _put_back(state: RunState, calls: Sequence[ItemCall], at: float) -> None:
+def _postpone(state: RunState, calls: Sequence[ItemCall], at: float) -> None:
     for call in calls:
-        state.put_back(call, at)
+        state.postpone(call, at)

@@ -1,8 +1,8 @@
 """Which items of a batch belong to which of its runners.
 
-The items are cut into blocks, and a runner of n takes every nth block. So it is known from the start whose an item
-is, also while the rows of a file are still being counted; and the batch as a whole goes from its first item to its
-last. Each runner counts its own items from 0 on: these are its positions.
+The items are divided into blocks, and each of n runners takes every nth block. So the owner of an item is known even
+while the rows of a file are still being counted, and the batch as a whole proceeds from its first item to its last.
+Each runner numbers its own items from 0: these numbers are called positions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Share:
     block: int = BLOCK_ITEMS
 
     def index(self, position: int) -> int:
-        """The item at a position of this runner."""
+        """Returns the index of the item at this runner's position."""
         block, place = divmod(position, self.block)
         return (block * self.runners + self.runner) * self.block + place
 
     def below(self, limit: int) -> int:
-        """How many of the items before `limit` are this runner's; its position of `limit`, if that is its own."""
+        """Returns how many items before index `limit` are this runner's. If it owns `limit`, that is its position."""
         rounds, turn = divmod(limit // self.block, self.runners)
         rest = self.block if turn > self.runner else limit % self.block if turn == self.runner else 0
         return rounds * self.block + rest

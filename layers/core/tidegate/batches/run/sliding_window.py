@@ -1,4 +1,4 @@
-"""Which items of a batch are done: all below an offset, and some of the window above it."""
+"""Which items of a runner are done: all below an offset, and some in the window above it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """The window as it is stored. Bit k of the bitmap, lowest first, stands for item offset + k."""
+    """The window as stored. Bit k of the bitmap, lowest first, is item offset + k."""
 
     offset: int
     bitmap: bytes = b""
 
     @property
     def acknowledged(self) -> int:
-        """How many items above the offset are done."""
+        """The number of items above the offset that are done."""
         return int.from_bytes(self.bitmap, "little").bit_count()
 
 
 class SlidingWindow:
-    """Hands out indexes while the window has room; they are acknowledged in any order.
+    """Hands out indexes while the window has room. They may be acknowledged in any order.
 
-    The offset moves only past a contiguous prefix. What it holds grows with the window, never with the total.
+    The offset moves only past items that are all done. Memory depends on the size of the window, not on the total.
     """
 
     def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
-        """Not `complete`: more items may be found behind the total, and `extend` tells of them."""
+        """With `complete` false, `extend` may add items later."""
         if size < 1:
             raise ValueError("a window holds at least one item")
         self._total = total
@@ -41,12 +41,17 @@ class SlidingWindow:
         return self._complete and self.offset >= self._total
 
     @property
+    def exhausted(self) -> bool:
+        """Whether all items known so far were handed out, and more may be found."""
+        return not self._complete and self.peek() is None and self._next < self.offset + self._size
+
+    @property
     def position(self) -> int:
-        """How many items are done, those above the offset included."""
+        """The number of items done, including those above the offset."""
         return self.offset + len(self._above)
 
     def resize(self, size: int) -> None:
-        """A smaller window takes back nothing that was handed out; it only waits longer."""
+        """A smaller window does not affect indexes that were already handed out."""
         self._size = max(1, size)
 
     def extend(self, total: int, *, complete: bool) -> None:
@@ -54,20 +59,20 @@ class SlidingWindow:
 
     def peek(self) -> int | None:
         """The index that `take` would hand out."""
-        # After a resume the offset may pass what was acknowledged before, all at once.
+        # After a resume, one acknowledgement may move the offset past many items that were done before.
         self._next = max(self._next, self.offset)
         while self._next in self._above or self._next in self._held:
             self._next += 1
         return self._next if self._next < min(self.offset + self._size, self._total) else None
 
     def room(self, most: int) -> int:
-        """How many indexes `take` has to hand out, at most `most`; after a resume some of them may be done already."""
+        """An upper bound, at most `most`, for the indexes that `take` can hand out; after a resume some may be done."""
         if self.peek() is None:
             return 0
         return min(most, min(self.offset + self._size, self._total) - self._next)
 
     def hold(self, index: int) -> bool:
-        """Keeps an index back that is still open from before: `take` does not hand it out. False if it is done."""
+        """Reserves an index that is still open from an earlier slice: `take` skips it. False if the item is done."""
         if self.is_done(index) or (self._complete and index >= self._total):
             return False
         self._held.add(index)

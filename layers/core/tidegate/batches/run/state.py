@@ -1,4 +1,4 @@
-"""The state of a running batch: which items are called next, and what their answers change."""
+"""The state of a running batch: which items are called next, and how their answers change it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidegate.batches.run.values import (
 )
 from tidegate.common.token_bucket import TokenBucket
 
-# How long a worker sleeps at most when there is nothing to hand out: an answer may change that.
+# How long a worker waits at most while there is nothing to call: an answer may change that.
 _IDLE = 0.05
 SKIP_ADVICE = (
     "to go on without it, set on_item_failure to skip (PATCH, or `tidegate batch update --on-item-failure skip`) "
@@ -36,8 +36,10 @@ SKIP_ADVICE = (
 
 @dataclass(slots=True)
 class RunState:
-    """One runner's. Pure; one caller at a time; `now` is in epoch seconds. Halted or paused it hands out nothing more,
-    but still takes answers."""
+    """The state of one runner. Does no I/O; not thread-safe; `now` is in epoch seconds.
+
+    After a halt or a pause it hands out no more calls, but still accepts answers.
+    """
 
     total: int
     rules: Rules
@@ -45,22 +47,22 @@ class RunState:
     now: float
     counts: Counts = field(default_factory=Counts)
     carried: Carried = field(default_factory=Carried)
-    # How an item is named to people, where not by its position.
-    name_of: Callable[[int], int] = lambda index: index
-    # Not complete: more items may be found behind the total, and `extend` tells of them.
+    # The index that people know an item by, from its position in this runner.
+    index_of: Callable[[int], int] = lambda index: index
+    # False while rows are still being counted: `extend` adds further items.
     complete: bool = True
-    # Items of the whole batch, where other runners have some of them; and how many of theirs did not succeed.
+    # With several runners: the items of the whole batch, and how many items of the others did not succeed.
     batch_total: int | None = None
-    errors_elsewhere: int = 0
+    other_errors: int = 0
     verdict: Verdict | None = None
     paused: bool = False
     window: SlidingWindow = field(init=False)
     outcomes: list[Outcome] = field(init=False, default_factory=list)
     _bucket: TokenBucket = field(init=False)
-    _again: list[tuple[float, int, int]] = field(init=False, default_factory=list)
+    _retries: list[tuple[float, int, int]] = field(init=False, default_factory=list)
     _deadlines: list[tuple[float, int, int]] = field(init=False, default_factory=list)
     _awaiting: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
-    _flying: dict[int, int] = field(init=False, default_factory=dict)
+    _in_flight: dict[int, int] = field(init=False, default_factory=dict)
     _failed: int = field(init=False)
     _abandoned: int = field(init=False)
     _failed_calls: int = field(init=False)
@@ -84,11 +86,11 @@ class RunState:
 
     @property
     def behind(self) -> bool:
-        """Whether calls come slower than the rate allows."""
+        """Whether calls are made more slowly than the rate allows."""
         return self._bucket.saved
 
     @property
-    def counted(self) -> Counts:
+    def current_counts(self) -> Counts:
         return Counts(self._failed, self._abandoned, self._failed_calls)
 
     @property
@@ -96,14 +98,14 @@ class RunState:
         return bool(self._awaiting)
 
     def carry(self) -> Carried:
-        """Calls under way are left out: a successor makes them again, as after a crash."""
+        """Returns what the next slice needs. Calls under way are left out: it repeats them, as after a crash."""
         tokens, at = self._bucket.state
-        waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._again]
+        waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
         awaiting = [OpenItem(index, made, due, awaiting=True) for index, (made, due) in self._awaiting.items()]
         return Carried(tokens, at, (*waiting, *awaiting), frozenset(self._reopened))
 
     def next(self, now: float) -> tuple[ItemCall, ...] | float | None:
-        """Items for one call, the seconds until it is worth asking again, or None when nothing more comes."""
+        """Returns the items of one call; or the seconds to wait for the next one; or None if there are no more."""
         self._expire(now)
         if self.over:
             return None
@@ -112,7 +114,7 @@ class RunState:
         wanted = min(self.rules.items_per_call, self._room())
         ready = min(wanted, self._due(now, wanted) + self.window.room(wanted))
         if ready < 1:
-            return max(0.0, min(_IDLE, self._again[0][0] - now)) if self._again and wanted > 0 else _IDLE
+            return max(0.0, min(_IDLE, self._retries[0][0] - now)) if self._retries and wanted > 0 else _IDLE
         wait = self._bucket.take(now, ready)
         if wait:
             return wait
@@ -121,62 +123,65 @@ class RunState:
         return calls or _IDLE
 
     def next_at(self, now: float) -> float:
-        """When there is something to do again, if no answer comes before: a runner may sleep until then."""
+        """Returns when there is something to do, unless an answer arrives earlier: a runner may sleep until then."""
         if self.over:
             return now
+        if self.window.exhausted:
+            # More rows may be indexed at any time.
+            return paused_until(self.rules.pause_windows, now)
         moments = [self._deadlines[0][0]] if self._deadlines else []
         token_at = now + self._bucket.wait(now)
         if self._room() > 0 and self.window.peek() is not None:
             moments.append(token_at)
-        elif self._room() > 0 and self._again:
-            moments.append(max(token_at, self._again[0][0]))
+        elif self._room() > 0 and self._retries:
+            moments.append(max(token_at, self._retries[0][0]))
         return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
 
     def record(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
-        self._flying.pop(call.index, None)
-        self._settle(call, answer, now)
+        self._in_flight.pop(call.index, None)
+        self._apply_answer(call, answer, now)
 
-    def put_back(self, call: ItemCall, at: float) -> None:
-        """A call that was not made: it comes again at `at`, as the same attempt."""
-        self._flying.pop(call.index, None)
-        heapq.heappush(self._again, (at, call.index, call.attempt))
+    def postpone(self, call: ItemCall, at: float) -> None:
+        """Schedules a call that was not sent for `at`, as the same attempt."""
+        self._in_flight.pop(call.index, None)
+        heapq.heappush(self._retries, (at, call.index, call.attempt))
 
     def await_result(self, call: ItemCall, until: float) -> None:
-        """The business has taken the item; its result comes by a call of its own."""
-        self._flying.pop(call.index, None)
+        """The business accepted the item and will send its result in a separate call."""
+        self._in_flight.pop(call.index, None)
         self._open(OpenItem(call.index, call.attempt, until, awaiting=True))
 
-    def result(self, index: int, answer: ItemAnswer, now: float) -> bool:
-        """A result that the business sent, early, late or twice. False: it cannot be applied yet, keep it."""
+    def apply_result(self, index: int, answer: ItemAnswer, now: float) -> bool:
+        """Applies a result from the business: early, late or repeated. False if it must be applied again later."""
         if index in self._awaiting:
             attempt, _ = self._awaiting.pop(index)
-            self._settle(ItemCall(index, attempt), answer, now)
+            self._apply_answer(ItemCall(index, attempt), answer, now)
             return True
-        retry = next((entry for entry in self._again if entry[1] == index), None)
+        retry = next((entry for entry in self._retries if entry[1] == index), None)
         if retry is None:
-            # Its call is under way, or is made once more because a runner died: it is applied after that.
+            # Its call is under way, or will be repeated because a runner died: apply the result after that.
             return self.window.is_done(index) or index < 0 or (self.complete and index >= self.total)
         if answer.result != "error":
-            # It came too late and the item waits for another attempt, which is not needed now.
-            self._again.remove(retry)
-            heapq.heapify(self._again)
-            self._settle(ItemCall(index, retry[2]), answer, now)
+            # The result is late and the item waits for another attempt, which is no longer needed.
+            self._retries.remove(retry)
+            heapq.heapify(self._retries)
+            self._apply_answer(ItemCall(index, retry[2]), answer, now)
         return True
 
     def halt(self, reason: str, *, failed: bool = False) -> None:
-        """The first verdict stands."""
+        """Stops the batch, unless it already has a verdict."""
         if self.verdict is None:
             self.verdict = Verdict(STOPPED, reason, failed)
 
-    def hear_others(self, errors: int, verdict: Verdict | None) -> None:
-        """How many items of the other runners did not succeed, and a verdict of theirs that ends the batch."""
-        if errors > self.errors_elsewhere:
-            self.errors_elsewhere = errors
+    def merge_other_runners(self, errors: int, verdict: Verdict | None) -> None:
+        """Takes over the number of unsuccessful items of the other runners, and a verdict that ends the batch."""
+        if errors > self.other_errors:
+            self.other_errors = errors
             self._check_limits()
         if verdict is not None and self.verdict is None:
             self.verdict = verdict
 
-    def change(self, rules: Rules, now: float) -> None:
+    def change_rules(self, rules: Rules, now: float) -> None:
         rate_changed = rules.rate != self.rules.rate
         self.rules = rules
         if rate_changed:
@@ -184,7 +189,7 @@ class RunState:
             self.window.resize(self.rules.window_size)
 
     def extend(self, total: int, *, complete: bool, batch_total: int) -> None:
-        """More items were found, or it became known that there are no more."""
+        """Adds items that were found, or ends the search for more."""
         self.total, self.complete, self.batch_total = total, complete, batch_total
         self.window.extend(total, complete=complete)
         self._check_limits()
@@ -192,25 +197,25 @@ class RunState:
 
     def _room(self) -> int:
         most = MOST_OPEN if self.rules.most_open is None else self.rules.most_open
-        return most - len(self._flying) - len(self._awaiting)
+        return most - len(self._in_flight) - len(self._awaiting)
 
     def _due(self, now: float, most: int) -> int:
-        """How many retries are due, at most `most`; the heap's first entries are its smallest but for their order."""
-        if not self._again or self._again[0][0] > now:
+        """Returns the number of retries that are due; for `most` = 1, only whether there is one."""
+        if not self._retries or self._retries[0][0] > now:
             return 0
-        return 1 if most == 1 else sum(1 for entry in self._again if entry[0] <= now)
+        return 1 if most == 1 else sum(1 for entry in self._retries if entry[0] <= now)
 
     def _take(self, now: float, ready: int) -> tuple[ItemCall, ...]:
         calls: list[ItemCall] = []
-        while len(calls) < ready and self._again and self._again[0][0] <= now:
-            _, index, attempt = heapq.heappop(self._again)
+        while len(calls) < ready and self._retries and self._retries[0][0] <= now:
+            _, index, attempt = heapq.heappop(self._retries)
             calls.append(ItemCall(index, attempt))
-        while len(calls) < ready and len(self._again) < MOST_OPEN:
+        while len(calls) < ready and len(self._retries) < MOST_OPEN:
             index_taken = self.window.take()
             if index_taken is None:
                 break
             calls.append(ItemCall(index_taken, 1))
-        self._flying |= {call.index: call.attempt for call in calls}
+        self._in_flight |= {call.index: call.attempt for call in calls}
         return tuple(calls)
 
     def _open(self, item: OpenItem) -> None:
@@ -218,60 +223,60 @@ class RunState:
             self._awaiting[item.index] = (item.attempt, item.at)
             heapq.heappush(self._deadlines, (item.at, item.index, item.attempt))
         else:
-            heapq.heappush(self._again, (item.at, item.index, item.attempt))
+            heapq.heappush(self._retries, (item.at, item.index, item.attempt))
 
     def _expire(self, now: float) -> None:
-        """A result that did not come in time is a failed call."""
+        """Counts results that are overdue as failed calls."""
         while self._deadlines and self._deadlines[0][0] <= now:
             at, index, attempt = heapq.heappop(self._deadlines)
             if self._awaiting.get(index) == (attempt, at):
                 del self._awaiting[index]
-                self._settle(ItemCall(index, attempt), ItemAnswer("error", "no result came in time"), now)
+                self._apply_answer(ItemCall(index, attempt), ItemAnswer("error", "no result came in time"), now)
 
-    def _settle(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+    def _apply_answer(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         if answer.result == "error":
-            self._try_again(call, answer, now)
+            self._retry_or_fail(call, answer, now)
         else:
             self.window.acknowledge(call.index)
             if answer.result == "abandon":
                 self._abandoned += 1
                 self._unsuccessful(call, ABANDONED, answer)
             elif call.attempt > 1 or call.index in self._reopened:
-                self._note(call, RECOVERED, answer)
+                self._add_outcome(call, RECOVERED, answer)
         if answer.stop == "finish":
             self.verdict = Verdict(FINISHED)
         elif answer.stop == "stop":
             because = f": {answer.detail}" if answer.detail else ""
-            self.halt(f"the business stopped the batch at item {self.name_of(call.index)}{because}")
+            self.halt(f"the business stopped the batch at item {self.index_of(call.index)}{because}")
         self._conclude_if_done()
 
-    def _try_again(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+    def _retry_or_fail(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         self._failed_calls += 1
         if call.attempt < self.rules.retries:
             delay = max(self.rules.retry_delay, answer.retry_after or 0)
-            heapq.heappush(self._again, (now + delay, call.index, call.attempt + 1))
+            heapq.heappush(self._retries, (now + delay, call.index, call.attempt + 1))
         elif self.rules.skip_failed:
             self.window.acknowledge(call.index)
             self._failed += 1
             self._unsuccessful(call, FAILED, answer)
         else:
-            self._note(call, FAILED, answer)
-            # Called anew, from its first attempt, if the batch is started again.
+            self._add_outcome(call, FAILED, answer)
+            # If the batch is started again, the item is called again, from its first attempt.
             self._reopened.add(call.index)
             because = f": {answer.detail}" if answer.detail else ""
-            name = self.name_of(call.index)
+            name = self.index_of(call.index)
             self.halt(f"item {name} failed {call.attempt} times{because}; {SKIP_ADVICE}", failed=True)
 
-    def _note(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
+    def _add_outcome(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
         self._reopened.discard(call.index)
         self.outcomes.append(Outcome(call.index, state, call.attempt, answer))
 
     def _unsuccessful(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
-        self._note(call, state, answer)
+        self._add_outcome(call, state, answer)
         self._check_limits()
 
     def _check_limits(self) -> None:
-        errors = self._failed + self._abandoned + self.errors_elsewhere
+        errors = self._failed + self._abandoned + self.other_errors
         total = self.total if self.batch_total is None else self.batch_total
         exceeded = self.rules.exceeded(errors, total if self.complete else None)
         if exceeded:

@@ -1,4 +1,4 @@
-"""The progress of a batch: one small item for each runner, written by whoever holds its latest fencing token."""
+"""The progress of a batch: one small item for each runner, written by the holder of the latest fencing token."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def progress_from(item: Mapping[str, Any]) -> Progress:
     verdict = item.get("verdict")
     return Progress(
         window=WindowState(item["offset"], bytes(item.get("bitmap") or b"")),
-        # `errors` is what an older version counted: all of them were abandoned.
+        # Older versions stored `errors`, which were all abandoned items.
         counts=Counts(item.get("failed", 0), item.get("abandoned", item.get("errors", 0)), item.get("failed_calls", 0)),
         rate_now=item.get("rate_now", 0.0),
         verdict=Verdict(**verdict) if verdict else None,
         carried=_carried(item),
         outcome_parts=item.get("outcome_parts", 0),
-        asleep_until=item.get("asleep_until"),
+        wake_at=item.get("asleep_until"),
         eta=item.get("eta"),
-        told=item.get("told", 0),
+        last_milestone=item.get("told", 0),
     )
 
 
@@ -58,9 +58,9 @@ def progress_attributes(progress: Progress) -> dict[str, Any]:
         "open_items": pack_open(carried.open_items),
         "reopened": sorted(carried.reopened),
         "outcome_parts": progress.outcome_parts,
-        "asleep_until": progress.asleep_until,
+        "asleep_until": progress.wake_at,
         "eta": progress.eta,
-        "told": progress.told,
+        "told": progress.last_milestone,
     }
 
 
@@ -74,7 +74,7 @@ def _carried(item: Mapping[str, Any]) -> Carried:
 
 
 def pack_open(items: Iterable[OpenItem]) -> bytes:
-    """Thousands of items may wait for a retry: three numbers each, compressed, within one small record."""
+    """Packs and compresses open items: thousands of them must fit into one small record."""
     numbers = array("q")
     for item in items:
         numbers.extend((item.index, item.attempt * 2 + item.awaiting, round(item.at * 1000)))
@@ -92,11 +92,11 @@ class BatchRunStore:
         self._table = table
 
     def runners(self, batch: Batch) -> list[RunnerRecord]:
-        """All runners of the batch, in their order."""
+        """Returns the records of all runners of the batch, in order."""
         return runners_of(self._table, batch)
 
     def acquire(self, batch: Batch, now: float, lease_seconds: float, runner: int = 0) -> tuple[int, Progress] | None:
-        """The next fencing token and the progress to go on from; None while another's lease lasts."""
+        """Returns the next fencing token and the progress to continue from; None while another holds the lease."""
         write = update(
             keys.batch_progress(batch.project_id, batch.batch_id, runner),
             {"lease_until": now + lease_seconds},
@@ -113,37 +113,37 @@ class BatchRunStore:
     def save(
         self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None, runner: int = 0
     ) -> None:
-        """What a runner knows, once a second. A lease that was taken over refuses it; 0 gives the lease back."""
+        """Saves a runner's progress. LeaseLost if another function took over. `lease_until` = 0 releases the lease."""
         try:
             self._table.write(self._save(batch, fence, progress, lease_until, runner))
         except ConditionFailed as error:
             raise LeaseLost("another runner has taken over the batch") from error
 
     def set_total(self, batch: Batch, total: int) -> None:
-        """Known once the rows of a file were counted."""
+        """Stores the number of items, once the rows of the file are counted. Every runner finds the same number."""
         key = keys.batch(batch.project_id, batch.batch_id)
         self._table.write(update(key, {"total": total}))
 
     def end_writes(self, batch: Batch, fences: Sequence[int], verdict: Verdict, finish_time: str) -> list[Write]:
-        """The end of a run, for the transaction that ends its request. The fencing tokens of all runners guard it."""
+        """Returns the writes that end a run, for the transaction that ends its request. Guarded by fencing tokens."""
         return [
-            *(self._rest(batch, runner, fence) for runner, fence in enumerate(fences)),
+            *(self._release(batch, runner, fence) for runner, fence in enumerate(fences)),
             self._ended(batch, verdict.status, verdict.reason, finish_time),
         ]
 
     @staticmethod
-    def _rest(batch: Batch, runner: int, fence: int) -> Write:
+    def _release(batch: Batch, runner: int, fence: int) -> Write:
         return update(
             keys.batch_progress(batch.project_id, batch.batch_id, runner),
             {"lease_until": 0, "rate_now": 0},
-            # A verdict that was carried out must not end the next run.
+            # This run's verdict must not end the next run.
             removes=("verdict", "asleep_until", "eta"),
             condition="#fence = :fence",
             fence=fence,
         )
 
     def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
-        """For a request that ended without its runner: cancelled, or lost for good."""
+        """Returns the write for a request that ended without its runner: it was cancelled, or its runner was lost."""
         return self._ended(batch, STOPPED, reason, finish_time)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a runner does once a second: it writes its progress, renews its lease, and learns what has changed."""
+"""What a runner does once a second: save its progress, renew its lease and apply changes made by others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost
 
 FLUSH_SECONDS = 1.0
-# A holder trusts its lease a little less than a taker does: clocks differ.
+# The holder treats its lease as expired this much earlier than others do, because clocks differ.
 _CLOCK_MARGIN = 1.0
 _SMOOTHING = 0.2
 
@@ -37,26 +37,30 @@ class Preparation(Protocol):
     def items(self, batch: Batch, runner: int) -> Items: ...
 
     def extent(self, batch: Batch, at: int, *, wait: bool = False) -> Extent:
-        """The items that are known by now, to a runner that is `at` this one; `wait` until it is known itself."""
+        """Returns how many items are known to a runner that has reached index `at`; with `wait`, only once that index
+        is known itself."""
 
 
-class Charge(Protocol):
-    """The right to run this batch now, given by the queue."""
+class RequestHandle(Protocol):
+    """The queued request of this run: it allows the run and ends together with the batch."""
 
-    def confirm(self, batch: Batch, progress: Progress, *, tell: bool) -> None:
-        """Once a second. Raises LeaseLost when the right was taken away: cancelled, paused, another attempt."""
+    def confirm(self, batch: Batch, progress: Progress, *, publish: bool) -> None:
+        """Checks, once a second, that the request still runs. LeaseLost if it was cancelled, paused or retried.
+
+        With `publish`, the progress is also sent to clients that watch the batch.
+        """
 
     def end(self, batch: Batch, fences: Sequence[int], verdict: Verdict) -> None:
-        """The batch and its request end together, if the fencing tokens of all runners still hold."""
+        """Ends the batch and its request in one transaction, if the fencing tokens of all runners are still valid."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What the main thread of a slice remembers between two ticks."""
+    """What the main thread of a slice keeps between two ticks."""
 
     batch: Batch
     runner: int
-    charge: Charge
+    request: RequestHandle
     fence: int
     pool: WorkerPool
     work: ItemCaller
@@ -64,28 +68,31 @@ class Run:
     flushed_at: float
     position: int
     lease_end: float
+    # Parts of outcomes that this runner has written.
     parts: int
-    # What this runner may call a second, and what it did over the last ten seconds or so.
+    # Items per second that this runner may call, and its average over about the last ten seconds.
     rate: float
     pace: float
-    told: int
-    # All runners of the batch as they were last read; with one runner, nobody.
+    # The last milestone for which the progress webhook was sent.
+    last_milestone: int
+    # All runners of the batch as they were last read; empty if there is only one.
     records: list[RunnerRecord]
     # Whether all items are known.
     complete: bool
-    # Not in a part that counts yet.
+    # Outcomes that are not in a part yet.
     outcomes: list[Outcome] = field(default_factory=list)
-    discharged: bool = False
-    asleep_until: float | None = None
+    # The request was cancelled, paused or retried: this run must not end the batch.
+    request_lost: bool = False
+    wake_at: float | None = None
 
-    def whole(self, own: Progress) -> Progress:
-        """The progress of the batch, with this runner's own as it is now."""
-        known = [record.progress for record in self.records] or [own]
-        return combined(self.batch, [own if runner == self.runner else one for runner, one in enumerate(known)])
+    def batch_progress(self, own: Progress) -> Progress:
+        """Returns the progress of the whole batch, with `own` for this runner."""
+        stored = [record.progress for record in self.records] or [own]
+        return combined(self.batch, [own if runner == self.runner else one for runner, one in enumerate(stored)])
 
     @property
-    def leads(self) -> bool:
-        """The first of the runners that still work speaks for all of them."""
+    def is_reporter(self) -> bool:
+        """Whether this is the first runner that still works. It publishes progress for all of them."""
         return all(record.progress.verdict for record in self.records[: self.runner])
 
 
@@ -114,19 +121,19 @@ class Ticker:
 
     def tick(self, run: Run) -> None:
         batch = run.batch
-        heard = self._hear_results(run)
+        applied = self._apply_results(run)
         moment = time.monotonic()
         renew = moment > run.lease_end - self._lease_seconds * 2 / 3
         progress = self.save(run, self._clock().timestamp() + self._lease_seconds if renew else None)
         if renew:
             run.lease_end = self.lease_end(moment)
-        self._results.forget(batch, heard)
-        run.records = self.others(batch)
+        self._results.delete(batch, applied)
+        run.records = self.runner_records(batch)
         try:
-            run.charge.confirm(batch, run.whole(progress), tell=run.leads)
+            run.request.confirm(batch, run.batch_progress(progress), publish=run.is_reporter)
         except LeaseLost:
-            # Nobody else works yet: what is under way may end, and its place is written.
-            run.discharged = True
+            # No other runner works yet: calls under way may end, and the progress is saved.
+            run.request_lost = True
             run.pool.change(pause)
             return
         present = self._batches.get(batch.project_id, batch.batch_id) or batch
@@ -137,10 +144,10 @@ class Ticker:
         run.pool.resize(present.workers(working(run.records)))
         rules = self.rules(present, run.runner, run.records, run.work)
         run.rate = rules.rate
-        run.pool.change(lambda state, now: obey(state, run.batch, run.runner, run.records, rules, now))
+        run.pool.change(lambda state, now: apply_controls(state, run.batch, run.runner, run.records, rules, now))
 
     def _extend(self, run: Run) -> None:
-        """A file's rows are counted while they are called."""
+        """Adds the rows of a file that were indexed since the last tick."""
         if run.complete:
             return
         share = run.batch.share(run.runner)
@@ -150,26 +157,27 @@ class Ticker:
             why = error.detail
             run.pool.change(lambda state, _: state.halt(f"its rows cannot be read: {why}", failed=True))
             return
-        run.batch, run.complete = self.counted(run.batch, extent), extent.complete
+        run.batch, run.complete = self.store_total(run.batch, extent), extent.complete
         own = share.below(extent.items)
         run.pool.change(lambda state, _: state.extend(own, complete=extent.complete, batch_total=extent.items))
 
-    def counted(self, batch: Batch, extent: Extent) -> Batch:
-        """Written before any runner ends because of it: the others read it before they follow a verdict."""
+    def store_total(self, batch: Batch, extent: Extent) -> Batch:
+        """Stores the total once it is known, before any runner can end because of it: the other runners read it
+        before they adopt a verdict."""
         if extent.complete and batch.total != extent.items:
             self._runs.set_total(batch, extent.items)
             return replace(batch, total=extent.items)
         return batch
 
-    def others(self, batch: Batch) -> list[RunnerRecord]:
-        """All runners, this one among them; read only where there are others."""
+    def runner_records(self, batch: Batch) -> list[RunnerRecord]:
+        """Returns the records of all runners, this one included; empty, without a read, if there is only one."""
         return self._runs.runners(batch) if batch.runners > 1 else []
 
-    def lease_end(self, asked_at: float) -> float:
-        return asked_at + self._lease_seconds - _CLOCK_MARGIN
+    def lease_end(self, acquired_at: float) -> float:
+        return acquired_at + self._lease_seconds - _CLOCK_MARGIN
 
     def rules(self, batch: Batch, runner: int, records: Sequence[RunnerRecord], work: ItemCaller) -> Rules:
-        """Runners that are done leave their part of the rate to the others."""
+        """Returns the batch's rules with this runner's part of the rate; runners that have ended leave theirs."""
         rules, parts = batch.rules, working(records)
         most_open = None if rules.most_open is None else max(1, rules.most_open // parts)
         rules = replace(rules, rate=rules.rate / parts, most_open=most_open)
@@ -178,36 +186,36 @@ class Ticker:
         now = self._clock().timestamp()
         return replace(rules, rate=self._shares.share(batch, runner, rules.rate, work.shared_rate, now))
 
-    def leave(self, run: Run) -> None:
+    def release_rate(self, run: Run) -> None:
         if run.work.shared_rate:
-            self._shares.leave(run.batch, run.runner)
+            self._shares.release(run.batch, run.runner)
 
-    def _hear_results(self, run: Run) -> list[int]:
-        """Applies the asynchronous results that came; those that count are forgotten after the next save."""
+    def _apply_results(self, run: Run) -> list[int]:
+        """Applies the asynchronous results that arrived. Returns the indexes to delete after the next save."""
         if run.batch.ack != ASYNC:
             return []
-        heard: list[int] = []
+        applied: list[int] = []
         for index, position, parsed in self._results.read(run.batch, run.work.items):
-            known: list[bool] = []
+            accepted: list[bool] = []
             run.pool.change(
-                lambda state, now, at=position, said=parsed.answer, known=known: known.append(  # type: ignore[misc]
-                    state.result(at, said, now)
+                lambda state, now, at=position, answer=parsed.answer, accepted=accepted: accepted.append(  # type: ignore[misc]
+                    state.apply_result(at, answer, now)
                 )
             )
-            if known[0]:
-                heard.append(index)
-                run.work.note(index, None, parsed)
-        return heard
+            if accepted[0]:
+                applied.append(index)
+                run.work.log_answer(index, None, parsed)
+        return applied
 
     def save(self, run: Run, lease_until: float | None, *, forget_verdict: bool = False) -> Progress:
-        """The outcomes go to S3 first: what the progress calls done must not be lost."""
+        """Saves the progress; the outcomes first, to S3, because an item that counts as done is not called again."""
         moment = time.monotonic()
         progress, fresh = run.pool.snapshot()
         run.outcomes += fresh
-        parts = run.parts
         if run.outcomes:
-            parts += 1
-            self._outcomes.write_part(run.batch, run.runner, parts, run.fence, run.outcomes, run.work.items)
+            self._outcomes.write_part(run.batch, run.runner, run.parts + 1, run.fence, run.outcomes, run.work.items)
+            # Also if the save below fails: it may have been carried out, and then this part counts and must not change.
+            run.parts, run.outcomes = run.parts + 1, []
         elapsed = max(moment - run.flushed_at, 0.001)
         run.pace += _SMOOTHING * ((progress.position - run.position) / elapsed - run.pace)
         progress = replace(
@@ -215,32 +223,32 @@ class Ticker:
             eta=_eta(run, progress),
             rate_now=round((progress.position - run.position) / elapsed, 1),
             verdict=None if forget_verdict and not _finished(progress.verdict) else progress.verdict,
-            outcome_parts=parts,
-            asleep_until=run.asleep_until,
+            outcome_parts=run.parts,
+            wake_at=run.wake_at,
         )
-        if run.leads:
-            whole = run.whole(progress)
-            run.told = self._milestones.tell(run.batch, whole, max(run.told, whole.told))
-        progress = replace(progress, told=run.told)
+        if run.is_reporter:
+            whole = run.batch_progress(progress)
+            last = max(run.last_milestone, whole.last_milestone)
+            run.last_milestone = self._milestones.notify(run.batch, whole, last)
+        progress = replace(progress, last_milestone=run.last_milestone)
         self._runs.save(run.batch, run.fence, progress, lease_until, run.runner)
-        run.parts, run.outcomes = parts, []
         run.flushed_at, run.position = moment, progress.position
         return progress
 
 
 def working(records: Sequence[RunnerRecord]) -> int:
-    """How many runners share the rate."""
+    """Returns how many runners share the rate."""
     return max(1, sum(1 for record in records if record.progress.verdict is None))
 
 
-def obey(
+def apply_controls(
     state: RunState, present: Batch, runner: int, records: Sequence[RunnerRecord], rules: Rules, now: float
 ) -> None:
-    """What people and the other runners want of this one."""
-    state.change(rules, now)
-    others = [(number, one.progress) for number, one in enumerate(records) if number != runner]
+    """Applies changed rules, the errors and verdicts of the other runners, and a requested stop."""
+    state.change_rules(rules, now)
+    others = [(number, record.progress) for number, record in enumerate(records) if number != runner]
     verdicts = (ends_others(present, number, progress) for number, progress in others)
-    state.hear_others(
+    state.merge_other_runners(
         sum(progress.errors for _, progress in others), next((verdict for verdict in verdicts if verdict), None)
     )
     if present.status == STOPPING:
@@ -252,7 +260,7 @@ def pause(state: RunState, _: float) -> None:
 
 
 def _eta(run: Run, progress: Progress) -> float | None:
-    """A slow batch that calls an item now and then has its rate for a pace."""
+    """Uses the measured pace, or the rate if that is too low to measure a pace within a tick."""
     left = run.batch.share(run.runner).below(run.batch.total or 0) - progress.position
     pace = min(run.rate, run.pace) if run.rate * FLUSH_SECONDS > 1 else run.rate
     return run.now() + left / pace if left > 0 and pace > 0 else None

@@ -1,4 +1,7 @@
-"""What is said of items and of a run: calls, answers, outcomes, verdicts, and what one runner leaves to the next."""
+"""Values of a run: calls, answers, outcomes, verdicts, and the state that one slice hands over to the next.
+
+An item's `index` in here is its position among the items of its runner (`share.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ from tidegate.batches.pause_windows import PauseWindow
 
 FINISHED = "finished"
 STOPPED = "stopped"
-# How an item ended that did not simply succeed.
+# States of items that did not succeed at their first attempt.
 FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
 WINDOW_SECONDS = 10
-# Called and not done, of one runner.
+# Limit for items of one runner that were called and are not done.
 MOST_OPEN = 20_000
 
 
 class Extent(NamedTuple):
-    """How many items are known; `complete` says that there are no more."""
+    """How many items are known so far. `complete`: there are no more."""
 
     items: int
     complete: bool = True
@@ -31,7 +34,7 @@ class ItemCall:
 
 @dataclass(frozen=True, slots=True)
 class ItemAnswer:
-    """What the business said of one item: `ok`, `error` or `abandon`, and whether the batch is to end."""
+    """The business's answer for one item: `ok`, `error` or `abandon`, and whether to end the batch."""
 
     result: str
     detail: str = ""
@@ -39,8 +42,8 @@ class ItemAnswer:
     retry_after: float | None = None
 
     def shown(self) -> dict[str, Any]:
-        said = {"result": self.result, "msg": self.detail, "stop": self.stop}
-        return {name: value for name, value in said.items() if value}
+        fields = {"result": self.result, "msg": self.detail, "stop": self.stop}
+        return {name: value for name, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,13 @@ class Verdict:
 
     status: str
     reason: str | None = None
-    # By a fault, not because someone asked for it.
+    # Ended by a failure, not because somebody asked for it.
     failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An item that did not simply succeed."""
+    """An item that failed, was abandoned, or succeeded only after retries."""
 
     index: int
     state: str
@@ -65,24 +68,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class OpenItem:
-    """An item that was called and is not done: it waits for its next attempt, or for its asynchronous result."""
+    """An item that was called and is not done: it waits for its next attempt or for its asynchronous result."""
 
     index: int
-    # The attempt that comes, or, with `awaiting`, the one that was made.
+    # The next attempt; with `awaiting`, the attempt that was made.
     attempt: int
-    # Epoch seconds: not called before; or, with `awaiting`, failed if there is no result by then.
+    # Epoch seconds: the earliest time of the next attempt; with `awaiting`, the deadline for the result.
     at: float
     awaiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a runner leaves to its successor besides the window, so that neither the rate nor a retry starts anew."""
+    """What a slice hands over besides the window: without it, the rate and the retries would start again."""
 
     tokens: float = 1.0
     tokens_at: float | None = None
     open_items: tuple[OpenItem, ...] = ()
-    # Items that ended a run by failing: if they succeed later, their outcome is corrected.
+    # Items whose failure stopped an earlier run: if they succeed later, their outcome becomes `recovered`.
     reopened: frozenset[int] = frozenset()
 
 
@@ -90,7 +93,7 @@ class Carried:
 class Counts:
     failed: int = 0
     abandoned: int = 0
-    # Calls that failed, those that were repeated with success included.
+    # Failed calls, including those whose retry succeeded.
     failed_calls: int = 0
 
 
@@ -105,18 +108,18 @@ class Rules:
     max_failed_percent: float | None = None
     items_per_call: int = 1
     item_seconds: float = WINDOW_SECONDS
-    # How many items may be called and not answered at once; None for as many as the window holds.
+    # How many items may be called and unanswered at once; None: as many as the window holds.
     most_open: int | None = None
     pause_windows: tuple[PauseWindow, ...] = ()
 
     @property
     def window_size(self) -> int:
-        """Items may be under way for `item_seconds` without holding up the rate."""
+        """Large enough for calls that take `item_seconds` at the full rate."""
         wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
         return max(1, self.items_per_call, min(MOST_OPEN, wanted))
 
     def exceeded(self, errors: int, total: int | None) -> str | None:
-        """Why so many items that did not succeed end the batch. A share of a total that is not known yet ends none."""
+        """Returns why this many unsuccessful items end the batch, or None. The percentage needs a known total."""
         if self.max_errors is not None and errors >= self.max_errors:
             return f"max_errors reached: {errors} items did not succeed"
         if self.max_failed is not None and errors > self.max_failed:

@@ -1,4 +1,4 @@
-"""The threads of a slice: each takes the next call when the rate allows, makes it, and records the answer."""
+"""The worker threads of a slice: each takes the next call when the rate allows it, makes it and records the answer."""
 
 from __future__ import annotations
 
@@ -13,55 +13,56 @@ from tidegate.batches.run.state import RunState
 from tidegate.batches.run.values import ItemCall, Outcome, Verdict
 from tidegate.http.kept_connection import KeptConnection
 
-# A stop must not wait for the token of a slow rate.
+# Upper bound for waiting on the rate, so that a stop is noticed soon.
 _LONGEST_SLEEP = 0.2
-# At high rates a few tokens are waited for at once: each waking costs more than a call.
+# At high rates, wait for several tokens at once: waking up costs more than a call.
 _SHORTEST_SLEEP = 0.004
 _FULL_POLL = 0.005
-_LOOK_EVERY = 0.01
+_MEASURE_EVERY = 0.01
 _ADD_EVERY = 0.1
-# Above this much of a core the interpreter is the limit, and another thread would only be in the way.
+# Above this share of a core the interpreter is the bottleneck, and another thread would only slow it down.
 _CORE_IS_FULL = 0.9
-# How many may wait for work; the rest sleep until they are needed, where they cost nothing.
+# How many threads may wait for work; the others are parked until they are needed.
 _MOST_IDLE = 2
 
 
 class Work(Protocol):
-    """Calls items; the change that it answers is applied to the state under the pool's lock."""
+    """Calls items. The pool applies the returned change to the state under its lock."""
 
-    def open_line(self) -> KeptConnection: ...
+    def connect(self) -> KeptConnection: ...
 
-    def call(self, line: KeptConnection, calls: Sequence[ItemCall]) -> Callable[[RunState, float], None]: ...
+    def call(self, connection: KeptConnection, calls: Sequence[ItemCall]) -> Callable[[RunState, float], None]: ...
 
 
 class WorkerPool:
-    """Grows while nobody is free to take the next call: a quick business needs few threads, a slow one many."""
+    """Adds threads while none is free for the next call: a fast business needs few of them, a slow one many."""
 
     def __init__(
-        self, state: RunState, work: Work, most: int, holds_lease: Callable[[], bool], now: Callable[[], float]
+        self, state: RunState, work: Work, max_workers: int, holds_lease: Callable[[], bool], now: Callable[[], float]
     ) -> None:
-        """`now`: epoch seconds that never go back."""
+        """`now` returns epoch seconds that never go back."""
         self._state = state
         self._work = work
-        self._most = most
+        self._max_workers = max_workers
         self._holds_lease = holds_lease
         self._now = now
         self._lock = threading.Lock()
-        # One worker at a time waits for the rate; the others queue behind it without waking.
+        # One worker at a time waits for the rate; the others block on this lock without waking up.
         self._gate = threading.Lock()
-        self._rest = threading.Condition(self._lock)
-        self._resting = 0
+        self._unpark = threading.Condition(self._lock)
+        self._parked = 0
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._working = 0
         self._calling = 0
-        self._looked_at = (time.monotonic(), time.process_time())
+        self._measured_at = (time.monotonic(), time.process_time())
         self._busy = 0.0
         self._added_at = 0.0
-        # The quickest call of this second and of the last: how long the business takes when nothing is in the way.
-        self._quickest = [inf, inf]
+        # The fastest call of this second and of the last one: the time that the business itself needs.
+        self._fastest = [inf, inf]
         self._failure: BaseException | None = None
-        self.gone = threading.Event()
+        # Set when all threads have ended.
+        self.done = threading.Event()
 
     def start(self) -> None:
         with self._lock:
@@ -73,24 +74,27 @@ class WorkerPool:
             return self._state.verdict
 
     def snapshot(self) -> tuple[Progress, list[Outcome]]:
-        """The progress, and the outcomes since the last snapshot: they belong together."""
+        """Returns the progress and the outcomes since the last snapshot, which this progress counts."""
         with self._lock:
             state = self._state
             outcomes, state.outcomes = state.outcomes, []
-            progress = Progress(state.window.state(), state.counted, verdict=state.verdict, carried=state.carry())
+            progress = Progress(
+                state.window.state(), state.current_counts, verdict=state.verdict, carried=state.carry()
+            )
             return progress, outcomes
 
     def idle_until(self) -> float | None:
-        """When the next call is to be made, if none is under way and no result is awaited; else None."""
+        """Returns when there is something to do next; None while calls are under way or after the end."""
         with self._lock:
             if self._calling or self._state.over:
                 return None
             return self._state.next_at(self._now())
 
-    def resize(self, most: int) -> None:
+    def resize(self, max_workers: int) -> None:
+        """Called once a second."""
         with self._lock:
-            self._most = most
-            self._quickest = [inf, self._quickest[0]]
+            self._max_workers = max_workers
+            self._fastest = [inf, self._fastest[0]]
             if self._idle == 0 and not self._over() and self._needs_more():
                 self._add_worker()
 
@@ -99,51 +103,51 @@ class WorkerPool:
             change(self._state, self._now())
 
     def join(self) -> None:
-        """After `gone`. A fault of ours, not of the business, comes out here."""
+        """Call it after `done`. Raises the error of a worker: a bug or an AWS error, never one of the business."""
         for thread in self._threads:
             thread.join()
         if self._failure:
             raise self._failure
 
     def _needs_more(self) -> bool:
-        if not self._resting and len(self._threads) >= self._most:
+        if not self._parked and len(self._threads) >= self._max_workers:
             return False
         wall, cpu = time.monotonic(), time.process_time()
-        elapsed = wall - self._looked_at[0]
-        if elapsed >= _LOOK_EVERY:
-            self._busy = (cpu - self._looked_at[1]) / elapsed
-            self._looked_at = (wall, cpu)
+        elapsed = wall - self._measured_at[0]
+        if elapsed >= _MEASURE_EVERY:
+            self._busy = (cpu - self._measured_at[1]) / elapsed
+            self._measured_at = (wall, cpu)
         if self._busy >= _CORE_IS_FULL:
             return False
         calls_a_second = self._state.rules.rate / self._state.rules.items_per_call
-        if self._calling <= 2 + 2 * calls_a_second * min(self._quickest):
+        if self._calling <= 2 + 2 * calls_a_second * min(self._fastest):
             return True
-        # Some calls take longer than the quickest; or the machine is short of time, and more threads do not help.
+        # Add slowly: some calls may be slower than the fastest, or the machine lacks CPU and threads do not help.
         return self._state.behind and wall > self._added_at + _ADD_EVERY
 
     def _add_worker(self) -> None:
         self._added_at = time.monotonic()
-        if self._resting:
-            self._rest.notify()
+        if self._parked:
+            self._unpark.notify()
             return
-        thread = threading.Thread(target=self._serve, name=f"batch-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(target=self._work_loop, name=f"batch-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         self._working += 1
         thread.start()
 
-    def _serve(self) -> None:
+    def _work_loop(self) -> None:
         try:
-            line = self._work.open_line()
+            connection = self._work.connect()
             try:
                 while (calls := self._take()) is not None:
                     began = time.monotonic()
-                    change = self._work.call(line, calls)
+                    change = self._work.call(connection, calls)
                     with self._lock:
                         self._calling -= 1
-                        self._quickest[0] = min(self._quickest[0], time.monotonic() - began)
+                        self._fastest[0] = min(self._fastest[0], time.monotonic() - began)
                         change(self._state, self._now())
             finally:
-                line.close()
+                connection.close()
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or error
@@ -151,16 +155,16 @@ class WorkerPool:
         finally:
             with self._lock:
                 self._working -= 1
-                self._rest.notify_all()
+                self._unpark.notify_all()
                 if self._working == 0:
-                    self.gone.set()
+                    self.done.set()
 
     def _take(self) -> tuple[ItemCall, ...] | None:
         with self._lock:
             while self._idle >= _MOST_IDLE and not self._over():
-                self._resting += 1
-                self._rest.wait()
-                self._resting -= 1
+                self._parked += 1
+                self._unpark.wait()
+                self._parked -= 1
             self._idle += 1
         with self._gate:
             while isinstance(step := self._next(), float):
@@ -170,14 +174,14 @@ class WorkerPool:
     def _next(self) -> tuple[ItemCall, ...] | float | None:
         with self._lock:
             over = self._over()
-            if not over and self._calling >= self._most:
+            if not over and self._calling >= self._max_workers:
                 return _FULL_POLL
             step = None if over else self._state.next(self._now())
             if isinstance(step, float):
                 return step
             self._idle -= 1
             if step is None:
-                self._rest.notify_all()
+                self._unpark.notify_all()
                 return None
             self._calling += 1
             if self._idle == 0 and self._needs_more():

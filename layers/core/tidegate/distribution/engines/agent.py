@@ -1,4 +1,4 @@
-"""The engine that needs nothing but us: each target's agent fetches the file from S3 by a presigned URL."""
+"""The default engine: each target's agent fetches the file from S3 with a presigned URL, or from peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.distribution.transfers import Transfer
 
 
 class AgentEngine:
-    # Inbox entries are written under names that follow from the token, so writing them again changes nothing.
+    # The keys of inbox entries are derived from the token, so writing them again changes nothing.
     repeatable = True
 
     def __init__(self, inbox: AgentInboxStore, wakeups: Wakeups, clock: Clock, swarms: SwarmPlanner) -> None:
@@ -32,10 +32,10 @@ class AgentEngine:
         swarm = self._swarms.swarm_of(job, size)
         spread = spread_seconds(job.counts.total)
         for shard in shards:
-            answered = self._inbox.reports(job.project_id, job.key, shard.number)
-            wanted = [target for target in shard.unfinished if target not in answered]
+            reports = self._inbox.reports(job.project_id, job.key, shard.number)
+            wanted = [target for target in shard.unfinished if target not in reports]
             self._inbox.place([self._entry(job, transfer, shard, target, size, swarm, spread) for target in wanted])
-            # At once: the hosts of the first shards begin while the last ones are written.
+            # After each shard: its hosts start while the next ones are written.
             names = [target.agent_id for target in wanted]
             self._wakeups.send(job.project_id, names, spread, directly=shard is shards[0])
         return transfer.token
@@ -44,24 +44,24 @@ class AgentEngine:
     def _entry(
         job: Job, transfer: Transfer, shard: Shard, target: Target, size: int, swarm: JobSwarm, spread: int
     ) -> InboxEntry:
-        parcel = job.parcel
+        spec = job.spec
         return InboxEntry(
             project_id=job.project_id,
             transfer_id=transfer.token,
             target=target,
-            file_name=parcel.file_name,
-            target_file_dir=parcel.target_file_dir,
-            target_user=parcel.target_user,
-            signature=parcel.file_signature,
+            file_name=spec.file_name,
+            target_file_dir=spec.target_file_dir,
+            target_user=spec.target_user,
+            signature=spec.file_signature,
             size=size,
             until=job.deadline or 0,
             job_id=job.job_id,
             sequence=shard.sequences.get(target, job.sequence),
-            mode=parcel.mode,
+            mode=spec.mode,
             swarm=swarm.terms_of(target.agent_id),
             spread_s=spread,
-            limit_rate=parcel.limit_rate,
-            activate_at=parcel.activate_at,
+            limit_rate=spec.limit_rate,
+            activate_at=spec.activate_at,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
@@ -71,12 +71,12 @@ class AgentEngine:
         return Results(reports)
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """Wakes hosts that have not begun: a lost wake-up then costs seconds, not the minutes of a slow poll."""
+        """Wakes hosts that have not started: a lost wake-up then costs seconds, not minutes until the next poll."""
         names = [target.agent_id for target in targets]
         self._wakeups.send(job.project_id, names, spread_seconds(len(names)))
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
-        """Removes the inbox entries and wakes the hosts. After the deadline entries are no longer offered anyway."""
+        """Removes the inbox entries and wakes the hosts. After the deadline, entries are no longer offered anyway."""
         if self._clock().timestamp() < (job.deadline or 0):
             self._inbox.withdraw(job.project_id, transfer.token, targets)
             self._wakeups.send(job.project_id, [target.agent_id for target in targets], spread_seconds(len(targets)))

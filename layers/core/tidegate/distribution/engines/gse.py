@@ -1,23 +1,22 @@
-"""BlueKing GSE over HTTP: the source host has the file and GSE brings it from there to the targets, peer to peer."""
+"""The BlueKing GSE engine: GSE sends the file from the source host to the targets, peer to peer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from tidegate.common.ids import Clock, iso
+from tidegate.common.ids import Clock
+from tidegate.distribution.engines.gse_results import read_results
 from tidegate.distribution.fleet.inbox import InboxEntry, staging_id
 from tidegate.distribution.fleet.wakeups import Wakeups
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
-from tidegate.distribution.targets import DONE, IN_PROGRESS, Figures, Shard, Target, TargetReport
+from tidegate.distribution.targets import IN_PROGRESS, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, NotSent, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
@@ -32,11 +31,10 @@ _LIMITS = Limits(connect=5, read=25, total=30, max_bytes=64 * MEGABYTE)
 _PATH = "/api/v2/task/extensions/"
 # How long a file counts as present on the source host after it was fetched.
 _STAGED_SECONDS = 6 * 3600
-_FAR_FUTURE = 2**35
-# A gateway's word that its backend did not answer: the transfer may have been made.
+# A gateway's answers when its backend did not answer: the transfer may have been created.
 _LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
-
-Credentials = Callable[[], Mapping[str, str]]
+# GSE's answers to unknown credentials: they may have been rotated since they were read.
+_UNAUTHORIZED = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,33 @@ class GseConfig:
     source: Target
     source_user: str
     store_dir: str
-    # MB a second, 0 for no limit.
+    # MB per second, 0 for no limit.
     upload_speed: int = 0
     download_speed: int = 0
+
+
+class GseCredentials:
+    """The secret for GSE, read once and again after a rotation."""
+
+    def __init__(self, secretsmanager: SecretsManagerClient, secret_id: str) -> None:
+        self._secretsmanager = secretsmanager
+        self._secret_id = secret_id
+        self._text = ""
+
+    def get(self) -> str:
+        """The credentials as JSON text on one line."""
+        if not self._text:
+            self.refresh()
+        return self._text
+
+    def refresh(self) -> bool:
+        """Reads the secret again. Returns whether it has changed."""
+        before = self._text
+        secret: dict[str, str] = json.loads(
+            self._secretsmanager.get_secret_value(SecretId=self._secret_id)["SecretString"]
+        )
+        self._text = json.dumps(secret)
+        return self._text != before
 
 
 def gse_engine(
@@ -68,13 +90,7 @@ def gse_engine(
         settings.gse_upload_speed,
         settings.gse_download_speed,
     )
-
-    @cache
-    def credentials() -> Mapping[str, str]:
-        stored = secretsmanager.get_secret_value(SecretId=settings.gse_credentials_id)
-        secret: dict[str, str] = json.loads(stored["SecretString"])
-        return secret
-
+    credentials = GseCredentials(secretsmanager, settings.gse_credentials_id)
     return GseEngine(http, config, credentials, inbox, wakeups, clock)
 
 
@@ -85,7 +101,7 @@ class GseEngine:
         self,
         http: SafeHttp,
         config: GseConfig,
-        credentials: Credentials,
+        credentials: GseCredentials,
         inbox: AgentInboxStore,
         wakeups: Wakeups,
         clock: Clock,
@@ -98,7 +114,7 @@ class GseEngine:
         self._clock = clock
 
     def stage(self, job: Job, size: int) -> TargetReport:
-        """The source host's own agent fetches the file, once for all Jobs that deliver it."""
+        """Has the source host's agent fetch the file, once for all Jobs that deliver it."""
         entry = self._inbox.stage(self._staging(job, size))
         if entry.until <= self._clock().timestamp():
             self._inbox.forget_staging(entry, staged_before=self._clock().timestamp())
@@ -110,65 +126,64 @@ class GseEngine:
         return TargetReport(IN_PROGRESS if entry.state.code is None else entry.state.code, entry.state.message)
 
     def _staging(self, job: Job, size: int) -> InboxEntry:
+        now = self._clock().timestamp()
         return InboxEntry(
             project_id=job.project_id,
-            transfer_id=staging_id(job.parcel.file_signature),
+            transfer_id=staging_id(job.spec.file_signature, now),
             target=self._config.source,
-            file_name=job.parcel.file_signature,
+            file_name=job.spec.file_signature,
             target_file_dir=self._config.store_dir,
             target_user=self._config.source_user,
-            signature=job.parcel.file_signature,
+            signature=job.spec.file_signature,
             size=size,
-            until=self._clock().timestamp() + _STAGED_SECONDS,
+            until=now + _STAGED_SECONDS,
         )
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
-        parcel = job.parcel
-        if parcel.mode:
-            raise TransferRefused(f"GSE cannot set the mode {parcel.mode} of a file: submit without `mode`")
-        if parcel.activate_at:
+        spec = job.spec
+        if spec.mode:
+            raise TransferRefused(f"GSE cannot set the mode {spec.mode} of a file: submit without `mode`")
+        if spec.activate_at:
             raise TransferRefused("GSE cannot hold a file back until a named time: submit without `activate_at`")
         source = _agent(self._config.source) | {"user": self._config.source_user}
-        targets = [_agent(target) | {"user": parcel.target_user} for shard in shards for target in shard.states]
+        targets = [_agent(target) | {"user": spec.target_user} for shard in shards for target in shard.states]
         left = (job.deadline or 0) - self._clock().timestamp()
         body = {
             "timeout_seconds": max(1, int(left)),
             "auto_mkdir": True,
             "upload_speed": self._config.upload_speed,
-            "download_speed": _megabytes(parcel.limit_rate, self._config.download_speed),
+            "download_speed": _megabytes(spec.limit_rate, self._config.download_speed),
             "tasks": [
                 {
                     "source": {
-                        "file_name": parcel.file_signature,
+                        "file_name": spec.file_signature,
                         "store_dir": self._config.store_dir,
                         "agent": source,
                     },
-                    "target": {"file_name": parcel.file_name, "store_dir": parcel.target_file_dir, "agents": targets},
+                    "target": {"file_name": spec.file_name, "store_dir": spec.target_file_dir, "agents": targets},
                 }
             ],
         }
-        answer = _answer(self._ask(body))
+        answer = _answer(self._create(body))
         if answer.get("code") != 0:
             raise TransferRefused(f"GSE answered {answer.get('code')}: {str(answer.get('message', ''))[:200]}")
         try:
             return str(answer["data"]["result"]["task_id"])
         except (KeyError, TypeError) as error:
-            raise AnswerLost("GSE accepted the transfer and did not name it") from error
+            raise AnswerLost("GSE accepted the transfer but answered without a task_id") from error
 
-    def _ask(self, body: Mapping[str, Any]) -> Reply:
-        """Tells apart what was surely not taken, what was refused, and what may have been taken."""
+    def _create(self, body: Mapping[str, Any]) -> Reply:
+        """The answer. NotAccepted if GSE surely has no transfer, TransferRefused, AnswerLost if it may have one."""
         try:
             reply = self._post("async_transfer_file", body)
-        except UrlNotAllowed as error:
-            raise NotAccepted(error.detail) from error
-        except NotSent as error:
+        except (UrlNotAllowed, NotSent) as error:
             raise NotAccepted(error.detail) from error
         except FetchError as error:
             if isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError)):
                 raise NotAccepted(f"GSE could not be reached: {error.detail}") from error
             raise AnswerLost(f"GSE did not answer: {error.detail}") from error
         if reply.status in _LOST_BEHIND_A_GATEWAY:
-            raise AnswerLost(f"a gateway before GSE answered {reply.status}")
+            raise AnswerLost(f"a gateway in front of GSE answered {reply.status}")
         if reply.status == 429 or reply.status >= 500:
             raise NotAccepted(f"GSE answered {reply.status}")
         if reply.status >= 300:
@@ -176,27 +191,15 @@ class GseEngine:
         return reply
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
-        data = self._call("get_transfer_file_result", {"task_id": transfer.transfer_id})
-        targets: dict[Target, TargetReport] = {}
-        upload: TargetReport | None = None
-        for row in _rows(data):
-            content = row.get("content") or {}
-            report = TargetReport(
-                int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content), _figures(content)
-            )
-            if content.get("type") == "upload":
-                upload = report if report.code not in (DONE, IN_PROGRESS) else upload
-            else:
-                agent, container = content.get("dest_agent_id"), content.get("dest_container_id")
-                targets[Target(str(agent or ""), str(container or ""))] = report
-        if upload is not None:
-            # The source host could not send: perhaps its store was emptied. The next Job has it fetch the file again.
+        results = read_results(self._call("get_transfer_file_result", {"task_id": transfer.transfer_id}))
+        if results.upload is not None:
+            # Perhaps the store of the source host was emptied: the next Job makes it fetch the file again.
             entry = self._staging(job, 0)
             self._inbox.forget_staging(entry, staged_before=transfer.asked_at + _STAGED_SECONDS)
-        return Results(targets, upload)
+        return results
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """GSE reaches its hosts by itself."""
+        """Nothing to do: GSE reaches its hosts by itself."""
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         agents = [_agent(target) for target in targets]
@@ -211,36 +214,27 @@ class GseEngine:
         return answer.get("data")
 
     def _post(self, name: str, body: Mapping[str, Any]) -> Reply:
+        reply = self._send(name, body)
+        if reply.status in _UNAUTHORIZED and self._credentials.refresh():
+            reply = self._send(name, body)
+        return reply
+
+    def _send(self, name: str, body: Mapping[str, Any]) -> Reply:
         headers = {
             "content-type": "application/json",
-            "x-bkapi-authorization": json.dumps(dict(self._credentials())),
+            "x-bkapi-authorization": self._credentials.get(),
             "x-bk-tenant-id": self._config.tenant_id,
         }
         url = self._config.base_url.rstrip("/") + _PATH + name
-        sent = json.dumps(body, ensure_ascii=False).encode()
-        # Its address is the operator's own setting, not a caller's.
-        return self._http.send("POST", url, headers=headers, body=sent, allow_private=True, limits=_LIMITS, redirects=0)
-
-
-def _figures(content: Mapping[str, Any]) -> Figures | None:
-    """As far as they are numbers."""
-    size, speed, start, end = (
-        value if isinstance(value := content.get(name), int) and 0 < value < 2**53 else None
-        for name in ("size", "speed", "start_time", "end_time")
-    )
-    found = Figures(size, speed, _moment(start), _moment(end))
-    return found if any(value is not None for value in found) else None
-
-
-def _moment(at: int | None) -> str | None:
-    """Seconds since 1970, or milliseconds where the number is too large for seconds."""
-    if at is None or at >= 1000 * _FAR_FUTURE:
-        return None
-    return iso(datetime.fromtimestamp(at if at < _FAR_FUTURE else at / 1000, UTC))
+        payload = json.dumps(body, ensure_ascii=False).encode()
+        # The operator configured the address, not a caller.
+        return self._http.send(
+            "POST", url, headers=headers, body=payload, allow_private=True, limits=_LIMITS, redirects=0
+        )
 
 
 def _megabytes(limit_rate: int | None, configured: int) -> int:
-    """GSE counts whole megabytes a second, and takes 0 for no limit."""
+    """The lower of both limits, in GSE's unit: whole megabytes per second, 0 for no limit."""
     if limit_rate is None:
         return configured
     wanted = max(1, limit_rate // MEGABYTE)
@@ -259,19 +253,3 @@ def _answer(reply: Reply) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise AnswerLost("GSE's answer is not an object")
     return answer
-
-
-def _rows(data: Any) -> Iterable[dict[str, Any]]:
-    rows = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(rows, list):
-        raise SourceBroken("GSE's results are not a list")
-    return [row for row in rows if isinstance(row, dict) and _is_number(row.get("error_code"))]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
-
-
-def _progress(content: Mapping[str, Any]) -> int | None:
-    progress = content.get("progress")
-    return min(100, max(0, progress)) if isinstance(progress, int) else None

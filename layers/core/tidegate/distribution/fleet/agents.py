@@ -1,4 +1,4 @@
-"""The agents' side: what one has to fetch, and what it reports."""
+"""The agents' API: transfers to fetch, and results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tidegate.files.contents import ContentStore
 from tidegate.files.model import content_disposition
 from tidegate.files.pieces import blocks_object, pieces_object
 
-# A link is made anew for every answer, so one that an agent holds is renewed long before it expires.
+# Every answer has new links, so an agent's link is renewed long before it expires.
 LINK_SECONDS = 900
-_LOOK_EVERY = 1.0
+_POLL_SECONDS = 1.0
 _OFFERED_TOGETHER = 100
-# The agent knows these limits: a list that reaches one of them may be cut short.
+# The agent has the same limits: it knows that a list of this length may be incomplete.
 _STAGED_TOGETHER = 1000
-_TIDIED_TOGETHER = 50
-# Progress is for people: smaller steps are not worth a write.
+_WITHDRAWN_TOGETHER = 50
+# In percent. Progress is for people: smaller steps are not worth a write.
 _PROGRESS_STEP = 10
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
-    """`swarm` is the entry's place in its swarm, with what changes from one look to the next."""
+    """`swarm`: the host's seat in the swarm, with URLs and ages as of this answer."""
 
     entry: InboxEntry
     url: str
@@ -66,32 +66,33 @@ class Agents:
         self._sleep = sleep
 
     def inbox(self, project_id: str, agent_id: str, wait: int = 0, *, can_stage: bool = True) -> list[OfferedTransfer]:
-        """Answers at once if there is something to fetch, else looks again until `wait` seconds have passed.
+        """Returns immediately if there is something to fetch, otherwise polls for up to `wait` seconds.
 
-        What the host has staged is listed too, as long as it is wanted. An agent that cannot stage files (`can_stage`)
-        would put one in place as it arrives, so it is offered the file when its time has come."""
-        looks = 1 + int(wait / _LOOK_EVERY)
-        for look in range(looks):
-            if look:
-                self._sleep(_LOOK_EVERY)
+        Transfers that the host has staged are listed while they are wanted. An agent that cannot stage files
+        (`can_stage`) would activate them on arrival, so it gets them only after `activate_at`."""
+        polls = 1 + int(wait / _POLL_SECONDS)
+        for poll in range(polls):
+            if poll:
+                self._sleep(_POLL_SECONDS)
             offered = self._open_entries(project_id, agent_id, can_stage)
             self._fleet.polled(project_id, agent_id, self._newest_job(offered))
-            if any(not entry.state.staged_at for entry in offered) or (offered and look == looks - 1):
+            if any(not entry.state.staged_at for entry in offered) or (offered and poll == polls - 1):
                 objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
                 return [self._offer(entry, objects[entry.signature]) for entry in offered]
         return []
 
     def _open_entries(self, project_id: str, agent_id: str, can_stage: bool) -> list[InboxEntry]:
-        """Reads on past entries whose time is over, and takes some of them out of the inbox: a host that was away for
-        long would read thousands of them at every look. Staged ones take no place of those that are to be fetched."""
+        """The entries to offer. Skips expired ones and removes some: after a long absence there may be thousands.
+
+        Staged entries have a limit of their own and do not displace those to be fetched."""
         now = self._clock()
         found: list[InboxEntry] = []
         staged: list[InboxEntry] = []
-        over: list[InboxEntry] = []
+        expired: list[InboxEntry] = []
         for entry in self._inbox.inbox(project_id, agent_id):
             if entry.until <= now.timestamp():
-                if len(over) < _TIDIED_TOGETHER:
-                    over.append(entry)
+                if len(expired) < _WITHDRAWN_TOGETHER:
+                    expired.append(entry)
             elif not can_stage and (entry.activate_at or "") > iso(now):
                 continue
             elif not entry.state.staged_at:
@@ -100,12 +101,12 @@ class Agents:
                 staged.append(entry)
             if len(found) == _OFFERED_TOGETHER:
                 break
-        for entry in over:
+        for entry in expired:
             self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
         return [*found, *staged]
 
     def _newest_job(self, offered: Sequence[InboxEntry]) -> LastJob | None:
-        """By sequence, which rises with every window: staged transfers of older windows come last in the list."""
+        """The Job with the highest sequence: staged transfers of older windows come last in the list."""
         of_jobs = [(entry.sequence or 0, entry.job_id, entry) for entry in offered if entry.job_id is not None]
         if not of_jobs:
             return None
@@ -117,7 +118,7 @@ class Agents:
         return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(entry))
 
     def _swarm(self, entry: InboxEntry) -> dict[str, Any] | None:
-        """Ages and times by the server's clock alone: hosts' clocks may be wrong."""
+        """The swarm terms with ages by the server's clock, because hosts' clocks may be wrong."""
         if not entry.swarm:
             return None
         now = self._clock().timestamp()
@@ -130,17 +131,18 @@ class Agents:
         return terms | {"age": round(age, 3), "lasts": round(entry.until - now, 3), "pieces_url": url}
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
-        """All of them or none: a transfer that is not this agent's own is refused before anything is written."""
-        named = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
-        entries = self._inbox.read(project_id, named)
-        if any(name not in entries for name in named):
-            raise RecordNotFound("no such transfer of this agent")
-        for name, result in zip(named, results, strict=True):
-            if _is_news(entries[name], result.report):
-                self._inbox.report(entries[name], result.report)
+        """Stores the results. RecordNotFound, before anything is written, if one is not for this agent's transfer."""
+        places = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
+        entries = self._inbox.read(project_id, places)
+        if unknown := next((place for place in places if place not in entries), None):
+            raise RecordNotFound(f"the agent {agent_id} has no transfer {unknown[0]}, or it has expired")
+        for place, result in zip(places, results, strict=True):
+            if _is_news(entries[place], result.report):
+                self._inbox.report(entries[place], result.report)
 
 
 def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
+    """Whether a report is worth a write."""
     before = entry.state
     if before.ended:
         return False

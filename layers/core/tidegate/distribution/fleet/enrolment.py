@@ -1,4 +1,4 @@
-"""Enrolment: a token lets a host get a key of its own, so that no key has to be carried to it."""
+"""Enrolment: with a token, a host gets its own API key, so that no key has to be copied to it."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Enrolments:
         return {"enrolment_id": enrolment_id, "token": token, "expires_at": iso(_whole(made.valid_until))}
 
     def enrol(self, token: str, agent_id: str, inventory: Inventory) -> dict[str, Any]:
-        """A key bound to this agent. The use, the key, the agent and the audit line are one transaction."""
+        """Returns a key that is bound to this agent. All records are written in one transaction."""
         found = self._checked(token)
         known = self._fleet.get(found.project_id, agent_id)
         if known is not None and not self._is_lost_answer(known, found):
-            raise AgentExists(f"the agent {agent_id} is known already: delete it, or enrol under another id")
+            raise _exists(agent_id)
         key, text = self._api_keys().made(
             found.project_id, ("agent",), agent_id, f"enrolled {agent_id}"[:100], None, found.enrolment_id
         )
@@ -75,16 +75,17 @@ class Enrolments:
             key_id=key.key_id,
             enrolment_id=found.enrolment_id,
         )
+        line = self._line(found, agent_id, "agent.enrol", f"key {key.key_id}")
         if known is not None and known.key_id:
-            # The answer to the first try was lost: no host has that key.
+            # No host has the first key. A crash after this line leaves an agent that can enrol again.
             self._api_keys().revoke(known.key_id, found.enrolment_id)
             lost = self._line(found, agent_id, "agent.delete", "it enrols again: the first answer was lost")
-            self._fleet.remove(found.project_id, agent_id, lost)
-        line = self._line(found, agent_id, "agent.enrol", f"key {key.key_id}")
-        if not self._store.use(found, key, agent, line, free=known is not None):
+            if not self._store.replace(known, key, agent, lost, line):
+                raise _exists(agent_id)
+        elif not self._store.use(found, key, agent, line):
             if self._fleet.get(found.project_id, agent_id) is None:
                 raise TokenRefused(f"the token was used {found.uses} times, which is all it allows")
-            raise AgentExists(f"the agent {agent_id} is known already: delete it, or enrol under another id")
+            raise _exists(agent_id)
         return {"project_id": found.project_id, "agent_id": agent_id, "key_id": key.key_id, "key": text}
 
     def _line(self, enrolment: Enrolment, agent_id: str, action: str, why: str) -> AuditLine:
@@ -93,7 +94,7 @@ class Enrolments:
 
     @staticmethod
     def _is_lost_answer(known: FleetAgent, found: Enrolment) -> bool:
-        """Enrolled with this very token, and never heard of since."""
+        """Whether the agent enrolled with this token and never connected."""
         return known.enrolment_id == found.enrolment_id and known.last_seen is None
 
     def _checked(self, token: str) -> Enrolment:
@@ -104,6 +105,10 @@ class Enrolments:
         if found.valid_until <= self._clock().timestamp():
             raise TokenRefused(f"the token expired at {iso(_whole(found.valid_until))}: ask for another one")
         return found
+
+
+def _exists(agent_id: str) -> AgentExists:
+    return AgentExists(f"the agent {agent_id} exists already: delete it, or enrol under another id")
 
 
 def _whole(epoch: int) -> datetime:

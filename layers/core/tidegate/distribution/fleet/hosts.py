@@ -1,4 +1,4 @@
-"""The fleet: which hosts there are, where they belong, and which of them are connected."""
+"""The fleet: all hosts, their groups and labels, and their connections."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidegate.distribution.store.fleet import FleetStore
 from tidegate.errors import Invalid, RecordNotFound, WrongState
 from tidegate.projects.audit import act
 
-# A list with filters answers what it found after this many reads of some hundreds, with a cursor to go on from.
+# A filtered list returns what it found after this many reads of 500, with a cursor to continue from.
 _READS = 20
-# A host that polls is noted this often; its connection tells by itself.
+# Seconds between two writes of `last_seen` for a host that polls. A connected host needs none.
 _NOTED_EVERY = 240.0
 _REMEMBERED = 5000
 _LONGEST_TEXT = 128
@@ -39,10 +39,10 @@ class Fleet:
         self._last_jobs = last_jobs
         self._revoke_key = revoke_key
         self._clock = clock
-        # When a host was noted, and with which transfer.
+        # When `last_seen` was written for a host, and its newest transfer then.
         self._noted: OrderedDict[tuple[str, str], tuple[float, str | None]] = OrderedDict()
 
-    # --- what hosts do
+    # --- calls of hosts
 
     def connected(self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str]) -> None:
         self._store.connected(project_id, agent_id, connection_id, inventory_of(about), self._clock())
@@ -51,7 +51,7 @@ class Fleet:
         self._store.disconnected(project_id, agent_id, connection_id, self._clock())
 
     def polled(self, project_id: str, agent_id: str, last_job: LastJob | None = None) -> None:
-        """One write for both facts: a host that fetches a new Job's transfer has seldom been noted just before."""
+        """Stores `last_seen` and the newest Job of a host in one write, if they have changed enough."""
         now = self._clock().timestamp()
         noted_at, noted_transfer = self._noted.get((project_id, agent_id), (0.0, None))
         is_new_job = last_job is not None and last_job.transfer_id != noted_transfer
@@ -62,10 +62,10 @@ class Fleet:
         if len(self._noted) > _REMEMBERED:
             self._noted.popitem(last=False)
 
-    # --- what operators do
+    # --- calls of operators
 
     def get(self, project_id: str, agent_id: str) -> dict[str, Any]:
-        """With `current`: what it has to fetch, and how far it is."""
+        """The agent's record, with its unfinished transfers as `current`."""
         agent = self._known(project_id, agent_id)
         current = [
             {
@@ -112,7 +112,7 @@ class Fleet:
         who: str,
     ) -> dict[str, Any]:
         if groups is None and labels is None:
-            raise Invalid("name groups, labels or both")
+            raise Invalid("neither groups nor labels were given: send at least one of them")
         parts = [f"groups {', '.join(groups) or 'none'}"] if groups is not None else []
         if labels is not None:
             parts.append("labels " + (", ".join(f"{name}={value}" for name, value in labels.items()) or "none"))
@@ -122,24 +122,24 @@ class Fleet:
         return self._shown(project_id, [self._known(project_id, agent_id)])[0]
 
     def remove(self, project_id: str, agent_id: str, who: str) -> None:
-        """The key that it enrolled with ends first: a crash in between leaves an agent that can be deleted again."""
+        """Deletes the agent. Revokes its key first: after a crash in between, the agent can be deleted again."""
         agent = self._known(project_id, agent_id)
         if agent.key_id:
-            # Ended already, by itself or by an admin.
+            # The key may have expired, or an admin revoked it.
             with contextlib.suppress(RecordNotFound, WrongState):
                 self._revoke_key(agent.key_id, who)
         line = act(project_id, agent_id, self._clock(), who, "agent.delete")
         self._store.remove(project_id, agent_id, line)
 
     def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
-        """The hosts of any of the groups with all of the labels, as they are now."""
+        """The ids of the hosts that are in any of the groups and have all labels. Invalid if there are none."""
         wanted = frozenset(groups)
         found = [agent.agent_id for agent in self._store.memberships(project_id) if agent.has(wanted, labels)]
-        said = [*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())]
+        selection = ", ".join([*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())])
         if not found:
-            raise Invalid(f"no agent is in {', '.join(said)}")
+            raise Invalid(f"no agent is in {selection}")
         if len(found) > MOST_SELECTED:
-            raise Invalid(f"{len(found)} agents are in {', '.join(said)}: a Job takes {MOST_SELECTED} at most")
+            raise Invalid(f"{len(found)} agents are in {selection}: a Job takes {MOST_SELECTED} at most")
         return found
 
     def _known(self, project_id: str, agent_id: str) -> FleetAgent:
@@ -154,7 +154,7 @@ def _unknown(agent_id: str) -> RecordNotFound:
 
 
 def inventory_of(about: Mapping[str, str]) -> Inventory:
-    """What a host says of itself with its connection; what is odd is left out, as it is only for people."""
+    """The inventory from a connection's query string. Omits malformed values: they are only shown to people."""
     free = about.get("free_bytes", "")
     is_count = free.isascii() and free.isdecimal() and len(free) < 19
     return Inventory(_text(about.get("version")), _text(about.get("zone")), int(free) if is_count else None)

@@ -1,4 +1,4 @@
-"""An agent's inbox: what it is asked to fetch. A transfer's id says where its entries lie: none is looked up."""
+"""Entries of an agent's inbox. The id of a transfer contains the place of its entries, so no lookup is needed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 from tidegate.distribution.targets import UNREPORTED, Target, TargetState, shard_of
 
 _OF_JOB = re.compile(r"tr-([0-9a-f]{32})-(\d{1,5})-(\d{1,5})")
-_OF_STAGING = re.compile(r"st-([0-9a-f]{64})")
+# Earlier versions had no time in it.
+_OF_STAGING = re.compile(r"st-([0-9a-f]{64})(?:-\d{1,20})?")
 
 
 def transfer_token(job_key: str, number: int, shard_count: int) -> str:
     return f"tr-{job_key}-{number}-{shard_count}"
 
 
-def staging_id(signature: str) -> str:
-    return f"st-{signature}"
+def staging_id(signature: str, now: float) -> str:
+    """A new id for each staging: agents repeat the result of a transfer id that they have finished before."""
+    return f"st-{signature}-{int(now * 1000)}"
 
 
 class InShard(NamedTuple):
@@ -31,7 +33,7 @@ class InStaging(NamedTuple):
 
 
 def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
-    """Where the entry of a report is stored; None for an id that this system never made."""
+    """Where the entry of a transfer is stored; None for an id in an unknown format."""
     if found := _OF_JOB.fullmatch(transfer_id):
         shard_count = int(found[3])
         return InShard(found[1], shard_of(target, shard_count)) if shard_count else None
@@ -50,17 +52,17 @@ class InboxEntry:
     target_user: str
     signature: str
     size: int
-    # Not offered any more from then on (epoch seconds).
+    # From then on (Unix time) it is no longer offered.
     until: float
     job_id: str | None = None
-    # Rises with every window for one path on one host: the agent refuses an older one.
+    # Rises with each Job for the same path: the agent refuses an older one.
     sequence: int | None = None
     mode: str | None = None
-    # The host's place in its Job's swarm, as `domain.swarm.terms` gives it.
+    # The host's seat in the Job's swarm, as `swarm.plan.terms` returns it.
     swarm: Mapping[str, Any] | None = None
-    # Over how many seconds the hosts of this Job spread their reports.
+    # The hosts of this Job spread their requests and reports over this many seconds.
     spread_s: int = 0
     limit_rate: int | None = None
-    # When the host is to put the file in place; it fetches it at once.
+    # When the host is to activate the file; it fetches it immediately.
     activate_at: str | None = None
     state: TargetState = UNREPORTED

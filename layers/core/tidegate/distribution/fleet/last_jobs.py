@@ -1,4 +1,4 @@
-"""What became of the Job that a host took last: read from the Job's records, so that nothing is written for it."""
+"""The outcome of the last Job of each host, read from the Job's records, so that it costs no writes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class LastJobs:
         self._jobs = jobs
 
     def of(self, project_id: str, agents: Iterable[FleetAgent]) -> dict[str, dict[str, Any]]:
-        """By agent id, in two batch reads for all of them. `status` is None once the Job's records have expired."""
-        taken = {agent.agent_id: agent.last_job for agent in agents if agent.last_job}
-        if not taken:
+        """The last Jobs by agent id, with two batch reads. `status` is None if the Job's records have expired."""
+        last_jobs = {agent.agent_id: agent.last_job for agent in agents if agent.last_job}
+        if not last_jobs:
             return {}
-        named = {name: (last.transfer_id, Target(name, last.container_id)) for name, last in taken.items()}
-        entries = self._inbox.read(project_id, named.values())
-        jobs = self._jobs.get_many(project_id, list({job_key(last.job_id) for last in taken.values()}))
+        places = {name: (last.transfer_id, Target(name, last.container_id)) for name, last in last_jobs.items()}
+        entries = self._inbox.read(project_id, places.values())
+        jobs = self._jobs.get_many(project_id, list({job_key(last.job_id) for last in last_jobs.values()}))
         found: dict[str, dict[str, Any]] = {}
-        for name, last in taken.items():
+        for name, last in last_jobs.items():
             key = job_key(last.job_id)
-            job, entry = jobs.get(key), entries.get(named[name])
+            job, entry = jobs.get(key), entries.get(places[name])
             status = outcome(job, entry.state)["status"] if job and entry else None
             found[name] = {
                 "job_id": last.job_id,

@@ -1,4 +1,4 @@
-"""Hosts as the fleet knows them: what they are, and whether they can be reached."""
+"""Hosts of the fleet: their inventory, groups, and whether they are online."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 ONLINE, OFFLINE = "online", "offline"
-# API Gateway ends a connection after two hours; one that is older ended without a word.
+# API Gateway ends connections after two hours; the end of an older one was not reported.
 CONNECTION_LASTS = timedelta(hours=2, minutes=10)
-# Longer than the distance of two polls of a host that cannot hold a connection.
+# Longer than the interval between two polls of a host without a connection.
 POLL_LASTS = timedelta(minutes=7)
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What an agent tells of its host when it connects, and every hour."""
+    """What an agent reports about its host when it connects, and every hour."""
 
     version: str | None = None
     zone: str | None = None
@@ -25,7 +25,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class LastJob:
-    """The newest Job that a host has fetched its transfer of, and when it did. What became of it lies with the Job."""
+    """The newest Job for which the host has fetched its transfer, and when. Its outcome is read from the Job."""
 
     job_id: str
     file_name: str
@@ -60,7 +60,7 @@ class FleetAgent:
         return moment is not None and now - datetime.fromisoformat(moment) < span
 
     def has(self, groups: frozenset[str], labels: Mapping[str, str]) -> bool:
-        """In one of the groups, if any are named, and with all of the labels."""
+        """Whether the agent is in one of the groups, if any are given, and has all labels."""
         in_group = not groups or not groups.isdisjoint(self.groups)
         return in_group and all(self.labels.get(name) == value for name, value in labels.items())
 
@@ -79,7 +79,7 @@ class FleetAgent:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """`used` counts the hosts that got a key; only the token's hash is stored."""
+    """`used` counts the hosts that got a key. Only the hash of the token is stored."""
 
     enrolment_id: str
     project_id: str
@@ -92,7 +92,7 @@ class Enrolment:
 
 
 def why_silent(agent: FleetAgent | None, now: datetime) -> str:
-    """Why a host has not reported on its transfer: it is offline (since when), or only slow."""
+    """The reason shown for a host without a report: since when it is offline, or that it is online."""
     if agent is None or agent.last_seen is None:
         return "offline: no agent of this name has ever connected"
     if agent.state(now) == OFFLINE:

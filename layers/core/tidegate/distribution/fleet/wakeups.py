@@ -1,4 +1,4 @@
-"""Tells connected agents that their inbox has something. Hosts that stay silent are told again while their Job runs."""
+"""Wakes connected agents when their inbox has entries. Polls repeat this for hosts that do not start."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tidegate.notifications.websocket_sender import WebSocketSender
 
 logger = Logger(service="tidegate", child=True)
 _AGENTS_A_MESSAGE = 100
-# Hosts of one Job ask for their URLs, and report, at this rate together: some thirty functions at work at once.
+# The rate at which all hosts of a Job together request URLs and report: about thirty concurrent functions.
 HOSTS_A_SECOND = 500
 LONGEST_SPREAD = 120
-# A host that has not begun by then may have missed its wake-up: it is sent again, at doubling intervals.
+# A host that has not started by then may have missed its wake-up, which is sent again at doubling intervals.
 FIRST_REPEAT = 15.0
 
 
 def spread_seconds(targets: int) -> int:
-    """Over how many seconds the hosts of a Job of this size spread what they ask and report."""
+    """The seconds over which the hosts of a Job of this size spread their requests and reports."""
     return min(LONGEST_SPREAD, targets // HOSTS_A_SECOND)
 
 
-def is_time_to_repeat(age: float, since_last_look: float, spread: int) -> bool:
-    """Whether a repeat fell due since the last look: 15, 30, 60 … seconds after the hosts should have asked."""
-    now, before = age - spread, age - spread - since_last_look
+def is_time_to_repeat(age: float, since_last_poll: float, spread: int) -> bool:
+    """Whether a wake-up fell due since the last poll: 15, 30, 60 … seconds after the hosts should have started."""
+    now, before = age - spread, age - spread - since_last_poll
     moment = FIRST_REPEAT
     while moment <= now:
         if moment > before:
@@ -41,8 +41,8 @@ def is_time_to_repeat(age: float, since_last_look: float, spread: int) -> bool:
 
 
 def wakeup(within_s: int) -> str:
-    said = {"type": "transfers"} | ({"within_s": within_s} if within_s else {})
-    return json.dumps(said, separators=(",", ":"))
+    message = {"type": "transfers"} | ({"within_s": within_s} if within_s else {})
+    return json.dumps(message, separators=(",", ":"))
 
 
 class Wakeups:
@@ -53,20 +53,20 @@ class Wakeups:
         self._waker = waker
 
     def send(self, project_id: str, agent_ids: Iterable[str], within_s: int, *, directly: bool = False) -> None:
-        """Never fails a dispatch: hosts that are not told now are told again a little later.
+        """Wakes these agents. Never raises: polls repeat lost wake-ups.
 
-        `directly` tells the first hundred from here: the queue and a cold function would take half a second more.
+        `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer.
         """
         distinct = list(dict.fromkeys(agent_ids))
-        at_once = distinct[:_AGENTS_A_MESSAGE] if directly else []
-        self._enqueue(project_id, distinct[len(at_once) :], within_s)
-        if not at_once:
+        first = distinct[:_AGENTS_A_MESSAGE] if directly else []
+        self._enqueue(project_id, distinct[len(first) :], within_s)
+        if not first:
             return
         try:
-            self._waker().wake(project_id, at_once, within_s)
+            self._waker().wake(project_id, first, within_s)
         except (ClientError, BotoCoreError, DomainError, OSError):
-            logger.exception("hosts were not told directly: the queue tells them", project_id=project_id)
-            self._enqueue(project_id, at_once, within_s)
+            logger.exception("agents were not woken directly: the queue is used", project_id=project_id)
+            self._enqueue(project_id, first, within_s)
 
     def _enqueue(self, project_id: str, agent_ids: list[str], within_s: int) -> None:
         messages = [
@@ -78,7 +78,7 @@ class Wakeups:
         try:
             self._queue.send(*messages)
         except (ClientError, BotoCoreError, DomainError):
-            logger.exception("hosts were not told of their transfers", project_id=project_id, hosts=len(agent_ids))
+            logger.exception("agents were not woken", project_id=project_id, hosts=len(agent_ids))
 
 
 class AgentWaker:
@@ -94,7 +94,7 @@ class AgentWaker:
         found = self._fleet.get_many(project_id, agent_ids).values()
         connected = {agent.connection_id: agent.agent_id for agent in found if agent.connection_id}
         text = wakeup(within_s)
-        gone = self._outgoing.send([(connection_id, text) for connection_id in connected])
+        gone = self._outgoing.send([(connection_id, text) for connection_id in connected]).gone
         for connection_id in gone:
             self._fleet.disconnected(project_id, connected[connection_id], connection_id, self._clock())
         return len(connected) - len(gone)

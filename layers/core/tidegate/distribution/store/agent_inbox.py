@@ -1,4 +1,4 @@
-"""The agents' inboxes. Entries are stored with their Job's shard, where polls read them; an index lists an agent's."""
+"""The agents' inboxes. Entries are stored by shard of their Job, for polls; an index lists those of an agent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
 from tidegate.distribution.fleet.inbox import InboxEntry, InShard, place_of
+from tidegate.distribution.model import OUTAGE_SECONDS
 from tidegate.distribution.swarm.figures import figures_from
 from tidegate.distribution.targets import IN_PROGRESS, Figures, Target, TargetReport, TargetState, cut
 
 _OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
-# A large Job's entries are taken back side by side: each is a conditional write of its own.
+# More entries than this are withdrawn in parallel: each takes a conditional write.
 _ONE_BY_ONE, _THREADS = 50, 16
-# In the order of Figures; `size` is what was announced.
+# In the order of Figures. The item's `size` is the announced size.
 _FIGURES = ("moved_bytes", "speed", "start_time", "end_time")
 
 
@@ -34,7 +35,7 @@ def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | 
 def _item(entry: InboxEntry, expires_at: int) -> Item:
     key = _key(entry.project_id, entry.transfer_id, entry.target)
     if key is None:
-        raise ValueError(f"{entry.transfer_id} is no transfer of ours")
+        raise ValueError(f"{entry.transfer_id} is not the id of a transfer")
     return key | {
         "project_id": entry.project_id,
         "transfer_id": entry.transfer_id,
@@ -105,37 +106,43 @@ class AgentInboxStore:
         self._ttl = ttl
 
     def place(self, entries: Sequence[InboxEntry]) -> None:
-        """Unconditional puts: every writer writes the same, and leaves out targets that have reported."""
-        self._table.batch_put(_item(entry, int(entry.until) + self._ttl) for entry in entries)
+        """Stores entries without a condition: every writer writes the same, and omits targets that have reported.
+
+        An entry keeps its target's report until a poll reads it, which an outage may delay."""
+        self._table.batch_put(_item(entry, int(entry.until) + self._ttl + OUTAGE_SECONDS) for entry in entries)
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
+        """All reports on the targets of a shard."""
         found = self._table.query_all(keys.job_inbox_entries(project_id, job_key, shard), consistent=True)
         return {_target(item): _report(item) for item in found if "code" in item}
 
     def withdraw(self, project_id: str, transfer_id: str, targets: Iterable[Target]) -> None:
+        """Removes unfinished entries from the inboxes. Their reports stay."""
         found = [key for target in targets if (key := _key(project_id, transfer_id, target)) is not None]
+
+        def remove(key: dict[str, str]) -> None:
+            self._change(key, transfer_id, {}, _OUT_OF_INBOX)
+
         if len(found) <= _ONE_BY_ONE:
             for key in found:
-                self._take_out(key)
+                remove(key)
             return
         with ThreadPoolExecutor(_THREADS) as threads:
-            list(threads.map(self._take_out, found))
-
-    def _take_out(self, key: dict[str, str]) -> None:
-        self._change(key, {}, _OUT_OF_INBOX)
+            list(threads.map(remove, found))
 
     def inbox(self, project_id: str, agent_id: str) -> Iterator[InboxEntry]:
-        """Oldest first, page after page as they are read."""
+        """The agent's entries, oldest first. Pages are read as needed."""
         return map(_entry, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))
 
     def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], InboxEntry]:
-        named = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
-        found = self._table.batch_get([key for key in named if key is not None], consistent=True)
+        """The entries of these (transfer id, target) pairs, also those no longer in an inbox."""
+        found_keys = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
+        found = self._table.batch_get([key for key in found_keys if key is not None], consistent=True)
         entries = [_entry(item) for item in found]
         return {(entry.transfer_id, entry.target): entry for entry in entries}
 
     def report(self, entry: InboxEntry, report: TargetReport) -> None:
-        """Stores a report, unless the target has ended: a late report changes nothing."""
+        """Stores a report. A report on a target that has ended changes nothing."""
         key = _key(entry.project_id, entry.transfer_id, entry.target)
         if key is None:
             return
@@ -146,14 +153,16 @@ class AgentInboxStore:
             sets["staged_at"] = report.staged_at
         if report.swarm is not None:
             sets["swarm_figures"] = report.swarm.stored()
-        self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
+        self._change(key, entry.transfer_id, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
-    def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:
-        unended = "attribute_exists(#pk) AND (attribute_not_exists(#code) OR #code = :running)"
-        self._table.try_write(update(key, sets, removes=removes, condition=unended, running=IN_PROGRESS))
+    def _change(self, key: dict[str, str], transfer_id: str, sets: dict[str, Any], removes: Sequence[str]) -> None:
+        """Changes the entry of this transfer, unless it has ended or another staging has replaced it."""
+        unended = "#transfer_id = :transfer AND (attribute_not_exists(#code) OR #code = :running)"
+        change = update(key, sets, removes=removes, condition=unended, transfer=transfer_id, running=IN_PROGRESS)
+        self._table.try_write(change)
 
     def stage(self, entry: InboxEntry) -> InboxEntry:
-        """The entry by which this content comes to its source host: the one that is there, or this one."""
+        """Stores the entry for the source host, unless it has one for this content. Returns the stored one."""
         try:
             self._table.write(put_new(_item(entry, int(entry.until) + self._ttl)))
         except ConditionFailed as met:
@@ -161,6 +170,6 @@ class AgentInboxStore:
         return entry
 
     def forget_staging(self, entry: InboxEntry, *, staged_before: float) -> None:
-        """So that the next Job has the file fetched again. One staged since then, valid for longer, stays."""
+        """Deletes the entry, so that the next Job has the file fetched again. An entry valid for longer is kept."""
         key = keys.staging(entry.project_id, entry.target.agent_id, entry.signature)
         self._table.try_write(delete(key, "#until <= :before", before=int(staged_before)))

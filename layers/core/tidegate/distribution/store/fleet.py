@@ -1,4 +1,4 @@
-"""Agents in the table: one item each, in the partitions that lists and selections read."""
+"""Agents in the table: one item each, spread over several partitions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item, decode_cursor, encode_cursor, unknown_cursor
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
 from tidegate.distribution.fleet.model import FleetAgent, Inventory, LastJob
@@ -35,11 +35,20 @@ def _agent(item: Item) -> FleetAgent:
     )
 
 
-def new_agent(agent: FleetAgent) -> Write:
-    """Goes into the transaction that enrols it."""
+def _item(agent: FleetAgent) -> Item:
     plain = {name: getattr(agent, name) for name in _PLAIN}
     more = {"groups": list(agent.groups), "labels": dict(agent.labels), **asdict(agent.inventory)}
-    return put_new(keys.agent(agent.project_id, agent.agent_id) | plain | more)
+    return keys.agent(agent.project_id, agent.agent_id) | plain | more
+
+
+def new_agent(agent: FleetAgent) -> Write:
+    """For the transaction that enrols the agent."""
+    return put_new(_item(agent))
+
+
+def renewed_agent(agent: FleetAgent, known: FleetAgent) -> Write:
+    """For the transaction that enrols the agent again: it has not connected, and still has the key of `known`."""
+    return put(_item(agent), "#key_id = :replaced AND attribute_not_exists(#last_seen)", replaced=known.key_id)
 
 
 class FleetStore:
@@ -49,24 +58,22 @@ class FleetStore:
     def connected(
         self, project_id: str, agent_id: str, connection_id: str, inventory: Inventory, now: datetime
     ) -> None:
-        """A host has one connection: messages go to the one that was opened last."""
+        """Stores the agent's connection. It has one: messages go to the one opened last."""
         sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
         self._seen(project_id, agent_id, sets, now)
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str, now: datetime) -> None:
-        """Unless it has connected anew meanwhile, or was deleted."""
+        """Removes the agent's connection, unless it has a newer one or was deleted."""
         key = keys.agent(project_id, agent_id)
-        same, gone = "#connection_id = :ended", ("connection_id", "connected_at")
-        try:
-            self._table.write(update(key, {"last_seen": iso(now)}, removes=gone, condition=same, ended=connection_id))
-        except ConditionFailed:
-            return
+        same, removed = "#connection_id = :ended", ("connection_id", "connected_at")
+        ended = update(key, {"last_seen": iso(now)}, removes=removed, condition=same, ended=connection_id)
+        self._table.try_write(ended)
 
     def seen(self, project_id: str, agent_id: str, now: datetime, last_job: LastJob | None = None) -> None:
         self._seen(project_id, agent_id, {"last_job": asdict(last_job)} if last_job else {}, now)
 
     def _seen(self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime) -> None:
-        """Creates the record of a host that was not enrolled, at its first message."""
+        """Stores the agent's last sign of life. Creates the record of an agent that did not enrol."""
         named = {"project_id": project_id, "agent_id": agent_id, "last_seen": iso(now)}
         self._table.write(update(keys.agent(project_id, agent_id), named | dict(sets), condition=""))
 
@@ -86,32 +93,24 @@ class FleetStore:
         labels: Mapping[str, str] | None,
         line: AuditLine,
     ) -> bool:
-        """False: there is no such agent."""
+        """False if there is no such agent."""
         sets = {"groups": None if groups is None else list(groups), "labels": None if labels is None else dict(labels)}
-        try:
-            self._table.transact([update(keys.agent(project_id, agent_id), sets), audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(update(keys.agent(project_id, agent_id), sets), audit_write(line))
 
     def remove(self, project_id: str, agent_id: str, line: AuditLine) -> bool:
-        """False: there is no such agent."""
-        gone = delete(keys.agent(project_id, agent_id), "attribute_exists(#pk)")
-        try:
-            self._table.transact([gone, audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        """False if there is no such agent."""
+        return self._table.try_write(
+            delete(keys.agent(project_id, agent_id), "attribute_exists(#pk)"), audit_write(line)
+        )
 
     def memberships(self, project_id: str) -> Iterator[FleetAgent]:
-        """Every agent with its groups and labels, and nothing else: reading all of 100,000 would take a submit longer
-        than the gateway waits."""
+        """All agents, with groups and labels only: reading 100,000 whole records would exceed the API's time-out."""
         for spread in range(keys.AGENT_SPREAD):
             for item in self._table.query_all(keys.agents(project_id, spread), project=_MEMBERSHIP):
                 yield _agent(item)
 
     def list(self, project_id: str, cursor: str | None) -> Listed[FleetAgent]:
-        """A page of some hundreds, partition by partition, each in the order of agent ids."""
+        """A page of up to 500 agents, partition by partition, sorted by id within a partition."""
         spread, after = _position(cursor)
         found = self._table.query(keys.agents(project_id, spread), sk_between=(after, _LAST), limit=_PAGE)
         agents = [_agent(item) for item in found.items if item["sk"] != after]

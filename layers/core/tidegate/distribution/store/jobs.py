@@ -1,4 +1,4 @@
-"""Jobs in the table. Each step of a Job's life is one conditional write."""
+"""Jobs in the table. Every transition is one conditional write."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, TransferSpec, states_before
+from tidegate.distribution.model import OUTAGE_SECONDS, PENDING, RUNNING, Counts, Job, TransferSpec, states_before
 from tidegate.distribution.swarm.figures import figures_from
-from tidegate.errors import Busy
+from tidegate.errors import Busy, RecordNotFound
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.audit_store import audit_write
 
 DUE_KIND = "job"
-# Far longer than any clock is wrong.
+# Much longer than any clock may be wrong.
 SEQUENCE_TTL = 30 * 24 * 3600
 _SEQUENCE_TRIES = 10
-_PARCEL = tuple(field.name for field in fields(TransferSpec))
-_MADE_UP = ("parcel", "counts", "closed", "portions", "swarm", "closed_swarm")
-_PLAIN = tuple(field.name for field in fields(Job) if field.name not in _MADE_UP)
+_NESTED = ("spec", "counts", "closed", "portions", "swarm", "closed_swarm")
+_PLAIN = tuple(field.name for field in fields(Job) if field.name not in _NESTED)
 _LISTS = ("open_shards", "wave_limits", "wave_sizes")
 
 
@@ -36,7 +35,7 @@ def job_from(item: Mapping[str, Any]) -> Job:
     plain = {name: item[name] for name in _PLAIN if name in item}
     return Job(
         **plain | {name: tuple(item.get(name, ())) for name in _LISTS},
-        parcel=TransferSpec.from_data(item),
+        spec=TransferSpec.from_data(item),
         portions=tuple((first, last) for first, last in item.get("portions", ())),
         counts=_counts(item.get("counts")),
         closed=_counts(item.get("closed")),
@@ -46,7 +45,7 @@ def job_from(item: Mapping[str, Any]) -> Job:
 
 
 def _counts(stored: Mapping[str, int] | None) -> Counts:
-    """Fields of a later version are left out."""
+    """The stored counts. Ignores fields of later versions."""
     return Counts(**{name: value for name, value in (stored or {}).items() if name in Counts.__slots__})
 
 
@@ -57,18 +56,18 @@ def _swarm(job: Job) -> dict[str, Any]:
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
-    """Goes into the transaction that binds targets: a Job that closed meanwhile takes no more."""
+    """For the transaction that binds targets: it fails if the Job has closed."""
     collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"
     return check(keys.job(project_id, job_key), collects, pending=PENDING)
 
 
 def still_runs(job: Job) -> Write:
-    """Goes into the transaction that changes shards: a Job that has ended changes no more."""
+    """For the transaction that changes shards: it fails if the Job has ended."""
     return check(keys.job(job.project_id, job.key), "#status = :running", running=RUNNING)
 
 
 class JobStore:
-    """`ttl` is how long records live after their last change; `lasts` the longest that a Job itself may last."""
+    """`ttl`: seconds that records are kept after their last change. `lasts`: the longest duration of a Job."""
 
     def __init__(self, table: Table, *, ttl: int, lasts: int) -> None:
         self._table = table
@@ -76,7 +75,7 @@ class JobStore:
         self._lasts = lasts
 
     def open(self, job: Job, due_at: datetime) -> tuple[Job, bool]:
-        """Puts the Job if it is not there. Returns the stored one, and whether this call put it."""
+        """Stores the Job if there is none. Returns the stored Job, and whether this call stored it."""
         for _ in range(_SEQUENCE_TRIES):
             item = self._opening(job, due_at)
             counter = self._sequence(job)
@@ -89,51 +88,60 @@ class JobStore:
                 job = replace(job, sequence=self._next_sequence(job, refused.met.get(1)))
                 continue
             except Busy:
-                # Many opened it at the same moment: one of them has succeeded by now.
-                if known := self.get(job.project_id, job.key):
-                    return known, False
+                # Many processes opened it at once: one of them has succeeded by now.
+                if stored := self.get(job.project_id, job.key):
+                    return stored, False
                 raise
             return job, True
-        raise Busy(f"too many Jobs are opened at once for {job.parcel.target_file_dir}/{job.parcel.file_name}")
+        raise Busy(f"too many Jobs are opened at once for {job.spec.target_file_dir}/{job.spec.file_name}: try again")
 
     def _sequence(self, job: Job) -> Write:
-        """The write that raises the path's sequence, whatever the clock says. It expires once the time is higher."""
-        parcel = job.parcel
-        item = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
+        """The write that raises the path's sequence, even if clocks differ. Expires when the time is surely higher."""
+        spec = job.spec
+        item = keys.path_sequence(job.project_id, spec.target_file_dir, spec.file_name)
         expires_at = int((job.sequence or 0) / 1000) + SEQUENCE_TTL
         rises = "attribute_not_exists(#sequence) OR #sequence < :sequence"
         return put(item | {"sequence": job.sequence, "expires_at": expires_at}, rises, sequence=job.sequence)
 
     def _next_sequence(self, job: Job, met: Mapping[str, Any] | None) -> int:
-        parcel = job.parcel
-        key = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
+        spec = job.spec
+        key = keys.path_sequence(job.project_id, spec.target_file_dir, spec.file_name)
         last = met or self._table.get(key, consistent=True) or {}
         return max(int(last.get("sequence", 0)), job.sequence or 0) + 1
 
     def _opening(self, job: Job, due_at: datetime) -> dict[str, Any]:
-        parcel = job.parcel
+        spec = job.spec
         return (
             keys.job(job.project_id, job.key)
             | keys.due(job.key, due_at.timestamp(), DUE_KIND)
             | {name: getattr(job, name) for name in _PLAIN if name not in (*_LISTS, "due_at")}
-            | asdict(parcel)
-            | {"waves": [list(wave) for wave in parcel.waves] or None}
+            | asdict(spec)
+            | {"waves": [list(wave) for wave in spec.waves] or None}
             | {
                 "gsi1pk": keys.jobs_list(job.project_id),
                 "gsi1sk": f"{job.create_time}#{job.key}",
-                "gsi2pk": keys.jobs_at_path(job.project_id, parcel.biz_id, parcel.app_id, parcel.file_path),
+                "gsi2pk": keys.jobs_at_path(job.project_id, spec.biz_id, spec.app_id, spec.file_path),
                 "gsi2sk": f"{job.create_time}#{job.key}",
                 "expires_at": self._needed_until(job, due_at),
             }
         )
 
     def _needed_until(self, job: Job, now: datetime) -> int:
-        extra = job.parcel.extra_seconds(self._lasts, now.timestamp())
-        return int(now.timestamp()) + self._lasts + extra + self._ttl
+        extra = job.spec.extra_seconds(self._lasts, now.timestamp())
+        return int(now.timestamp()) + self._lasts + extra + self._ttl + OUTAGE_SECONDS
 
     def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
         return job_from(item) if item else None
+
+    def require(self, project_id: str, job_key: str, *, named: str = "") -> Job:
+        """The Job, from a consistent read. RecordNotFound if there is none; `named` is what the caller called it."""
+        job = self.get(project_id, job_key)
+        if job is None:
+            raise RecordNotFound(
+                f"no Job {named or job_key} was found: check its id; ended Jobs are deleted after a while"
+            )
+        return job
 
     def get_many(self, project_id: str, job_keys: Sequence[str], *, consistent: bool = False) -> dict[str, Job]:
         wanted = (keys.job(project_id, key) for key in dict.fromkeys(job_keys))
@@ -149,7 +157,7 @@ class JobStore:
         return Listed([job_from(item) for item in page.items], page.cursor)
 
     def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
-        """Pending → Running, once. Returns the Job as it is then, whoever closed it."""
+        """Pending → Running, once. Returns the stored Job, whichever call closed it."""
         sets = {
             "status": RUNNING,
             "execute_time": iso(now),
@@ -186,7 +194,7 @@ class JobStore:
         return self._change(job, now, sets, None, condition=first, running=RUNNING)
 
     def wave_sent(self, job: Job, now: datetime) -> Job:
-        """Notes when the wave was sent; the first to write it wins."""
+        """Stores when the wave was sent. The first writer wins."""
         first = "#status = :running AND #wave = :wave AND attribute_not_exists(#wave_at)"
         sets = {"wave_at": int(now.timestamp())}
         return self._change(job, now, sets, None, condition=first, running=RUNNING, wave=job.wave)
@@ -203,11 +211,11 @@ class JobStore:
             return self._known(job)
 
     def cancel(self, job: Job, now: datetime, who: str) -> Job:
-        """Marks the Job as cancelled, once. Its next step ends it, with what has arrived by then."""
+        """Marks the Job as cancelled, once. Its next step ends it; targets that have the file by then succeed."""
         sets = {"cancelled_at": iso(now), "cancelled_by": who}
-        going = "#status IN (:pending, :running) AND attribute_not_exists(#cancelled_at)"
+        unended = "#status IN (:pending, :running) AND attribute_not_exists(#cancelled_at)"
         key = keys.job(job.project_id, job.key)
-        change = update(key, sets, condition=going, pending=PENDING, running=RUNNING)
+        change = update(key, sets, condition=unended, pending=PENDING, running=RUNNING)
         line = AuditLine(job.project_id, job.job_id, iso(now), who, "job.cancel", job.status, None, "")
         with contextlib.suppress(ConditionFailed):
             self._table.transact([change, audit_write(line)])
@@ -225,9 +233,10 @@ class JobStore:
         return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)
 
     def put_off(self, job: Job, due_at: datetime) -> None:
-        """Moves the time at which compensation looks at the Job."""
+        """Moves the time at which compensation checks the Job. The record does not expire before that."""
         key = keys.job(job.project_id, job.key)
-        self._table.try_write(update(key, keys.due(job.key, due_at.timestamp(), DUE_KIND)))
+        lives = {"expires_at": self._needed_until(job, due_at)}
+        self._table.try_write(update(key, lives | keys.due(job.key, due_at.timestamp(), DUE_KIND)))
 
     def next_generation(self, job: Job, due_at: datetime) -> Job:
         sets = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
@@ -239,8 +248,8 @@ class JobStore:
         except ConditionFailed:
             return self._known(job)
 
-    def end(self, job: Job, now: datetime, notice: Notice, due_at: datetime) -> Job:
-        """Running → the ended state that `job` carries, with the notice of it. The first to end it wins."""
+    def end(self, job: Job, now: datetime, notice: Notice, due_at: datetime) -> tuple[Job, bool]:
+        """Running → the final state of `job`, with its notice. Returns the stored Job, and whether it was this call."""
         sets = {
             "status": job.status,
             "finish_time": job.finish_time,
@@ -248,27 +257,29 @@ class JobStore:
             **_swarm(job),
             "rest_code": job.rest_code,
             "error": dict(job.error) if job.error else None,
-            "expires_at": int(now.timestamp()) + self._ttl,
+            # Until `settle`: the callbacks of its Tasks are still to be sent.
+            "expires_at": int(now.timestamp()) + self._ttl + OUTAGE_SECONDS,
             **keys.due(job.key, due_at.timestamp(), DUE_KIND),
         }
         why = job.error["detail"] if job.error else "every target has ended"
         if not self._transition(job, now, sets, why, notice_write(notice)):
-            return self._known(job)
-        return replace(job, due_at=int(due_at.timestamp()))
+            return self._known(job), False
+        return replace(job, due_at=int(due_at.timestamp())), True
 
     def _transition(self, job: Job, now: datetime, sets: dict[str, Any], why: str, *more: Write) -> bool:
-        """One step of the table of transitions, with its audit line. False if the Job was elsewhere already."""
+        """Writes one transition with its audit line. False if the Job has left the state before it."""
         following = str(sets["status"])
         (before,) = states_before(following)
         change = update(keys.job(job.project_id, job.key), sets, condition="#status = :before", before=before)
         line = AuditLine(job.project_id, job.job_id, iso(now), SYSTEM, "job", before, following, why)
         return self._table.try_write(change, audit_write(line), *more)
 
-    def settle(self, job: Job) -> bool:
-        """Takes the Job out of the due index once all notices are sent, unless it was made due again meanwhile."""
+    def settle(self, job: Job, now: datetime) -> bool:
+        """Removes the Job from the due index when all notices are sent, unless it was made due again meanwhile."""
         key = keys.job(job.project_id, job.key)
+        lives = {"expires_at": int(now.timestamp()) + self._ttl}
         return self._table.try_write(
-            update(key, removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=job.due_at or 0)
+            update(key, lives, removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=job.due_at or 0)
         )
 
     def _change(

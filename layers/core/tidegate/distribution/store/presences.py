@@ -1,4 +1,4 @@
-"""Presence of agents, and a project's settings for swarms, in the table."""
+"""Agents' presences and projects' swarm settings in the table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
-from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.table import Table
 from tidegate.aws.writes import put, update
 from tidegate.distribution.swarm.presence import Presence, SwarmSettings
 from tidegate.projects.audit import AuditLine
@@ -17,8 +17,8 @@ _FIELDS = tuple(field.name for field in fields(Presence))
 
 
 def _presence(item: Item) -> Presence:
-    known = {name: item[name] for name in _FIELDS if name in item}
-    return Presence(**known | {"listen": tuple(item["listen"])})
+    stored = {name: item[name] for name in _FIELDS if name in item}
+    return Presence(**stored | {"listen": tuple(item["listen"])})
 
 
 class PresenceStore:
@@ -30,13 +30,13 @@ class PresenceStore:
         self._table.write(put(key | asdict(presence) | {"listen": list(presence.listen), "expires_at": expires_at}))
 
     def get_many(self, project_id: str, agent_ids: Iterable[str], now: float) -> list[Presence]:
-        """Presences that are not too old; DynamoDB's TTL may delete days later."""
+        """The presences that have not expired. TTL may delete expired ones days later."""
         found = self._table.batch_get(keys.presence(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
         return [_presence(item) for item in found if item["expires_at"] > now]
 
 
 class SwarmSettingsStore:
-    """Stored with the project's record."""
+    """Swarm settings, stored in the project's record."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -54,9 +54,4 @@ class SwarmSettingsStore:
             "peer_networks": list(settings.peer_networks),
             "free_sites": list(settings.free_sites),
         }
-        try:
-            changed = update(keys.project(project_id), sets, condition="attribute_exists(#pk)")
-            self._table.transact([changed, audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(update(keys.project(project_id), sets), audit_write(line))

@@ -1,4 +1,4 @@
-"""Targets in the table: chunks as they were collected, shards once their Job has closed."""
+"""Targets in the table: as chunks while they are collected, as shards once their Job has closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.common.ids import digest, iso
 from tidegate.common.slices import slices
-from tidegate.distribution.model import Job
+from tidegate.distribution.model import OUTAGE_SECONDS, Job
 from tidegate.distribution.ports import Arrival, Rebound
 from tidegate.distribution.store.jobs import still_collects, still_runs
 from tidegate.distribution.swarm.figures import figures_from
@@ -26,25 +26,25 @@ NONE: Mapping[Target, int] = {}
 
 def shard_from(item: dict[str, Any]) -> Shard:
     states = {
-        Target(agent, container): TargetState(code, message, progress, *_told(told))
-        for agent, container, code, message, progress, *told in unpack(item["packed"])
+        Target(agent, container): TargetState(code, message, progress, *_optional(rest))
+        for agent, container, code, message, progress, *rest in unpack(item["packed"])
     }
     moved = unpack(item["sequences"]) if "sequences" in item else ()
     sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
     return Shard(item["number"], states, item["rev"], item["update_time"], sequences, figures_from(item.get("swarm")))
 
 
-def _told(told: Sequence[Any]) -> tuple[Figures | None, str | None]:
-    """What follows a target's progress: nothing, the four figures, or the four figures and when it was staged."""
-    figures = Figures(*told[:4]) if any(value is not None for value in told[:4]) else None
-    return figures, told[4] if len(told) > 4 else None
+def _optional(rest: Sequence[Any]) -> tuple[Figures | None, str | None]:
+    """The figures and `staged_at`, from the end of a row: nothing, four figures, or four figures and `staged_at`."""
+    figures = Figures(*rest[:4]) if any(value is not None for value in rest[:4]) else None
+    return figures, rest[4] if len(rest) > 4 else None
 
 
 def _packed(shard: Shard) -> bytes:
-    return pack((*target, *state[:3], *_telling(state)) for target, state in shard.states.items())
+    return pack((*target, *state[:3], *_optional_row(state)) for target, state in shard.states.items())
 
 
-def _telling(state: TargetState) -> tuple[Any, ...]:
+def _optional_row(state: TargetState) -> tuple[Any, ...]:
     if state.staged_at:
         return (*(state.figures or Figures()), state.staged_at)
     return tuple(state.figures or ())
@@ -61,17 +61,18 @@ def _row(arrival: Arrival) -> tuple[Any, ...]:
 
 
 class TargetStore:
-    """`lasts` is how long shards are needed: a Job's longest life and the time to live after it."""
+    """`lasts`: how long shards are needed, which is the longest duration of a Job plus the TTL after it."""
 
     def __init__(self, table: Table, *, lasts: int) -> None:
         self._table = table
         self._lasts = lasts
 
     def _needed_until(self, job: Job, now: datetime) -> int:
-        return int(now.timestamp()) + self._lasts + job.parcel.extra_seconds(self._lasts, now.timestamp())
+        extra = job.spec.extra_seconds(self._lasts, now.timestamp())
+        return int(now.timestamp()) + self._lasts + extra + OUTAGE_SECONDS
 
     def bind(self, project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> Sequence[Arrival]:
-        """Binds them to a Job whose window is open. Returns those that came too late."""
+        """Binds arrivals to a Job whose window is open. Returns those that came too late."""
         portion = CHUNK_LIMIT * _CHUNKS_A_TRANSACTION
         for start in range(0, len(arrivals), portion):
             writes = [still_collects(project_id, job_key)]
@@ -82,18 +83,18 @@ class TargetStore:
         return ()
 
     def rebind(self, home: Job, arrivals: Sequence[Arrival], moves: Sequence[Write], expires_at: int) -> Rebound:
-        """Binds late arrivals to another Job, and moves the Task of each with it: all of it or nothing."""
+        """Binds late arrivals to another Job and moves their Tasks, all or none."""
         chunk = self._chunk(home.project_id, home.key, arrivals, expires_at)
         try:
             self._table.transact([still_collects(home.project_id, home.key), *chunk, *moves])
         except ConditionFailed as refused:
-            moved = [index - 1 - len(chunk) for index in refused.failed if index > len(chunk)]
-            return Rebound(False, 0 in refused.failed, frozenset(arrivals[index].uuid for index in moved))
+            gone = [index - 1 - len(chunk) for index in refused.failed if index > len(chunk)]
+            return Rebound(False, 0 in refused.failed, frozenset(arrivals[index].uuid for index in gone))
         return Rebound(True)
 
     @staticmethod
     def _chunk(project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> list[Write]:
-        # Named by all its Tasks: the same messages delivered twice leave one chunk, and never another's.
+        # The id is derived from all Tasks: messages delivered twice make one chunk, and no chunk overwrites another.
         chunk_id = digest(*(arrival.uuid for arrival in arrivals), length=32)
         rows = pack(_row(arrival) for arrival in arrivals)
         common = {"packed": rows, "count": len(arrivals), "expires_at": expires_at}
@@ -108,7 +109,7 @@ class TargetStore:
     def add_shards(
         self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int] = NONE
     ) -> None:
-        """Writes shards that are not there yet: a close that runs twice must not undo what a poll wrote."""
+        """Writes the shards that do not exist yet: a close that runs twice must not undo a poll."""
         for number, targets in enumerate(shards):
             fresh = Shard(number, dict.fromkeys(targets, TargetState()), 0, iso(now))
             moved = [(*target, sequences[target]) for target in targets if target in sequences]
@@ -140,7 +141,7 @@ class TargetStore:
         return shard_from(item) if item else None
 
     def save(self, job: Job, shards: Sequence[Shard], now: datetime) -> bool:
-        """False if another poller was faster or the Job has ended: then what was read is stale."""
+        """Writes changed shards. False if another poller was faster or the Job has ended: what was read is stale."""
         for portion in slices(shards, _SHARDS_A_TRANSACTION):
             writes = [
                 update(
@@ -165,7 +166,7 @@ class TargetStore:
         self._table.write(_callbacks(job.project_id, job.key, uuids, expires_at))
 
     def callbacks(self, job: Job) -> Iterator[tuple[str, list[str]]]:
-        """Portions of Tasks that asked for a callback and have not had it."""
+        """Portions (id, Task uuids) of the Tasks whose callback has not been published yet."""
         for item in self._table.query_all(keys.job_callbacks(job.project_id, job.key), consistent=True):
             yield item["sk"], [uuid for (uuid,) in unpack(item["packed"])]
 

@@ -1,4 +1,4 @@
-"""Tasks in the table: small, written once, and moved only with their target."""
+"""Tasks in the table: small, written once, and moved only together with their target."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def task_from(item: Mapping[str, Any]) -> Task:
 
 
 def _item(task: Task, expires_at: int) -> dict[str, Any]:
+    """A Task is needed until its Job has ended (for its callback and its status), but nothing rewrites all Tasks of a
+    Job when it ends: `expires_at` allows for an outage, and a Task whose Job has expired is not shown any more."""
     spread = keys.task_spread(task.uuid)
     order = _order(task)
     return keys.task(task.project_id, task.uuid) | {
@@ -52,7 +54,7 @@ def _item(task: Task, expires_at: int) -> dict[str, Any]:
 
 
 def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, expires_at: int) -> Write:
-    """Goes into the transaction that binds the Task's target to another Job: only one can move it from where it is."""
+    """For the transaction that binds the Task's target to another Job. It fails if the Task has left `source`."""
     sets = {
         "job_id": new_home.job_id,
         "update_time": now,
@@ -63,7 +65,7 @@ def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, 
 
 
 def renew_task(task: Task, source_id: str, expires_at: int) -> Write:
-    """The same for a Task whose Job has expired: the Task may have expired too, and is written as if it were new."""
+    """As `move_task`, for a Task whose Job has expired. The Task may have expired too, so it is written as a whole."""
     unmoved = "attribute_not_exists(#pk) OR #job_id = :source"
     return put(_item(task, expires_at), unmoved, source=source_id)
 
@@ -73,15 +75,16 @@ class TaskStore:
         self._table = table
 
     def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine) -> None:
-        """Returns when all are written, the audit line too: nothing moves before. Half the price of a transaction."""
+        """Writes the Tasks and the audit line. No transaction is needed, as the targets are queued afterwards; it would
+        cost twice as much."""
         self._table.batch_put([audit_item(line), *(_item(task, expires_at) for task in tasks)])
 
     def take_back(self, tasks: Sequence[Task]) -> None:
-        """Deletes Tasks of a submit that is answered with an error."""
+        """Deletes the Tasks of a submit that failed."""
         self._table.batch_delete(keys.task(task.project_id, task.uuid) for task in tasks)
 
     def add_missing(self, tasks: Sequence[Task], expires_at: int) -> None:
-        """Writes the Tasks that are not there yet, a hundred in each transaction."""
+        """Writes the Tasks that do not exist yet, a hundred in each transaction."""
         for portion in slices(tasks, _WRITTEN_TOGETHER):
             left = [*portion]
             while left:
@@ -100,21 +103,21 @@ class TaskStore:
         return [task_from(item) for item in self._table.batch_get(wanted, consistent=consistent)]
 
     def uuids_of_job(self, job: Job) -> Iterator[str]:
-        """The ids of a Job's Tasks, from an index that may lag behind."""
+        """The ids of a Job's Tasks, from an eventually consistent index."""
         for spread in range(keys.TASK_SPREAD):
             pk = keys.tasks_of_job(job.project_id, job.key, spread)
             for item in self._table.query_all(pk, index="gsi1", project=("uuid",)):
                 yield item["uuid"]
 
     def list(self, project_id: str, job_key: str | None, limit: int, cursor: str | None) -> Listed[Task]:
-        """Lists newest first: reads the newest of each partition and merges them."""
+        """A page of Tasks, newest first, merged from all partitions."""
         before = _position(cursor)
         index, range_name = ("gsi1", "gsi1sk") if job_key else ("gsi2", "gsi2sk")
         found: list[dict[str, Any]] = []
         for spread in range(keys.TASK_SPREAD):
             pk = keys.tasks_of_job(project_id, job_key, spread) if job_key else keys.tasks_list(project_id, spread)
             between = (" ", before) if before else None
-            # One more than asked: the bound itself was on the page before.
+            # One more than needed: the bound itself was on the page before.
             page = self._table.query(pk, index=index, newest_first=True, limit=limit + 1, sk_between=between)
             found += [item for item in page.items if item[range_name] != before]
         found.sort(key=lambda item: str(item[range_name]), reverse=True)

@@ -1,4 +1,4 @@
-"""Transfers in the table: what was asked of a provider is written down before it is asked."""
+"""Transfers in the table. Each is stored before it is requested from the provider."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import put_new, update
-from tidegate.distribution.model import Job
+from tidegate.distribution.model import OUTAGE_SECONDS, Job
 from tidegate.distribution.transfers import INTENDED, REFUSED, Transfer
 
 _FIELDS = tuple(field.name for field in fields(Transfer))
@@ -28,10 +28,11 @@ class TransferStore:
         return [_transfer(item) for item in found]
 
     def intend(self, job: Job, transfer: Transfer) -> tuple[Transfer, bool]:
-        """Stores the intent if there is none. Returns the stored transfer, and whether this call may ask for it."""
+        """Stores the intent if there is none. Returns the stored transfer, and whether this call may request it."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
-        extra = job.parcel.extra_seconds(self._lasts, transfer.asked_at)
-        item = key | asdict(transfer) | {"expires_at": int(transfer.asked_at) + self._lasts + extra}
+        extra = job.spec.extra_seconds(self._lasts, transfer.asked_at)
+        expires_at = int(transfer.asked_at) + self._lasts + extra + OUTAGE_SECONDS
+        item = key | asdict(transfer) | {"expires_at": expires_at}
         try:
             self._table.write(put_new(item))
         except ConditionFailed as met:
@@ -39,14 +40,14 @@ class TransferStore:
         return transfer, True
 
     def ask_again(self, job: Job, transfer: Transfer, now: float) -> bool:
-        """Asks again after a clear refusal. Of two callers at once, one may."""
+        """Refused → intended. Returns True to only one of several callers, which may then request it."""
         sets = {"state": INTENDED, "asked_at": now, "attempts": transfer.attempts + 1}
         same = "#state = :refused AND #attempts = :seen"
         key = keys.transfer(job.project_id, job.key, transfer.number)
         return self._table.try_write(update(key, sets, condition=same, refused=REFUSED, seen=transfer.attempts))
 
     def settle(self, job: Job, transfer: Transfer, state: str, **more: str | int | None) -> None:
-        """Intended → `state`, with more fields of the transfer. The first writer wins."""
+        """Intended → `state`, with further fields. The first writer wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
         changed = update(key, {"state": state, **more}, condition="#state = :intended", intended=INTENDED)
         self._table.try_write(changed)

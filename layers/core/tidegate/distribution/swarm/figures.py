@@ -1,4 +1,4 @@
-"""What a Job's bytes came from, as its hosts report it."""
+"""Where the bytes of a Job came from, as its hosts report it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
-    """`fallbacks` counts hosts that took from S3 what neighbours should have given, `fallback_reasons` counts them by
-    why they did; `bad_peers` sent bad pieces; `reused_bytes` were found in older versions on the hosts themselves."""
+    """`fallbacks` counts hosts that fetched pieces from S3 which peers should have sent, `fallback_reasons` counts them
+    by reason. `bad_peers` sent bad pieces. `reused_bytes` were found in older versions on the hosts."""
 
     origin_bytes: int = 0
     peer_bytes: int = 0
@@ -41,7 +41,7 @@ class SwarmFigures:
         return asdict(self) | {"bad_peers": list(self.bad_peers)}
 
     def shown(self, file_size: int | None = None) -> dict[str, Any]:
-        """`egress` is how many times the file's size S3 has sent."""
+        """As the API shows them. `egress`: the bytes sent by S3, in file sizes."""
         return self.stored() | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
 
 
@@ -49,8 +49,8 @@ NO_FIGURES = SwarmFigures()
 
 
 def figures_from(stored: Mapping[str, Any] | None) -> SwarmFigures:
-    """Fields of a later version are left out."""
+    """The stored figures. Ignores fields of later versions."""
     if not stored:
         return NO_FIGURES
-    known = {name: value for name, value in stored.items() if name in SwarmFigures.__slots__}
-    return SwarmFigures(**known | {"bad_peers": tuple(stored.get("bad_peers", ()))})
+    fields = {name: value for name, value in stored.items() if name in SwarmFigures.__slots__}
+    return SwarmFigures(**fields | {"bad_peers": tuple(stored.get("bad_peers", ()))})

@@ -1,7 +1,7 @@
-"""The plan of a swarm: which hosts of a Job hand pieces of its file to which others.
+"""The plan of a swarm: which hosts of a Job exchange pieces of its file.
 
-The window's close gives all targets before the first byte moves, so neighbours are computed here and not discovered.
-What a host fetches from S3 follows from its number in the ring, and the host works that out itself.
+All targets are known when the window closes, so neighbours are computed here instead of being discovered.
+Each host derives from its number in the ring which pieces it fetches from S3.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidegate.common.ids import digest
 
 FEWEST_MEMBERS = 4
 DEGREE = 16
-# Hosts that may go to S3 for a piece without being stuck. The other two are seconds.
+# RANKS hosts may fetch a piece from S3 without waiting for peers first. HOLD and PATIENCE are seconds.
 RANKS, HOLD, PATIENCE = 12, 0.5, 5.0
 _TOKEN_BYTES = 16
 _NEAR_OFFSETS = DEGREE // 4
@@ -27,7 +27,7 @@ _NEAR_OFFSETS = DEGREE // 4
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A host of the Job that said where it is. `listen` is empty if it only fetches."""
+    """A host of the Job with a known presence. `listen` is empty if peers cannot connect to it."""
 
     agent_id: str
     site: str
@@ -38,9 +38,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A host's place: its number among the `members` of the ring that listen, and the hosts it asks.
+    """A host's seat: its number among the `members` of the ring, which listen, and its neighbours.
 
-    `ranks` is 0 for a host that cannot be asked: no piece is its to bring."""
+    `ranks` is 0 for a host that does not listen: it fetches no piece for others."""
 
     member: Member
     swarm_id: str
@@ -56,17 +56,17 @@ def swarm_id(job_key: str, site: str) -> str:
 
 
 def accept_key(key: bytes, agent_id: str) -> bytes:
-    """The key by which a host checks its callers' tokens; it needs no list of callers."""
+    """The key with which a host verifies its callers' tokens, without a list of callers."""
     return hmac.digest(key, b"accept" + agent_id.encode(), "sha256")
 
 
 def token(accept: bytes, swarm: str, caller: str) -> bytes:
-    """Lets `caller` ask the host that holds `accept`, in this swarm. Swarm ids have one length: none is ambiguous."""
+    """The token with which `caller` connects to the host that has `accept`. Swarm ids have a fixed length."""
     return hmac.digest(accept, swarm.encode() + caller.encode(), "sha256")[:_TOKEN_BYTES]
 
 
 def terms(seat: Seat, key: bytes) -> dict[str, Any]:
-    """What a host gets with its order: its place in the swarm and its peers. Secret, as it holds its peers' tokens."""
+    """What a host gets with its transfer: its seat and its peers. Secret, because it contains tokens."""
     me = seat.member
     peers = [
         {
@@ -96,7 +96,7 @@ def _text(raw: bytes) -> str:
 
 
 def plan(members: Iterable[Member], job_key: str, key: bytes) -> dict[str, Seat]:
-    """Seats by agent id. Hosts of a site with too few members have none: they fetch from S3."""
+    """Seats by agent id. Hosts of a site with too few members have no seat and fetch from S3."""
     sites: dict[str, dict[str, Member]] = defaultdict(dict)
     for member in members:
         sites[member.site][member.agent_id] = member
@@ -122,21 +122,21 @@ def _plan_site(swarm: str, present: Sequence[Member], key: bytes) -> dict[str, S
         if number is None:
             near = zones.get(member.zone, range(size))
             drawn = near[int.from_bytes(placed[member.agent_id][:8]) % len(near)]
-            # It knows the neighbours of that number and, as it is none of the ring, that number too.
-            numbers_known, ranks = [drawn, *graph.neighbours(drawn)][:DEGREE], 0
+            # It is not in the ring, so it gets a member at random and that member's neighbours.
+            neighbours, ranks = [drawn, *graph.neighbours(drawn)][:DEGREE], 0
             number = drawn
         else:
-            numbers_known, ranks = graph.neighbours(number), size if size <= DEGREE + 1 else RANKS
-        known = tuple(ring[other] for other in numbers_known)
-        seats[member.agent_id] = Seat(member, swarm, number, size, seed, ranks, known)
+            neighbours, ranks = graph.neighbours(number), size if size <= DEGREE + 1 else RANKS
+        peers = tuple(ring[other] for other in neighbours)
+        seats[member.agent_id] = Seat(member, swarm, number, size, seed, ranks, peers)
     return seats
 
 
 class _Graph:
-    """Numbers of a ring, sorted by zone. Symmetric, connected, nobody has more than DEGREE neighbours.
+    """Neighbours in a ring of hosts sorted by zone. Symmetric, connected, at most DEGREE neighbours each.
 
     Half of the neighbours are in the same zone: i ± o within the zone, for offsets o of that zone. The others are i ± o
-    around the whole ring; one of these offsets has no divisor in common with the ring's size, so they reach all."""
+    in the whole ring; one of these offsets is coprime to the ring's size, so the ring is connected."""
 
     def __init__(self, zone_of: Sequence[str], rng: random.Random) -> None:
         self._size = len(zone_of)
@@ -144,7 +144,7 @@ class _Graph:
         self.zones = _ranges(zone_of)
         self._inner: dict[str, list[int]] = {}
         far = DEGREE // 2
-        # Zones of one host each are no zones.
+        # Zones of one host each are ignored.
         if 1 < len(self.zones) < self._size:
             far -= _NEAR_OFFSETS
             self._inner = {name: _offsets(len(zone), _NEAR_OFFSETS, rng) for name, zone in self.zones.items()}
@@ -176,7 +176,7 @@ def _ranges(zone_of: Sequence[str]) -> dict[str, range]:
 
 
 def _offsets(size: int, wanted: int, rng: random.Random) -> list[int]:
-    """Different distances of at most half of the ring, the first without a common divisor with its size."""
+    """Different distances of at most half of the ring, the first coprime to its size."""
     half = (size - 1) // 2
     if half <= wanted:
         return list(range(1, size // 2 + 1))[:wanted]

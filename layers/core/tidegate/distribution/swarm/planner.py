@@ -1,4 +1,4 @@
-"""Places for the hosts of a Job in its swarm, worked out when the Job is dispatched."""
+"""Plans the swarm of a Job when it is dispatched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.files.pieces import SMALLEST_FILE
 
 
 class JobSwarm:
-    """The swarm of one Job. Without seats every host fetches from S3."""
+    """The swarm of one Job. A host without a seat fetches from S3."""
 
     def __init__(self, seats: dict[str, Seat], key: bytes, shared: dict[str, Any]) -> None:
         self._seats = seats
@@ -32,7 +32,7 @@ NO_SWARM = JobSwarm({}, b"", {})
 
 
 class SwarmPlanner:
-    """Plans for the whole Job, not for one of its transfers: each would cost its own copy of the file from S3."""
+    """Plans one swarm for the whole Job: one per transfer would fetch the file from S3 for each of them."""
 
     def __init__(
         self,
@@ -47,20 +47,21 @@ class SwarmPlanner:
         self._presences = presences
         self._settings = settings
         self._clock = clock
-        # The transfers of one Job are asked for one after another.
-        self._last: tuple[str, JobSwarm] | None = None
+        # The plan of the last Job: its transfers are created one after another. Projects may share Job ids.
+        self._last: tuple[tuple[str, str], JobSwarm] | None = None
 
     def swarm_of(self, job: Job, size: int) -> JobSwarm:
-        if self._last is None or self._last[0] != job.key:
-            self._last = job.key, self._plan(job, size)
+        place = (job.project_id, job.key)
+        if self._last is None or self._last[0] != place:
+            self._last = place, self._plan(job, size)
         return self._last[1]
 
     def _plan(self, job: Job, size: int) -> JobSwarm:
         too_small = size < SMALLEST_FILE or job.counts.total < FEWEST_MEMBERS
-        if too_small or job.parcel.swarm == "off" or job.swarm_key is None:
+        if too_small or job.spec.swarm == "off" or job.swarm_key is None:
             return NO_SWARM
         settings = self._settings.get(job.project_id)
-        content = self._contents.get(job.project_id, job.parcel.file_signature) if settings.enabled else None
+        content = self._contents.get(job.project_id, job.spec.file_signature) if settings.enabled else None
         if content is None or content.pieces_sha256 is None:
             return NO_SWARM
         now = self._clock().timestamp()
@@ -79,7 +80,7 @@ class SwarmPlanner:
 
 
 def _members(present: Iterable[Presence], free_sites: Iterable[str]) -> Iterable[Member]:
-    """A site that S3 serves for nothing needs no swarm. A host that no peer reached is not offered to any."""
+    """The hosts of the plan, except at sites that S3 serves for free. Hosts that peers cannot reach only fetch."""
     free = set(free_sites)
     for one in present:
         if one.site not in free:

@@ -1,4 +1,4 @@
-"""Where agents are, and which addresses they may name to others."""
+"""The presence of agents: their site, and the addresses at which peers reach them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LASTS_SECONDS = 2 * 3600
 SMALLEST_PORT, LARGEST_PORT = 1024, 65535
-# Addresses that only hosts of the same owner reach. Loopback is not among them: it is another host for everyone.
+# Addresses that only hosts of the same owner reach. Not loopback, which is a different host for everyone.
 PRIVATE_NETWORKS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What an agent tells of itself. `reached`: a peer came in lately, or it had no occasion to."""
+    """What an agent reports. `reached`: a peer connected recently, or none had a reason to."""
 
     agent_id: str
     site: str
@@ -28,7 +28,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
-    """A project's: whether hosts feed each other, where peers may be, and sites that S3 serves for nothing."""
+    """A project's settings: whether to use swarms, the networks of peers, and sites that S3 serves for free."""
 
     swarm: str = "auto"
     peer_networks: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def network_fault(given: str) -> str | None:
 
 
 def address_fault(address: str, networks: Iterable[str], source: str) -> str | None:
-    """Why an address cannot be handed to peers; None if it can. `source` is where the agent's request came from."""
+    """Why an address cannot be given to peers; None if it can. `source`: the address of the agent's request."""
     host, _, port = address.rpartition(":")
     try:
         ip = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)

@@ -1,4 +1,4 @@
-"""What agents tell of where they are, and the project's rules for it."""
+"""Stores agents' presences and projects' swarm settings, and checks them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class Presences:
         self._settings = settings
         self._clock = clock
 
-    def tell(self, project_id: str, presence: Presence, source: str) -> str:
-        """Until when it is known. An agent can name no address outside of the project's networks but its own."""
+    def put(self, project_id: str, presence: Presence, source: str) -> str:
+        """Stores a presence and returns when it expires.
+
+        Invalid if an address is neither in the project's networks nor that of the request (`source`)."""
         if presence.listen:
             if not presence.pin:
-                raise _invalid("pin", "an agent that listens has a certificate: send its SHA-256 as `pin`")
+                raise _invalid("pin", "required with `listen`: send the SHA-256 of the agent's certificate")
             networks = self._settings.get(project_id).peer_networks or PRIVATE_NETWORKS
             for address in presence.listen:
                 if fault := address_fault(address, networks, source):
@@ -49,7 +51,7 @@ class Presences:
             if fault := network_fault(network):
                 raise _invalid("peer_networks", fault)
         if not self._settings.put(project_id, settings, line):
-            raise RecordNotFound("no such project")
+            raise RecordNotFound(f"no project has the id {project_id}")
         return settings
 
 

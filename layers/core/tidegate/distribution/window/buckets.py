@@ -1,4 +1,4 @@
-"""Windows: time cut into equal pieces; all requests for one file within a piece share a Job."""
+"""Windows: equal intervals of time. All requests for one file within a window share a Job."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ def bucket_of(moment: datetime, window_seconds: int) -> int:
 
 
 def window_end(bucket: int, window_seconds: int) -> datetime:
-    """The first moment that is no longer in the window."""
+    """The first moment after the window."""
     return datetime.fromtimestamp((bucket + 1) * window_seconds, UTC)

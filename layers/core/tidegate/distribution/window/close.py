@@ -1,4 +1,4 @@
-"""Closes a window: the Job takes no more targets, and those it has are laid out in shards."""
+"""Closes a window: the Job accepts no more targets, and those it has are written as shards."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from datetime import timedelta
 from tidegate.common.ids import Clock
 from tidegate.distribution.model import PENDING, Job, Wave
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.recovery import LOOK_AGAIN
+from tidegate.distribution.recovery import RECHECK_AFTER
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.targets import Target, spread, wave_rank
 from tidegate.distribution.transfers import portions
-from tidegate.errors import RecordNotFound
 
 
 class CloseWindow:
@@ -29,28 +28,26 @@ class CloseWindow:
         self._transfer_max_targets = transfer_max_targets
 
     def close(self, project_id: str, job_key: str) -> Job:
-        """Closes the Job and writes its shards. Repeatable: after Pending → Running no target is added any more."""
-        job = self._jobs.get(project_id, job_key)
-        if job is None:
-            raise RecordNotFound("no such Job")
+        """Closes the Job and writes its shards. Idempotent: no target is added after Pending → Running."""
+        job = self._jobs.require(project_id, job_key)
         if job.status == PENDING:
             now = self._clock()
-            # Hosts have until then to put the file in place, which they do not before `activate_at`.
-            lasts = timedelta(seconds=job.parcel.until_activation(now.timestamp()) + self._job_timeout)
-            job = self._jobs.close(job, now, (now + lasts).timestamp(), now + LOOK_AGAIN)
+            # Hosts activate the file at `activate_at`, so their time starts then.
+            lasts = timedelta(seconds=job.spec.until_activation(now.timestamp()) + self._job_timeout)
+            job = self._jobs.close(job, now, (now + lasts).timestamp(), now + RECHECK_AFTER)
         if job.ended or job.shard_count is not None:
             return job
         collected = list(self._targets.collected(project_id, job_key))
         shards = spread(arrival.target for arrival in collected)
         now = self._clock()
-        self._targets.add_shards(job, shards, now, _older(job, collected))
+        self._targets.add_shards(job, shards, now, _older_sequences(job, collected))
         sizes = [len(shard) for shard in shards]
-        limits, totals = wave_limits(job.parcel.waves, [target for shard in shards for target in shard])
+        limits, totals = wave_limits(job.spec.waves, [target for shard in shards for target in shard])
         return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes, limits, totals)
 
 
 def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[int], list[int]]:
-    """Up to which rank each wave goes, and to how many targets in all: at least one each while there are any."""
+    """The highest rank of each wave, and the number of targets up to it. No wave is empty, while targets last."""
     if not waves or not targets:
         return [], []
     ranks = sorted(wave_rank(target) for target in targets)
@@ -58,8 +55,8 @@ def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[
     return limits, [bisect_right(ranks, limit) for limit in limits]
 
 
-def _older(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:
-    """The sequences of targets that were only moved here from earlier Jobs, and not submitted in this window."""
+def _older_sequences(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:
+    """The sequences of targets that were moved here from earlier Jobs and not also submitted in this window."""
     if job.sequence is None:
         return {}
     newest: dict[Target, int] = {}

@@ -1,9 +1,11 @@
-"""Binds targets to Jobs. A target that comes after its Job closed goes to a later Job, and its Task with it."""
+"""Binds targets to Jobs. A target that arrives after its Job closed moves to a later Job, together with its Task."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 from aws_lambda_powertools import Logger
 
@@ -20,8 +22,11 @@ from tidegate.distribution.window.target_queue import TargetMessage
 from tidegate.errors import Busy, RecordNotFound
 
 logger = Logger(service="tidegate", child=True)
-# A transaction holds 100 items: the check, the chunk, its callbacks, a Task for each target.
+# A transaction has at most 100 writes: the check, the chunk, its callbacks, and a Task for each target.
 _MOVED_TOGETHER = 90
+# Lambda may pass on 400 messages of a large submit at once. Each needs a transaction of a hundred puts for its Tasks,
+# and one after another they would take longer than the function's time-out.
+_WRITERS = 16
 _TRIES = 5
 
 
@@ -37,23 +42,30 @@ class Collect:
         self._windows = windows
 
     def collect(self, messages: Iterable[TargetMessage]) -> list[str]:
-        """Returns the ids of messages to retry: all of a Job for which something failed."""
+        """Returns the ids of messages to retry: all messages of a Job that failed."""
         by_job: Mapping[tuple[str, str], list[TargetMessage]] = defaultdict(list)
         for message in messages:
             by_job[message.project_id, message.job_id].append(message)
         failed: list[str] = []
         for (project_id, job_id), together in by_job.items():
             try:
-                for message in together:
-                    self._write_tasks(message)
+                self._write_all_tasks([message for message in together if message.new])
                 self._bind(project_id, job_id, together)
             except Exception:
-                logger.exception("the targets of this Job are tried again later", job_id=job_id)
+                logger.exception("targets were not bound and are retried", job_id=job_id)
                 failed += [message.message_id for message in together]
         return failed
 
+    def _write_all_tasks(self, messages: Sequence[TargetMessage]) -> None:
+        if len(messages) < 2:
+            for message in messages:
+                self._write_tasks(message)
+            return
+        with ThreadPoolExecutor(min(_WRITERS, len(messages)), thread_name_prefix="tasks") as threads:
+            list(threads.map(self._write_tasks, messages))
+
     def _write_tasks(self, message: TargetMessage) -> None:
-        """Writes the Tasks that the submit left out, before their targets are bound; some may be there already."""
+        """Writes the Tasks that a large submit left to this function, before their targets are bound."""
         if message.new is None:
             return
         at, callback = message.new
@@ -63,9 +75,9 @@ class Collect:
         self._tasks.add_missing(tasks, self._expires_at(message.spec))
 
     def bind(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-        """Binds targets that did not come by the queue."""
+        """Binds targets without a message from the queue."""
         job = self._jobs.get(project_id, job_key(job_id))
-        self._bind(project_id, job_id, [TargetMessage("", project_id, job_id, arrivals, job.parcel if job else None)])
+        self._bind(project_id, job_id, [TargetMessage("", project_id, job_id, arrivals, job.spec if job else None)])
 
     def _bind(self, project_id: str, job_id: str, messages: Sequence[TargetMessage]) -> None:
         distinct = {arrival.uuid: arrival for message in messages for arrival in message.arrivals}
@@ -80,106 +92,114 @@ class Collect:
             for portion in slices(self._submitted_after_cancel(source, late), _MOVED_TOGETHER):
                 self._move(source, portion)
         else:
-            self._rehome(source, late)
+            self._rehome(source, late, messages)
 
-    def _rehome(self, source: Job, late: Sequence[Arrival]) -> None:
-        # A message delivered again may have been bound before the Job closed. Nothing is added any more: this is final.
+    def _rehome(self, source: Job, late: Sequence[Arrival], messages: Sequence[TargetMessage]) -> None:
+        # A message delivered again may have been bound before the Job closed. The Job's chunks no longer change.
         bound = set(self._targets.collected(source.project_id, source.key))
-        tasks, targets = {arrival.uuid for arrival in bound}, {arrival.target for arrival in bound}
-        self._join(source, [late_one for late_one in late if late_one.target in targets and late_one.uuid not in tasks])
-        lost = [arrival for arrival in late if arrival.target not in targets]
-        for portion in slices(self._still_here(source, lost), _MOVED_TOGETHER):
+        bound_uuids, targets = {arrival.uuid for arrival in bound}, {arrival.target for arrival in bound}
+        self._join(source, [one for one in late if one.target in targets and one.uuid not in bound_uuids])
+        unbound = [arrival for arrival in late if arrival.target not in targets]
+        # Consistent: a Task that was written a moment ago and is not found would be dropped.
+        uuids = [arrival.uuid for arrival in unbound]
+        tasks = self._tasks.get_many(source.project_id, uuids, consistent=True)
+        job_ids = {task.uuid: task.job_id for task in tasks}
+        # An earlier delivery of the message has moved the others.
+        here = [arrival for arrival in unbound if job_ids.get(arrival.uuid) == source.job_id]
+        for portion in slices(here, _MOVED_TOGETHER):
             self._move(source, portion)
+        missing = {arrival.uuid for arrival in unbound if arrival.uuid not in job_ids}
+        if missing and self._tasks_have_expired(source):
+            # TTL deleted the Tasks before the Job. Before they expire, only a failed submit deletes its Tasks.
+            rest = (m._replace(arrivals=[one for one in m.arrivals if one.uuid in missing]) for m in messages)
+            self._after_expiry([m._replace(spec=m.spec or source.spec) for m in rest if m.arrivals])
+
+    def _tasks_have_expired(self, job: Job) -> bool:
+        """Whether TTL may have deleted the Job's Tasks: all of them were written before its window closed."""
+        written_by = datetime.fromisoformat(job.closes_at)
+        return self._windows.needed_until(written_by, job.spec) <= self._clock().timestamp()
 
     def _after_expiry(self, messages: Sequence[TargetMessage]) -> None:
-        """Binds targets whose Job has expired (a dead letter that is redriven days later) to the present window's Job.
+        """Binds targets whose Job has expired (a dead letter redriven days later) to the present window's Job.
 
-        A Task that is bound to another Job by now has been served. One that has expired is written again."""
+        Skips Tasks that have moved to another Job. Writes expired Tasks again."""
         for message in messages:
             if message.spec is None:
                 raise RecordNotFound(
-                    f"{len(message.arrivals)} targets came after their Job {message.job_id} had expired, in a message "
-                    "that does not say what to deliver: submit them again and delete the message"
+                    f"the Job {message.job_id} has expired, and the message of {len(message.arrivals)} targets "
+                    "does not contain the file to deliver: submit them again and delete the message"
                 )
-            known = {task.uuid: task.job_id for task in self._known(message)}
-            unserved = [one for one in message.arrivals if known.get(one.uuid, message.job_id) == message.job_id]
-            logger.warning("targets outlived their Job", job_id=message.job_id, count=len(unserved))
+            job_ids = {task.uuid: task.job_id for task in self._stored_tasks(message)}
+            unserved = [one for one in message.arrivals if job_ids.get(one.uuid, message.job_id) == message.job_id]
+            logger.warning("targets arrived after their Job expired", job_id=message.job_id, count=len(unserved))
             for portion in slices(unserved, _MOVED_TOGETHER):
                 self._renew(message, message.spec, portion)
 
-    def _known(self, message: TargetMessage) -> list[Task]:
+    def _stored_tasks(self, message: TargetMessage) -> list[Task]:
         return self._tasks.get_many(message.project_id, [one.uuid for one in message.arrivals], consistent=True)
 
     def _renew(self, message: TargetMessage, spec: TransferSpec, arrivals: Sequence[Arrival]) -> None:
-        def renewed(arrival: Arrival, home: Job) -> Write:
+        def write_again(arrival: Arrival, home: Job) -> Write:
             now = iso(self._clock())
             task = Task(home.project_id, arrival.uuid, home.job_id, arrival.target, now, now, message.callback)
             return renew_task(task, message.job_id, self._expires_at(spec))
 
-        self._carry(message.project_id, spec, -1, aged(arrivals, message.sequence), renewed)
+        self._bind_later(message.project_id, spec, -1, with_sequence(arrivals, message.sequence), write_again)
 
     def _submitted_after_cancel(self, source: Job, late: Sequence[Arrival]) -> list[Arrival]:
-        """Arrivals submitted after the cancel. The others were cancelled with the Job, and their callbacks say so."""
+        """The arrivals submitted after the cancel. The others are cancelled with the Job, and get their callbacks."""
         tasks = {
             task.uuid: task
             for task in self._tasks.get_many(source.project_id, [one.uuid for one in late], consistent=True)
         }
-        known = [one for one in late if one.uuid in tasks and tasks[one.uuid].job_id == source.job_id]
-        later = [one for one in known if tasks[one.uuid].create_time > (source.cancelled_at or "")]
-        self._join(source, [one for one in known if one not in later])
+        here = [one for one in late if one.uuid in tasks and tasks[one.uuid].job_id == source.job_id]
+        later = [one for one in here if tasks[one.uuid].create_time > (source.cancelled_at or "")]
+        self._join(source, [one for one in here if one not in later])
         return later
 
-    def _still_here(self, source: Job, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Without those that an earlier delivery of their message has moved: they need no Job opened for them.
-
-        Reads consistently: a Task that was written a moment ago and is not seen would be dropped here."""
-        uuids = [arrival.uuid for arrival in arrivals]
-        tasks = self._tasks.get_many(source.project_id, uuids, consistent=True)
-        here = {task.uuid for task in tasks if task.job_id == source.job_id}
-        return [arrival for arrival in arrivals if arrival.uuid in here]
-
     def _join(self, job: Job, arrivals: Sequence[Arrival]) -> None:
-        """Another Task bound the same target in time: these Tasks share its outcome, callbacks included."""
+        """Adds the callbacks of late Tasks whose target another Task bound in time: they share its outcome."""
         uuids = [arrival.uuid for arrival in arrivals if arrival.notify]
         if uuids:
-            self._targets.add_callbacks(job, uuids, self._expires_at(job.parcel))
+            self._targets.add_callbacks(job, uuids, self._expires_at(job.spec))
             self._jobs.put_off(job, self._clock())
 
     def _move(self, source: Job, arrivals: Sequence[Arrival]) -> None:
-        def moved(arrival: Arrival, home: Job) -> Write:
+        def move(arrival: Arrival, home: Job) -> Write:
             now = iso(self._clock())
-            return move_task(home.project_id, arrival.uuid, source, home, now, self._expires_at(home.parcel))
+            return move_task(home.project_id, arrival.uuid, source, home, now, self._expires_at(home.spec))
 
-        self._carry(source.project_id, source.parcel, source.bucket, aged(arrivals, source.sequence), moved)
+        arrivals = with_sequence(arrivals, source.sequence)
+        self._bind_later(source.project_id, source.spec, source.bucket, arrivals, move)
 
-    def _carry(
+    def _bind_later(
         self,
         project_id: str,
         spec: TransferSpec,
         after: int,
         arrivals: Sequence[Arrival],
-        moved: Callable[[Arrival, Job], Write],
+        task_write: Callable[[Arrival, Job], Write],
     ) -> None:
-        """Binds the arrivals to the first open Job after that window. `moved` makes the write that moves a Task."""
+        """Binds the arrivals to the first open Job after the window `after`. `task_write` moves a Task to that Job."""
         for _ in range(_TRIES):
             home = self._opener.enter(project_id, spec, after=after)
-            moves = [moved(arrival, home) for arrival in arrivals]
+            moves = [task_write(arrival, home) for arrival in arrivals]
             rebound = self._targets.rebind(home, arrivals, moves, self._expires_at(spec))
             if rebound.done:
                 logger.info("targets moved to a later Job", home=home.job_id, count=len(arrivals))
                 return
             if rebound.home_closed:
                 after = home.bucket
-            # Another collector moved these already.
+            # Another collector has moved the others.
             arrivals = [arrival for arrival in arrivals if arrival.uuid not in rebound.gone]
             if not arrivals:
                 return
-        raise Busy("the windows close faster than targets can be moved: the message is tried again")
+        raise Busy(f"{_TRIES} windows closed before the targets could be moved: the message is retried")
 
     def _expires_at(self, spec: TransferSpec | None) -> int:
         return self._windows.needed_until(self._clock(), spec)
 
 
-def aged(arrivals: Sequence[Arrival], sequence: int | None) -> list[Arrival]:
-    """Content is as old as the Job that it was asked for with, also when it moves later than newer content does."""
+def with_sequence(arrivals: Sequence[Arrival], sequence: int | None) -> list[Arrival]:
+    """The arrivals with the sequence of their first Job: content that moves late must not replace newer content."""
     return [one._replace(sequence=one.sequence or sequence) for one in arrivals]

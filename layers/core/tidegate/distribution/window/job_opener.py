@@ -1,4 +1,4 @@
-"""Opens the Job of a window, or joins it. Submits and late targets both come through here."""
+"""Opens the Job of a window, or joins it. Used by submits and for late targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.executions import JobExecutions
-from tidegate.distribution.model import Job, TransferSpec, job_key
+from tidegate.distribution.model import OUTAGE_SECONDS, Job, TransferSpec, job_key
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.window.buckets import bucket_of, window_end
 from tidegate.errors import Conflict
@@ -21,7 +21,7 @@ _REMEMBERED = 2000
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`grace` is for targets still on their way through the queue when their window ends."""
+    """`grace`: extra seconds for targets that are in the queue when their window ends."""
 
     seconds: int
     grace: int
@@ -30,18 +30,20 @@ class Windows:
 
     @property
     def lasts(self) -> int:
-        """From a Task's creation to the end of its Job, at most; late targets wait for one window more."""
+        """The longest time from a Task's creation to the end of its Job; late targets wait for one more window."""
         return 2 * self.seconds + self.grace + self.job_timeout
 
     @property
     def longest(self) -> int:
-        """How long after its Task's creation a record may still be needed."""
+        """How long a record may be needed after its Task's creation."""
         return self.lasts + self.ttl
 
-    def needed_until(self, now: datetime, parcel: TransferSpec | None = None) -> int:
-        """When a record of that moment may expire; a Job that goes in waves or is preheated needs it for longer."""
-        extra = parcel.extra_seconds(self.lasts, now.timestamp()) if parcel else 0
-        return int(now.timestamp()) + self.longest + extra
+    def needed_until(self, now: datetime, spec: TransferSpec | None = None) -> int:
+        """When a record written now may expire. Jobs with waves or `activate_at` need it for longer.
+
+        Always includes the time of an outage, because Tasks and targets are not rewritten when their Job ends."""
+        extra = spec.extra_seconds(self.lasts, now.timestamp()) if spec else 0
+        return int(now.timestamp()) + self.longest + extra + OUTAGE_SECONDS
 
 
 class JobOpener:
@@ -52,28 +54,28 @@ class JobOpener:
         self._windows = windows
         self._known: OrderedDict[tuple[str, str, int], Job] = OrderedDict()
 
-    def enter(self, project_id: str, parcel: TransferSpec, *, after: int = -1) -> Job:
+    def enter(self, project_id: str, spec: TransferSpec, *, after: int = -1) -> Job:
         """Returns the Job of the present window, or of the first window after `after`."""
         bucket = max(bucket_of(self._clock(), self._windows.seconds), after + 1)
-        place = (project_id, parcel.digest, bucket)
-        known = self._known.get(place)
-        if known is None:
-            known = self._find(project_id, parcel, bucket)
-            self._known[place] = known
+        place = (project_id, spec.digest, bucket)
+        job = self._known.get(place)
+        if job is None:
+            job = self._find(project_id, spec, bucket)
+            self._known[place] = job
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        return known
+        return job
 
-    def _find(self, project_id: str, parcel: TransferSpec, bucket: int) -> Job:
+    def _find(self, project_id: str, spec: TransferSpec, bucket: int) -> Job:
         now = self._clock()
         closes_at = window_end(bucket, self._windows.seconds)
         due_at = closes_at + timedelta(seconds=self._windows.grace)
-        for job_id in parcel.job_ids(bucket):
+        for job_id in spec.job_ids(bucket):
             wanted = Job(
                 project_id=project_id,
                 job_id=job_id,
                 key=job_key(job_id),
-                parcel=parcel,
+                spec=spec,
                 bucket=bucket,
                 closes_at=iso(closes_at),
                 create_time=iso(now),
@@ -82,13 +84,15 @@ class JobOpener:
             job, ours = self._jobs.open(wanted, due_at)
             if ours:
                 self._start(job)
-            if job.parcel == parcel:
+            if job.spec == spec:
                 return job
-        raise Conflict("every name of this Job is taken by another content")
+        raise Conflict(
+            f"all ids of the Job for {spec.file_path} are taken by other contents: try again in the next window"
+        )
 
     def _start(self, job: Job) -> None:
         try:
             self._executions.start(job)
         except Exception:
-            # The Job is due at its window's end: compensation starts it then.
-            logger.exception("the execution is started later", job_id=job.job_id)
+            # The Job is due at the end of its window: compensation starts it then.
+            logger.exception("the execution was not started; compensation will start it", job_id=job.job_id)

@@ -1,4 +1,4 @@
-"""Finds Tasks whose SQS message was never sent: the submit function died after it wrote them."""
+"""Finds Tasks whose SQS message was never sent because the submit function died after it wrote them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class StrayTasks:
         self._queue = queue
 
     def send(self, job: Job) -> int:
-        """Sends the messages that are missing, of a Job that has closed; returns how many Tasks they bring.
+        """Sends the missing messages of a closed Job. Returns the number of their Tasks.
 
-        Whoever collects them moves their targets to a later Job. If a message is only slow, its targets come twice,
+        collect_targets then moves the targets to a later Job. If a message was only slow, its targets arrive twice,
         and the second time changes nothing."""
         bound = {arrival.uuid for arrival in self._targets.collected(job.project_id, job.key)}
         unbound = [uuid for uuid in self._tasks.uuids_of_job(job) if uuid not in bound]
-        # The index is eventually consistent: only the Task itself says whether it still belongs to this Job.
+        # The index is eventually consistent; the Task itself has its present Job.
         tasks = self._tasks.get_many(job.project_id, unbound, consistent=True)
-        # A late Task whose target another one had brought is among the callbacks: it has reached the Job.
+        # A late Task whose target was already bound is among the callbacks: it has reached the Job.
         joined = {uuid for _, uuids in self._targets.callbacks(job) for uuid in uuids} if tasks else set()
         by_callback: defaultdict[str | None, list[Arrival]] = defaultdict(list)
         for task in tasks:
@@ -40,5 +40,5 @@ class StrayTasks:
             self._queue.send(job, arrivals, callback)
         found = sum(map(len, by_callback.values()))
         if found:
-            logger.warning("Tasks of this Job had not reached it: their targets are sent again", count=found)
+            logger.warning("Tasks had not reached their Job: their targets are sent again", count=found)
         return found

@@ -1,4 +1,4 @@
-"""Targets on their way to a Job: many in one message, so that a large submit is few calls."""
+"""The SQS messages that carry targets to a Job. A message holds many targets, so a large submit needs few calls."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tidegate.distribution.model import Job, TransferSpec
 from tidegate.distribution.ports import Arrival
 
 _TARGETS_A_MESSAGE = 100
-# Ten messages go together, and SQS takes 256 KB at once.
+# Ten messages are sent in one call, which SQS limits to 256 KB.
 _MESSAGE_BYTES = 24_000
 
 
 class NewTasks(NamedTuple):
-    """For targets whose Tasks are not written yet: collect_targets writes them."""
+    """For targets whose Tasks collect_targets is to write."""
 
     create_time: str
     callback: str | None
 
 
 class TargetMessage(NamedTuple):
-    """Targets for a Job. `spec`, `sequence` and `callback` are what their Tasks need if the message outlives the Job,
-    as one that is redriven from the dead-letter queue days later. Messages of earlier versions have none of them."""
+    """Targets for a Job. `spec`, `sequence` and `callback` are needed if the message outlives the Job, for example in
+    the dead-letter queue. Messages of earlier versions do not have them."""
 
     message_id: str
     project_id: str
@@ -45,7 +45,7 @@ class TargetMessages:
         common = {
             "project_id": job.project_id,
             "job_id": job.job_id,
-            "spec": asdict(job.parcel),
+            "spec": asdict(job.spec),
             "sequence": job.sequence,
             **({"callback": callback} if callback else {}),
             **({"new": list(new)} if new else {}),
@@ -61,12 +61,12 @@ class TargetMessages:
 
 
 def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
-    """Raises ValueError, KeyError or TypeError for what is no message of ours."""
+    """Raises ValueError, KeyError or TypeError if the body is not such a message."""
     arrivals = [Arrival(*row) for row in body["targets"]]
     spec = TransferSpec.from_data(body["spec"]) if "spec" in body else None
     new = NewTasks(*body["new"]) if "new" in body else None
-    more = body.get("sequence"), body.get("callback"), new
-    return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, *more)
+    sequence, callback = body.get("sequence"), body.get("callback")
+    return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, sequence, callback, new)
 
 
 def _portions(arrivals: Sequence[Arrival], room: int) -> Iterator[list[Arrival]]:

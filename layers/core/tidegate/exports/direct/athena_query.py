@@ -1,7 +1,7 @@
-"""Rows of an SQL query by Athena. Only reading statements are taken, and the role has no right to write tables.
+"""Rows of an Athena SQL query. Only reading statements are accepted, and the role cannot write tables.
 
-The query is started once for an export, whatever is repeated: its token is the export's id. The snapshot is the
-execution's id, the cursor Athena's own.
+The query is started once per export, even if the step is repeated: its idempotency token is derived from the export's
+id. The snapshot is the execution's id, the cursor is Athena's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidegate.exports.direct.page_body import page_body
 from tidegate.exports.source_json import Digits, write_exact
 from tidegate.exports.source_page import Place
 
-# What Athena gives at a time.
+# Athena's limit for one page.
 MOST_ROWS = 1000
-# An invocation has 900 s, and the rest of the work needs some.
+# An invocation has 900 s; the rest is for pulling.
 SECONDS = 600.0
-# Queries of earlier attempts that may have failed: a token stands for the same query for good.
+# How many failed queries of earlier attempts are skipped: a token always returns the same query.
 _FAILED_BEFORE = 4
 _FAILED = ("FAILED", "CANCELLED")
-_LOOK_SECONDS = (0.5, 1.0, 2.0, 5.0)
+_POLL_SECONDS = (0.5, 1.0, 2.0, 5.0)
 _READS = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with|values|table|show|describe)\b", re.I | re.S)
 _WHOLE, _EXACT = (
     frozenset(["tinyint", "smallint", "integer", "bigint"]),
@@ -46,10 +46,10 @@ class AthenaQueries:
 
     def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str) -> bytes:
         execution = place.snapshot or self._run(options, task_id)
-        asked = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
+        request = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
         if place.cursor:
-            asked["NextToken"] = place.cursor
-        answer = self._client.get_query_results(**asked)
+            request["NextToken"] = place.cursor
+        answer = self._client.get_query_results(**request)
         found = answer["ResultSet"]
         columns = [
             (column["Name"], column.get("Type", "varchar")) for column in found["ResultSetMetadata"]["ColumnInfo"]
@@ -64,21 +64,26 @@ class AthenaQueries:
         return page_body(shown, answer.get("NextToken"), execution)
 
     def _run(self, options: Mapping[str, Any], task_id: str) -> str:
-        """The execution, once it has succeeded. A token whose query failed before is followed by the next one."""
+        """Starts the query, or finds it, and waits until it has succeeded. Returns the execution's id.
+
+        If the query of a token failed in an earlier attempt, the next token is used.
+        """
         token = digest(task_id, options["sql"], length=64)
         for _ in range(_FAILED_BEFORE):
             execution = self._start(options, token)
             if self._state(execution)["State"] not in _FAILED:
                 break
             token = digest(token, execution, length=64)
-        until, looks = self._now() + SECONDS, 0
+        until, polls = self._now() + SECONDS, 0
         while (status := self._state(execution))["State"] != "SUCCEEDED":
             if status["State"] in _FAILED:
                 raise SourceBroken(f"Athena: {status['State']}: {str(status.get('StateChangeReason'))[:400]}")
             if self._now() >= until:
-                raise FetchTimeout(f"the query was not over after {SECONDS:g} s; the next attempt looks at it again")
-            self._sleep(_LOOK_SECONDS[min(looks, len(_LOOK_SECONDS) - 1)])
-            looks += 1
+                raise FetchTimeout(
+                    f"the query did not end within {SECONDS:g} s; the next attempt continues to wait for it"
+                )
+            self._sleep(_POLL_SECONDS[min(polls, len(_POLL_SECONDS) - 1)])
+            polls += 1
         return execution
 
     def _start(self, options: Mapping[str, Any], token: str) -> str:
@@ -97,7 +102,7 @@ class AthenaQueries:
 
 
 def _is_head(row: Mapping[str, Any], columns: list[tuple[str, str]]) -> bool:
-    """Athena repeats the names of the columns in the first row of a SELECT."""
+    """Whether the row has the column names: Athena returns them as the first row of a SELECT."""
     return [cell.get("VarCharValue") for cell in row["Data"]] == [name for name, _ in columns]
 
 

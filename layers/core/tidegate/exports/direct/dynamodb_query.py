@@ -1,4 +1,4 @@
-"""Rows of a DynamoDB query. A table is never scanned: the key condition names a partition."""
+"""Rows of a DynamoDB query. A table is never scanned: the key condition has to name a partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DynamoQueries:
         self._client = client
 
     def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "TableName": options["table"],
             "KeyConditionExpression": options["key_condition"],
             "ExpressionAttributeValues": {
@@ -37,17 +37,17 @@ class DynamoQueries:
         }
         names = dict(options.get("names") or {})
         if attributes := options.get("attributes"):
-            own = {f"#tidegate{number}": name for number, name in enumerate(attributes)}
-            asked["ProjectionExpression"] = ", ".join(own)
-            names |= own
+            aliases = {f"#tidegate{number}": name for number, name in enumerate(attributes)}
+            request["ProjectionExpression"] = ", ".join(aliases)
+            names |= aliases
         if names:
-            asked["ExpressionAttributeNames"] = names
+            request["ExpressionAttributeNames"] = names
         for name, key in (("index", "IndexName"), ("filter", "FilterExpression")):
             if options.get(name):
-                asked[key] = options[name]
+                request[key] = options[name]
         if place.cursor:
-            asked["ExclusiveStartKey"] = decode_cursor(place.cursor)
-        found = self._client.query(**asked)
+            request["ExclusiveStartKey"] = decode_cursor(place.cursor)
+        found = self._client.query(**request)
         rows = [
             write_exact({name: _shown(_read.deserialize(value)) for name, value in item.items()})
             for item in found["Items"]
@@ -60,11 +60,13 @@ def _cursor(last: Mapping[str, Any]) -> str:
     try:
         return encode_cursor(last)
     except TypeError as error:
-        raise SourceBroken("the table has a binary key, which cannot be paged through") from error
+        raise SourceBroken(
+            "the table has a binary key: only tables with text or number keys can be exported"
+        ) from error
 
 
 def _storable(value: Any) -> Any:
-    """boto3 takes no floats: their shortest spelling is the number that was meant."""
+    """boto3 refuses floats; the shortest text of a float is the number that the caller wrote."""
     if isinstance(value, float):
         return Decimal(repr(value))
     if isinstance(value, list):
@@ -79,7 +81,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, Binary | bytes):
         return base64.b64encode(bytes(cast(Any, value))).decode()
     if isinstance(value, set):
-        # Binary values have no order of their own.
+        # Binary values cannot be compared.
         order = None if not any(isinstance(each, Binary) for each in value) else str
         return [_shown(each) for each in sorted(value, key=order)]
     if isinstance(value, list):

@@ -1,14 +1,14 @@
-"""Rows of an S3 object, CSV or JSON lines, read by ranges of bytes.
+"""Rows of an S3 object, CSV or JSON lines, read by byte ranges.
 
-The cursor is the offset of the next row. The snapshot is the object's ETag: one that is replaced while it is read
-ends the export instead of mixing two contents.
+The cursor is the offset of the next row. The snapshot is the object's ETag: the export fails if the object is replaced
+while it is read, instead of mixing two contents.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 WINDOW = 1024 * 1024
-# A page has to fit into memory several times.
+# Several copies of a page have to fit into memory.
 MOST_BYTES = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -39,9 +39,9 @@ class S3Objects:
         head, begin = self._head(options, reading) if options["format"] == "csv" else (None, None)
         offset = int(place.cursor) if place.cursor else reading.begin() if begin is None else begin
         rows, end = reading.records(offset, step)
-        following = str(end) if end < reading.size else None
-        made = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
-        return page_body(made, following, reading.snapshot)
+        next_cursor = str(end) if end < reading.size else None
+        encoded = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
+        return page_body(encoded, next_cursor, reading.snapshot)
 
     def _reading(self, options: Mapping[str, Any], place: Place) -> _Reading:
         if place.snapshot:
@@ -52,20 +52,20 @@ class S3Objects:
         return _Reading(self._client, options, etag, int(size))
 
     def _head(self, options: Mapping[str, Any], reading: _Reading) -> tuple[list[str], int]:
-        """The names of the columns, and where the rows begin."""
-        known = str(options["bucket"]), str(options["key"]), reading.etag
-        if known not in self._heads:
+        """The column names, and the offset of the first row."""
+        version = str(options["bucket"]), str(options["key"]), reading.etag
+        if version not in self._heads:
             begin = reading.begin()
             records, end = reading.records(begin, 1)
             names = _fields(records[0], options, begin) if records else []
             if len(set(names)) != len(names):
                 raise SourceBroken("the head line of the object names a column twice")
-            self._heads[known] = names, end
-        return self._heads[known]
+            self._heads[version] = names, end
+        return self._heads[version]
 
 
 class _Reading:
-    """One content of one object."""
+    """Reads one version of an object."""
 
     def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int) -> None:
         self._client, self._options = client, options
@@ -76,16 +76,16 @@ class _Reading:
         return len(_BOM) if self._bytes(0, len(_BOM)) == _BOM else 0
 
     def records(self, offset: int, most: int) -> tuple[list[bytes], int]:
-        """Up to `most` whole records from `offset` on, and the offset past them. Blank lines are none."""
-        held = b""
+        """Returns up to `most` whole records from `offset` on, without blank lines, and the offset after them."""
+        data = b""
         while True:
-            if len(held) >= MOST_BYTES:
-                raise SourceBroken(f"{MOST_BYTES} bytes from byte {offset} on hold no whole row")
-            held += self._bytes(offset + len(held), max(WINDOW, len(held)))
-            at_end = offset + len(held) >= self.size
-            records, used = split_records(held, most, quoted=self._options["format"] == "csv", at_end=at_end)
-            # A page may be shorter than asked for, but not for want of a second look at a small window.
-            if at_end or len(records) == most or (records and len(held) >= MOST_BYTES // 2):
+            if len(data) >= MOST_BYTES:
+                raise SourceBroken(f"the row at byte {offset} of the object does not end within {MOST_BYTES} bytes")
+            data += self._bytes(offset + len(data), max(WINDOW, len(data)))
+            at_end = offset + len(data) >= self.size
+            records, used = split_records(data, most, quoted=self._options["format"] == "csv", at_end=at_end)
+            # Return a page shorter than requested only if it is large.
+            if at_end or len(records) == most or (records and len(data) >= MOST_BYTES // 2):
                 return records, offset + used
 
     def _bytes(self, offset: int, count: int) -> bytes:
@@ -107,7 +107,7 @@ class _Reading:
 
 
 def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tuple[list[bytes], int]:
-    """Whole records and the bytes that they take. In CSV a line break within quotes ends no record."""
+    """Returns whole records and how many bytes they take. A CSV line break within quotes does not end a record."""
     records, used, begin, at = list[bytes](), 0, 0, 0
     inside = False
     while len(records) < most and at < len(data):
@@ -129,8 +129,13 @@ def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tupl
 
 
 def _fields(record: bytes, options: Mapping[str, Any], offset: int) -> list[str]:
-    text = _text(record, options, offset)
-    return next(csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ","))
+    return next(_csv_reader(_text(record, options, offset), options))
+
+
+def _csv_reader(text: str, options: Mapping[str, Any]) -> Iterator[list[str]]:
+    # The default limit is 128 KB; `records` bounds them already.
+    csv.field_size_limit(2 * MOST_BYTES)
+    return csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ",")
 
 
 def _text(data: bytes, options: Mapping[str, Any], offset: int) -> str:
@@ -142,13 +147,11 @@ def _text(data: bytes, options: Mapping[str, Any], offset: int) -> str:
 
 
 def _csv_rows(records: list[bytes], head: list[str], options: Mapping[str, Any], offset: int) -> list[bytes]:
-    text = _text(b"\n".join(records), options, offset)
-    found = csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ",")
     rows = []
-    for fields in found:
+    for fields in _csv_reader(_text(b"\n".join(records), options, offset), options):
         if len(fields) > len(head):
-            said = f"a row after byte {offset} has {len(fields)} fields, the head line {len(head)}: {fields[:3]}"
-            raise SourceBroken(said[:500])
+            detail = f"a row after byte {offset} has {len(fields)} fields, the head line {len(head)}: {fields[:3]}"
+            raise SourceBroken(detail[:500])
         rows.append(write_exact(dict(zip(head, fields, strict=False))))
     return rows
 
@@ -158,6 +161,6 @@ def _json_lines(records: list[bytes], offset: int) -> list[bytes]:
         try:
             _lines.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            said = f"a line after byte {offset} of the object is not a JSON object ({error}): {record[:80]!r}"
-            raise SourceBroken(said) from error
+            detail = f"a line after byte {offset} of the object is not a JSON object ({error}): {record[:80]!r}"
+            raise SourceBroken(detail) from error
     return records

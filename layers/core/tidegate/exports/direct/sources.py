@@ -1,8 +1,8 @@
-"""Sources that are read without an endpoint: an S3 object, a DynamoDB query, SQL by Athena.
+"""Sources that are read without an HTTP endpoint: an S3 object, a DynamoDB query, Athena SQL.
 
-They are behind the same page interface as a source's URL and answer in its words, with cursors. What may be read is
-the operator's decision, twice: parameters of the stack name the buckets, tables and the workgroup, and the functions'
-roles allow no others; a project's `read_from` says which of them this project may read.
+They have the same page interface as a URL, and return the same format, with cursors. The operator allows them on two
+levels: parameters of the stack name the buckets, tables and the workgroup, and the functions' roles allow no others; a
+project's `read_from` names those that this project may read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidegate.exports.source_page import Place
 from tidegate.projects.model import Project
 
 NOTHING = "-"
-# What AWS answers where another try may succeed.
+# AWS errors after which a retry may succeed.
 _RETRYABLE = frozenset(
     [
         "InternalError",
@@ -45,7 +45,7 @@ class AllowedSources:
     bucket: str
     table: str
     workgroup: str
-    # This system's own, which hold the records and files of every project.
+    # This system's own table and bucket, which have the records and files of every project.
     own: frozenset[str]
     project_of: Callable[[str], Project]
 
@@ -58,15 +58,15 @@ class AllowedSources:
         }[kind]
         name = str(options[part])
         if allowed == NOTHING or not fnmatchcase(name, allowed) or name in self.own:
-            said = f"the {part} {name} may not be read: whoever runs this system allows it by the parameter {parameter}"
+            detail = f"the {part} {name} may not be read: the operator allows it with the parameter {parameter}"
         elif not self._is_granted(project_id, place := _place(kind, options)):
-            said = (
-                f"this project may not read {place}: an admin allows it by read_from of PATCH /v1/projects/"
+            detail = (
+                f"this project may not read {place}: an admin allows it with read_from of PATCH /v1/projects/"
                 "{project_id}"
             )
         else:
             return
-        raise Invalid(said, errors=[{"loc": ["body", field, kind, part], "msg": said}])
+        raise Invalid(detail, errors=[{"loc": ["body", field, kind, part], "msg": detail}])
 
     def _is_granted(self, project_id: str, place: str) -> bool:
         return any(fnmatchcase(place, pattern) for pattern in self.project_of(project_id).read_from)
@@ -79,13 +79,13 @@ def _place(kind: str, options: Mapping[str, Any]) -> str:
 
 
 class Reader(Protocol):
-    """Rows of one kind of source."""
+    """Reads pages of one kind of source."""
 
     def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str, /) -> bytes: ...
 
 
 class DirectSources:
-    """`reader_of` makes the reader of a kind when it is first used: each needs a client of its own."""
+    """`reader_of` makes the reader of a kind on first use: each needs its own AWS client."""
 
     def __init__(self, allowed: AllowedSources, reader_of: Mapping[str, Callable[[], Reader]]) -> None:
         self.allowed = allowed
@@ -96,7 +96,7 @@ class DirectSources:
         source = json.loads(address.removeprefix(DIRECT))
         kind, options = next(iter(source.items()))
         try:
-            # Looked at again: the operator may have taken something out since.
+            # Check again: the operator may have withdrawn it since the order.
             self.allowed.check(project_id, source, "source")
         except Invalid as error:
             raise SourceBroken(error.detail) from error
@@ -105,10 +105,10 @@ class DirectSources:
         try:
             return self._readers[kind].page(options, place, step, task_id)
         except ClientError as error:
-            found = error.response.get("Error", {})
-            said = f"page {place.page} of the source: {found.get('Code')}: {str(found.get('Message'))[:300]}"
-            if found.get("Code") in _RETRYABLE:
-                raise ServiceUnavailable(said) from error
-            raise SourceBroken(said) from error
+            answer = error.response.get("Error", {})
+            detail = f"page {place.page} of the source: {answer.get('Code')}: {str(answer.get('Message'))[:300]}"
+            if answer.get("Code") in _RETRYABLE:
+                raise ServiceUnavailable(detail) from error
+            raise SourceBroken(detail) from error
         except BotoCoreError as error:
             raise ConnectionFailed(f"page {place.page} of the source: {error}") from error

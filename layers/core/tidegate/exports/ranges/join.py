@@ -1,4 +1,4 @@
-"""Joins what range workers made into one file: on S3, without another pass over its bytes."""
+"""Joins the fragments of all range workers into one file on S3, without reading them again."""
 
 from __future__ import annotations
 
@@ -28,50 +28,54 @@ class Joiner:
         self._objects = objects
 
     def join(self, request: Request, spec: ExportSpec) -> Rendered | None:
-        """None: the ranges do not make a file, the export has to go the way of staged pages."""
-        here = request.project_id, request.request_id
-        # What an attempt that was killed had begun to upload would be kept, and paid for.
-        self._objects.abort_uploads(output_prefix(*here))
+        """Returns the file, or None if the ranges do not make one: the export then has to stage its pages."""
+        ids = request.project_id, request.request_id
         context = RangeContext(self._objects, request, spec)
-        records = self._records(context)
+        with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+            # S3 bills the parts of an upload that a killed attempt began until it is aborted.
+            aborted = threads.submit(self._objects.abort_uploads, output_prefix(*ids))
+            firsts = [(table, first) for table, pages in enumerate(context.plan.tables) for first in pages[:-1] or [0]]
+            planned_records = threads.map(lambda each: context.record(*each), firsts)
+            planned_file = context.file()
+            by_first = dict(zip(firsts, planned_records, strict=True))
+            aborted.result()
+        records = self._records(context, by_first)
         if records is None:
             return None
         rows = sum(record.rows for table in records for record in table)
         made = [_sheets(table) for table in records]
         footers = [next((each.footer for each in reversed(table) if each.footer), None) for table in records]
-        file = context.file(footers)
-        planned = context.file() if any(footers) else file
-        if why := file.unfit(made) or _unfit(context, made, file, planned):
-            context.give_up(why)
+        file = context.file(footers) if any(footers) else planned_file
+        if reason := file.unfit(made) or _unfit(context, made, file, planned_file):
+            context.give_up(reason)
             return None
-        key = output_object(*here, request.attempt)
+        key = output_object(*ids, request.attempt)
         parts = plan_parts(file.pieces(made, [sums_of(table) for table in records], _groups(records)))
         size = self._objects.assemble(key, content_type(output_of(spec), file.ending), parts)
         name = file_name_for(str(request.payload["file_name"]), file.ending)
         return Rendered(key, name, size, rows, _warnings(context, records)[:MAX_WARNINGS])
 
-    def _records(self, context: RangeContext) -> list[list[RangeRecord]] | None:
-        """Every table's records, each beginning where the one before ends; None where a worker gave up."""
-        firsts = [(number, first) for number, pages in enumerate(context.plan.tables) for first in pages[:-1] or [0]]
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
-            kept = dict(zip(firsts, threads.map(lambda each: context.record(*each), firsts), strict=True))
-        tables = [self._of_table(context, number, kept) for number in range(len(context.plan.tables))]
+    def _records(
+        self, context: RangeContext, by_first: Mapping[tuple[int, int], RangeRecord | None]
+    ) -> list[list[RangeRecord]] | None:
+        """Every table's records, each beginning where the one before ends; None if a worker gave up."""
+        tables = [self._of_table(context, number, by_first) for number in range(len(context.plan.tables))]
         found = [records for records in tables if records is not None]
         return found if len(found) == len(tables) else None
 
     def _of_table(
-        self, context: RangeContext, table: int, kept: Mapping[tuple[int, int], RangeRecord | None]
+        self, context: RangeContext, table: int, by_first: Mapping[tuple[int, int], RangeRecord | None]
     ) -> list[RangeRecord] | None:
-        here = context.request.project_id, context.request.request_id
+        ids = context.request.project_id, context.request.request_id
         records, page = list[RangeRecord](), 0
         while True:
-            # Where a worker's time was up, the next began at a page that no plan names.
-            record = kept.get((table, page)) or context.record(table, page)
+            # A worker that ran out of time was followed by one that began at a page not in the plan.
+            record = by_first.get((table, page)) or context.record(table, page)
             if record is None or (record.past <= page and not record.ended):
-                if self._objects.get(given_up_object(*here)) is not None:
+                if self._objects.get(given_up_object(*ids)) is not None:
                     return None
-                key = record_object(*here, table, page)
-                raise WorkerLost(f"{key} is not there; the next attempt renders that range")
+                key = record_object(*ids, table, page)
+                raise WorkerLost(f"{key} is missing; the next attempt renders that range")
             records.append(record)
             if record.ended:
                 return records
@@ -83,6 +87,7 @@ def _groups(records: Sequence[Sequence[RangeRecord]]) -> list[Group]:
 
 
 def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
+    """The fragments of one table, by sheet."""
     found: dict[int, list[tuple[Stored, Measure]]] = {}
     for record in records:
         for each in record.fragments:
@@ -93,9 +98,10 @@ def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
 
 
 def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedFile) -> str:
+    """Why the rows do not fit the plan that they were rendered for; empty if they do."""
     limit = context.spec.rows_per_file
     if limit and len(made) == 1 and sum(sheet.measure.rows for sheet in made[0]) > limit:
-        return f"more rows than {limit}, and no more belong into a file"
+        return f"there are more than {limit} rows, the limit of one file"
     for number, (table, sheets) in enumerate(zip(context.tables, made, strict=True)):
         capacity, assumed = file.tables[number].capacity, planned.tables[number].capacity
         if capacity is None or assumed is None:
@@ -111,12 +117,13 @@ def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedF
 
 
 def _warnings(context: RangeContext, records: Sequence[Sequence[RangeRecord]]) -> list[str]:
-    found, cut = list[str](), 0
-    for table, own in zip(context.tables, records, strict=True):
+    warnings, cut = list[str](), 0
+    for table, table_records in zip(context.tables, records, strict=True):
         pages = table.pages
-        pages.rows = sum(record.rows for record in own)
-        pages.counts = dict.fromkeys(range(own[-1].past), 0)
-        pages.other_total = next((each.other_total for each in own if each.other_total is not None), None)
-        found += [*pages.warnings(), *table.source().table.template.warnings(table.keys)]
-        cut += sum(record.cut for record in own)
-    return [*found, *Notes(cut, sum(record.refused for own in records for record in own)).warnings()]
+        pages.rows = sum(record.rows for record in table_records)
+        pages.counts = dict.fromkeys(range(table_records[-1].past), 0)
+        pages.other_total = next((each.other_total for each in table_records if each.other_total is not None), None)
+        warnings += [*pages.warnings(), *table.source().table.template.warnings(table.keys)]
+        cut += sum(record.cut for record in table_records)
+    refused = sum(record.refused for table_records in records for record in table_records)
+    return [*warnings, *Notes(cut, refused).warnings()]

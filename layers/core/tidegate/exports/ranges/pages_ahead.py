@@ -1,6 +1,6 @@
-"""Pages of a table in order, with the next ones on their way while one is rendered.
+"""Pages of a table in order; the next ones are requested while one is rendered.
 
-Threads only bring bytes: reading them holds the interpreter anyway, and bytes take less memory than rows.
+Threads only fetch bytes. Parsing holds the interpreter lock anyway, and bytes take less memory than rows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tidegate.exports.pull import Puller
     from tidegate.exports.ranges.context import TableContext
 
-_LOOK_SECONDS = 5.0
-# Pages that wait to be rendered while as many are asked for: a slow page holds up no other request.
+_HEARTBEAT_SECONDS = 5.0
+# Pages held per request in flight, so that a slow page does not delay the requests after it.
 _WAITING = 2
 
 
@@ -29,14 +29,14 @@ class PagesAhead:
     def __init__(
         self,
         table: TableContext,
-        ask: ReadPage,
+        read_page: ReadPage,
         puller: Puller,
         in_flight: int,
         until: float,
-        alive: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> None:
-        self._table, self._ask, self._puller = table, ask, puller
-        self._in_flight, self._until, self._alive = in_flight, until, alive
+        self._table, self._read_page, self._puller = table, read_page, puller
+        self._in_flight, self._until, self._heartbeat = in_flight, until, heartbeat
         self._threads = ThreadPoolExecutor(in_flight)
 
     def __enter__(self) -> Self:
@@ -47,15 +47,16 @@ class PagesAhead:
     ) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def side_by_side(self, first: int, past: int) -> Iterator[tuple[int, Page | None]]:
-        """Pages in order. The first ones are asked for by this call, before the caller takes one.
+    def parallel(self, first: int, past: int) -> Iterator[tuple[int, Page | None]]:
+        """Yields pages `first` up to `past` in order; the call itself sends the first requests.
 
-        Stops where the time is up. None: the page past the plan could not be had, which may be the source's way.
+        Stops requesting when time runs out. Yields None for a page past the announced total that could not be fetched:
+        sources answer such a page in many ways.
         """
         ahead: deque[tuple[int, Future[bytes]]] = deque()
         numbers = iter(range(first, past))
 
-        def ask_for_more() -> None:
+        def request_more() -> None:
             nonlocal numbers
             while len(ahead) < self._in_flight * _WAITING and (number := next(numbers, None)) is not None:
                 if time.monotonic() >= self._until and number > first:
@@ -63,30 +64,30 @@ class PagesAhead:
                     return
                 ahead.append((number, self._threads.submit(self._body, number)))
 
-        ask_for_more()
-        return self._in_order(ahead, ask_for_more)
+        request_more()
+        return self._in_order(ahead, request_more)
 
     def _in_order(
-        self, ahead: deque[tuple[int, Future[bytes]]], ask_for_more: Callable[[], None]
+        self, ahead: deque[tuple[int, Future[bytes]]], request_more: Callable[[], None]
     ) -> Iterator[tuple[int, Page | None]]:
         while ahead:
             number, future = ahead.popleft()
             try:
-                page = self._read(self._patient(future), number)
+                page = self._parse(self._result(future), number)
             except DomainError:
                 if number < self._table.pages.announced:
                     raise
                 yield number, None
                 return
-            ask_for_more()
+            request_more()
             yield number, page
 
-    def one_by_one(self, first: int) -> Iterator[tuple[int, Page]]:
-        """The pages of a source that tells of the next page only in the page itself."""
+    def sequential(self, first: int) -> Iterator[tuple[int, Page]]:
+        """Yields the pages of a source where only a page itself shows whether another follows."""
         pages, number = self._table.pages, first
         body: Future[bytes] | None = None
         while True:
-            page = self._read(self._patient(body) if body else self._body(number), number)
+            page = self._parse(self._result(body) if body else self._body(number), number)
             if number:
                 pages.upcoming = pages.next_after(number, page)
             upcoming = pages.upcoming
@@ -97,23 +98,24 @@ class PagesAhead:
             number = upcoming
 
     def page(self, number: int) -> Page:
-        return self._read(self._body(number), number)
+        return self._parse(self._body(number), number)
 
     def _body(self, number: int) -> bytes:
         table = self._table
         if number == 0:
             return table.first_body
         place = Place(number, table.pages.cursor if table.pages.by_cursor else None, table.pages.snapshot)
-        return self._puller.patiently(lambda: self._ask(table.url, place, table.spec.step), number)
+        return self._puller.with_retries(lambda: self._read_page(table.url, place, table.spec.step), number)
 
-    def _read(self, body: bytes, number: int) -> Page:
+    def _parse(self, body: bytes, number: int) -> Page:
         return self._table.read(body, number)
 
-    def _patient(self, future: Future[bytes]) -> bytes:
+    def _result(self, future: Future[bytes]) -> bytes:
+        """Waits for a body, with a heartbeat every few seconds."""
         while True:
             try:
-                return future.result(timeout=_LOOK_SECONDS)
+                return future.result(timeout=_HEARTBEAT_SECONDS)
             except TimeoutError:
                 if future.done():
                     raise
-                self._alive()
+                self._heartbeat()

@@ -1,8 +1,8 @@
-"""An export in ranges of pages, each pulled and rendered by one worker: which exports, which ranges, what is kept.
+"""The plan of an export in ranges of pages, each pulled and rendered by one worker.
 
-The plan is made from the first page of every table. A range is known by its table and its first page; its record
-says how far it came and which fragments hold its rows. Records follow each other from page to page, so any worker
-may stop early.
+The plan is made from the first page of every table. A range is identified by its table and its first page; its record
+has the page it ended at and the fragments that hold its rows. Each record starts at the page where the one before
+ended, so a worker may stop at any page.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from tidegate.exports.model import EXCEL, JSONL, ExportSpec, pages_prefix
 from tidegate.exports.paging import MAX_PAGES, TablePages
 from tidegate.exports.rendering.columns import ROW_HEAD
 
-# Pages that one worker asks for at a time: four workers have four times as many in flight.
+# Requests that one worker has in flight.
 THREADS = 4
-# Fewer pages are not worth a second step.
+# An export of fewer pages is faster in one step.
 MIN_PAGES = 16
 RANGE_SECONDS = 60.0
-# What a worker renders in a second, on the low side: it bounds a range where the source is fast.
+# A low estimate of what a worker renders: it bounds a range if the source is fast.
 ROWS_PER_SECOND = 100_000
 MOST_RANGES = 3000
-# Numbers of pages in a plan, over all workers: eight characters each.
-_TOLD_PAGES = 10_000
+# Page numbers in a plan times workers, about eight characters each: a state machine's state holds 256 KB.
+_STATE_PAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The pages of one table that one worker takes: from `first` up to `past`, or one by one to the source's end."""
+    """The pages of one table that one worker takes: from `first` up to `past`; with None, all that follow."""
 
     table: int
     first: int
     past: int | None
-    # Whether the source has no planned page after these.
+    # Whether the plan has no page of this table after these.
     last: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """`tables` holds, for each table, the first page of each range and at its end the page past the last announced.
+    """For each table, `tables` has the first page of each range, and after them the number of announced pages.
 
-    A table whose pages tell of the next only themselves, or whose rows were given, has the one entry 0.
+    A sequential table, or one whose rows were given with the order, has the single entry 0.
     """
 
     lanes: int
@@ -51,9 +51,9 @@ class RangePlan:
     tables: list[list[int]]
 
     def of_lane(self, lane: int) -> list[Span]:
-        """The ranges of one worker: every so many, so that all go through the sources side by side."""
-        in_a_row = [Span(number, 0, None, True) for number, firsts in enumerate(self.tables) if len(firsts) == 1]
-        return [*in_a_row, *self._ranges()][lane :: self.lanes]
+        """The ranges of one worker: every n-th of all, so that the workers advance through the tables together."""
+        sequential = [Span(number, 0, None, True) for number, firsts in enumerate(self.tables) if len(firsts) == 1]
+        return [*sequential, *self._ranges()][lane :: self.lanes]
 
     def _ranges(self) -> list[Span]:
         return [
@@ -64,15 +64,15 @@ class RangePlan:
 
     @property
     def is_small(self) -> bool:
-        """Whether it can be told to every worker: a machine's state holds 256 KB."""
-        return sum(map(len, self.tables)) * self.lanes <= _TOLD_PAGES
+        """Whether a copy for every worker fits into the state of the state machine."""
+        return sum(map(len, self.tables)) * self.lanes <= _STATE_PAGES
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
-    """Rows under row heads are gathered, which one worker has to do; a few pages are staged faster."""
+    """Whether several workers can render it: not with row heads, whose rows one worker has to gather, nor if short."""
     if any(ROW_HEAD in pages.all_keys() for pages in tables):
         return False
     if any(spec.table(number, pages.answered).template.rows for number, pages in enumerate(tables)):
@@ -83,38 +83,38 @@ def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
         and (tables[0].sequential or (tables[0].total or 0) > spec.rows_per_file)
     ):
         return False
-    # A total beyond all pages is no plan: pages are then asked for until one is empty.
+    # A total beyond the page limit cannot be planned: such a source is read until a page is empty.
     if any(not pages.sequential and pages.announced > MAX_PAGES for pages in tables):
         return False
     pulled = [pages for number, pages in enumerate(tables) if spec.tables[number].data is None]
-    return sum(MIN_PAGES if _goes_on(pages) else pages.announced for pages in pulled) >= MIN_PAGES
+    return sum(MIN_PAGES if _is_endless(pages) else pages.announced for pages in pulled) >= MIN_PAGES
 
 
-def _goes_on(pages: TablePages) -> bool:
-    """Whether pages come one by one and page 0 was not the last: nobody knows how many follow."""
+def _is_endless(pages: TablePages) -> bool:
+    """Whether an unknown number of pages follows page 0."""
     return pages.sequential and pages.upcoming is not None
 
 
 def make_plan(
     spec: ExportSpec, tables: Sequence[TablePages], page_seconds: float, most: int, parallel: int
 ) -> RangePlan:
-    """At most `parallel` pages are in flight at a time; a range takes about a minute, judged by how long page 0 took
-    and how many rows it has: a worker that dies repeats no more than that.
+    """Plans ranges of about a minute, estimated from the time and the rows of page 0: a worker that dies repeats no
+    more than that. At most `parallel` requests are in flight.
 
-    A table whose pages come one by one keeps one worker busy with one page in flight.
+    A sequential table occupies one worker with one request in flight.
     """
     pulled = [pages for number, pages in enumerate(tables) if spec.tables[number].data is None]
-    in_a_row = sum(pages.sequential for pages in pulled)
+    sequential = sum(pages.sequential for pages in pulled)
     ranged = sum(pages.announced for pages in pulled if not pages.sequential)
-    lanes = min(in_a_row, parallel)
+    lanes = min(sequential, parallel)
     if ranged:
         lanes += -(-max(0, parallel - lanes) // THREADS)
     lanes = max(1, min(most, lanes))
     threads = max(1, min(THREADS, parallel // lanes))
     rows = max((pages.size for pages in pulled if not pages.sequential), default=1)
     seconds_a_page = max(page_seconds / threads, rows / ROWS_PER_SECOND)
-    asked = sum(_asked(pages) for pages in pulled if not pages.sequential)
-    each = min(-(-asked // lanes), int(RANGE_SECONDS / seconds_a_page))
+    requests = sum(_requests(pages) for pages in pulled if not pages.sequential)
+    each = min(-(-requests // lanes), int(RANGE_SECONDS / seconds_a_page))
     each = max(1, each, -(-ranged // MOST_RANGES))
     plans = [
         [0] if pages.sequential or spec.tables[number].data is not None else _cut(pages.announced, each)
@@ -123,18 +123,18 @@ def make_plan(
     return RangePlan(lanes, threads, plans)
 
 
-def _asked(pages: TablePages) -> int:
-    """Requests to the source: page 0 is here already, and after a full last page one more is asked for."""
+def _requests(pages: TablePages) -> int:
+    """Requests still to send: page 0 is staged already, and after a full last page one more is requested."""
     return max(1, pages.announced - 1 + (pages.total == pages.announced * pages.size))
 
 
 def _cut(count: int, each: int) -> list[int]:
-    """First pages of ranges with `each` requests to the source, and `count`. The first has page 0 besides."""
+    """The first pages of ranges of `each` requests, and `count`. The first range also has page 0, already staged."""
     return [0, *range(1 + each, count, each), count]
 
 
 def keys_matter(spec: ExportSpec, number: int, pages: TablePages) -> bool:
-    """Whether a key that page 0 did not have would be a column more."""
+    """Whether a key that page 0 does not have would add a column."""
     if spec.type == JSONL:
         return False
     return spec.type != EXCEL or not spec.table(number, pages.answered).template.cols
@@ -142,17 +142,17 @@ def keys_matter(spec: ExportSpec, number: int, pages: TablePages) -> bool:
 
 @dataclass(slots=True)
 class RangeRecord:
-    """What one worker made of the pages of a table from `first` up to `past`."""
+    """The result of one worker for the pages of a table from `first` up to `past`."""
 
     table: int
     first: int
     past: int
-    # Rows of the table before these, where pages come one by one: sheets are then filled exactly.
+    # Rows of the table before these, of a sequential source: they decide where a sheet ends.
     before: int = 0
     rows: int = 0
     # Whether the source has no page after these.
     ended: bool = False
-    # Where the next page is found, for a source with cursors.
+    # The cursor of the next page.
     cursor: str | None = None
     other_total: int | None = None
     footer: Any = None
@@ -160,7 +160,7 @@ class RangeRecord:
     sums: list[str | None] = field(default_factory=list)
     # Each: sheet, key, etag, size, crc, packed, rows.
     fragments: list[dict[str, Any]] = field(default_factory=list)
-    # Of a Parquet file: each row group's rows and the sizes of its columns; and values that were not of their type.
+    # Parquet: the rows and column sizes of each row group, and how many values were not of their column's type.
     groups: list[dict[str, Any]] = field(default_factory=list)
     refused: int = 0
 
@@ -173,7 +173,7 @@ class RangeRecord:
 
 
 def ranges_prefix(project_id: str, task_id: str) -> str:
-    """Beside the staged pages, and gone with them."""
+    """Under the staged pages, so that it is deleted with them."""
     return f"{pages_prefix(project_id, task_id)}ranges/"
 
 
@@ -186,10 +186,10 @@ def record_object(project_id: str, task_id: str, table: int, first: int) -> str:
 
 
 def given_up_object(project_id: str, task_id: str) -> str:
-    """Its content says why: the export then goes the way of staged pages, in later attempts too."""
+    """Its content is the reason. While it exists, the export stages its pages, also in later attempts."""
     return f"{ranges_prefix(project_id, task_id)}given-up.txt"
 
 
 def fragment_object(project_id: str, task_id: str, table: int, first: int, nonce: str, number: int) -> str:
-    """Never the same twice: what a late twin writes is not what the record names."""
+    """Unique for each run of a range, so that a late duplicate cannot overwrite a fragment that a record names."""
     return f"{ranges_prefix(project_id, task_id)}{table:03d}-{first:07d}-{nonce}-{number:04d}"

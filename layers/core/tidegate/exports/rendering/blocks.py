@@ -1,4 +1,4 @@
-"""Rows are rendered in blocks: large enough to work at C speed, small enough for the processor's cache."""
+"""Blocks of rows to render: large enough for whole-column operations, small enough for the processor's cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK_ROWS = 250
 
 
 class RowBlocks:
-    """Rows that come page by page and leave block by block, each cut to what its reader has room for."""
+    """Takes rows page by page and returns them block by block, in the sizes that the reader has room for."""
 
     def __init__(self, pages: Iterable[Sequence[Row]]) -> None:
         self._pages = iter(pages)
@@ -31,11 +31,11 @@ class RowBlocks:
         return True
 
     def peek(self) -> Sequence[Row]:
-        """The block that comes next, and stays."""
+        """The next block, which is not taken."""
         return self._page[self._at : self._at + BLOCK_ROWS] if self.more() else ()
 
     def take(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
-        """The next block, of at most so many rows; empty at the end."""
+        """Takes the next block, of at most `most` rows; empty at the end."""
         if most <= 0:
             return ()
         block = self.peek()[:most]
@@ -43,7 +43,7 @@ class RowBlocks:
         return block
 
     def first(self, count: int) -> RowBlocks:
-        """The next `count` rows, as blocks of their own."""
+        """Takes the next `count` rows, as blocks."""
         return RowBlocks(self._up_to(count))
 
     def _up_to(self, count: int) -> Iterator[Sequence[Row]]:

@@ -1,4 +1,4 @@
-"""Columns are found by key, in the order in which keys are first seen."""
+"""Columns of rows, by key, in the order in which the keys first occur."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = Any
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
-    """Every key of the rows once, first seen first."""
+    """All keys of the rows, in the order of their first occurrence."""
     found: dict[str, None] = {}
     last: tuple[str, ...] = ()
     for row in rows:
@@ -33,7 +33,7 @@ def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
 
 
 def column_of(rows: Sequence[Row], key: str) -> list[Any]:
-    """One key's value from each row, None where a row lacks it."""
+    """The value of a key in each row, None in rows without it."""
     getters = getattr(type(rows[0]), "getters", None) if rows else None
     if getters is not None:
         return list(map(getters[key], rows)) if key in getters else [None] * len(rows)
@@ -44,7 +44,7 @@ def column_of(rows: Sequence[Row], key: str) -> list[Any]:
 
 
 def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
-    """Rows of either form; `{group: rows}` puts the group's name into each row."""
+    """The rows of a list or of `{group: rows}`; with groups, each row gets the name of its group as a key."""
     if isinstance(data, Mapping):
         return [
             {**row, ROW_HEAD: str(group)} for group, rows in data.items() for row in _rows(rows, f"{where}.{group}")
@@ -53,7 +53,7 @@ def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
 
 
 def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
-    """Refuses rows that could not become a sheet with that template."""
+    """BadTable if the rows cannot be a sheet with this template."""
     if not excel:
         return
     if not template.cols and len(keys_of(rows)) > MAX_COLUMNS:
@@ -61,10 +61,10 @@ def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
     owners = {leaf.name for leaf in leaves(template.rows)}
     for row in rows if owners else ():
         if str(row.get(ROW_HEAD)) not in owners:
-            said = (
+            fault = (
                 f"row head {row[ROW_HEAD]!r} is not in the template" if ROW_HEAD in row else f"a row has no {ROW_HEAD}"
             )
-            raise BadTable(f"{said}; it has {', '.join(sorted(owners)[:20])}")
+            raise BadTable(f"{fault}; the template has {', '.join(sorted(owners)[:20])}")
 
 
 def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:
@@ -72,5 +72,5 @@ def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:
         raise BadTable(f"{where} is not a list of rows")
     for index, row in enumerate(data):
         if not isinstance(row, dict):
-            raise BadTable(f"{where}[{index}] is not an object with the columns as keys")
+            raise BadTable(f"{where}[{index}] is not an object with columns as keys")
         yield row

@@ -1,8 +1,7 @@
-"""Rows into CSV: RFC 4180 quoting, columns by key, formula injection guarded.
+"""Writes rows as CSV: RFC 4180 quoting, columns by key, guarded against formula injection.
 
-A block of rows is looked at column by column: a column of plain text or numbers is cleared as a whole, and only
-the cells of the others are looked at one by one. That is what makes it as fast as the standard library's writer,
-which guards nothing.
+A block of rows is checked column by column: a column of plain text or numbers passes as a whole, and only the cells of
+other columns are checked one by one. That makes it as fast as the standard library's writer, which guards nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ PLAIN_CSV = CsvOptions()
 
 
 class CsvWriter:
-    """One table's lines; `titles` by key serve `header="titles"`."""
+    """Writes the lines of one table; `titles`, by key, are for `header="titles"`."""
 
     def __init__(
         self, keys: Sequence[str], options: CsvOptions = PLAIN_CSV, titles: Mapping[str, str] | None = None
     ) -> None:
         self._keys, self._options, self._titles = keys, options, titles or {}
-        # Where a spreadsheet of another locale splits a line: at commas too, if the file's own delimiter is another.
+        # Characters at which a spreadsheet of any locale may split a line.
         self._separators = SEPARATORS if options.delimiter == "," else f"{SEPARATORS},{options.delimiter}"
 
     def head(self) -> bytes:
@@ -64,7 +63,7 @@ class CsvWriter:
         if not columns:
             return ""
         if len(columns) == 1:
-            # A line of nothing would be no record.
+            # An empty line would not be a record.
             columns = [['""' if cell == "" else cell for cell in columns[0]]]
         slots, count = 2 * len(columns), len(columns[0])
         flat = [self._options.delimiter] * (slots * count)
@@ -74,7 +73,7 @@ class CsvWriter:
         return "".join(flat)
 
     def _cells(self, values: list[Any]) -> list[str]:
-        """A column's values, ready to be written between delimiters."""
+        """The values of a column, guarded and quoted."""
         types = set(map(type, values))
         if types == {str}:
             return self._texts(values)
@@ -93,7 +92,7 @@ class CsvWriter:
         return [self._quoted(value) for value in values] if unsafe else values
 
     def _may_run(self, joined: str) -> bool:
-        """Whether a look at each cell is needed; line breaks within cells are counted by the caller."""
+        """Whether each cell must be checked; the caller has counted line breaks within cells."""
         if any(separator in joined for separator in self._separators if separator != _SEP):
             return True
         return any(char in joined and start in joined for char, start in _CELL_STARTS)
@@ -119,7 +118,7 @@ class CsvWriter:
 def csv_chunks(
     rows: Iterable[Row] | RowBlocks, keys: Sequence[str], options: CsvOptions, titles: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
-    """The file, a chunk for each block of rows."""
+    """The bytes of the file, a chunk for each block of rows."""
     writer = CsvWriter(keys, options, titles)
     head = writer.head()
     if head:

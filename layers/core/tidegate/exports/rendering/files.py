@@ -1,4 +1,4 @@
-"""What an export asks for, as one stream of bytes: a workbook, a text file, packed or not, or a zip of several."""
+"""Renders tables into one file: a workbook, a text file, with or without gzip, or a zip of several files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Output:
 
     @property
     def is_stored(self) -> bool:
-        """Whether its files are packed already, and go into a zip as they are."""
+        """Whether its files are compressed already, and are stored in a zip without compression."""
         return self.type in ("excel", "parquet")
 
 
@@ -58,7 +58,7 @@ def content_type(output: Output, ending: str) -> str:
 
 
 def render(output: Output, tables: Sequence[TableRows], total: int, notes: Notes | None = None) -> Iterator[Chunk]:
-    """The file's bytes; `total` is the number of rows that are going to come."""
+    """The bytes of the file; `total` is the number of rows of all tables."""
     if _is_split(output, tables, total):
         return zip_stream(_split(output, tables[0], total, notes), stored=output.is_stored)
     if output.type == "excel":
@@ -71,14 +71,14 @@ def render(output: Output, tables: Sequence[TableRows], total: int, notes: Notes
 
 
 def file_sizes(total: int, rows_per_file: int) -> list[int]:
-    """As few files as needed, filled evenly."""
+    """The rows of each file: as few files as possible, filled evenly."""
     files = -(-total // rows_per_file)
     each = -(-total // files)
     return [min(each, total - start) for start in range(0, total, each)]
 
 
 def _is_split(output: Output, tables: Sequence[TableRows], total: int) -> bool:
-    """Several tables, or one with row heads, belong together in one file."""
+    """Whether the rows are split into several files: only those of a single table without row heads."""
     limit = output.rows_per_file
     return bool(limit and total > limit and len(tables) == 1 and not tables[0].table.template.rows)
 
@@ -92,7 +92,7 @@ def _split(output: Output, source: TableRows, total: int, notes: Notes | None) -
 
 
 def csv_columns(source: TableRows) -> tuple[Sequence[str], dict[str, str]]:
-    """The keys of a CSV file's columns and their titles; without rows the template still names them."""
+    """The keys of the columns of a CSV file, from the template if there are no rows, and their titles."""
     named = leaves(source.table.template.cols)
     return source.keys or [leaf.name for leaf in named], {leaf.name: leaf.title for leaf in named}
 

@@ -1,7 +1,7 @@
-"""CSV formula injection: text that a spreadsheet would run gets an apostrophe before it.
+"""Guards CSV against formula injection: text that a spreadsheet would run is prefixed with an apostrophe.
 
-A cell is looked at as the reader may see it, not as it was written: where the list separator is a semicolon, a
-spreadsheet splits a line at semicolons and tabs, and takes quotes and line breaks in the middle of a field as they are.
+A cell is checked as a spreadsheet may read it, not as it was written: if the list separator of its locale is a
+semicolon, it splits a line at semicolons and tabs, and takes quotes and line breaks in the middle of a field literally.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from functools import cache
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 NUMBER = re.compile(_NUMBER, re.ASCII)
-# The full-width forms start a formula as well.
+# Full-width forms start a formula too.
 TRIGGERS = "=+-@＝＋－＠"
-# Before the first visible character a spreadsheet drops these; U+FEFF opens a file as its byte order mark.
+# A spreadsheet drops these before the first visible character; U+FEFF is the byte-order mark.
 STARTERS = frozenset(TRIGGERS + "\t\r\n\x00\ufeff")
 SEPARATORS = ";\t\r\n"
 
@@ -25,7 +25,7 @@ def _inner(separators: str) -> re.Pattern[str]:
 
 
 def guard(text: str, separators: str = SEPARATORS) -> str:
-    """`text`, safe to open in a spreadsheet that splits at `separators`; a number such as -12.5 stays a number."""
+    """Returns `text`, safe for a spreadsheet that splits at `separators`; a number such as -12.5 is unchanged."""
     if not text:
         return text
     if any(separator in text for separator in separators):

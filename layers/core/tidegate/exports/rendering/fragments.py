@@ -1,7 +1,7 @@
-"""Fragments: rows rendered and packed by one worker, so that they can be joined with others' as they are.
+"""Fragments: rows rendered and compressed by one worker, which can be joined with other fragments unchanged.
 
-A fragment is raw deflate from a fresh compressor, ended by a full flush: it ends at a byte and looks back at
-nothing. Any number of them, and one piece at the end that says so, are one deflate stream.
+A fragment is raw deflate from a fresh compressor, ended by a full flush: it ends on a byte boundary and has no
+references to earlier data. Any number of fragments followed by one final piece are a valid deflate stream.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from isal import isal_zlib
 
 from tidegate.exports.rendering.xlsx.zip_stream import LEVEL, WINDOW
 
-# A fragment is closed at this size and sent when so much more lies behind it, so that none is too small to copy.
+# A fragment is closed at 8 MiB and sent once 5 MiB follow it, so that no fragment is too small to be copied as a part.
 CLOSED_BYTES = 8 * 1024 * 1024
 BEHIND_BYTES = 5 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What has to be known of bytes to write about them: `size` and `crc` are those of the text, before packing."""
+    """The numbers that archive headers need: `size` and `crc` are those of the uncompressed text."""
 
     size: int = 0
     crc: int = 0
@@ -38,14 +38,14 @@ def total(measures: Iterable[Measure]) -> Measure:
 
 
 def packed_piece(text: bytes, *, last: bool = False) -> tuple[bytes, Measure]:
-    """A small piece as a fragment of its own; the last one ends the stream."""
+    """Compresses a small piece as a fragment; the last one ends the stream."""
     packer = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW)
     data = packer.compress(text) + packer.flush(isal_zlib.Z_FINISH if last else isal_zlib.Z_FULL_FLUSH)
     return data, Measure(len(text), isal_zlib.crc32(text), len(data))
 
 
 class FragmentWriter:
-    """Packs what it is given and hands fragments to `send`; `packed=False` leaves the text as it is."""
+    """Compresses text and passes fragments to `send`; with `packed=False` the text is not compressed."""
 
     def __init__(self, send: Callable[[bytearray, Measure], None], *, packed: bool) -> None:
         self._send = send
@@ -74,7 +74,7 @@ class FragmentWriter:
             self._closed = self._ended()
 
     def end(self) -> None:
-        """Everything that is held goes as one."""
+        """Sends the rest as one fragment."""
         if self._size:
             data, measure = self._ended()
             if self._closed:

@@ -1,4 +1,4 @@
-"""A gzip file of one member, written front to back."""
+"""A gzip file of a single member, written as a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isal import isal_zlib
 
 from tidegate.exports.rendering.xlsx.zip_stream import LEVEL, WINDOW
 
-# No name and no time: equal rows make equal bytes. The system is "unknown".
+# No name and no time, so that equal rows give equal bytes. The operating system is "unknown".
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 

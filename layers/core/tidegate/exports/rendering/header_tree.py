@@ -1,4 +1,4 @@
-"""Header trees of a table: what a caller's template says, and where each head cell sits."""
+"""The header trees of a table: the parsed template, and the position of each head cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LeafStyle:
     type: str | None = None
     # An Excel number format.
     format: str | None = None
-    # Whether the column's sum stands below it.
+    # Whether a totals row shows the sum of the column.
     total: bool = False
 
 
@@ -26,7 +26,7 @@ PLAIN = LeafStyle()
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One head cell. A leaf's `name` binds it to a key of the rows (or to a row head)."""
+    """One head cell. The `name` of a leaf is the key of its column (or a row head)."""
 
     title: str
     name: str = ""
@@ -47,13 +47,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """No `cols` means: the keys of the rows are the columns."""
+    """Without `cols`, the keys of the rows are the columns."""
 
     cols: tuple[Node, ...] = ()
     rows: tuple[Node, ...] = ()
 
     def warnings(self, keys: Sequence[str]) -> list[str]:
-        """`keys` are those of the rows, which a column has to name if it is to show anything."""
+        """Warns of columns that are empty because no row has their key."""
         unseen = [leaf.name for leaf in leaves(self.cols) if leaf.name not in set(keys)] if keys else []
         more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
         return [f"template: no row has {', '.join(unseen[:5])}{more}; such columns are empty"] if unseen else []
@@ -87,14 +87,14 @@ def depth(nodes: Sequence[Node]) -> int:
 
 
 def place_columns(nodes: Sequence[Node], *, top: int, left: int) -> list[HeadCell]:
-    """Cells of a column tree whose first row is `top` and first column is `left`."""
+    """The cells of a column tree whose top left cell is at row `top`, column `left`."""
     cells: list[HeadCell] = []
     _place(nodes, {}, depth(nodes), top, left, cells)
     return cells
 
 
 def place_rows(nodes: Sequence[Node], counts: Mapping[str, int], *, top: int, left: int) -> list[HeadCell]:
-    """The transpose: a leaf is as high as the rows it owns (`counts`, by leaf name)."""
+    """The cells of a row tree: a leaf is as high as its number of rows (`counts`, by leaf name)."""
     cells: list[HeadCell] = []
     sizes = {leaf.name: max(leaf.row_count, counts.get(leaf.name, 0)) for leaf in leaves(nodes)}
     _place(nodes, sizes, depth(nodes), left, top, cells)
@@ -104,7 +104,7 @@ def place_rows(nodes: Sequence[Node], counts: Mapping[str, int], *, top: int, le
 def _place(
     nodes: Sequence[Node], sizes: Mapping[str, int], levels: int, level: int, start: int, into: list[HeadCell]
 ) -> int:
-    """Lays siblings side by side; `levels` is what is left of the tree's depth. Returns the breadth used."""
+    """Places siblings next to each other; `levels` is the remaining depth of the tree. Returns their breadth."""
     used = 0
     for node in nodes:
         at = len(into)

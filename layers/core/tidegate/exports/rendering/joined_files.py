@@ -1,7 +1,7 @@
-"""A file whose rows several workers render: each renders blocks of a table, one joins what they made.
+"""Files whose rows are rendered by several workers and joined by one.
 
-Workers and joiner build the same frame from the same order and the same first pages, so the joined file holds the
-same text, byte for byte, as if one had written it.
+Workers and joiner derive the same layout from the same order and the same first pages, so the content of the joined
+file is equal, byte for byte, to that of a single writer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate.exports.rendering.xlsx.zip_records import ZipEntry, directory, loc
 
 @dataclass(frozen=True, slots=True)
 class SheetRows:
-    """What workers made of the rows of one sheet of one table, in order; a text file is one sheet."""
+    """The fragments of one sheet of one table, in order; a text file is a single sheet."""
 
     fragments: Sequence[tuple[Stored, Measure]]
 
@@ -33,13 +33,13 @@ class SheetRows:
         return total(measure for _, measure in self.fragments)
 
 
-# For each table its sheets, and the sums of its columns.
+# By table: its sheets; the sums of its columns.
 Made = Sequence[Sequence[SheetRows]]
 Sums = Sequence[Sequence[Decimal | None]]
 
 
 class ZipPieces:
-    """Entries of a zip as pieces, one behind another, with what has to be known of them at its end."""
+    """Makes the pieces of a zip archive, and its directory."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[ZipEntry, int]] = []
@@ -58,9 +58,9 @@ class ZipPieces:
 
 
 class TextTable:
-    """The lines of one table."""
+    """Renders the lines of one table."""
 
-    # Rows on a sheet: a text file has no such limit.
+    # Rows per sheet; a text file has no limit.
     capacity: int | None = None
     cut = refused = 0
 
@@ -71,7 +71,7 @@ class TextTable:
         self.groups: list[Group] = []
 
     def end(self) -> bytes:
-        """What is still held: lines are not."""
+        """Returns buffered output; lines are not buffered."""
         return b""
 
     def head(self) -> bytes:
@@ -82,7 +82,7 @@ class TextTable:
 
 
 class JoinedText:
-    """CSV or JSON lines, packed by gzip or not; several tables behind one another, or each a file in a zip."""
+    """CSV or JSON lines, with or without gzip; several tables follow each other, or are files in a zip."""
 
     def __init__(self, output: Output, sources: Sequence[TableRows]) -> None:
         self._output = output
@@ -90,7 +90,7 @@ class JoinedText:
         self.packed = output.is_packed or self._zipped
         later = output
         if not self._zipped:
-            # The byte-order mark stands at the beginning of a file, not of a table.
+            # Only the first table of a file has the byte-order mark.
             encoding = output.csv.encoding.removesuffix("-sig")
             later = replace(output, csv=replace(output.csv, bom=False, encoding=encoding))
         self.tables = [TextTable(later if number else output, source) for number, source in enumerate(sources)]
@@ -129,7 +129,7 @@ class JoinedText:
 
 
 class JoinedParquet:
-    """Row groups that workers wrote, and the footer that tells of them. One table, since a file has one schema."""
+    """The row groups of all workers and their footer. One table, since a file has one schema."""
 
     packed = False
     ending = "parquet"

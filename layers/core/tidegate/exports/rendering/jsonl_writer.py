@@ -1,4 +1,4 @@
-"""Rows into JSON lines: one object a line, with the keys that it has and its numbers as they were spelt."""
+"""Writes rows as JSON lines: one object per line, with its own keys and its numbers as the source sent them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What whoever ordered a file should know about it."""
+"""Warnings about a rendered file, for its record."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tidegate.exports.rendering.xlsx.xml_text import MAX_CELL_UNITS
 @dataclass(slots=True)
 class Notes:
     cut_cells: int = 0
-    # Of a Parquet file, whose columns have one type each.
+    # Parquet: values that are not of their column's type.
     refused_values: int = 0
 
     def warnings(self) -> list[str]:
         found = []
         if self.cut_cells:
             cells = "1 cell was" if self.cut_cells == 1 else f"{self.cut_cells} cells were"
-            found.append(f"{cells} cut: Excel holds {MAX_CELL_UNITS:,} characters a cell")
+            found.append(f"{cells} cut: an Excel cell holds {MAX_CELL_UNITS:,} characters")
         if self.refused_values:
             values = "1 value was" if self.refused_values == 1 else f"{self.refused_values} values were"
-            found.append(f"{values} not of the type that the template names, and left out")
+            found.append(f"{values} left out: not of the type that the template gives to the column")
         return found

@@ -1,7 +1,7 @@
-"""Columns of a Parquet file: their types, and how values become bytes.
+"""Columns of a Parquet file: their types, and the encoding of their values.
 
-A column's type is that which the template names; without one it is text, which loses nothing. Decimals are doubles
-only where the template says that the column is a number.
+The template gives the type of a column; without one it is text, which loses nothing. Decimals become doubles only if
+the template makes the column a number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 @dataclass(frozen=True, slots=True)
 class Kind:
     physical: int
-    # None: the value is not of this type.
+    # Returns None for a value that is not of this type.
     convert: Callable[[object], Any]
     # `ConvertedType` and `LogicalType` of the schema.
     logical: Struct
@@ -78,8 +78,8 @@ def _datetime(value: object) -> int | None:
 
 
 def _boolean(value: object) -> bool | None:
-    said = str(value).strip().lower() if isinstance(value, str | int) else ""
-    return said in _TRUE if said in _TRUE or said in _FALSE else None
+    text = str(value).strip().lower() if isinstance(value, str | int) else ""
+    return text in _TRUE if text in _TRUE or text in _FALSE else None
 
 
 TEXT = Kind(BYTE_ARRAY, _text, {6: 0})
@@ -97,26 +97,26 @@ _FORMATS = {INT32: "i", INT64: "q", DOUBLE: "d"}
 
 
 class ColumnBytes:
-    """The values of one column since the last row group."""
+    """The encoded values of one column since the last row group."""
 
     def __init__(self, key: str, kind: Kind) -> None:
         self.key, self.kind = key, kind
-        # Values that were not of the column's type, and are missing in the file.
+        # How many values were left out because they are not of the column's type.
         self.refused = 0
         self.clear()
 
     def clear(self) -> None:
         self._data = bytearray()
-        # 1 for each row that has a value; booleans are bits and wait as such.
-        self._there = bytearray()
+        # 1 for each row that has a value, else 0; booleans are kept as bits.
+        self._has_value = bytearray()
         self._bits: list[bool] = []
 
     def add(self, rows: Sequence[Row]) -> int:
-        """How many bytes it has now."""
+        """Adds the column of these rows. Returns how many bytes are buffered."""
         values = column_of(rows, self.key)
         convert = self.kind.convert
         found: list[Any] = [None if value is None else convert(value) for value in values]
-        self._there += bytes([value is not None for value in found])
+        self._has_value += bytes([value is not None for value in found])
         if None in found:
             self.refused += sum(new is None and old is not None for new, old in zip(found, values, strict=True))
             found = [value for value in found if value is not None]
@@ -130,20 +130,20 @@ class ColumnBytes:
         return len(self._data)
 
     def page(self) -> bytes:
-        """A data page's content: which rows have a value, then the values one behind another."""
-        levels = _levels(self._there)
+        """The content of a data page: which rows have a value, then the values."""
+        levels = _levels(self._has_value)
         return len(levels).to_bytes(4, "little") + levels + bytes(self._data) + _packed(self._bits)
 
 
-def _levels(there: bytearray) -> bytes:
-    """In the hybrid of runs and bits: one run where all rows are alike."""
-    if there and (all(there) or not any(there)):
-        return varint(len(there) << 1) + there[:1]
-    return varint(-(-len(there) // 8) << 1 | 1) + _packed(there)
+def _levels(has_value: bytearray) -> bytes:
+    """Definition levels in Parquet's RLE/bit-packed hybrid: a single run if all rows are alike."""
+    if has_value and (all(has_value) or not any(has_value)):
+        return varint(len(has_value) << 1) + has_value[:1]
+    return varint(-(-len(has_value) // 8) << 1 | 1) + _packed(has_value)
 
 
 def _packed(bits: Sequence[int]) -> bytes:
-    """The first bit is the lowest."""
+    """Bits packed into bytes, lowest bit first."""
     if not bits:
         return b""
     digits = "".join("1" if bit else "0" for bit in reversed(bits))

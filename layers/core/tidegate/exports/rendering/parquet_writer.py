@@ -1,8 +1,8 @@
-"""Rows into Parquet: row groups as they are filled, and at the end the footer that tells of them.
+"""Writes rows as Parquet: row groups as they fill up, and a footer that describes them.
 
-Row groups know nothing of each other, so several workers write them and one writes the footer: that is why this is
-a writer of our own. A library's files would have to be taken apart and their footers made anew, and pyarrow (156 MB)
-or DuckDB (63 MB) would be loaded for the encoding of plain columns only.
+Row groups are independent, so several workers write them and one writes the footer. That is why this is not a library:
+its files would have to be split and their footers rewritten, and pyarrow (156 MB) or DuckDB (63 MB) would be loaded
+only to encode plain columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the footer has to know of a row group; `columns` are the sizes of each, before and after packing."""
+    """The footer's data about a row group; `columns` has the size of each column before and after compression."""
 
     rows: int
     columns: list[list[int]]
@@ -45,9 +45,9 @@ class Group:
 
 
 class ParquetTable:
-    """Gathers rows into row groups."""
+    """Collects rows into row groups."""
 
-    # As the tables of other files have it: no sheets, nothing cut, no sums.
+    # The interface of the tables of other formats: no sheets, no cut cells, no sums.
     capacity: int | None = None
     cut = 0
 
@@ -65,13 +65,13 @@ class ParquetTable:
         return sum(column.refused for column in self.columns)
 
     def text(self, rows: Sequence[Row]) -> bytes:
-        """A row group's bytes, whenever one is full."""
+        """Adds rows. Returns the bytes of a row group whenever one is full."""
         self._rows += len(rows)
-        held = sum(column.add(rows) for column in self.columns)
-        return self.end() if held >= GROUP_BYTES else b""
+        buffered = sum(column.add(rows) for column in self.columns)
+        return self.end() if buffered >= GROUP_BYTES else b""
 
     def end(self) -> bytes:
-        """What is gathered, as a row group."""
+        """Returns the buffered rows as a row group."""
         if not self._rows or not self.columns:
             return b""
         out, sizes = bytearray(), list[list[int]]()
@@ -85,7 +85,7 @@ class ParquetTable:
         return bytes(out)
 
     def footer(self, groups: Iterable[Group]) -> bytes:
-        """The end of a file whose groups follow each other behind the magic number."""
+        """The footer of a file with these groups, in order, after the magic number."""
         offset, found, rows = len(MAGIC), list[Struct](), 0
         for group in groups:
             found.append(self._group(group, offset))

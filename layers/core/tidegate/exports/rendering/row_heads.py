@@ -1,7 +1,7 @@
-"""Tables with row heads: rows are gathered under the leaf that owns them, in bounded memory.
+"""Tables with row heads: rows are grouped by the leaf that they belong to, in bounded memory.
 
-Rows come in any order and leave leaf by leaf. The first few thousand are held; past that they go to a temporary
-file, packed, and come back a chunk at a time.
+Rows are added in any order and read leaf by leaf. The first few thousand are kept in memory; more are compressed into
+a temporary file and read back in chunks.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class RowHeadTable:
 def gather(
     nodes: tuple[Node, ...], rows: Iterable[Row] | RowBlocks, *, top: int, most: int | None = None
 ) -> RowHeadTable:
-    """Fewer rows than a leaf's `row_count` leave blanks; more extend it and move down what follows.
+    """Groups rows by leaf. A leaf with fewer rows than its `row_count` gets blank rows, one with more is extended.
 
-    `most` is what there is room for; a table with more rows is refused as soon as that shows.
+    BadTable as soon as there are more than `most` rows.
     """
     owners = leaves(nodes)
     owned = _RowsByLeaf([leaf.name for leaf in owners])
@@ -68,8 +68,8 @@ class _RowsByLeaf:
         name = row.get(ROW_HEAD)
         owner = digits_of(name) if isinstance(name, Digits) else str(name)
         if owner not in self.counts:
-            said = f"row head {owner!r} is not in the template" if name is not None else f"a row has no {ROW_HEAD}"
-            raise BadTable(f"{said}; it has {', '.join(list(self.counts)[:20])}")
+            fault = f"row head {owner!r} is not in the template" if name is not None else f"a row has no {ROW_HEAD}"
+            raise BadTable(f"{fault}; the template has {', '.join(list(self.counts)[:20])}")
         self.counts[owner] += 1
         self._held[owner].append(row)
         self._held_rows += 1

@@ -1,4 +1,4 @@
-"""One table of an export and its layout arithmetic: which text, head and merge sits where."""
+"""One table of an export and its layout: the positions of texts, heads and merged cells."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SheetTable:
     footer_align: str = "right"
     default_width: float | None = None
     default_height: float | None = None
-    # None: yes, where the sheet has no other table.
+    # None: yes if it is the only table of its sheet.
     freeze: bool | None = None
     autofilter: bool | None = None
     auto_width: bool | None = None
@@ -37,7 +37,7 @@ class SheetTable:
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """A full-width line above or below the data."""
+    """A line of text over the full width, above or below the data."""
 
     kind: str
     text: str
@@ -47,7 +47,7 @@ class TextRow:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A table's block, its rows and columns counted from 1 within the block."""
+    """The layout of a table; rows and columns count from 1 within the table."""
 
     texts: tuple[TextRow, ...]
     head: tuple[HeadCell, ...]
@@ -71,12 +71,12 @@ class Layout:
 
     @property
     def end_rows(self) -> int:
-        """Rows below the data: the totals, the footer."""
+        """How many rows follow the data: totals and footer."""
         return int(self.has_totals) + (1 if self.footer else 0)
 
     @property
     def top_height(self) -> float:
-        """Of all above the data, in points."""
+        """The height of everything above the data, in points."""
         return sum(line.height for line in self.texts) + 15.0 * self.head_rows
 
     @property
@@ -86,7 +86,7 @@ class Layout:
 
 
 def lay_out(table: SheetTable, keys: Sequence[str] = ()) -> Layout:
-    """`keys` are the rows' keys, which are the columns where the template names none."""
+    """Lays out a table; `keys`, those of the rows, are the columns if the template names none."""
     cols = table.template.cols or tuple(Node(key, key) for key in keys)
     texts = _top_texts(table)
     head_top, head_rows, row_heads = len(texts) + 1, depth(cols), depth(table.template.rows)
@@ -117,12 +117,12 @@ def text_height(lines: int) -> float:
 
 
 def broken(text: str) -> str:
-    """`<br>` in any spelling is a line break."""
+    """Replaces `<br>`, in any spelling, by a line break."""
     return _BREAK.sub("\n", text)
 
 
 def joined(texts: Texts) -> str:
-    """`key：value` pairs in one line; a value that ends in a break starts a new line instead of a gap."""
+    """Joins `key：value` pairs into one line; a value that ends with a line break is followed by a new line."""
     if isinstance(texts, str):
         return broken(texts)
     line = ""

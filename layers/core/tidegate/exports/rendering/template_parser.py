@@ -1,4 +1,4 @@
-"""Reads a caller's template in any of its forms: none, `{key: title}`, a list of nodes, `{col, row}`."""
+"""Parses a caller's template in any of its forms: none, `{key: title}`, a list of nodes, `{col, row}`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_template(raw: object) -> Template:
     if isinstance(raw, Mapping) and isinstance(raw.get("col", raw.get("row")), list | dict):
         unknown = [str(key) for key in raw if key not in ("col", "row")]
         if unknown:
-            raise BadTable(f"template: {', '.join(unknown)} beside col and row")
+            raise BadTable(f"template has no field {', '.join(unknown)}; it takes col and row")
         parsed = Template(_nodes(raw.get("col"), "template.col"), _nodes(raw.get("row"), "template.row"))
     else:
         parsed = Template(_nodes(raw, "template"))
@@ -51,18 +51,18 @@ def _from_json(text: str) -> object:
     try:
         return read_json(text)
     except ValueError as error:
-        raise BadTable(f"template is neither JSON nor a string holding JSON: {error}") from error
+        raise BadTable(f"template is not JSON: {error}") from error
 
 
 def _checked(template: Template) -> Template:
     if len(leaves(template.cols)) > MAX_COLUMNS:
-        raise BadTable(f"template: more than {MAX_COLUMNS} columns")
+        raise BadTable(f"template has more than {MAX_COLUMNS} columns")
     owners = leaves(template.rows)
     twice = [name for name, count in Counter(leaf.name for leaf in owners).items() if count > 1]
     if twice:
-        raise BadTable(f"template.row: {', '.join(sorted(twice)[:5])} names two row heads")
+        raise BadTable(f"template.row names {', '.join(sorted(twice)[:5])} twice; names of row heads must differ")
     if sum(leaf.row_count for leaf in owners) > MAX_ROWS:
-        raise BadTable(f"template.row: more than {MAX_ROWS} rows")
+        raise BadTable(f"template.row has more than {MAX_ROWS} rows")
     return template
 
 
@@ -131,11 +131,11 @@ def _style(raw: object, where: str) -> LeafStyle:
     )
 
 
-def _refuse_unknown(raw: Mapping[str, object], known: Sequence[str], where: str) -> None:
-    """A misspelt field would be left out in silence, and its column be empty."""
-    unknown = [str(field) for field in raw if field not in known]
+def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: str) -> None:
+    """Refuses a misspelt field, which would otherwise be ignored and leave its column empty."""
+    unknown = [str(field) for field in raw if field not in allowed]
     if unknown:
-        raise BadTable(f"{where} has no field {', '.join(unknown[:5])}; it takes {', '.join(known)}")
+        raise BadTable(f"{where} has no field {', '.join(unknown[:5])}; it takes {', '.join(allowed)}")
 
 
 def _format(value: object, where: str) -> str | None:
@@ -160,7 +160,7 @@ def _one_of(value: object, allowed: Sequence[str], where: str) -> str | None:
     if value is None or value == "":
         return None
     if value not in allowed:
-        raise BadTable(f"{where} is none of {', '.join(allowed)}")
+        raise BadTable(f"{where} must be one of {', '.join(allowed)}")
     return str(value)
 
 

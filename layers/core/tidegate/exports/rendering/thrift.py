@@ -1,4 +1,4 @@
-"""As much of Thrift's compact protocol as the metadata of a Parquet file needs: writing it."""
+"""Writes the part of Thrift's compact protocol that the metadata of a Parquet file needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRUE, _FALSE = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list's elements are all of one type."""
+    """A list; all its elements are of one type."""
 
     kind: int
     items: Sequence[Value]
@@ -19,7 +19,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Long:
-    """An integer of 64 bits; a bare int is one of 32."""
+    """A 64-bit integer; a plain int is written as 32-bit."""
 
     value: int
 
@@ -29,7 +29,7 @@ Value = bool | int | Long | str | Listed | Struct
 
 
 def written(struct: Struct) -> bytes:
-    """Fields by their ids; those that are None do not occur."""
+    """Encodes a struct, given as its fields by id."""
     out, before = bytearray(), 0
     for number in sorted(struct):
         value = struct[number]

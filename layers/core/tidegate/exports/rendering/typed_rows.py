@@ -1,6 +1,6 @@
-"""Rows of a source whose keys are known, read without building a dictionary for each.
+"""Parses the rows of a source whose keys are known into objects with one slot per key.
 
-A row is then an object with one slot a key: a third faster to read, and a key that was not known shows by itself.
+That is a third faster than dictionaries, and an unknown key is detected by the parser.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MOST_KEYS = 500
 
 
 class TypedRow(msgspec.Struct, gc=False):
-    """Its subclasses have the slots; `getters` reads them by key."""
+    """Subclasses have a slot for each key, and `getters` to read them by key."""
 
 
 class _Data(msgspec.Struct):
-    """What comes beside the rows, which subclasses add."""
+    """The fields of `data` besides the rows, which subclasses add."""
 
     total: Any = msgspec.UNSET
     force_continue: Any = msgspec.UNSET
@@ -37,9 +37,9 @@ class _Data(msgspec.Struct):
 
 
 def typed_answers(keys: Sequence[str]) -> Callable[[bytes], Any] | None:
-    """Reads a source's answer; None for one that is not so, which has to be read the general way.
+    """Returns a parser of responses with these keys; it returns None for a response that has others.
 
-    No reader at all where keys are too many or need escapes in JSON.
+    Returns None instead of a parser if there are too many keys, or keys that need escapes in JSON.
     """
     if not 0 < len(keys) <= _MOST_KEYS or any('"' in key or "\\" in key or not key.isprintable() for key in keys):
         return None

@@ -1,4 +1,4 @@
-"""A recurring export: when it runs, what it orders, and what became of its runs."""
+"""A recurring export: its schedule, its order and its runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.exports.model import Delivery, ExportOptions, ExportSpec
 PREFIX = "xsc"
 ACTIVE, PAUSED = "active", "paused"
 STARTED, SKIPPED = "started", "skipped"
-# An order lies in one DynamoDB item, which holds 400 KB.
+# An order is stored in one DynamoDB item, which holds 400 KB.
 MOST_BYTES = 300_000
 
 
@@ -27,12 +27,12 @@ class ExportSchedule:
     status: str
     created_at: str
     created_by: str
-    # When it runs next, in seconds since 1970; None while it is paused, and after its last run.
+    # The next run, in Unix seconds; None while it is paused, and after its last run.
     due_at: int | None = None
     last_task_id: str | None = None
-    # Rises with every change that someone makes.
+    # Increases with every change by a caller.
     revision: int = 0
-    # Whether the project's quota counts it; those made before there was one are not counted.
+    # Whether the project's quota counts it; schedules older than the quota are not counted.
     counted: bool = False
 
     def shown(self) -> dict[str, Any]:
@@ -40,13 +40,13 @@ class ExportSchedule:
             *("schedule_id", "name", "type", "schedule", "status", "created_at", "created_by", "last_task_id"),
             "revision",
         )
-        known = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return known | ({"next_run": _moment(self.due_at)} if self.due_at else {})
+        fields = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return fields | ({"next_run": _moment(self.due_at)} if self.due_at else {})
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledOrder:
-    """What each run orders. `multiple`: it was given as several tables, with a list for each field of a table."""
+    """The export that each run orders. `multiple`: it was ordered as several tables, with a list per table field."""
 
     spec: ExportSpec
     options: ExportOptions
@@ -57,7 +57,7 @@ class ScheduledOrder:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ScheduledOrder:
-        """Of what `read_exact` read."""
+        """From data that `read_exact` read."""
         spec = ExportSpec.from_data(data["spec"])
         multiple = bool(data.get("multiple", len(spec.tables) > 1))
         return cls(spec, options_from(data["options"]), multiple)
@@ -65,7 +65,7 @@ class ScheduledOrder:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One moment of a schedule. `state` is `started`, with its `task_id`, or `skipped`, with the reason."""
+    """One run of a schedule. `state` is `started`, with its `task_id`, or `skipped`, with the reason."""
 
     due: str
     state: str
@@ -81,14 +81,14 @@ def run_of(schedule: ExportSchedule, state: str, task_id: str | None = None, rea
 
 
 def options_from(data: Mapping[str, Any]) -> ExportOptions:
-    known = {field.name for field in fields(ExportOptions)}
-    options = ExportOptions(**{name: value for name, value in data.items() if name in known})
+    names = {field.name for field in fields(ExportOptions)}
+    options = ExportOptions(**{name: value for name, value in data.items() if name in names})
     copies = tuple(Delivery(**each) for each in data.get("deliver") or ())
     return replace(options, deliver=copies, email=tuple(options.email))
 
 
 def dated(options: ExportOptions, due_at: int) -> ExportOptions:
-    """What a run orders. `{date}` and `{time}` in its file name and the keys of its copies: when it was due, in UTC."""
+    """The options of one run: its due time, in UTC, replaces `{date}` and `{time}` in the names of its files."""
     copies = tuple(replace(each, key=_dated(each.key, due_at)) for each in options.deliver)
     return replace(options, deliver=copies, file_name=options.file_name and _dated(options.file_name, due_at))
 

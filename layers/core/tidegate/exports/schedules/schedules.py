@@ -1,4 +1,4 @@
-"""Recurring exports: made, changed, paused, deleted; and once a minute, those whose time has come are ordered."""
+"""Recurring exports: create, change, pause, delete; and once a minute, order those that are due."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = Logger(service="tidegate", child=True)
 
+_CHANGED = "the schedule was changed by another request at the same time; read it and try again"
+
 
 class ExportSchedules:
     def __init__(
@@ -50,8 +52,8 @@ class ExportSchedules:
         self._clock = clock
 
     def create(self, project_id: str, schedule: str, order: ScheduledOrder, who: str) -> ExportSchedule:
-        """Refuses at once what each run would be refused for."""
-        kept, now = self._checked(project_id, order), self._clock()
+        """Checks the order as if it were placed now. QuotaExceeded if the project has as many schedules as it may."""
+        data, now = self._checked(project_id, order), self._clock()
         made = ExportSchedule(
             schedule_id=new_id(PREFIX, now),
             project_id=project_id,
@@ -65,21 +67,23 @@ class ExportSchedules:
             counted=True,
         )
         line = act(project_id, made.schedule_id, now, who, "export-schedule.create", f"{made.name}: {schedule}")
-        self._store.add(made, kept, line, self._quotas.quotas(project_id).export_schedules)
+        self._store.add(made, data, line, self._quotas.quotas(project_id).export_schedules)
         return made
 
     def _checked(self, project_id: str, order: ScheduledOrder) -> bytes:
         self._exports.check_order(project_id, order.spec, order.options)
-        kept = write_exact(order.as_data())
-        if len(kept) > MOST_BYTES:
-            said = f"a recurring order may have {MOST_BYTES} bytes, this one has {len(kept)}; name a source_url instead"
-            raise Invalid(said, errors=[{"loc": ["body", "source_data"], "msg": said}])
-        return kept
+        data = write_exact(order.as_data())
+        if len(data) > MOST_BYTES:
+            detail = (
+                f"a recurring order may have {MOST_BYTES} bytes, this one has {len(data)}; use a source_url instead"
+            )
+            raise Invalid(detail, errors=[{"loc": ["body", "source_data"], "msg": detail}])
+        return data
 
     def get(self, project_id: str, schedule_id: str) -> ExportSchedule:
         found = self._store.get(project_id, schedule_id)
         if found is None:
-            raise RecordNotFound("no such export schedule")
+            raise RecordNotFound(f"this project has no recurring export with the id {schedule_id[:200]}")
         return found
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ExportSchedule]:
@@ -96,19 +100,17 @@ class ExportSchedules:
         revision: int | None = None,
         reorder: Callable[[ScheduledOrder], ScheduledOrder] | None = None,
     ) -> ExportSchedule:
-        """What is None stays. `revision` is the one that the caller has seen: Conflict if it is another by now.
+        """Changes what is not None. Conflict if `revision` is given and is not the present one.
 
-        A run that has begun goes on with what was ordered before.
+        A run that has begun continues with the order that it started with.
         """
         old = self.get(project_id, schedule_id)
         if revision is not None and revision != old.revision:
-            raise Conflict(
-                f"the schedule has revision {old.revision}, not {revision}: someone else has changed it; read it again"
-            )
-        now, new, kept = self._clock(), old, None
+            raise Conflict(f"the schedule has revision {old.revision}, not {revision}; read it and try again")
+        now, new, data = self._clock(), old, None
         if reorder is not None:
-            order = reorder(self._order(old))
-            kept = self._checked(project_id, order)
+            order = reorder(self.order(old))
+            data = self._checked(project_id, order)
             new = replace(new, name=order.options.name, type=order.spec.type)
         new = replace(
             new,
@@ -119,28 +121,28 @@ class ExportSchedules:
             new = replace(new, due_at=None)
         elif (new.schedule, new.status) != (old.schedule, old.status):
             new = replace(new, due_at=int(next_run(new.schedule, now).timestamp()))
-        if kept is None and new == old:
+        if data is None and new == old:
             return old
-        named = [name for name in ("name", "schedule", "status") if getattr(new, name) != getattr(old, name)]
-        told = ", ".join([*named, *(["order"] if kept else [])])
-        line = act(project_id, schedule_id, now, who, "export-schedule.change", told)
-        if not self._store.change(old, new, kept, line):
-            raise Conflict("the schedule was changed by someone else meanwhile; read it again")
+        changed = [name for name in ("name", "schedule", "status") if getattr(new, name) != getattr(old, name)]
+        detail = ", ".join([*changed, *(["order"] if data else [])])
+        line = act(project_id, schedule_id, now, who, "export-schedule.change", detail)
+        if not self._store.change(old, new, data, line):
+            raise Conflict(_CHANGED)
         return replace(new, revision=old.revision + 1)
 
-    def _order(self, schedule: ExportSchedule) -> ScheduledOrder:
-        kept = self._store.order(schedule.project_id, schedule.schedule_id)
-        if kept is None:
-            raise RecordNotFound("no such export schedule")
-        return _order_of(kept)
+    def order(self, schedule: ExportSchedule) -> ScheduledOrder:
+        data = self._store.order(schedule.project_id, schedule.schedule_id)
+        if data is None:
+            raise RecordNotFound(f"this project has no recurring export with the id {schedule.schedule_id}")
+        return _order_of(data)
 
     def pause(self, project_id: str, schedule_id: str, who: str) -> ExportSchedule:
-        """Pausing twice is pausing once."""
+        """Stops further runs. Idempotent."""
         old = self.get(project_id, schedule_id)
         return old if old.status == PAUSED else self._set(old, PAUSED, None, who)
 
     def resume(self, project_id: str, schedule_id: str, who: str) -> ExportSchedule:
-        """It runs at its next moment from now on; what was missed meanwhile is not made up for."""
+        """Continues with the next run from now on; missed runs are not made up for. Idempotent."""
         old = self.get(project_id, schedule_id)
         if old.status == ACTIVE:
             return old
@@ -151,18 +153,18 @@ class ExportSchedules:
         line = act(old.project_id, old.schedule_id, self._clock(), who, action)
         new = replace(old, status=status, due_at=due_at)
         if not self._store.change(old, new, None, line):
-            raise Conflict("the schedule was changed by someone else meanwhile; read it again")
+            raise Conflict(_CHANGED)
         return replace(new, revision=old.revision + 1)
 
     def delete(self, project_id: str, schedule_id: str, who: str) -> None:
-        """Exports that it has ordered stay: they are tasks like any other."""
+        """Deletes the schedule; the exports that it ordered stay."""
         old = self.get(project_id, schedule_id)
         line = act(project_id, schedule_id, self._clock(), who, "export-schedule.delete")
         if not self._store.remove(old, line):
-            raise RecordNotFound("no such export schedule")
+            raise RecordNotFound(f"this project has no recurring export with the id {schedule_id[:200]}")
 
     def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
-        """Newest first, each with its export as it is now. One that was deleted since has no `task`."""
+        """Its runs, newest first, each with the present state of its export. A deleted export has no `task`."""
         self.get(project_id, schedule_id)
         page = self._store.runs(project_id, schedule_id, limit, cursor)
         tasks = self._exports.get_many(project_id, [run.task_id for run in page.items if run.task_id])
@@ -170,27 +172,27 @@ class ExportSchedules:
         return Listed(shown, page.next_cursor)
 
     def fire(self) -> int:
-        """Once a minute: orders an export for each schedule whose time has come. Returns how many."""
+        """Orders an export for each due schedule. Returns how many. Runs once a minute."""
         due = self._store.due(self._clock().timestamp())
         return fire_all(due, lambda item: self._fire(schedule_from(item), self._clock()))
 
     def _fire(self, seen: ExportSchedule, now: datetime) -> bool:
-        # The index may be behind: it was paused, resumed or deleted, or another function has run it.
+        # The index may be stale: the schedule was paused, resumed or deleted, or another function has run it.
         schedule = self._store.get(seen.project_id, seen.schedule_id)
         if schedule is None or schedule.due_at is None or schedule.due_at != seen.due_at:
             return False
         due_at = run_after(schedule.schedule, schedule.due_at, now)
         if self._still_runs(schedule):
-            self._skip(schedule, due_at, now, f"{schedule.last_task_id} of the run before was not over")
+            self._skip(schedule, due_at, now, f"{schedule.last_task_id} of the run before had not ended")
             return False
-        kept = self._store.order(schedule.project_id, schedule.schedule_id)
-        if kept is None:
+        data = self._store.order(schedule.project_id, schedule.schedule_id)
+        if data is None:
             # Deleted meanwhile.
             return False
-        order = _order_of(kept)
-        # The same moment has the same id: a run that is repeated after a crash is the same export.
+        order = _order_of(data)
+        # A deterministic id: a run that is repeated after a crash is the same export.
         task_id = f"{domain.PREFIX}-{digest(schedule.schedule_id, str(schedule.due_at), length=26)}"
-        moved = self._store.run_writes(schedule, due_at, run_of(schedule, STARTED, task_id), now)
+        run_writes = self._store.run_writes(schedule, due_at, run_of(schedule, STARTED, task_id), now)
         options = dated(order.options, schedule.due_at)
         try:
             self._exports.place(
@@ -200,10 +202,10 @@ class ExportSchedules:
                 "schedule",
                 task_id=task_id,
                 schedule_id=schedule.schedule_id,
-                extra_writes=moved,
+                extra_writes=run_writes,
             )
         except Conflict:
-            # Another invocation did it, or it was paused or deleted meanwhile.
+            # Another invocation ordered it, or it was paused or deleted meanwhile.
             return False
         except DomainError as error:
             if error.retryable and not isinstance(error, QuotaExceeded):
@@ -225,6 +227,6 @@ class ExportSchedules:
             return False
 
 
-def _order_of(kept: str) -> ScheduledOrder:
-    data = read_exact(kept)
+def _order_of(stored: str) -> ScheduledOrder:
+    data = read_exact(stored)
     return ScheduledOrder.from_data(data | {"options": plain(data["options"])})

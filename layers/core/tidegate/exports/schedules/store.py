@@ -1,4 +1,4 @@
-"""Recurring exports in the table: their records, their orders and their runs."""
+"""DynamoDB access of recurring exports: their records, orders and runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tidegate.queue.due_schedules import due_items
 
 _FIELDS = tuple(field.name for field in fields(ExportSchedule))
 _RUN_FIELDS = tuple(field.name for field in fields(Run))
-# As long as the exports themselves are listed.
+# As long as the exports are listed.
 _RUNS_KEPT = timedelta(days=31)
-# Schedules are deleted by hand, not within seconds.
+# People delete schedules; a slot does not become free within seconds.
 _QUOTA_RETRY_SECONDS = 3600
 
 
@@ -32,23 +32,23 @@ class ScheduleStore:
         self._table = table
 
     def add(self, schedule: ExportSchedule, order: bytes, line: AuditLine, limit: int | None) -> None:
-        """QuotaExceeded if the project has `limit` of them already."""
-        given = {name: value for name, value in asdict(schedule).items() if value is not None}
-        place = {"gsi1pk": keys.export_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
+        """QuotaExceeded if the project has `limit` schedules already."""
+        attributes = {name: value for name, value in asdict(schedule).items() if value is not None}
+        index_keys = {"gsi1pk": keys.export_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
         due = keys.export_schedule_due(schedule.due_at) if schedule.due_at else {}
-        here = schedule.project_id, schedule.schedule_id
+        ids = schedule.project_id, schedule.schedule_id
         writes = [
-            put_new(keys.export_schedule(*here) | given | place | due),
-            put(keys.export_schedule_order(*here) | {"order": order.decode()}),
+            put_new(keys.export_schedule(*ids) | attributes | index_keys | due),
+            put(keys.export_schedule_order(*ids) | {"order": order.decode()}),
             count_write(schedule.project_id, "export_schedules", 1, limit),
             audit_write(line),
         ]
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
-            if 2 not in error.failed:
-                raise
-            raise QuotaExceeded.of("export_schedules", limit, _QUOTA_RETRY_SECONDS) from error
+            # If the record exists, the response to the first try was lost and the SDK wrote again.
+            if 0 not in error.failed:
+                raise QuotaExceeded.of("export_schedules", limit, _QUOTA_RETRY_SECONDS) from error
 
     def get(self, project_id: str, schedule_id: str) -> ExportSchedule | None:
         item = self._table.get(keys.export_schedule(project_id, schedule_id), consistent=True)
@@ -63,44 +63,44 @@ class ScheduleStore:
         return Listed([schedule_from(item) for item in page.items], page.cursor)
 
     def due(self, now: float) -> Iterator[Item]:
-        """Records as the index has them, which may be behind."""
-        return due_items(self._table, keys.EXPORT_SCHEDULES_DUE, now)
+        """Due records from the index, which may be stale, one of each project in turn."""
+        return due_items(self._table, [keys.EXPORT_SCHEDULES_DUE], now)
 
     def change(self, old: ExportSchedule, new: ExportSchedule, order: bytes | None, line: AuditLine) -> bool:
-        """Sets what may be changed, and the order if one is given. False if it was changed or deleted meanwhile."""
-        here = old.project_id, old.schedule_id
+        """Stores the changed fields, and the order if given. False if the schedule was changed or deleted meanwhile."""
+        ids = old.project_id, old.schedule_id
         sets: dict[str, Any] = {name: getattr(new, name) for name in ("name", "type", "schedule", "status")}
         if new.due_at != old.due_at and new.due_at:
             sets |= keys.export_schedule_due(new.due_at)
         write = update(
-            keys.export_schedule(*here),
+            keys.export_schedule(*ids),
             sets | {"revision": old.revision + 1},
             removes=() if new.due_at else keys.DUE_ATTRIBUTES,
-            # One made before there were revisions has none.
+            # Schedules older than revisions have none.
             condition="#status = :was AND "
             + ("(attribute_not_exists(#revision) OR #revision = :seen)" if not old.revision else "#revision = :seen"),
             was=old.status,
             seen=old.revision,
         )
-        orders = [put(keys.export_schedule_order(*here) | {"order": order.decode()})] if order is not None else []
+        orders = [put(keys.export_schedule_order(*ids) | {"order": order.decode()})] if order is not None else []
         return self._table.try_write(write, *orders, audit_write(line))
 
     def run_writes(self, schedule: ExportSchedule, due_at: int | None, run: Run, now: datetime) -> list[Write]:
-        """Moves the schedule on and notes the run, in one transaction: of two who try, one does both."""
-        here = schedule.project_id, schedule.schedule_id
+        """Writes that move the schedule to its next run and record this one. If two functions try, one succeeds."""
+        ids = schedule.project_id, schedule.schedule_id
         sets: dict[str, Any] = ({"last_task_id": run.task_id} if run.task_id else {}) | (
             {"due_at": due_at} if due_at else {}
         )
         moved = update(
-            keys.export_schedule(*here),
+            keys.export_schedule(*ids),
             sets,
             removes=() if due_at else keys.DUE_ATTRIBUTES,
             condition="#due_at = :seen AND #status = :active",
             seen=schedule.due_at,
             active=ACTIVE,
         )
-        noted = run.shown() | {"expires_at": int((now + _RUNS_KEPT).timestamp())}
-        return [moved, put(keys.export_schedule_run(*here, run.due) | noted)]
+        record = run.shown() | {"expires_at": int((now + _RUNS_KEPT).timestamp())}
+        return [moved, put(keys.export_schedule_run(*ids, run.due) | record)]
 
     def skip(self, schedule: ExportSchedule, due_at: int | None, run: Run, now: datetime) -> bool:
         return self._table.try_write(*self.run_writes(schedule, due_at, run, now))
@@ -112,12 +112,12 @@ class ScheduleStore:
         return Listed(runs, page.cursor)
 
     def remove(self, schedule: ExportSchedule, line: AuditLine) -> bool:
-        """False if it was deleted meanwhile. Its runs go by themselves: they expire."""
-        here = schedule.project_id, schedule.schedule_id
+        """Deletes the schedule; its runs expire. False if it was deleted meanwhile."""
+        ids = schedule.project_id, schedule.schedule_id
         counted = [count_write(schedule.project_id, "export_schedules", -1)] if schedule.counted else []
         return self._table.try_write(
-            delete(keys.export_schedule(*here), "attribute_exists(#pk)"),
-            delete(keys.export_schedule_order(*here)),
+            delete(keys.export_schedule(*ids), "attribute_exists(#pk)"),
+            delete(keys.export_schedule_order(*ids)),
             *counted,
             audit_write(line),
         )

@@ -44,13 +44,13 @@ class Listing:
 def entry_at(
     base: str,
     link: str,
-    *told: object,
+    *version: object,
     size: int | None = None,
     signature: str | None = None,
     title: str | None = None,
     published: str | None = None,
 ) -> Entry | None:
-    """The file behind a link. `told` are values that differ between its versions. None if its path is not valid."""
+    """The file behind a link. `version` has values that differ between its versions. None if its path is not valid."""
     url = resolved(base, link.strip())
     if url is None:
         return None
@@ -58,7 +58,7 @@ def entry_at(
     if path_fault(path):
         return None
     name = plain_name(posixpath.basename(path.rstrip("/"))) or "file"
-    fingerprint = digest(*(str(one) for one in told), str(size), str(signature), length=32)
+    fingerprint = digest(*(str(one) for one in version), str(size), str(signature), length=32)
     known_size = size if size is not None and 0 <= size <= LARGEST else None
     return Entry(url, path, name, fingerprint, signature, known_size, title, published)
 

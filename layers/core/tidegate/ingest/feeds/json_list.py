@@ -66,9 +66,9 @@ def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
     size = item.get("size")
     known_size = size if type(size) is int and 0 <= size <= LARGEST else None
     signature = next(filter(None, (sha256_in(item.get(name)) for name in ("signature", "sha256", "digest"))), None)
-    told = [str(item.get(name, "")) for name in _VERSION_FIELDS]
+    version = [str(item.get(name, "")) for name in _VERSION_FIELDS]
     name = plain_name(item.get("name")) or plain_name(posixpath.basename(path.rstrip("/"))) or "file"
     title = item.get("title")
     return Entry(
-        url, path, name, digest(*told, length=32), signature, known_size, title if isinstance(title, str) else None
+        url, path, name, digest(*version, length=32), signature, known_size, title if isinstance(title, str) else None
     )

@@ -53,16 +53,16 @@ def unique(entries: list[Entry]) -> list[Entry]:
 
 
 def _kind(text: str, content_type: str) -> str:
-    start, told = text.lstrip()[:1], content_type.lower()
+    start, declared = text.lstrip()[:1], content_type.lower()
     if start == "<":
         name = _root_name(text)
         if name in ROOTS:
             return ROOTS[name]
-        is_xml = text.lstrip().startswith("<?xml") or ("xml" in told and "html" not in told)
+        is_xml = text.lstrip().startswith("<?xml") or ("xml" in declared and "html" not in declared)
         return "xml" if is_xml and name != "html" else "html"
-    if "html" in told:
+    if "html" in declared:
         return "html"
-    if start in ("[", "{") or "json" in told:
+    if start in ("[", "{") or "json" in declared:
         return "json"
     if looks_like_sums(text):
         return "sums"

@@ -93,10 +93,10 @@ def _size(text: Any) -> int | None:
 def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
     for item in (element for element in root.iter() if _local(element).lower() == "item"):
         title, date = _text(item, "title"), _text(item, "pubdate", "date", "updated")
-        told = (_text(item, "guid"), date)
+        version = (_text(item, "guid"), date)
         links = [(url, length, True) for url, length in _enclosures(item)] or [(_page(item), None, False)]
         for url, length, attached in links:
-            made = entry_at(base, url, *told, size=_size(length), title=title, published=date) if url else None
+            made = entry_at(base, url, *version, size=_size(length), title=title, published=date) if url else None
             if made:
                 # Podcasts often state a wrong length: it shows a change, but is not checked against the file.
                 yield _without_size(made), attached
@@ -132,8 +132,8 @@ def _atom(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
         pages = [(link, False) for link in links if link.get("rel", "alternate") == "alternate"]
         for link, attached in files or pages[:1]:
             url = str(link.get("href") or link.get("src"))
-            told = (_text(item, "id"), date)
-            made = entry_at(here, url, *told, size=_size(link.get("length")), title=title, published=date)
+            version = (_text(item, "id"), date)
+            made = entry_at(here, url, *version, size=_size(link.get("length")), title=title, published=date)
             if made:
                 yield _without_size(made), attached
 
@@ -156,9 +156,9 @@ def _s3(root: Element, base: str) -> Listing:
         if not key or key.endswith("/"):
             continue
         link = urlunsplit((here.scheme, here.netloc, f"{folder}/{quote(key)}", "", ""))
-        told = (_text(item, "etag"), _text(item, "lastmodified"))
+        version = (_text(item, "etag"), _text(item, "lastmodified"))
         size = whole_number(_text(item, "size"))
-        made = entry_at(base, link, *told, size=size, published=told[1])
+        made = entry_at(base, link, *version, size=size, published=version[1])
         if made:
             entries.append(made)
     return Listing("s3", entries, _next_page(root, here.query, base, last))

@@ -20,7 +20,7 @@ from tidegate.ingest.fetching.ranges import SourceChanged
 from tidegate.ingest.fetching.run import Run
 from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.model import MAX_BYTES, source_of
-from tidegate.ingest.ports import Pulse
+from tidegate.ingest.ports import Heartbeat
 from tidegate.queue.model import Request
 
 
@@ -37,26 +37,26 @@ class Fetcher:
         self._unfinished = unfinished
         self._monotonic = monotonic
 
-    def fetch(self, remote: Remote, wanted: Wanted, pulse: Pulse, seconds: float) -> Fetched | None:
+    def fetch(self, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, seconds: float) -> Fetched | None:
         """What was fetched; None if the time is over and another call must continue."""
         until = self._monotonic() + seconds
         begun = self._unfinished.get(wanted.request)
         if begun:
-            run = Run(self._http, self._parts, remote, wanted, pulse, until, self._monotonic)
+            run = Run(self._http, self._parts, remote, wanted, heartbeat, until, self._monotonic)
             try:
                 return Parts(run, self._unfinished).resume(begun)
             except SourceChanged:
                 # The parts are of another version: start again with the present one.
                 self.discard(wanted.request)
-        return self._start_anywhere(remote, wanted, pulse, until)
+        return self._start_anywhere(remote, wanted, heartbeat, until)
 
-    def _start_anywhere(self, remote: Remote, wanted: Wanted, pulse: Pulse, until: float) -> Fetched | None:
+    def _start_anywhere(self, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float) -> Fetched | None:
         """Fetches from the first of the URLs that works."""
         last: FetchError | None = None
         for number, url in enumerate(remote.urls):
             others = tuple(remote.urls[number + 1 :])
             now = replace(remote, url=url, mirrors=others)
-            run = Run(self._http, self._parts, now, wanted, pulse, until, self._monotonic)
+            run = Run(self._http, self._parts, now, wanted, heartbeat, until, self._monotonic)
             try:
                 return self._start(run)
             except (SourceChanged, ContentTooLarge):

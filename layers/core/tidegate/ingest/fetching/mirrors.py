@@ -42,9 +42,9 @@ class Mirrors:
                 continue
             try:
                 with self._run.open(url, {"range": "bytes=0-0"}) as stream:
-                    told = replace(source_of(stream.headers), size=total_of(stream.headers), ranges=True)
-                    if stream.status == 206 and _agree(self._source, told):
-                        self._addresses.append(Address(url, told))
+                    mirror = replace(source_of(stream.headers), size=total_of(stream.headers), ranges=True)
+                    if stream.status == 206 and _agree(self._source, mirror):
+                        self._addresses.append(Address(url, mirror))
             except FetchError:
                 continue
 

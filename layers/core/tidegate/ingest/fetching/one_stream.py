@@ -51,7 +51,7 @@ class OneStream:
     def _pieces(self, stream: Stream) -> Iterator[bytearray]:
         piece, got = bytearray(), 0
         for chunk in self._chunks(stream):
-            self._run.tell()
+            self._run.report_progress()
             self._run.pacer.after_bytes(len(chunk))
             self._run.digest.update(chunk)
             got += len(chunk)
@@ -92,7 +92,7 @@ class OneStream:
         stream.raise_for_status()
         again, left = hashlib.sha256(), got
         for chunk in until_cut(stream, self._source):
-            self._run.tell()
+            self._run.report_progress()
             known, new = chunk[:left], chunk[left:]
             again.update(known)
             left -= len(known)

@@ -69,8 +69,8 @@ class Parts:
         run = self._run
         run.began = True
         upload_id = run.store.begin_upload(run.wanted.key)
-        told = (source.size, source.etag, source.last_modified, source.ranges)
-        mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *told)
+        version = (source.size, source.etag, source.last_modified, source.ranges)
+        mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *version)
         begun = self._unfinished.begin(run.wanted.request, mine)
         if begun.upload_id != upload_id:
             # Another run of this step began an upload first: continue that one.

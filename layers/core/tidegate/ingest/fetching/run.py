@@ -17,7 +17,7 @@ from tidegate.ingest.fetching.model import Remote, Wanted
 from tidegate.ingest.fetching.politeness import Pacer
 from tidegate.ingest.fetching.ranges import Ranged
 from tidegate.ingest.model import MAX_BYTES, Source
-from tidegate.ingest.ports import Pulse
+from tidegate.ingest.ports import Heartbeat
 
 # Parts in memory at once: being fetched, being stored, or waiting to be hashed.
 WINDOW = 4
@@ -35,7 +35,7 @@ class Run:
         store: MultipartStore,
         remote: Remote,
         wanted: Wanted,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
         until: float,
         monotonic: Callable[[], float],
     ) -> None:
@@ -43,7 +43,7 @@ class Run:
         self.store = store
         self.remote = remote
         self.wanted = wanted
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._until = until
         self._monotonic = monotonic
         self._stopped = threading.Event()
@@ -96,9 +96,9 @@ class Run:
         if self._stopped.is_set():
             raise LeaseLost("the download was stopped")
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         """Reports the progress. Raises if the request was cancelled or paused."""
-        self._pulse({"bytes": self.taken, "total": self.total})
+        self._heartbeat({"bytes": self.taken, "total": self.total})
 
     def put_part(self, key: str, upload_id: str, number: int, piece: bytearray) -> bytearray:
         self.store.put_part(key, upload_id, number, piece)
@@ -127,9 +127,9 @@ class Run:
         self.taken += len(piece)
         if self.taken > MAX_BYTES:
             raise ContentTooLarge(f"the source sent more than {MAX_BYTES} bytes, the most that a file may have")
-        self.tell()
+        self.report_progress()
 
     def _result(self, future: Future[bytearray]) -> bytearray:
         while not wait([future], timeout=_LOOK_SECONDS).done:
-            self.tell()
+            self.report_progress()
         return future.result()

@@ -1,12 +1,15 @@
-"""Who runs next: one run per channel at a time, as the FIFO group of the channel guarantees."""
+"""Admission: decides which waiting requests of a channel run next.
+
+The FIFO group of a channel guarantees one run per channel at a time.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from aws_lambda_powertools import Logger
 
@@ -16,12 +19,13 @@ from tidegate.projects.audit import SYSTEM
 from tidegate.projects.store import ProjectStore
 from tidegate.queue import transaction
 from tidegate.queue.admission.fairness import Turn, ceiling
-from tidegate.queue.admission.together import MOST_TOGETHER, Move, fit_together
+from tidegate.queue.admission.group import MAX_GROUP, AdmissionMove, fits_one_transaction
 from tidegate.queue.admission.turns import Turns
+from tidegate.queue.admission.wait_reasons import WaitReasons
 from tidegate.queue.admission.wakeups import AdmissionQueue
 from tidegate.queue.channels.model import Channel, Place
 from tidegate.queue.channels.store import ChannelStore
-from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
+from tidegate.queue.model import CAPACITY, CHANNEL_PAUSED, MUTEX, SHARE, WAITING, Request, moved
 from tidegate.queue.policies import Policy
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
@@ -30,16 +34,13 @@ from tidegate.queue.transaction import Refused
 
 logger = Logger(service="tidegate", child=True)
 
-# Where many wait, the first of them are told why in each run; the rest is told as it moves up.
-_NOTES_PER_RUN = 25
-_FEW_NOTES, _NOTES_TOGETHER = 4, 8
-_LOOK_AGAIN_SECONDS = 60
-# Machines are started while the next requests are admitted: to start one takes longer than to admit it.
-_STARTS_TOGETHER = 16
-# Requests whose turn comes next are read together, as many as DynamoDB gives in one call.
+_CHANNEL_DUE_SECONDS = 60
+# State machines are started while the next requests are admitted: starting one takes longer than admitting it.
+_START_THREADS = 16
+# The next requests are read in one call of BatchGetItem, which returns at most 100 items.
 _READ_AHEAD = 100
-# One run starts what it can in this time and leaves the rest to the next: a function that reaches its time-out is
-# killed, and its message then blocks the channel's group until it is visible again.
+# After this time the rest is left to another run. A function that reaches its time-out is killed, and its message then
+# blocks the channel's FIFO group until it is visible again.
 _RUN_SECONDS = 4.0
 
 
@@ -66,34 +67,35 @@ class Admission:
         self._policies = policies
         self._capacities = capacities
         self._extra_slot_wait = extra_slot_wait
+        self.wait_reasons = WaitReasons(store, admission_queue, clock)
         self._monotonic = monotonic
 
     def admit(self, channel_name: str) -> int:
-        """Admits what the channel has room for, project by project. Returns how many were admitted.
+        """Admits as many requests as the channel has room for; projects take turns. Returns how many were admitted.
 
-        A run whose time is up admits the rest in a run of its own.
+        If there is not enough time for all, triggers another run for the rest.
         """
         ends_at = self._monotonic() + _RUN_SECONDS
-        turns = self._turns(channel_name)
+        turns = self._turns(channel_name, ends_at)
         in_time = self._admit_all(turns, ends_at)
-        left = self._tell(turns) if in_time else turns.waiting
-        self._look_again(turns, left)
+        left = self.wait_reasons.write(turns) if in_time else turns.waiting
+        self._set_channel_due(turns, left)
         if not in_time:
             self._admission_queue.trigger(channel_name)
         logger.info("admitted", channel=channel_name, admitted=turns.admitted, left=left)
         return turns.admitted
 
     def _admit_all(self, turns: Turns, ends_at: float) -> bool:
-        """False if the time was up before all were admitted that there is room for."""
+        """Returns False if time ran out before all requests that have room were admitted."""
         started: list[Future[None]] = []
         ahead: dict[tuple[str, str], Request] = {}
         in_time = True
-        with ThreadPoolExecutor(_STARTS_TOGETHER, thread_name_prefix="start") as pool:
+        with ThreadPoolExecutor(_START_THREADS, thread_name_prefix="start") as pool:
             while in_time:
                 if group := self._next_group(turns, ahead):
                     started += [pool.submit(self.start, admitted) for admitted in group]
                 elif (place := turns.next()) is not None:
-                    self._try_one(place, turns)
+                    self._admit_one(place, turns)
                 else:
                     break
                 in_time = not turns.admitted or self._monotonic() < ends_at
@@ -102,48 +104,49 @@ class Admission:
         return in_time
 
     def _next_group(self, turns: Turns, ahead: dict[tuple[str, str], Request]) -> list[Request]:
-        """Admits the next requests in one transaction. None of them if it is refused: they are next one by one.
+        """Admits the next requests in one transaction and returns them.
 
-        `ahead` are requests as they were read some transactions ago: one that moved since is refused by its version.
+        If the transaction is refused, tries them one by one and returns none. `ahead` caches requests that were read
+        before earlier transactions: the check of the version refuses those that have changed since.
         """
-        group = turns.next_together(MOST_TOGETHER, fit_together)
+        group = turns.next_group(MAX_GROUP, fits_one_transaction)
         places = [place for place, _ in group]
         if len(places) > 1:
             if any(_name(place) not in ahead for place in places):
-                turns.give_back(places)
+                turns.put_back(places)
                 ahead.clear()
                 ahead.update(self._store.get_many(map(_name, turns.peek(_READ_AHEAD))))
-                group = turns.next_together(MOST_TOGETHER, fit_together)
+                group = turns.next_group(MAX_GROUP, fits_one_transaction)
                 places = [place for place, _ in group]
             moves = [
                 self._move(request, turn)
                 for place, turn in group
                 if (request := ahead.pop(_name(place), None)) and _still_waits(request, place)
             ]
-            if len(moves) == len(group) and self._took_together(moves, turns.channel_before):
+            if len(moves) == len(group) and self._admit_group(moves, turns.channel_before):
                 return [move.new for move in moves]
-        turns.give_back(places)
+        turns.put_back(places)
         for _ in places:
             place = turns.next()
             if place is not None:
-                self._try_one(place, turns)
+                self._admit_one(place, turns)
         return []
 
-    def _took_together(self, moves: Sequence[Move], channel: Channel) -> bool:
+    def _admit_group(self, moves: Sequence[AdmissionMove], channel: Channel) -> bool:
         try:
-            self._store.admit_together(moves, channel, self._clock())
+            self._store.admit_group(moves, channel, self._clock())
         except Refused as refused:
             logger.info("a group is admitted one by one", channel=channel.name, refused=sorted(refused.parts))
             return False
         return True
 
-    def _try_one(self, place: Place, turns: Turns) -> None:
-        reason = self._try(place, turns)
+    def _admit_one(self, place: Place, turns: Turns) -> None:
+        reason = self._try_to_admit(place, turns)
         if reason:
-            turns.passed.append((place, reason))
+            turns.skipped.append((place, reason))
 
     def no_room(self, channel_name: str, project_id: str) -> str | None:
-        """Why a project's next request would wait, whatever else waits; None if there is room for it."""
+        """Why the project's next request would have to wait, even as the only one; None if there is room for it."""
         channel = self._channels.get(channel_name)
         if channel is None:
             return None
@@ -153,44 +156,50 @@ class Admission:
         running = self._channels.standing(channel_name, project_id).running
         return SHARE if running >= ceiling(channel.capacity, share) else None
 
-    def _turns(self, name: str) -> Turns:
+    def _turns(self, name: str, ends_at: float = math.inf) -> Turns:
         channel = self._channels.ensure(name, self._capacities.get(name, 1))
         standings = self._channels.standings(name)
         if sum(standing.running for standing in standings) != channel.running:
-            # Slots taken before they were counted by project, or a slot that changed hands between the two reads.
+            # Slots were taken by a version that did not count them by project, or changed between the two reads.
             self._channels.recount_running(name)
             standings = self._channels.standings(name)
         turns = Turns(
             channel,
             {standing.project_id: standing for standing in standings},
             self._fixed_shares(name, [standing.project_id for standing in standings if standing.is_active]),
-            lambda project_id: self._lane(project_id, turns),
+            lambda project_id: self._lane(project_id, turns, ends_at),
             self._clock().timestamp(),
             self._extra_slot_wait,
         )
         return turns
 
-    def _lane(self, project_id: str, turns: Turns) -> Iterator[Place]:
-        """A project's places. Which mutexes are held is read once for a page, not once for each request."""
-        known: set[str] = set()
+    def _lane(self, project_id: str, turns: Turns, ends_at: float) -> Iterator[Place]:
+        """A project's places, in the order of admission. Reads once per page which mutexes are held.
+
+        Reads no further page after `ends_at`: a project with very many blocked requests must not use up the time in
+        which others are admitted.
+        """
+        checked: set[str] = set()
         for page in self._channels.waiting(turns.channel.name, project_id):
             locking = [place for place in page if place.mutex is not None]
-            unknown = {str(place.mutex) for place in locking} - known
+            unknown = {str(place.mutex) for place in locking} - checked
             if unknown and len(locking) > 1:
                 held = self._channels.held_mutexes(project_id, unknown, turns.now)
-                known |= unknown
+                checked |= unknown
                 for place in locking:
                     if place.mutex in held:
-                        turns.hold(place)
+                        turns.mark_mutex_held(place)
             yield from page
+            if self._monotonic() >= ends_at:
+                return
 
     def _fixed_shares(self, name: str, project_ids: list[str]) -> dict[str, int]:
         found = self._quotas.quotas_of(project_ids)
         shares = {project_id: quotas.share or {} for project_id, quotas in found.items()}
         return {project_id: share[name] for project_id, share in shares.items() if name in share}
 
-    def _try(self, place: Place, turns: Turns) -> str | None:
-        """Returns why the request goes on waiting; None if it was admitted or is gone."""
+    def _try_to_admit(self, place: Place, turns: Turns) -> str | None:
+        """Returns why the request must wait; None if it was admitted or does not wait any more."""
         request = self._store.get(place.project_id, place.request_id)
         if request is None:
             self._channels.drop_place(place)
@@ -201,12 +210,12 @@ class Admission:
         try:
             self._store.move(request, move.new, move.line, now=self._clock(), turn=move.turn)
         except Refused as refused:
-            return self._refused(refused, place, turns)
-        turns.took(place)
+            return self._wait_reason(refused, place, turns)
+        turns.mark_admitted(place)
         self.start(move.new)
         return None
 
-    def _move(self, request: Request, turn: Turn) -> Move:
+    def _move(self, request: Request, turn: Turn) -> AdmissionMove:
         now = self._clock()
         timeout = request.timeout or self._policies[request.type].timeout
         admitted = moved(
@@ -220,84 +229,43 @@ class Admission:
             last_wait_reason=None,
         )
         line = RequestQueue.line(request, admitted, "admit", SYSTEM, f"a slot of {request.channel} was free", now)
-        return Move(request, admitted, line, turn)
+        return AdmissionMove(request, admitted, line, turn)
 
-    def _refused(self, refused: Refused, place: Place, turns: Turns) -> str | None:
+    def _wait_reason(self, refused: Refused, place: Place, turns: Turns) -> str | None:
+        """Updates `turns` with what the refused transaction showed."""
         if transaction.CHANNEL in refused.parts:
             turns.channel = self._channels.ensure(turns.channel.name, 1)
             return turns.reason or CAPACITY
         if transaction.STANDING in refused.parts:
             standing = self._channels.standing(place.channel, place.project_id)
-            # Never less than what refused: a stale count would offer the slot again and again.
+            # At least the ceiling that refused it: with a stale count the same slot would be offered again and again.
             held = max(standing.running, turns.turn(place.project_id).ceiling)
             turns.standings[place.project_id] = replace(standing, running=held)
             return SHARE
         if transaction.MUTEX in refused.parts:
-            turns.hold(place)
+            turns.mark_mutex_held(place)
             return MUTEX
         if transaction.SLOT in refused.parts:
-            # A slot of an earlier attempt was left behind: the channel's recount removes it.
+            # An earlier attempt left its slot behind: the recount of the channel removes it.
             return CAPACITY
         return None
 
     def start(self, admitted: Request) -> None:
-        """The execution is named by request and attempt, so a second start changes nothing."""
+        """Starts the request's state machine. A second start has no effect: the name is the request and attempt."""
         try:
             self._runner.start(admitted)
         except DomainError:
-            logger.exception("started later, by compensation", request_id=admitted.request_id)
+            logger.exception("the machine was not started; compensation will", request_id=admitted.request_id)
 
-    def _tell(self, turns: Turns) -> int:
-        """Notes on the first waiting requests why they wait. Returns how many wait for more than their back-off."""
-        backing_off = 0
-        notes: list[tuple[Place, str]] = []
-        extra = turns.next_extra_slot()
-        for place, reason in turns.rest():
-            backing_off += reason == BACKOFF
-            if len(notes) < _NOTES_PER_RUN and _is_news(place, reason):
-                notes.append((place, reason))
-                if extra is not None and place == extra[0]:
-                    now = self._clock()
-                    self._admission_queue.wake(place.channel, datetime.fromtimestamp(extra[1], UTC), now)
-        self._note_all(notes)
-        return max(0, turns.waiting - backing_off)
-
-    def _note_all(self, notes: Sequence[tuple[Place, str]]) -> None:
-        if len(notes) < _FEW_NOTES:
-            for note in notes:
-                self._note(*note)
-            return
-        # Where many wait they must not hold up the next run.
-        with ThreadPoolExecutor(_NOTES_TOGETHER, thread_name_prefix="note") as pool:
-            list(pool.map(self._note, *zip(*notes, strict=True)))
-
-    def _note(self, place: Place, reason: str) -> None:
-        if place.status != PENDING or reason == BACKOFF:
-            self._store.note_wait(place, reason)
-            return
-        request = self._store.get(place.project_id, place.request_id)
-        if request is not None and request.status == PENDING:
-            self.queue_up(request, reason)
-
-    def queue_up(self, request: Request, reason: str) -> None:
-        """pending → queued: seen by admission, and waiting for what `reason` says."""
-        now = self._clock()
-        queued = moved(request, "wait", last_wait_reason=reason)
-        line = RequestQueue.line(request, queued, "wait", SYSTEM, reason, now)
-        try:
-            self._store.move(request, queued, line, now=now)
-        except Refused:
-            return
-
-    def _look_again(self, turns: Turns, left: int) -> None:
-        """While something waits for room, the channel itself is due, so that a lost message does not stop it."""
+    def _set_channel_due(self, turns: Turns, left: int) -> None:
+        """Keeps the channel due while requests wait for room, so that compensation replaces a lost message."""
         waits = left > 0 and not turns.channel.paused
         now = self._clock().timestamp()
         due_at = turns.channel.due_at
-        if waits and (due_at is None or due_at < now + _LOOK_AGAIN_SECONDS / 2):
-            self._channels.look_again(turns.channel.name, now + _LOOK_AGAIN_SECONDS)
+        if waits and (due_at is None or due_at < now + _CHANNEL_DUE_SECONDS / 2):
+            self._channels.set_due(turns.channel.name, now + _CHANNEL_DUE_SECONDS)
         elif not waits and due_at is not None:
-            self._channels.look_again(turns.channel.name, None)
+            self._channels.set_due(turns.channel.name, None)
 
 
 def _name(place: Place) -> tuple[str, str]:
@@ -306,7 +274,3 @@ def _name(place: Place) -> tuple[str, str]:
 
 def _still_waits(request: Request, place: Place) -> bool:
     return request.status in WAITING and request.priority == place.priority
-
-
-def _is_news(place: Place, reason: str) -> bool:
-    return place.reason != reason or (place.status == PENDING and reason != BACKOFF)

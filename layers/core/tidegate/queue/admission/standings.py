@@ -1,6 +1,6 @@
 """A project's standing in a channel: how many of its requests wait and run.
 
-Counts change in the transaction that changes what they count, so a crash cannot part them.
+The counts are written in the same transaction as the requests that they count, so a crash cannot make them differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def standing_from(item: Item) -> Standing:
 def standing_write(
     channel: str, project_id: str, *, waiting: int = 0, running: int = 0, turn: Turn | None = None
 ) -> Write:
-    """Adds to the counts. With a turn: refused if the project holds as many slots as it may."""
+    """Adds to the counts. With a turn, the write is refused if the project already holds as many slots as it may."""
     bound: dict[str, Any] = {"ceiling": turn.ceiling} if turn else {}
     return update(
         keys.standing(channel, project_id),

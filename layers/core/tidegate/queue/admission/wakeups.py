@@ -1,4 +1,4 @@
-"""The messages that run admission: now, by the channel's FIFO group, or later, by a delayed message."""
+"""Messages that run admission: now, in the channel's FIFO group, or at a later time, as a delayed message."""
 
 from __future__ import annotations
 
@@ -24,21 +24,25 @@ class AdmissionQueue:
         self._wakeups = wakeups
 
     def trigger(self, *channels: str) -> None:
+        """Runs admission of these channels as soon as possible."""
         names = dict.fromkeys(channels)
         self._send(self._admission, *(Message({"channel": name}, name, uuid.uuid4().hex) for name in names))
 
     def retry_soon(self, record: Mapping[str, Any]) -> None:
-        """Admission failed: its message comes again in seconds, and with it the rest of its channel's group."""
+        """Makes the message of a failed run visible again in seconds, because it blocks its channel's group."""
         self._admission.retry_soon([record])
 
     def wake(self, channel: str, at: datetime, now: datetime) -> None:
+        """Runs admission of the channel at `at`."""
         delay = max(0, math.ceil((at - now).total_seconds()))
         self._send(self._wakeups, Message({"channel": channel, "at": iso(at)}, delay_seconds=delay))
 
     @staticmethod
     def _send(queue: SqsQueue, *messages: Message) -> None:
-        """A lost message is sent again by compensation, so a failure here is only logged."""
+        """Only logs a failure: compensation triggers channels whose message was lost."""
         try:
             queue.send(*messages)
         except (ClientError, BotoCoreError, DomainError):
-            logger.exception("compensation will wake the channel", messages=[message.body for message in messages])
+            logger.exception(
+                "admission was not triggered; compensation will", messages=[message.body for message in messages]
+            )

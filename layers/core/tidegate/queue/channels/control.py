@@ -1,4 +1,4 @@
-"""Lanes as operators see them: capacity, pause, what waits and for how long."""
+"""Channels for operators: capacity, pause and resume, and how many requests wait for how long."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Channels:
         self._known: set[str] = set(capacities)
 
     def all(self) -> list[Channel]:
-        """Those that were ever used or set, and those that the configuration names."""
-        known = {channel.name: channel for channel in self._store.all()}
+        """Channels that were used or set, and those of the configuration, by name."""
+        stored = {channel.name: channel for channel in self._store.all()}
         configured = {name: Channel(name, capacity) for name, capacity in self._capacities.items()}
-        return [found for _, found in sorted({**configured, **known}.items())]
+        return [found for _, found in sorted({**configured, **stored}.items())]
 
     def stats(self) -> list[ChannelStats]:
         return [self._stats_of(channel) for channel in self.all()]
@@ -51,14 +51,17 @@ class Channels:
         )
 
     def require(self, name: str) -> None:
-        """Channels are never removed, so one that was there once needs no second look."""
+        """Raises Invalid if there is no such channel. Known names are cached, because channels are never removed."""
         if name not in self._known:
             self._known |= {channel.name for channel in self.all()}
         if name not in self._known:
             raise _unknown(name, "channel")
 
     def set_capacities(self, capacities: Mapping[str, int], who: str = SYSTEM) -> list[Channel]:
-        """Acts at once: more admits now, less drains. A new name is a new channel."""
+        """Acts at once: with more capacity, requests are admitted now; with less, running ones finish first.
+
+        A new name creates a channel.
+        """
         for name, capacity in capacities.items():
             self._store.ensure(name, capacity)
             now = self._clock()
@@ -81,4 +84,7 @@ class Channels:
 
 
 def _unknown(name: str, field: str) -> Invalid:
-    return Invalid(f"there is no channel {name}", errors=[{"loc": ["body", field], "msg": "unknown channel"}])
+    return Invalid(
+        f"there is no channel {name}: GET /v1/queue/stats lists the channels",
+        errors=[{"loc": ["body", field], "msg": "unknown channel"}],
+    )

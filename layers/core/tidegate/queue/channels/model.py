@@ -1,4 +1,4 @@
-"""Lanes of the queue."""
+"""Channels of the queue, and the places of requests that wait in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Channel:
     capacity: int
     running: int = 0
     paused: bool = False
-    # Raised with every slot taken or given back, so that a recount notices what happened meanwhile.
+    # Incremented when a slot is taken or released, so that a recount detects concurrent changes.
     slot_changes: int = 0
     due_at: int | None = None
 
@@ -27,7 +27,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A waiting request's place in its lane: all that admission must know to pass it by."""
+    """A waiting request in its project's lane: enough for admission to skip it without reading the request."""
 
     channel: str
     project_id: str
@@ -42,5 +42,5 @@ class Place:
 
 def name_fault(name: str) -> str | None:
     if name == ALL or not _NAME.fullmatch(name):
-        return "a channel's name is 1 to 40 of a-z, 0-9 and _, starts with a letter, and is not all"
+        return f"a channel's name has 1 to 40 characters of a-z, 0-9 and _, starts with a letter, and is not {ALL!r}"
     return None

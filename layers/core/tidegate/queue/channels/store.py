@@ -1,4 +1,4 @@
-"""Channels in the table: their records, the places of what waits, the slots of what runs."""
+"""Channels in the table: their records, the places of waiting requests, the slots of running ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidegate.queue.channels.model import Channel, Place
 from tidegate.queue.items import place_from
 
 _FIELDS = tuple(field.name for field in fields(Channel))
-# One admission rarely looks at more places of a project than this; where it does, most of them are blocked, and the
-# rest is read in pages of 1 MB.
+# Admission rarely needs more places of a project than this. If it does, most of them are blocked, so it reads the rest
+# in pages of 1 MB.
 _LANE_PAGE = 100
-# Projects whose places are counted in one look at a channel, and pages of 1 MB that are read of each.
+# Projects whose places are counted in one recount, and pages of 1 MB that are read of each.
 _RECOUNTED, _RECOUNTED_PAGES = 50, 2
 
 
@@ -31,7 +31,7 @@ def _channel(item: Item) -> Channel:
 
 
 class ChannelStore:
-    """Reads are consistent: admission decides by them."""
+    """Reads consistently, because admission decides by what it reads."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -44,25 +44,25 @@ class ChannelStore:
         return [_channel(item) for item in self._table.query_all(keys.channels(), consistent=True)]
 
     def ensure(self, name: str, capacity: int) -> Channel:
-        """The channel, made with this capacity if it is new."""
-        known = self.get(name)
-        if known is None:
+        """The channel, created with this capacity if it does not exist."""
+        channel = self.get(name)
+        if channel is None:
             new = {"name": name, "capacity": capacity, "running": 0, "paused": False, "slot_changes": 0}
             self._table.try_write(put_new(keys.channel(name) | new))
-            known = self.get(name)
-        return known or Channel(name, capacity)
+            channel = self.get(name)
+        return channel or Channel(name, capacity)
 
     def set_capacity(self, name: str, capacity: int, now: float, line: AuditLine) -> None:
         change = update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])
 
     def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
-        """Due from now on: if the message to admission is lost, compensation runs it."""
+        """Also makes the channel due now: if the message to admission is lost, compensation sends another."""
         change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])
 
     def waiting(self, name: str, project_id: str) -> Iterator[list[Place]]:
-        """A project's places, in the order of admission, a page at a time."""
+        """Pages of a project's places, in the order of admission."""
         limit: int | None = _LANE_PAGE
         cursor: str | None = None
         while limit or cursor:
@@ -71,17 +71,17 @@ class ChannelStore:
             limit, cursor = None, page.cursor
 
     def held_mutexes(self, project_id: str, names: Iterable[str], now: float) -> set[str]:
-        """Those of the project's mutexes that somebody holds."""
+        """The mutexes among `names` that a request of the project holds."""
         wanted = {keys.mutex(project_id, name)["pk"]: name for name in names}
         items = self._table.batch_get((keys.mutex(project_id, name) for name in wanted.values()), consistent=True)
         return {wanted[item["pk"]] for item in items if "owner" in item and float(item["lease_until"]) > now}
 
-    def waiting_together(self, name: str) -> Iterator[Place]:
-        """What an older version put into the lane that all projects shared."""
+    def shared_places(self, name: str) -> Iterator[Place]:
+        """Places that an older version wrote to the lane that all projects shared."""
         return (place_from(item) for item in self._table.query_all(keys.shared_waiting(name), consistent=True))
 
     def standings(self, name: str) -> list[Standing]:
-        """Every project that waits or runs in the channel, or did lately."""
+        """The projects that have waiting or running requests in the channel, or had some recently."""
         return [standing_from(item) for item in self._table.query_all(keys.standings(name), consistent=True)]
 
     def standing(self, name: str, project_id: str) -> Standing:
@@ -92,7 +92,7 @@ class ChannelStore:
         return sum(standing.waiting for standing in self.standings(name))
 
     def queue_of(self, name: str) -> tuple[int, str | None]:
-        """How many wait, and since when the first of them; the queue itself is not fetched."""
+        """(number of waiting requests, creation time of the oldest). Reads counts and one place, not the queue."""
         length = self.count_waiting(name)
         if not length:
             return 0, None
@@ -100,7 +100,7 @@ class ChannelStore:
         return length, oldest[0]["since"] if oldest else None
 
     def drop_place(self, place: Place) -> None:
-        """For a place whose request is gone."""
+        """Removes a place whose request does not exist any more."""
         lane = (place.channel, place.project_id)
         key = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
         self._table.try_write(
@@ -108,15 +108,15 @@ class ChannelStore:
         )
 
     def drop_shared_place(self, place: Place) -> None:
-        where = (place.channel, place.priority, place.since, place.request_id)
-        self._table.write(delete(keys.shared_waiting_place(*where)))
+        key = keys.shared_waiting_place(place.channel, place.priority, place.since, place.request_id)
+        self._table.write(delete(key))
 
     def slots(self, name: str) -> list[tuple[str, str, int]]:
         items = self._table.query_all(keys.slots(name), consistent=True)
         return [(item["project_id"], item["request_id"], int(item["attempt"])) for item in items]
 
     def drop_slot(self, name: str, project_id: str, request_id: str, attempt: int) -> bool:
-        """Gives back a slot whose request does not run any more."""
+        """Releases the slot of an attempt that does not run any more. False if it was released already."""
         return self._table.try_write(
             delete(keys.slot(name, request_id), "#attempt = :attempt", attempt=attempt),
             update(keys.channel(name), adds={"running": -1, "slot_changes": 1}),
@@ -124,7 +124,7 @@ class ChannelStore:
         )
 
     def recount(self, channel: Channel, running: int) -> bool:
-        """Puts the count right, unless a slot changed hands since `channel` was read."""
+        """Corrects the channel's count. False if a slot was taken or released since `channel` was read."""
         return self._table.try_write(
             update(
                 keys.channel(channel.name),
@@ -136,19 +136,19 @@ class ChannelStore:
         )
 
     def recount_running(self, name: str) -> None:
-        """Sets each project's count to the slots that it holds, unless the count changed since it was read."""
-        known = {standing.project_id: standing for standing in self.standings(name)}
+        """Sets each project's count to the number of its slots, unless the count has changed since it was read."""
+        standings = {standing.project_id: standing for standing in self.standings(name)}
         held = Counter(project_id for project_id, _, _ in self.slots(name))
-        for project_id in known.keys() | held.keys():
-            standing = known.get(project_id, Standing(project_id))
+        for project_id in standings.keys() | held.keys():
+            standing = standings.get(project_id, Standing(project_id))
             if standing.running != held[project_id]:
                 self._table.try_write(self._set_count(name, standing, "running", held[project_id]))
 
     def recount_waiting(self, name: str, turn: int) -> None:
-        """The same for the places of some projects, others with each turn; an idle project is forgotten.
+        """Corrects the counts of waiting requests of some projects, and removes idle projects.
 
-        Of a long lane only the beginning is counted: its count is put right when it has become short, or at once if it
-        says less than that beginning.
+        Each `turn` checks other projects. Of a long lane only the first pages are read: its count is corrected if it is
+        lower than that, or when the lane has become short.
         """
         standings = self.standings(name)
         start = turn * _RECOUNTED % max(1, len(standings))
@@ -174,6 +174,7 @@ class ChannelStore:
             seen=standing.changes,
         )
 
-    def look_again(self, name: str, due_at: float | None) -> None:
+    def set_due(self, name: str, due_at: float | None) -> None:
+        """Sets when compensation checks the channel; None: not at all."""
         sets = keys.due(name, due_at, "channel") if due_at is not None else None
         self._table.try_write(update(keys.channel(name), sets, removes=() if sets else keys.DUE_ATTRIBUTES))

@@ -1,4 +1,4 @@
-"""Removes what is past its time: the record, and the objects that only it owns."""
+"""Removes requests after their retention time, with the objects that belong to them alone."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from tidegate.queue.retention.store import RetentionStore
 
 logger = Logger(service="tidegate", child=True)
 
-# Removed side by side: one after another, a day's function would remove less than a busy day brings.
-_AT_ONCE = 16
+# One after another, the daily function would remove fewer records than a busy day adds.
+_THREADS = 16
 
-# The objects of a request of one type: exports own their files, the library's content belongs to no request.
+# Returns the objects of a request of one type. Exports own their files; files of the library belong to no request.
 Objects = Callable[[Request], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
+    """How many records and objects were removed, and whether there may be more."""
+
     removed: int
     objects: int
     more: bool
@@ -50,18 +52,31 @@ class Retention:
         self._archive = archive
 
     def clean(self, limit: int = 1000) -> Cleaned:
-        """Archive, then objects, then the record: whatever fails in between, the record is still there to repeat it."""
+        """Removes up to `limit` records: archives them, then deletes their objects, then the records.
+
+        In this order, a run that fails in between is repeated by the next one. A record that cannot be removed is
+        logged and does not stop the others.
+        """
         now = self._clock()
         past = list(self._store.past(now.timestamp(), limit))
         self._archive.keep([request for request in past if not request.expired_at])
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            done = list(threads.map(lambda request: self._remove(request, now), past))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            outcomes = list(threads.map(lambda request: self._try_to_remove(request, now), past))
+        done = [outcome for outcome in outcomes if outcome is not None]
         removed, objects = sum(gone for gone, _ in done), sum(count for _, count in done)
-        logger.info("cleaned", removed=removed, objects=objects)
-        return Cleaned(removed, objects, more=len(past) >= limit)
+        logger.info("cleaned", removed=removed, objects=objects, failed=len(past) - len(done))
+        return Cleaned(removed, objects, more=len(past) >= limit and bool(done))
+
+    def _try_to_remove(self, request: Request, now: datetime) -> tuple[bool, int] | None:
+        """The result of `_remove`; None if it failed."""
+        try:
+            return self._remove(request, now)
+        except Exception:
+            logger.exception("a request past its retention was not removed", request_id=request.request_id)
+            return None
 
     def _remove(self, request: Request, now: datetime) -> tuple[bool, int]:
-        """Whether the record went or was marked as expired, and how many objects went before it."""
+        """(whether the record was removed or marked as expired, the number of objects deleted)."""
         keys = tuple(self._owned[request.type](request)) if request.type in self._owned else ()
         if keys:
             self._objects.delete(*keys)

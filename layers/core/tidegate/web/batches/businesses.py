@@ -1,4 +1,4 @@
-"""The registry of businesses that work batches."""
+"""Routes for businesses: the services that process the items of batches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TAGS = ["Batches"]
 
 def _shown(business: Business) -> BusinessAnswer:
     hooks = ("process_url", "before_create_url", "before_run_url", "process_stop_url")
-    told = {name: getattr(business, name) for name in ("biz_id", "name", *hooks, "rate", "created_at")}
-    return BusinessAnswer(**told, has_auth_code=business.auth_code_sha256 is not None)
+    fields = {name: getattr(business, name) for name in ("biz_id", "name", *hooks, "rate", "created_at")}
+    return BusinessAnswer(**fields, has_auth_code=business.auth_code_sha256 is not None)
 
 
 @router.post(
@@ -35,12 +35,12 @@ def list_businesses(limit: Limit = 20, cursor: Cursor = None) -> BusinessList:
     return BusinessList(items=[_shown(business) for business in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/biz/<biz_id>", scope="read", tags=_TAGS, summary="One business")
+@router.get("/v1/biz/<biz_id>", scope="read", tags=_TAGS, summary="Get a business")
 def show(biz_id: str) -> BusinessAnswer:
     return _shown(app().batches.businesses.get(router.caller.project_id, biz_id))
 
 
-@router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business's entry")
+@router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
     caller, entry = router.caller, BusinessEntry(**body.model_dump())
     return _shown(app().batches.businesses.replace(caller.project_id, biz_id, entry, caller.key_id))

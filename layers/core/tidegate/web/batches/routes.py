@@ -1,7 +1,8 @@
-"""Batches: N items through a business, at a rate."""
+"""Routes for batches: items that are sent to a business at a given rate."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 from aws_lambda_powertools.event_handler import Response
@@ -9,6 +10,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 
 from tidegate.app import app
 from tidegate.batches.model import Batch
+from tidegate.web.answer_size import count_that_fit
 from tidegate.web.batches.schemas import (
     BatchAnswer,
     BatchBody,
@@ -46,12 +48,19 @@ def _shown(batch: Batch) -> BatchAnswer:
     return BatchAnswer.model_validate(app().batches.batches.shown(batch))
 
 
+def _asking(url: str | None) -> AbstractContextManager[None]:
+    """Holds one of the project's slow calls, if the business is asked at a URL."""
+    return app().projects.slow_calls.held(router.caller.project_id) if url else nullcontext()
+
+
 @router.post(
-    "/v1/batches", scope="write", tags=_TAGS, summary="Make a batch", status_code=201, middlewares=[idempotent]
+    "/v1/batches", scope="write", tags=_TAGS, summary="Create a batch", status_code=201, middlewares=[idempotent]
 )
 def create(body: BatchBody) -> Response[BatchAnswer]:
-    caller = router.caller
-    made = app().batches.batches.create(caller.project_id, new_batch(body), who=caller.key_id)
+    caller, new = router.caller, new_batch(body)
+    business = app().batches.businesses.get(caller.project_id, new.biz_id)
+    with _asking(business.before_create_url):
+        made = app().batches.batches.create(caller.project_id, new, who=caller.key_id)
     return answer(_shown(made), 201)
 
 
@@ -64,7 +73,7 @@ def list_batches(
     return answer(BatchList(items=items, next_cursor=page.next_cursor))
 
 
-@router.get("/v1/batches/<batch_id>", scope="read", tags=_TAGS, summary="One batch and how far it is")
+@router.get("/v1/batches/<batch_id>", scope="read", tags=_TAGS, summary="Get a batch with its progress")
 def show(batch_id: str) -> Response[BatchAnswer]:
     return answer(_shown(app().batches.batches.get(router.caller.project_id, batch_id)))
 
@@ -73,7 +82,7 @@ def show(batch_id: str) -> Response[BatchAnswer]:
     "/v1/batches/<batch_id>",
     scope="write",
     tags=_TAGS,
-    summary="Change the rate, the limits on failures or the data",
+    summary="Change a batch",
     status_code=202,
 )
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
@@ -87,42 +96,56 @@ def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     "/v1/batches/<batch_id>/start",
     scope="write",
     tags=_TAGS,
-    summary="Start, or go on where it stopped",
+    summary="Start or resume a batch",
     status_code=202,
     middlewares=[idempotent],
 )
 def start(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
-    return answer(_shown(app().batches.control.start(caller.project_id, batch_id, caller.key_id)), 202)
+    batch = app().batches.batches.get(caller.project_id, batch_id)
+    business = app().batches.businesses.get(caller.project_id, batch.biz_id)
+    with _asking(business.before_run_url):
+        started = app().batches.control.start(caller.project_id, batch_id, caller.key_id)
+    return answer(_shown(started), 202)
 
 
-@router.post(
-    "/v1/batches/<batch_id>/stop", scope="write", tags=_TAGS, summary="Stop; it keeps its place", status_code=202
-)
+@router.post("/v1/batches/<batch_id>/stop", scope="write", tags=_TAGS, summary="Stop a batch", status_code=202)
 def stop(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
     return answer(_shown(app().batches.control.stop(caller.project_id, batch_id, caller.key_id)), 202)
 
 
 @router.post(
-    "/v1/batches/<batch_id>/biz-start", scope="write", tags=_TAGS, summary="The business is ready", status_code=202
+    "/v1/batches/<batch_id>/biz-start",
+    scope="write",
+    tags=_TAGS,
+    summary="Confirm that the business is ready",
+    status_code=202,
 )
-def biz_start(batch_id: str, body: BizStartBody) -> Response[BatchAnswer]:
-    caller = router.caller
-    started = app().batches.control.biz_start(caller.project_id, batch_id, body.auth_code, caller.key_id)
+def biz_start(batch_id: str, body: BizStartBody | None = None) -> Response[BatchAnswer]:
+    caller, auth_code = router.caller, body.auth_code if body else None
+    started = app().batches.control.biz_start(caller.project_id, batch_id, auth_code, caller.key_id)
     return answer(_shown(started), 202)
 
 
 @router.post(
-    "/v1/batches/<batch_id>/biz-stop", scope="write", tags=_TAGS, summary="The business cannot go on", status_code=202
+    "/v1/batches/<batch_id>/biz-stop",
+    scope="write",
+    tags=_TAGS,
+    summary="Stop a batch on behalf of the business",
+    status_code=202,
 )
-def biz_stop(batch_id: str, body: BizStopBody) -> Response[BatchAnswer]:
-    caller = router.caller
-    stopped = app().batches.control.biz_stop(caller.project_id, batch_id, body.auth_code, body.reason, caller.key_id)
+def biz_stop(batch_id: str, body: BizStopBody | None = None) -> Response[BatchAnswer]:
+    caller, fields = router.caller, body or BizStopBody()
+    stopped = app().batches.control.biz_stop(
+        caller.project_id, batch_id, fields.auth_code, fields.reason, caller.key_id
+    )
     return answer(_shown(stopped), 202)
 
 
-@router.post("/v1/batches/<batch_id>/data", scope="write", tags=_TAGS, summary="Change the data", status_code=202)
+@router.post(
+    "/v1/batches/<batch_id>/data", scope="write", tags=_TAGS, summary="Replace the data of a batch", status_code=202
+)
 def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
     caller = router.caller
     changed = app().batches.batches.set_data(
@@ -135,20 +158,27 @@ def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
     "/v1/batches/<batch_id>/items",
     scope="read",
     tags=_TAGS,
-    summary="Items that failed, were abandoned or succeeded only after retries",
+    summary="List items that did not succeed at once",
 )
 def items(
     batch_id: str,
-    state: Annotated[ItemState | None, Query(description="failed, abandoned or recovered")] = None,
+    state: Annotated[
+        ItemState | None, Query(description="only items in this state: `failed`, `abandoned` or `recovered`")
+    ] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> ItemList:
     page = app().batches.batches.outcomes(router.caller.project_id, batch_id, state, limit, cursor)
-    return ItemList(items=[ItemAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
+    found, following = page.items, page.next_cursor
+    fit = count_that_fit(found)
+    if fit < len(found):
+        # The cursor of this list is the index of the last item.
+        found, following = found[:fit], str(found[fit - 1]["index"])
+    return ItemList(items=[ItemAnswer.model_validate(item) for item in found], next_cursor=following)
 
 
 @router.get(
-    "/v1/batches/<batch_id>/results", scope="read", tags=_TAGS, summary="The same as a JSONL file, behind a link"
+    "/v1/batches/<batch_id>/results", scope="read", tags=_TAGS, summary="Download items that did not succeed at once"
 )
 def results(batch_id: str) -> ResultsAnswer:
     return ResultsAnswer.model_validate(app().batches.batches.results(router.caller.project_id, batch_id))
@@ -158,21 +188,21 @@ def results(batch_id: str) -> ResultsAnswer:
     "/v1/batches/<batch_id>/items/<index>/result",
     scope="write",
     tags=_TAGS,
-    summary='The result of one item, with ack "async"',
+    summary="Report the result of an item",
     status_code=202,
 )
 def item_result(batch_id: str, index: Annotated[int, Path(ge=0, le=10**15)], body: ResultBody) -> Response[ResultTaken]:
-    said = body.model_dump(exclude={"auth_code"}, exclude_none=True)
+    result = body.model_dump(exclude={"auth_code"}, exclude_none=True)
     project_id = router.caller.project_id
-    taken = app().batches.batches.add_result(project_id, batch_id, index, said, body.auth_code)
-    return answer(ResultTaken(accepted=taken), 202)
+    accepted = app().batches.batches.add_result(project_id, batch_id, index, result, body.auth_code)
+    return answer(ResultTaken(accepted=accepted), 202)
 
 
 @router.post(
     "/v1/batches/<batch_id>/redrive",
     scope="write",
     tags=_TAGS,
-    summary="A new batch of the failed items only",
+    summary="Create a batch of the failed items",
     status_code=201,
     middlewares=[idempotent],
 )
@@ -186,18 +216,22 @@ def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAns
     "/v1/batches/<batch_id>/dry-run",
     scope="write",
     tags=_TAGS,
-    summary="Send the first items to the business; nothing is counted",
+    summary="Try a batch with its first items",
 )
 def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
-    tried = app().batches.dry_run(router.caller.project_id, batch_id, (body or DryRunBody()).items)
-    return DryRunAnswer(items=[DryRunItem.model_validate(item) for item in tried])
+    project_id = router.caller.project_id
+    with app().projects.slow_calls.held(project_id):
+        tried = app().batches.dry_run(project_id, batch_id, (body or DryRunBody()).items)
+    with_data = count_that_fit(tried)
+    shown = [*tried[:with_data], *(item | {"job_data": None} for item in tried[with_data:])]
+    return DryRunAnswer(items=[DryRunItem.model_validate(item) for item in shown])
 
 
 @router.post(
     "/v1/batches/<batch_id>/logs",
     scope="write",
     tags=_TAGS,
-    summary="Write log lines",
+    summary="Add log lines to a batch",
     status_code=201,
     middlewares=[idempotent],
 )
@@ -206,10 +240,10 @@ def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     return answer(LogsAdded(added=app().batches.logs.add(router.caller.project_id, batch_id, lines)), 201)
 
 
-@router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="Log lines, newest first")
+@router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="List the log lines of a batch")
 def logs(
     batch_id: str,
-    index: Annotated[Index | None, Query(description="of this item only")] = None,
+    index: Annotated[Index | None, Query(description="only lines of this item")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> LogList:
@@ -221,7 +255,7 @@ def logs(
     "/v1/batches/<batch_id>/logs/export",
     scope="write",
     tags=_TAGS,
-    summary="The log lines as a CSV file",
+    summary="Export the log lines of a batch",
     status_code=202,
     middlewares=[idempotent],
 )

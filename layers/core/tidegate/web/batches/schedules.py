@@ -1,4 +1,4 @@
-"""Schedules that make and start a batch again and again."""
+"""Routes for recurring batches: schedules that create and start a batch at each run."""
 
 from __future__ import annotations
 
@@ -21,42 +21,46 @@ router = Router()
 _TAGS = ["Batches"]
 
 
-When = Annotated[Schedule, Field(min_length=1, description="`cron(0 2 * * ? *)` or `rate(6 hours)`, UTC")]
+_EXPRESSION = "`cron(0 2 * * ? *)` or `rate(6 hours)`, in UTC"
+_BATCH = "the batch that each run creates, with the fields of POST /v1/batches"
+When = Annotated[Schedule, Field(min_length=1, description=_EXPRESSION)]
 
 
 class BatchScheduleBody(Body):
     schedule: When
-    batch: Annotated[BatchBody, Field(description="the batch that is made each time, as for POST /v1/batches")]
+    batch: Annotated[BatchBody, Field(description=_BATCH)]
 
 
 class BatchSchedulePatch(Body):
-    """What is named is set; what is not named stays."""
+    """Fields that are left out stay as they are."""
 
     schedule: When | None = None
-    paused: Annotated[bool, Field(description="a paused schedule makes no batch")] | None = None
-    batch: Annotated[BatchChanges, Field(description="fields that change, from the next batch on")] | None = None
+    paused: Annotated[bool, Field(description="true stops the schedule, false resumes it")] | None = None
+    batch: Annotated[BatchChanges, Field(description="fields of the batch to change, from the next run on")] | None = (
+        None
+    )
     revision: (
-        Annotated[int, Field(ge=1, description="the revision that was read: refused (409) if there is a newer one")]
+        Annotated[int, Field(ge=1, description="the `revision` that you read; 409 if the schedule was changed since")]
         | None
     ) = None
 
 
 class BatchScheduleAnswer(Answer):
-    schedule_id: Annotated[str, Field(description="the schedule")]
-    schedule: Annotated[str, Field(description="`cron(0 2 * * ? *)` or `rate(6 hours)`, UTC")]
-    status: Annotated[Literal["active", "paused"], Field(description="active or paused; a paused one makes no batch")]
-    revision: Annotated[int, Field(description="rises with every change")]
+    schedule_id: Annotated[str, Field(description="id of the schedule")]
+    schedule: Annotated[str, Field(description=_EXPRESSION)]
+    status: Annotated[Literal["active", "paused"], Field(description="a paused schedule creates no batches")]
+    revision: Annotated[int, Field(description="increases with every change")]
     biz_id: Annotated[str, Field(description="the business of its batches")]
     name: Annotated[str, Field(description="the name of its batches")]
-    next_run: Annotated[str | None, Field(description="when the next batch is made")] = None
-    last_batch_id: Annotated[str | None, Field(description="the batch that it made last")] = None
-    last_error: Annotated[str | None, Field(description="why the last moment made or started no batch")] = None
-    created_at: Annotated[str, Field(description="when it was made")]
-    created_by: Annotated[str, Field(description="the key that made it; its batches are made in this name")]
+    next_run: Annotated[str | None, Field(description="time of the next run; absent while paused")] = None
+    last_batch_id: Annotated[str | None, Field(description="the batch that the last run created")] = None
+    last_error: Annotated[str | None, Field(description="why the last run created or started no batch")] = None
+    created_at: Annotated[str, Field(description="when the schedule was created, ISO 8601 UTC")]
+    created_by: Annotated[str, Field(description="key_id of its creator, also recorded as the creator of its batches")]
 
 
 class BatchScheduleDetail(BatchScheduleAnswer):
-    batch: Annotated[dict[str, Any], Field(description="the batch that is made each time, as for POST /v1/batches")]
+    batch: Annotated[dict[str, Any], Field(description=_BATCH)]
 
 
 class BatchScheduleList(Answer):
@@ -65,13 +69,13 @@ class BatchScheduleList(Answer):
 
 
 class BatchRunAnswer(Answer):
-    """One moment of a schedule; `batch` is its batch as it is now."""
+    """One run of a schedule."""
 
-    due: Annotated[str, Field(description="the moment of the schedule")]
-    state: Annotated[Literal["started", "skipped"], Field(description="started or skipped")]
-    batch_id: Annotated[str | None, Field(description="the batch that was made")] = None
-    reason: Annotated[str | None, Field(description="why it was skipped")] = None
-    batch: Annotated[BatchAnswer | None, Field(description="the batch as it is now, with its counts")] = None
+    due: Annotated[str, Field(description="the time at which the run was due")]
+    state: Annotated[Literal["started", "skipped"], Field(description="whether a batch was started")]
+    batch_id: Annotated[str | None, Field(description="the batch that was created")] = None
+    reason: Annotated[str | None, Field(description="why the run was skipped")] = None
+    batch: Annotated[BatchAnswer | None, Field(description="the batch in its current state")] = None
 
 
 class BatchRunList(Answer):
@@ -80,17 +84,18 @@ class BatchRunList(Answer):
 
 
 def _detail(schedule: BatchSchedule, batch: NewBatch) -> BatchScheduleDetail:
-    told: dict[str, Any] = {name: value for name, value in asdict(batch).items() if value is not None}
-    file = {name: told.pop(name) for name in ("file_id", "format") if name in told}
-    told["pause_windows"] = [{"start": clock_text(start), "end": clock_text(end)} for start, end in batch.pause_windows]
-    return BatchScheduleDetail(**schedule.shown(), batch=told | ({"source": file} if file else {}))
+    """The schedule, and its batch in the form of a request body."""
+    body: dict[str, Any] = {name: value for name, value in asdict(batch).items() if value is not None}
+    source = {name: body.pop(name) for name in ("file_id", "format") if name in body}
+    body["pause_windows"] = [{"start": clock_text(start), "end": clock_text(end)} for start, end in batch.pause_windows]
+    return BatchScheduleDetail(**schedule.shown(), batch=body | ({"source": source} if source else {}))
 
 
 @router.post(
     "/v1/batch-schedules",
     scope="write",
     tags=_TAGS,
-    summary="Make and start a batch again and again",
+    summary="Create a recurring batch",
     status_code=201,
     middlewares=[idempotent],
 )
@@ -100,14 +105,14 @@ def create(body: BatchScheduleBody) -> Response[BatchScheduleDetail]:
     return answer(_detail(made, batch), 201)
 
 
-@router.get("/v1/batch-schedules", scope="read", tags=_TAGS, summary="List schedules of batches")
+@router.get("/v1/batch-schedules", scope="read", tags=_TAGS, summary="List recurring batches")
 def list_schedules(limit: Limit = 20, cursor: Cursor = None) -> BatchScheduleList:
     page = app().batches.schedules.list(router.caller.project_id, limit, cursor)
     items = [BatchScheduleAnswer(**schedule.shown()) for schedule in page.items]
     return BatchScheduleList(items=items, next_cursor=page.next_cursor)
 
 
-@router.get("/v1/batch-schedules/<schedule_id>", scope="read", tags=_TAGS, summary="One schedule of batches")
+@router.get("/v1/batch-schedules/<schedule_id>", scope="read", tags=_TAGS, summary="Get a recurring batch")
 def show(schedule_id: str) -> BatchScheduleDetail:
     schedules = app().batches.schedules
     found = schedules.get(router.caller.project_id, schedule_id)
@@ -115,7 +120,7 @@ def show(schedule_id: str) -> BatchScheduleDetail:
 
 
 @router.get(
-    "/v1/batch-schedules/<schedule_id>/runs", scope="read", tags=_TAGS, summary="The runs of a schedule of batches"
+    "/v1/batch-schedules/<schedule_id>/runs", scope="read", tags=_TAGS, summary="List the runs of a recurring batch"
 )
 def runs(schedule_id: str, limit: Limit = 20, cursor: Cursor = None) -> BatchRunList:
     page = app().batches.schedules.runs(router.caller.project_id, schedule_id, limit, cursor)
@@ -123,7 +128,7 @@ def runs(schedule_id: str, limit: Limit = 20, cursor: Cursor = None) -> BatchRun
 
 
 @router.patch(
-    "/v1/batch-schedules/<schedule_id>", scope="write", tags=_TAGS, summary="Change, pause or resume a schedule"
+    "/v1/batch-schedules/<schedule_id>", scope="write", tags=_TAGS, summary="Change, pause or resume a recurring batch"
 )
 def change(schedule_id: str, body: BatchSchedulePatch) -> BatchScheduleDetail:
     caller, schedules = router.caller, app().batches.schedules
@@ -140,7 +145,7 @@ def change(schedule_id: str, body: BatchSchedulePatch) -> BatchScheduleDetail:
 
 
 @router.delete(
-    "/v1/batch-schedules/<schedule_id>", scope="write", tags=_TAGS, summary="Delete a schedule", status_code=204
+    "/v1/batch-schedules/<schedule_id>", scope="write", tags=_TAGS, summary="Delete a recurring batch", status_code=204
 )
 def delete(schedule_id: str) -> Response[Any]:
     caller = router.caller

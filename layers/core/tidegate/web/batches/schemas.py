@@ -1,3 +1,5 @@
+"""Bodies and answers of batches and businesses."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -21,11 +23,17 @@ from tidegate.web.schemas import Answer, Body, Priority, Text
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
 Index = Annotated[int, Field(ge=0, le=10**15)]
 Rate = Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)]
-MaxErrors = Annotated[int, Field(ge=1, le=10**15, description="stop once so many items did not succeed")]
-MaxFailed = Annotated[int, Field(ge=0, le=10**15, description="tolerate so many items that did not succeed")]
-MaxFailedPercent = Annotated[float, Field(ge=0, le=100, description="the same, as a share of the total")]
+MaxErrors = Annotated[int, Field(ge=1, le=10**15, description="stop the batch when this many items did not succeed")]
+MaxFailed = Annotated[
+    int, Field(ge=0, le=10**15, description="stop the batch when more items than this did not succeed")
+]
+MaxFailedPercent = Annotated[float, Field(ge=0, le=100, description="like `max_failed`, in percent of the total")]
 OnItemFailure = Annotated[
-    str, Field(pattern="^(stop|skip)$", description="what an item that used up its retries does to the batch")
+    str,
+    Field(
+        pattern="^(stop|skip)$",
+        description="after an item has used up its retries: `stop` the batch, or `skip` the item",
+    ),
 ]
 ItemState = Annotated[str, Field(pattern="^(failed|abandoned|recovered)$")]
 AuthCode = Annotated[str, Field(min_length=1, max_length=200)]
@@ -35,6 +43,14 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _stored_lines(logs: list[Any]) -> list[Any]:
+    """The log lines that are stored, cut to their longest length: a result must fit into one item of the table."""
+    from tidegate.batches.run.answers import read_answer
+
+    lines = read_answer({"result": "ok", "logs": logs}).lines
+    return [{"level": level, "message": message} for level, message in lines]
+
+
 class BusinessBody(Body):
     name: Text
     process_url: Url
@@ -42,7 +58,7 @@ class BusinessBody(Body):
     before_run_url: Url | None = None
     process_stop_url: Url | None = None
     auth_code: AuthCode | None = None
-    rate: Annotated[Rate, Field(description="items a second, for all its batches together")] | None = None
+    rate: Annotated[Rate, Field(description="items per second, shared by all its batches")] | None = None
 
 
 class BusinessAnswer(Answer):
@@ -63,7 +79,7 @@ class BusinessList(Answer):
 
 
 class SourceBody(Body):
-    """A file of the library; its rows are the items."""
+    """A file of the library whose rows are the items."""
 
     file_id: Text
     format: Annotated[str, Field(pattern="^(csv|ndjson)$")] | None = None
@@ -78,7 +94,7 @@ TimeOfDay = Annotated[str, AfterValidator(_time_of_day)]
 
 
 class PauseWindowBody(Body):
-    """No calls between these times of day, UTC; one that ends before it starts goes on past midnight."""
+    """A time of day (UTC) during which no items are sent. A window that ends before it starts spans midnight."""
 
     start: TimeOfDay
     end: TimeOfDay
@@ -97,7 +113,10 @@ class BatchBody(Body):
     total: Index | None = None
     rate: Rate
     concurrency: (
-        Annotated[int, Field(ge=1, le=MOST_WORKERS * MOST_RUNNERS, description="calls at once, by all its runners")]
+        Annotated[
+            int,
+            Field(ge=1, le=MOST_WORKERS * MOST_RUNNERS, description="parallel calls of process_url, over all runners"),
+        ]
         | None
     ) = None
     start_index: Index = 0
@@ -111,48 +130,57 @@ class BatchBody(Body):
     max_failed: MaxFailed | None = None
     max_failed_percent: MaxFailedPercent | None = None
     item_timeout: Annotated[
-        int, Field(ge=1, le=LONGEST_ITEM_TIMEOUT, description="seconds for an answer; over 600 only with ack async")
+        int,
+        Field(
+            ge=1,
+            le=LONGEST_ITEM_TIMEOUT,
+            description="seconds to wait for a result; more than 600 only with ack `async`",
+        ),
     ] = ITEM_TIMEOUT
     ack: Annotated[
-        str, Field(pattern="^(sync|async)$", description="async: process_url answers 202, the result comes by itself")
+        str,
+        Field(
+            pattern="^(sync|async)$",
+            description="`sync`: the answer of process_url is the result; `async`: it is reported later",
+        ),
     ] = "sync"
     items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
     runners: Annotated[
-        int, Field(ge=1, le=MOST_RUNNERS, description="functions that share the items and the rate between them")
+        int, Field(ge=1, le=MOST_RUNNERS, description="functions that process the batch in parallel and share its rate")
     ] = 1
     concurrency_key: (
-        Annotated[str, Field(pattern=r"^[\w.:/-]{1,100}$", description="batches with the same key run one at a time")]
+        Annotated[
+            str, Field(pattern=r"^[\w.:/-]{1,100}$", description="batches with the same key run one after another")
+        ]
         | None
     ) = None
     pause_windows: PauseWindows = []
-    progress_url: Annotated[Url, Field(description="told as batch.progress, as often as the next two say")] | None = (
-        None
-    )
+    progress_url: Annotated[Url, Field(description="gets the callback `batch.progress`")] | None = None
     progress_every_items: Annotated[int, Field(ge=1, le=10**15)] | None = None
     progress_every_percent: Annotated[float, Field(ge=1, le=100)] | None = None
 
 
 def new_batch(body: BatchBody) -> NewBatch:
-    told = body.model_dump(exclude={"source", "pause_windows"})
-    told["pause_windows"] = tuple(window.seconds for window in body.pause_windows)
-    return NewBatch(**told, **(body.source.model_dump() if body.source else {}))
+    fields = body.model_dump(exclude={"source", "pause_windows"})
+    fields["pause_windows"] = tuple(window.seconds for window in body.pause_windows)
+    return NewBatch(**fields, **(body.source.model_dump() if body.source else {}))
 
 
 class BatchChanges(BatchBody):
-    """Fields of a batch that a schedule makes. What is named is set; what is not named stays."""
+    """Changes of the batch that a schedule creates. Fields that are left out stay as they are."""
 
     biz_id: Text = ""
     name: Text = ""
     rate: Rate = LOWEST_RATE
 
     def fields(self) -> dict[str, Any]:
-        """As `NewBatch` has them."""
-        named = self.model_dump(exclude_unset=True, exclude={"source", "pause_windows"})
+        """The fields that were given, as `NewBatch` has them."""
+        changes = self.model_dump(exclude_unset=True, exclude={"source", "pause_windows"})
         if "pause_windows" in self.model_fields_set:
-            named["pause_windows"] = tuple(window.seconds for window in self.pause_windows)
+            changes["pause_windows"] = tuple(window.seconds for window in self.pause_windows)
         if "source" in self.model_fields_set:
-            named |= self.source.model_dump() if self.source else {"file_id": None, "format": None}
-        return named
+            changes |= self.source.model_dump() if self.source else {"file_id": None, "format": None}
+        return changes
 
 
 class BatchPatch(Body):
@@ -244,12 +272,12 @@ class DataBody(Body):
 
 
 class ResultBody(Body):
-    """What process_url would have answered."""
+    """The result of an item, in the format of an answer of process_url."""
 
     result: Annotated[str, Field(pattern="^(ok|error|abandon)$")]
     msg: Annotated[str, Field(max_length=1000)] | None = None
     stop: Annotated[str, Field(pattern="^(stop|finish)$")] | None = None
-    logs: list[Any] | None = None
+    logs: Annotated[list[Any], AfterValidator(_stored_lines)] | None = None
     auth_code: AuthCode | None = None
 
 

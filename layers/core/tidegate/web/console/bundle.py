@@ -1,8 +1,7 @@
-"""Console and docs as a browser gets them: modules joined into one script, named by content, compressed once.
+"""Bundles the console and the docs page: ES modules joined into one script, named by a hash, compressed once.
 
-The page is a tree of small ES modules. Sent one by one they would each be an invocation, and on a cold start each
-its own cold start; joined they are two requests. What is joined is only text that this module can prove simple:
-one-line named imports, named exports of declarations.
+Sent one by one, each of the many small modules would be an invocation, perhaps with a cold start. The bundler
+understands only one-line named imports and named exports of declarations, and raises for anything else.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Asset:
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     @cached_property
-    def packed(self) -> str:
-        """Compressed, and as the text that a function can answer."""
+    def gzipped(self) -> str:
+        """The content as gzip in base64, the form in which a Lambda function returns bytes."""
         return base64.b64encode(gzip.compress(self.text.encode(), 9, mtime=0)).decode()
 
 
@@ -58,9 +57,9 @@ def console() -> Bundle:
         "start.js": Asset(_SCRIPT, join_modules(ROOT, "docs/start.js")),
         "docs.css": Asset(_STYLE, _text("css/1-tokens.css") + _text("docs/docs.css")),
     }
-    lasting = {name: name.replace(".", f".{asset.digest}.") for name, asset in named.items()}
-    assets = {lasting[name]: asset for name, asset in named.items()}
-    page, docs, start = (_page(name, lasting) for name in ("index.html", "docs/index.html", "docs/start.html"))
+    hashed_names = {name: name.replace(".", f".{asset.digest}.") for name, asset in named.items()}
+    assets = {hashed_names[name]: asset for name, asset in named.items()}
+    page, docs, start = (_page(name, hashed_names) for name in ("index.html", "docs/index.html", "docs/start.html"))
     return Bundle(page, docs, start, assets)
 
 
@@ -68,36 +67,36 @@ def _text(name: str) -> str:
     return (ROOT / name).read_text("utf-8")
 
 
-def _page(name: str, lasting: dict[str, str]) -> Asset:
+def _page(name: str, hashed_names: dict[str, str]) -> Asset:
     page = _text(name)
-    for plain, by_content in lasting.items():
-        page = page.replace(f'"console/{plain}"', f'"console/{by_content}"')
+    for plain, hashed in hashed_names.items():
+        page = page.replace(f'"console/{plain}"', f'"console/{hashed}"')
     return Asset("text/html; charset=utf-8", page, lasting=False)
 
 
 def join_modules(root: Path, entry: str) -> str:
-    """One script in which each module is a function called once, those it imports before it."""
-    done: dict[str, str] = {}
-    _join(root, entry, done, ())
-    return '"use strict";\nconst modules = {};\n' + "".join(done.values())
+    """One script with each module as a function that is called once, after the modules that it imports."""
+    joined: dict[str, str] = {}
+    _join(root, entry, joined, ())
+    return '"use strict";\nconst modules = {};\n' + "".join(joined.values())
 
 
-def _join(root: Path, name: str, done: dict[str, str], above: tuple[str, ...]) -> None:
-    if name in above:
-        raise ValueError(f"modules import each other: {' → '.join((*above, name))}")
-    if name in done:
+def _join(root: Path, name: str, joined: dict[str, str], importers: tuple[str, ...]) -> None:
+    if name in importers:
+        raise ValueError(f"modules import each other: {' → '.join((*importers, name))}")
+    if name in joined:
         return
     text = (root / name).read_text("utf-8")
     folder = posixpath.dirname(name)
     for _, target in _IMPORT.findall(text):
-        _join(root, posixpath.normpath(posixpath.join(folder, target)), done, (*above, name))
+        _join(root, posixpath.normpath(posixpath.join(folder, target)), joined, (*importers, name))
 
-    def bound(match: re.Match[str]) -> str:
+    def as_constant(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, match[2]))
         return f'const {{ {match[1].replace(" as ", ": ")} }} = modules["{target}"];'
 
-    body = _EXPORT.sub("", _IMPORT.sub(bound, text))
+    body = _EXPORT.sub("", _IMPORT.sub(as_constant, text))
     if re.search(r"^(import|export)\b", body, re.MULTILINE):
         raise ValueError(f"{name} imports or exports in a form that cannot be joined")
     exported = ", ".join(_EXPORT.findall(text))
-    done[name] = f'modules["{name}"] = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();\n'
+    joined[name] = f'modules["{name}"] = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();\n'

@@ -1,4 +1,4 @@
-"""Everything at a glance: a bounded number of reads, however much the table holds."""
+"""The data of the console's overview, with a bounded number of reads."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tidegate.queue.model import COMPLETED, FAILED, Request
 from tidegate.queue.store import RequestStore
 from tidegate.web.console.summary import SPAN, Ended, TypeSummary, by_type
 
-# The newest of each kind that are read; a busier hour is summed up from these.
-READ = 200
-SHOWN = 20
-# A window's targets are counted for this many open windows; each is a read.
-COUNTED = 6
+# How many of the newest records of each kind are read; the figures of a busier hour are based on these.
+RECORDS_READ = 200
+RECORDS_SHOWN = 20
+# For how many open windows the targets are counted; each needs a read.
+WINDOWS_COUNTED = 6
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class OverviewData:
     jobs: Sequence[Record]
     requests: Sequence[Request]
     stats: Sequence[TypeSummary]
@@ -38,21 +38,21 @@ class OverviewReader:
         self._requests = requests
         self._clock = clock
 
-    def of(self, project_id: str) -> Glance:
+    def read(self, project_id: str) -> OverviewData:
         now = self._clock()
-        jobs = self._jobs.jobs(project_id, READ, None)
-        requests = self._requests.list(project_id, READ, None)
+        jobs = self._jobs.jobs(project_id, RECORDS_READ, None)
+        requests = self._requests.list(project_id, RECORDS_READ, None)
         ended = [*filter(None, map(_ended_job, jobs.items)), *filter(None, map(_ended_request, requests.items))]
-        return Glance(
-            jobs=self._counted(project_id, jobs.items[:SHOWN]),
-            requests=requests.items[:SHOWN],
+        return OverviewData(
+            jobs=self._with_counts(project_id, jobs.items[:RECORDS_SHOWN]),
+            requests=requests.items[:RECORDS_SHOWN],
             stats=by_type(ended, now),
-            complete=_reaches_back(jobs, "create_time", now) and _reaches_back(requests, "created_at", now),
+            complete=_covers_span(jobs, "create_time", now) and _covers_span(requests, "created_at", now),
         )
 
-    def _counted(self, project_id: str, jobs: Sequence[Record]) -> list[Record]:
-        """Those that still collect are read one by one: a list does not know how many wait in a window."""
-        still_open = [job["key"] for job in jobs if job["status"] == PENDING][:COUNTED]
+    def _with_counts(self, project_id: str, jobs: Sequence[Record]) -> list[Record]:
+        """Reads Jobs with an open window one by one, because lists do not have the number of targets in a window."""
+        still_open = [job["key"] for job in jobs if job["status"] == PENDING][:WINDOWS_COUNTED]
         return [self._jobs.job(project_id, job["key"]) if job["key"] in still_open else job for job in jobs]
 
 
@@ -65,11 +65,12 @@ def _ended_job(job: Record) -> Ended | None:
 def _ended_request(request: Request) -> Ended | None:
     if request.status not in (COMPLETED, FAILED) or not request.finish_time:
         return None
-    began = _moment(request.start_time or request.created_at)
-    return Ended(request.type, request.status == COMPLETED, began, _moment(request.finish_time))
+    started = _moment(request.start_time or request.created_at)
+    return Ended(request.type, request.status == COMPLETED, started, _moment(request.finish_time))
 
 
-def _reaches_back(page: Listed[Any], field: str, now: datetime) -> bool:
+def _covers_span(page: Listed[Any], field: str, now: datetime) -> bool:
+    """Whether the records that were read cover the whole time span of the figures."""
     if page.next_cursor is None or not page.items:
         return True
     oldest = page.items[-1]

@@ -1,4 +1,4 @@
-"""The console's page and what only it asks: who am I, and everything at a glance."""
+"""Routes for the console: its page, its files, and what only the console reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tidegate.app import app
 from tidegate.errors import RecordNotFound, RouteNotFound
 from tidegate.web.console import overview as overviews
 from tidegate.web.console.bundle import console
-from tidegate.web.console.schemas import Lane, Me, Overview, TypeAnswer
+from tidegate.web.console.schemas import ChannelOverview, Me, Overview, TypeAnswer
 from tidegate.web.distribution.job_schemas import JobAnswer
 from tidegate.web.queue import compensation
 from tidegate.web.queue.schemas import RequestAnswer
 from tidegate.web.routing import Router
-from tidegate.web.static import page_headers, sent
+from tidegate.web.static import asset_response, page_headers
 
 router = Router()
 _TAGS = ["Console"]
@@ -23,18 +23,18 @@ _TAGS = ["Console"]
 
 @router.get("/", scope="open", include_in_schema=False)
 def page() -> Response[str]:
-    return sent(router, console().page, page_headers(_reached()))
+    return asset_response(router, console().page, page_headers(_connect_origins()))
 
 
 @router.get("/console/<name>", scope="open", include_in_schema=False)
 def asset(name: str) -> Response[str]:
     found = console().assets.get(name)
     if found is None:
-        raise RouteNotFound("no such file of the console")
-    return sent(router, found)
+        raise RouteNotFound(f"the console has no file {name[:100]}: reload the page, which may be of an older version")
+    return asset_response(router, found)
 
 
-@router.get("/v1/me", scope="read", tags=_TAGS, summary="Whose key this is")
+@router.get("/v1/me", scope="read", tags=_TAGS, summary="Get the project and scopes of the key")
 def me() -> Me:
     caller = router.caller
     return Me(
@@ -46,35 +46,34 @@ def me() -> Me:
     )
 
 
-@router.get("/v1/overview", scope="read", tags=_TAGS, summary="Everything at a glance")
+@router.get("/v1/overview", scope="read", tags=_TAGS, summary="Get current activity and the last hour")
 def overview() -> Overview:
-    glance = overviews.OverviewReader(app().distribution.lookup, app().queue.store, app().clock).of(
-        router.caller.project_id
-    )
+    reader = overviews.OverviewReader(app().distribution.lookup, app().queue.store, app().clock)
+    data = reader.read(router.caller.project_id)
     return Overview(
-        channels=[Lane.model_validate(channel) for channel in app().queue.channels.stats()],
-        jobs=[JobAnswer.model_validate(job) for job in glance.jobs],
-        requests=[RequestAnswer.model_validate(request.shown()) for request in glance.requests],
-        stats=[TypeAnswer.model_validate(summary) for summary in glance.stats],
-        complete=glance.complete,
+        channels=[ChannelOverview.model_validate(channel) for channel in app().queue.channels.stats()],
+        jobs=[JobAnswer.model_validate(job) for job in data.jobs],
+        requests=[RequestAnswer.model_validate(request.shown()) for request in data.requests],
+        stats=[TypeAnswer.model_validate(summary) for summary in data.stats],
+        complete=data.complete,
         compensation=compensation.show().model_dump(),
     )
 
 
 def _name_of(project_id: str) -> str | None:
-    """None for an admin who has not chosen a project yet."""
+    """The project's name; None for an admin key without a project."""
     try:
         return app().projects.projects.get(project_id).name
     except RecordNotFound:
         return None
 
 
-def _reached() -> set[str]:
-    """Beside the API itself: the bucket that uploads go to, and the socket."""
-    reached = {_origin(app().files.bucket.presign_put("uploads/", 60))}
-    if address := app().settings.socket_url:
-        reached.add(_origin(address))
-    return reached
+def _connect_origins() -> set[str]:
+    """The origins that the console connects to besides the API: the upload bucket and the WebSocket."""
+    origins = {_origin(app().files.bucket.presign_put("uploads/", 60))}
+    if socket_url := app().settings.socket_url:
+        origins.add(_origin(socket_url))
+    return origins
 
 
 def _origin(url: str) -> str:

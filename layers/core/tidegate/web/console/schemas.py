@@ -1,4 +1,4 @@
-"""What the console asks for itself."""
+"""Answers of the routes that only the console calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Me(Answer):
     window_seconds: int
 
 
-class Lane(ChannelAnswer):
+class ChannelOverview(ChannelAnswer):
     channel: str
 
 
@@ -25,7 +25,7 @@ class PointAnswer(Answer):
 
 
 class TypeAnswer(Answer):
-    """`points` are the last hour in intervals of two minutes, oldest first."""
+    """What ended in the last hour, for one type of work."""
 
     type: str
     count: int
@@ -36,9 +36,9 @@ class TypeAnswer(Answer):
 
 
 class Overview(Answer):
-    """`complete` is false where more ended in the last hour than was read."""
+    """Current activity, and what ended in the last hour."""
 
-    channels: list[Lane]
+    channels: list[ChannelOverview]
     jobs: list[JobAnswer]
     requests: list[RequestAnswer]
     stats: list[TypeAnswer]

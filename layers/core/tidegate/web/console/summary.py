@@ -1,4 +1,4 @@
-"""How the last hour went, by type of work: from the records that ended in it."""
+"""Figures of the last hour by type of work, from the records that ended in it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ POINTS = 30
 class Ended:
     type: str
     succeeded: bool
-    began: datetime
+    started: datetime
     ended: datetime
 
     @property
     def seconds(self) -> float:
-        return max(0.0, (self.ended - self.began).total_seconds())
+        return max(0.0, (self.ended - self.started).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One interval of the span: how many ended in it, and how many of those failed."""
+    """One interval of the hour: how many records ended in it, and how many of them failed."""
 
     count: int
     failed: int
@@ -43,7 +43,7 @@ class TypeSummary:
 
 
 def by_type(records: Iterable[Ended], now: datetime) -> list[TypeSummary]:
-    """The busiest type first."""
+    """A summary of each type, the busiest type first."""
     found: dict[str, list[Ended]] = {}
     for record in records:
         if now - SPAN < record.ended <= now:

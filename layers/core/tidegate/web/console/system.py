@@ -1,4 +1,4 @@
-"""The deployment as its operators see it: version, parameters, alarms, how long things are kept."""
+"""The route for the state of the deployment: version, parameters and alarms."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tidegate.web.routing import Router
 from tidegate.web.schemas import Answer
 
 router = Router()
-# Addresses, secrets and names of resources are not parameters that an operator chose.
+# Settings that no operator chooses: addresses, hashes and names of resources.
 _HIDDEN = ("_url", "_arn", "_endpoint", "_sha256", "_name", "_prefix", "_bucket", "_credentials_id")
 
 
 class AlarmAnswer(Answer):
     name: str
-    state: Annotated[str, Field(description="ok, alarm or insufficient_data")]
+    state: Annotated[str, Field(description="`ok`, `alarm` or `insufficient_data`")]
     description: str
     reason: str
     since: str | None = None
 
 
 class SystemAnswer(Answer):
-    """`alarms_error` says why the alarms could not be read; they are empty then."""
+    """The deployment. If its alarms cannot be read, `alarms` is empty and `alarms_error` says why."""
 
     version: str
     stack_name: str
@@ -38,23 +38,23 @@ class SystemAnswer(Answer):
     alarms_error: str | None = None
 
 
-@router.get("/v1/system", scope="admin", tags=["Operations"], summary="Version, parameters and alarms of the stack")
+@router.get("/v1/system", scope="admin", tags=["Operations"], summary="Get version, parameters and alarms of the stack")
 def show() -> SystemAnswer:
     settings = app().settings
-    found, fault = _alarms(settings.stack_name)
+    found, error = _alarms(settings.stack_name)
     return SystemAnswer(
         version=VERSION,
         stack_name=settings.stack_name,
         parameters=parameters(settings),
         alarms=found,
-        alarms_error=fault,
+        alarms_error=error,
     )
 
 
 def _alarms(stack_name: str) -> tuple[list[AlarmAnswer], str | None]:
-    """The rest of the page is worth showing where CloudWatch does not answer."""
+    """(alarms, error). An error does not fail the request, because the rest of the answer is useful without alarms."""
     if not stack_name:
-        return [], "the stack's name is not known here"
+        return [], "the function does not know the name of its stack: set STACK_NAME"
     try:
         return [AlarmAnswer.model_validate(alarm) for alarm in alarms(app().cloudwatch, stack_name)], None
     except (BotoCoreError, ClientError) as error:
@@ -62,7 +62,7 @@ def _alarms(stack_name: str) -> tuple[list[AlarmAnswer], str | None]:
 
 
 def parameters(settings: Settings) -> dict[str, str | int]:
-    """By the names that template.yaml gives them."""
+    """Parameters by their names in template.yaml."""
     return {
         "".join(part.capitalize() for part in name.split("_")): value
         for name, value in asdict(settings).items()

@@ -1,3 +1,5 @@
+"""Bodies and answers of the routes that agents call."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -19,7 +21,7 @@ class PeerAnswer(Answer):
 
 
 class SwarmAnswer(Answer):
-    """The host's place in the swarm of its Job, and the peers it may ask for pieces."""
+    """The host's place in the swarm of its Job, and the peers that it may ask for pieces."""
 
     id: str
     number: int
@@ -53,13 +55,27 @@ class TransferAnswer(Answer):
     sequence: int | None = None
     mode: str | None = None
     swarm: SwarmAnswer | None = None
-    limit_rate: Annotated[int, Field(description="bytes a second, for all of this Job's transfers")] | None = None
-    activate_at: (
-        Annotated[str, Field(description="fetch it now, and put it in place at this moment by the host's clock")] | None
+    limit_rate: (
+        Annotated[int, Field(description="bytes per second, over all transfers of this Job on the host")] | None
     ) = None
-    activate_until: Annotated[str, Field(description="after that the Job is over")] | None = None
-    staged_at: Annotated[str, Field(description="the host reported that it is staged")] | None = None
-    spread_s: Annotated[int, Field(description="spread reports over this time: the Job has many hosts")] | None = None
+    activate_at: (
+        Annotated[str, Field(description="download the file now, and put it in place at this time by the host's clock")]
+        | None
+    ) = None
+    activate_until: (
+        Annotated[str, Field(description="the end of the Job; do not put the file in place after it")] | None
+    ) = None
+    staged_at: (
+        Annotated[str, Field(description="when the host reported that it has the whole file; absent before that")]
+        | None
+    ) = None
+    spread_s: (
+        Annotated[
+            int,
+            Field(description="wait a random time up to this many seconds before reporting: the Job has many hosts"),
+        ]
+        | None
+    ) = None
 
 
 class TransferList(Answer):
@@ -67,7 +83,7 @@ class TransferList(Answer):
 
 
 class SwarmResult(Body):
-    """Where the bytes came from."""
+    """Where the bytes of a transfer came from."""
 
     origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
     peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
@@ -83,12 +99,16 @@ class ResultBody(Body):
     error_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)]
     error_msg: Annotated[str, Field(max_length=2000)] | None = None
     progress: Annotated[int, Field(ge=0, le=100)] | None = None
-    size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes that this transfer moved")] | None = None
-    speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes a second")] | None = None
+    size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes downloaded by this transfer")] | None = None
+    speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes per second")] | None = None
     start_time: Moment | None = None
     end_time: Moment | None = None
     staged_at: (
-        Annotated[Moment, Field(description="with 115: the whole file is here, and waits for activate_at")] | None
+        Annotated[
+            Moment,
+            Field(description="with error_code 115: since when the host has the whole file and waits for activate_at"),
+        ]
+        | None
     ) = None
     swarm: SwarmResult | None = None
 
@@ -102,12 +122,20 @@ class TakenAnswer(Answer):
 
 
 class PresenceBody(Body):
-    """Where an agent is, and where its peers may call it. Without `listen` it only fetches from them."""
+    """Where an agent is, and at which addresses peers can reach it. Without `listen` it only downloads from peers."""
 
     listen: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=4)] = []
-    site: Annotated[str, Field(max_length=64, description="traffic within a site is free; no swarm crosses it")] = ""
-    zone: Annotated[str, Field(max_length=64, description="peers of the same zone are asked first")] = ""
-    pin: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{43})?$", description="SHA-256 of its certificate")] = ""
+    site: Annotated[str, Field(max_length=64, description="the data centre; a swarm stays within one site")] = ""
+    zone: Annotated[
+        str, Field(max_length=64, description="rack or availability zone; peers of the same zone are preferred")
+    ] = ""
+    pin: Annotated[
+        str,
+        Field(
+            pattern=r"^([A-Za-z0-9_-]{43})?$",
+            description="SHA-256 of the agent's TLS certificate, base64url; required with `listen`",
+        ),
+    ] = ""
     upload_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     reached: bool = True
 

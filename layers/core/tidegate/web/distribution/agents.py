@@ -1,4 +1,4 @@
-"""The agents' side. A key of scope `agent` is bound to one agent and sees only its own."""
+"""Routes that agents call. A key of scope `agent` is bound to one agent and has access to its transfers only."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _TAGS = ["Agents"]
 
 
 def build_router() -> Router:
-    """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
+    """A new router: it can belong to one resolver only, and the functions `agents` and `api` both have these routes."""
     router = Router()
 
     @router.get(
         "/v1/agents/<agent_id>/transfers",
         scope="agent",
         tags=_TAGS,
-        summary="What the agent has to fetch; waits for it",
+        summary="List the transfers of an agent",
     )
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-        # In a header: an older API ignores it, where it would refuse a parameter.
+        # A header, because an older API ignores it; it would refuse an unknown parameter.
         can_stage = "stage" in (router.current_event.headers.get("x-tidegate-can") or "").split(",")
         offers = app().distribution.agents.inbox(router.caller.project_id, unquote(agent_id), wait, can_stage=can_stage)
         return TransferList(items=[_shown(offer) for offer in offers])
 
-    @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="What became of transfers")
+    @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
         app().distribution.agents.report(router.caller.project_id, unquote(agent_id), results)
@@ -56,39 +56,39 @@ def build_router() -> Router:
         "/v1/agents/<agent_id>/presence",
         scope="agent",
         tags=_TAGS,
-        summary="Where the agent is, and where peers may call it",
+        summary="Announce an agent to its peers",
     )
-    def tell_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
+    def put_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
         caller = router.caller
         presence = Presence(
             unquote(agent_id), body.site, body.zone, tuple(body.listen), body.pin, body.upload_mbit, body.reached
         )
         source = router.current_event.request_context.http.source_ip
-        return PresenceAnswer(expires_at=app().distribution.presences.tell(caller.project_id, presence, source))
+        return PresenceAnswer(expires_at=app().distribution.presences.put(caller.project_id, presence, source))
 
     return router
 
 
 def _result(item: ResultBody) -> Result:
-    told = Figures(item.size, item.speed, item.start_time, item.end_time)
-    figures = told if any(value is not None for value in told) else None
+    reported = Figures(item.size, item.speed, item.start_time, item.end_time)
+    figures = reported if any(value is not None for value in reported) else None
     swarm, staged_at = _swarm_figures(item.swarm), item.staged_at
     report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures, swarm, staged_at)
     return Result(item.transfer_id, item.container_id, report)
 
 
-def _swarm_figures(told: SwarmResult | None) -> SwarmFigures | None:
-    if told is None:
+def _swarm_figures(result: SwarmResult | None) -> SwarmFigures | None:
+    if result is None:
         return None
-    reasons: dict[str, int] = {} if told.fell_back == "none" else {told.fell_back: 1}
+    reasons: dict[str, int] = {} if result.fell_back == "none" else {result.fell_back: 1}
     return SwarmFigures(
-        told.origin_bytes,
-        told.peer_bytes,
-        told.bad_pieces,
+        result.origin_bytes,
+        result.peer_bytes,
+        result.bad_pieces,
         fallbacks=len(reasons),
         hosts=1,
-        bad_peers=tuple(told.bad_peers),
-        reused_bytes=told.reused_bytes,
+        bad_peers=tuple(result.bad_peers),
+        reused_bytes=result.reused_bytes,
         fallback_reasons=reasons,
     )
 

@@ -1,4 +1,4 @@
-"""The fleet: its hosts, and how a new one gets its key."""
+"""Routes for the fleet: its hosts, and enrolment, by which a new host gets its key."""
 
 from __future__ import annotations
 
@@ -40,24 +40,26 @@ def list_agents(
     return AgentList(items=items, next_cursor=page.next_cursor)
 
 
-@router.post("/v1/agents/enrol", scope="open", tags=_TAGS, summary="A host's key, for a token", status_code=201)
+@router.post("/v1/agents/enrol", scope="open", tags=_TAGS, summary="Enrol a host", status_code=201)
 def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
     made = app().distribution.enrolments.enrol(body.token, body.agent_id, Inventory(body.version, body.zone))
     return answer(EnrolledAnswer.model_validate(made), 201)
 
 
-@router.get("/v1/agents/<agent_id>", scope="read", tags=_TAGS, summary="One agent")
+@router.get("/v1/agents/<agent_id>", scope="read", tags=_TAGS, summary="Get an agent")
 def show(agent_id: str) -> AgentAnswer:
     project_id, name = router.caller.project_id, unquote(agent_id)
     agent = AgentAnswer.model_validate(app().distribution.fleet.get(project_id, name))
-    told = app().distribution.presences.of(project_id, name)
-    if told is None:
+    presence = app().distribution.presences.of(project_id, name)
+    if presence is None:
         return agent
-    peers = AgentPeers(site=told.site, listen=list(told.listen), reached=told.reached, upload_mbit=told.upload_mbit)
+    peers = AgentPeers(
+        site=presence.site, listen=list(presence.listen), reached=presence.reached, upload_mbit=presence.upload_mbit
+    )
     return agent.model_copy(update={"peers": peers})
 
 
-@router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Its groups and labels")
+@router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Change the groups and labels of an agent")
 def change(agent_id: str, body: AgentChange) -> AgentAnswer:
     caller = router.caller
     changed = app().distribution.fleet.change(
@@ -70,7 +72,7 @@ def change(agent_id: str, body: AgentChange) -> AgentAnswer:
     "/v1/agents/<agent_id>",
     scope="write",
     tags=_TAGS,
-    summary="Forget an agent; the key that it enrolled with ends",
+    summary="Delete an agent and revoke its enrolment key",
     status_code=204,
 )
 def remove(agent_id: str) -> Response[Any]:
@@ -83,13 +85,13 @@ def remove(agent_id: str) -> Response[Any]:
     "/v1/enrolments",
     scope="admin",
     tags=_TAGS,
-    summary="A token with which hosts get their keys",
+    summary="Create an enrolment token for hosts",
     status_code=201,
     middlewares=[idempotent_secret],
 )
-def add_enrolment(body: EnrolmentBody) -> Response[EnrolmentAnswer]:
-    caller = router.caller
+def add_enrolment(body: EnrolmentBody | None = None) -> Response[EnrolmentAnswer]:
+    caller, fields = router.caller, body or EnrolmentBody()
     made = app().distribution.enrolments.add(
-        caller.project_id, body.groups, body.labels, body.uses, body.expires_in, caller.key_id
+        caller.project_id, fields.groups, fields.labels, fields.uses, fields.expires_in, caller.key_id
     )
     return answer(EnrolmentAnswer.model_validate(made), 201)

@@ -1,3 +1,5 @@
+"""Bodies and answers of the fleet."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -21,7 +23,7 @@ class CurrentTransfer(Answer):
 
 
 class AgentPeers(Answer):
-    """Its part in swarms, as it told in the last two hours."""
+    """The agent's part in swarms, as it announced it within the last two hours."""
 
     site: str
     listen: list[str]
@@ -30,19 +32,19 @@ class AgentPeers(Answer):
 
 
 class LastJob(Answer):
-    """The newest Job that the host has fetched its transfer of; `at` is when it last did."""
+    """The newest Job for which the host asked for its transfer; `at` is when it last did."""
 
     job_id: str
     key: str
     file_name: str
     status: Annotated[
-        str | None, Field(description="of this host in the Job; null once the Job's records have expired")
+        str | None, Field(description="the host's status in the Job; null after the Job's records have expired")
     ] = None
     at: str
 
 
 class AgentAnswer(Answer):
-    """`current` and `peers`, on one agent only: what it has to fetch and how far it is, and its part in swarms."""
+    """A host. Only GET /v1/agents/{agent_id} returns `current` and `peers`."""
 
     agent_id: str
     groups: list[str]
@@ -63,7 +65,7 @@ class AgentList(Answer):
 
 
 class AgentChange(Body):
-    """What is named replaces what there was; an empty list or object clears it."""
+    """A field replaces all old values; an empty list or object removes them. A field that is left out stays."""
 
     groups: Groups | None = None
     labels: Labels | None = None
@@ -72,8 +74,8 @@ class AgentChange(Body):
 class EnrolmentBody(Body):
     groups: Groups = []
     labels: Labels = {}
-    uses: Annotated[int, Field(ge=1, le=100_000, description="how many hosts may enrol with it")] = 1
-    expires_in: Annotated[int, Field(ge=60, le=30 * 86400, description="seconds")] = 3600
+    uses: Annotated[int, Field(ge=1, le=100_000, description="how many hosts may enrol with the token")] = 1
+    expires_in: Annotated[int, Field(ge=60, le=30 * 86400, description="seconds until the token expires")] = 3600
 
 
 class EnrolmentAnswer(Answer):

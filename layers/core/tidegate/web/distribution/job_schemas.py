@@ -1,6 +1,8 @@
+"""Bodies and answers of Jobs."""
+
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -12,22 +14,25 @@ class CountsAnswer(Answer):
     total: int
     success: int
     failed: int
-    downloading: Annotated[int, Field(description="hosts that have begun")]
+    downloading: Annotated[int, Field(description="targets that have begun")]
     timeout: int
-    waiting: Annotated[int, Field(description="hosts that have not begun; absent if there are none")] | None = None
+    waiting: Annotated[int, Field(description="targets that have not begun; absent if there are none")] | None = None
     staged: (
-        Annotated[int, Field(description="hosts that have the file and wait for activate_at; absent if there are none")]
+        Annotated[
+            int, Field(description="targets that have the file and wait for activate_at; absent if there are none")
+        ]
         | None
     ) = None
-    cancelled: Annotated[int, Field(description="absent if there are none")] | None = None
+    cancelled: Annotated[int, Field(description="cancelled targets; absent if there are none")] | None = None
 
     @model_serializer(mode="wrap")
-    def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_none(self, serialize: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        # A return annotation would replace the fields in the OpenAPI schema.
         return {name: value for name, value in serialize(self).items() if value is not None}
 
 
 class SpeedAnswer(Answer):
-    """Of the hosts that told: bytes moved in all, and the mean of their speeds in bytes a second."""
+    """Totals of the hosts that reported figures."""
 
     moved_bytes: int
     mean: int
@@ -47,7 +52,7 @@ class ErrorAnswer(Answer):
 
 
 class JobSwarmAnswer(Answer):
-    """Where the file's bytes came from, summed over the hosts that took part in a swarm and have ended."""
+    """Where the bytes of the file came from: the sum over hosts that took part in a swarm and have ended."""
 
     origin_bytes: int
     peer_bytes: int
@@ -56,8 +61,15 @@ class JobSwarmAnswer(Answer):
     hosts: int
     bad_peers: list[str]
     reused_bytes: int = 0
-    fallback_reasons: Annotated[dict[str, int], Field(description="hosts by why they fell back to S3")] = {}
-    egress: Annotated[float, Field(description="file sizes that S3 has sent: origin_bytes ÷ file_size")] | None = None
+    fallback_reasons: Annotated[
+        dict[str, int], Field(description="number of hosts by the reason why they fell back to S3: see `fell_back`")
+    ] = {}
+    egress: (
+        Annotated[
+            float, Field(description="bytes sent by S3 divided by the size of the file (origin_bytes ÷ file_size)")
+        ]
+        | None
+    ) = None
 
 
 class JobAnswer(Answer):
@@ -72,8 +84,8 @@ class JobAnswer(Answer):
     target_file_dir: str
     target_user: str
     mode: str | None = None
-    limit_rate: Annotated[int, Field(description="bytes a second on each host")] | None = None
-    file_size: Annotated[int, Field(description="in bytes, once the file was sent")] | None = None
+    limit_rate: Annotated[int, Field(description="limit in bytes per second on each host")] | None = None
+    file_size: Annotated[int, Field(description="size of the file in bytes; absent until it is sent")] | None = None
     activate_at: Annotated[str, Field(description="when the hosts put the file in place")] | None = None
     transfer_id: str | None = None
     window_closes_at: str
@@ -85,9 +97,9 @@ class JobAnswer(Answer):
     swarm: JobSwarmAnswer | None = None
     speed: SpeedAnswer | None = None
     cancelled_at: str | None = None
-    redrive_of: Annotated[str, Field(description="the key of the Job whose targets it tries again")] | None = None
+    redrive_of: Annotated[str, Field(description="the key of the Job whose targets this Job retries")] | None = None
     waves: list[WaveAnswer] | None = None
-    wave: Annotated[int, Field(description="the present one, from 1")] | None = None
+    wave: Annotated[int, Field(description="number of the current wave, from 1")] | None = None
 
 
 class JobList(Answer):
@@ -102,7 +114,9 @@ class JobTargetAnswer(FiguresAnswer):
     error_code: int | None = None
     error_msg: str | None = None
     progress: int | None = None
-    staged_at: Annotated[str, Field(description="the host has the file and waits for activate_at")] | None = None
+    staged_at: (
+        Annotated[str, Field(description="since when the host has the file and waits for activate_at")] | None
+    ) = None
     agent_state: Literal["online", "offline"] | None = None
 
 
@@ -112,11 +126,14 @@ class JobTargetList(Answer):
 
 
 class JobMapAnswer(Answer):
-    """`states` has one letter for each of `names` (agent_id, then after a space its container)."""
+    """The state of thousands of targets in a compact form."""
 
     names: list[str]
     states: Annotated[
-        str, Field(description="W waiting, R running, S success, F failed, T timeout, C cancelled; one a target")
+        str,
+        Field(
+            description="one letter for each name: W waiting, R running, S success, F failed, T timeout, C cancelled"
+        ),
     ]
     next_shard: int | None = None
 

@@ -1,4 +1,4 @@
-"""Jobs and their targets."""
+"""Routes for Jobs and their targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = Router()
 _TAGS = ["Distribution"]
 
 
-@router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="One Job")
+@router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="Get a Job")
 def show(job: str) -> JobAnswer:
     return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, unquote(job)))
 
@@ -36,7 +36,7 @@ def show(job: str) -> JobAnswer:
     "/v1/jobs/<job>/cancel",
     scope="write",
     tags=_TAGS,
-    summary="Call a Job off: what has not arrived becomes Cancelled",
+    summary="Cancel a Job",
     status_code=202,
 )
 def cancel(job: str) -> Response[JobAnswer]:
@@ -49,19 +49,19 @@ def cancel(job: str) -> Response[JobAnswer]:
     "/v1/jobs/<job>/redrive",
     scope="write",
     tags=_TAGS,
-    summary="A new Job of the targets that failed; hosts go on from the bytes they have",
+    summary="Retry the failed targets of a Job in a new Job",
     status_code=202,
     middlewares=[idempotent],
 )
-def redrive(job: str, body: RedriveBody) -> Response[RedrivenAnswer]:
-    caller = router.caller
+def redrive(job: str, body: RedriveBody | None = None) -> Response[RedrivenAnswer]:
+    caller, fields = router.caller, body or RedriveBody()
     made = app().distribution.control.redrive(
-        caller.project_id, unquote(job), body.statuses, body.callback, caller.key_id
+        caller.project_id, unquote(job), fields.statuses, fields.callback, caller.key_id
     )
     return answer(RedrivenAnswer(job_id=made.job.job_id, key=made.job.key, targets=made.targets), 202)
 
 
-@router.get("/v1/jobs/<job>/targets", scope="read", tags=_TAGS, summary="The targets of a Job")
+@router.get("/v1/jobs/<job>/targets", scope="read", tags=_TAGS, summary="List the targets of a Job")
 def list_targets(
     job: str, status: Annotated[Status | None, Query()] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> JobTargetList:
@@ -70,9 +70,8 @@ def list_targets(
     return JobTargetList(items=items, next_cursor=page.next_cursor)
 
 
-@router.get("/v1/jobs/<job>/map", scope="read", tags=_TAGS, summary="Every target's state, packed")
+@router.get("/v1/jobs/<job>/map", scope="read", tags=_TAGS, summary="Get the state of all targets in compact form")
 def target_map(job: str, shard: Annotated[int, Query(ge=0, le=100_000)] = 0) -> JobMapAnswer:
-    """For a picture of all targets: thousands a call. `next_shard` is what to ask for next, absent at the end."""
     return JobMapAnswer.model_validate(app().distribution.lookup.map(router.caller.project_id, unquote(job), shard))
 
 

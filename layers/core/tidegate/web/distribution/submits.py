@@ -1,4 +1,4 @@
-"""The hot submits, in a router of their own: the function that serves them imports nothing else."""
+"""The two submit routes, in a router of their own: the function `submit` imports no other routes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidegate.web.authentication import Caller
 from tidegate.web.distribution.task_schemas import (
     DownloadBatchBody,
     DownloadBody,
-    ParcelBody,
     SubmittedAnswer,
     SubmittedBatchAnswer,
     SubmittedTask,
+    TransferBody,
 )
 from tidegate.web.routing import Router, answer
 
@@ -26,15 +26,15 @@ _TAGS = ["Distribution"]
 
 
 def idempotent(resolver: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
-    """Most submits carry no Idempotency-Key; they need not wait for what handles it to be imported."""
+    """Imports idempotency only for requests with an Idempotency-Key, which few submits have: cold starts are faster."""
     if not resolver.current_event.headers.get("idempotency-key"):
         return next_middleware(resolver)
-    from tidegate.web.idempotency import idempotent as kept
+    from tidegate.web.idempotency import idempotent as run_idempotent
 
-    return kept(resolver, next_middleware)
+    return run_idempotent(resolver, next_middleware)
 
 
-def _parcel(body: ParcelBody) -> TransferSpec:
+def _transfer_spec(body: TransferBody) -> TransferSpec:
     return TransferSpec(
         biz_id=body.biz_id,
         app_id=body.app_id,
@@ -51,18 +51,28 @@ def _parcel(body: ParcelBody) -> TransferSpec:
 
 
 def build_router() -> Router:
-    """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
+    """A new router: it can belong to one resolver only, and the functions `submit` and `api` both have these routes."""
     router = Router()
 
     @router.post(
-        "/v1/downloads", scope="write", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent]
+        "/v1/downloads",
+        scope="write",
+        tags=_TAGS,
+        summary="Send a file to one target",
+        status_code=202,
+        middlewares=[idempotent],
     )
     def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
         target = Target(body.target_agent_id, body.target_container_id)
         return answer(_one(router.caller, body, target), 202)
 
     @router.post(
-        "/v1/downloads/batch", scope="write", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent]
+        "/v1/downloads/batch",
+        scope="write",
+        tags=_TAGS,
+        summary="Send a file to many targets",
+        status_code=202,
+        middlewares=[idempotent],
     )
     def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
         return answer(_many(router.caller, body), 202)
@@ -70,28 +80,27 @@ def build_router() -> Router:
     return router
 
 
-def _one(caller: Caller, body: ParcelBody, target: Target) -> SubmittedAnswer:
-    parcel = _parcel(body)
-    taken = app().distribution.submit.submit(caller.project_id, parcel, [target], body.callback, who=caller.key_id)
-    (task,) = taken.tasks
-    return SubmittedAnswer(
-        task_id=parcel.task_id(task.uuid), job_id=taken.job.job_id, window_closes_at=taken.job.closes_at
-    )
+def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
+    spec = _transfer_spec(body)
+    submitted = app().distribution.submit.submit(caller.project_id, spec, [target], body.callback, who=caller.key_id)
+    (task,) = submitted.tasks
+    job = submitted.job
+    return SubmittedAnswer(task_id=spec.task_id(task.uuid), job_id=job.job_id, window_closes_at=job.closes_at)
 
 
 def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
-    parcel = replace(_parcel(body), waves=_waves(body))
+    spec = replace(_transfer_spec(body), waves=_waves(body))
     targets = _targets(caller, body)
     submit = app().distribution.submit.submit_any_number
-    taken = submit(caller.project_id, parcel, targets, body.callback, who=caller.key_id)
+    submitted = submit(caller.project_id, spec, targets, body.callback, who=caller.key_id)
     tasks = [
         SubmittedTask(
-            task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id
+            task_id=spec.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id
         )
-        for task in taken.tasks
+        for task in submitted.tasks
     ]
     return SubmittedBatchAnswer(
-        job_id=taken.job.job_id, tasks=tasks, targets=len(targets), window_closes_at=taken.job.closes_at
+        job_id=submitted.job.job_id, tasks=tasks, targets=len(targets), window_closes_at=submitted.job.closes_at
     )
 
 
@@ -103,7 +112,7 @@ def _targets(caller: Caller, body: DownloadBatchBody) -> list[Target]:
 
 
 def _waves(body: DownloadBatchBody) -> tuple[Wave, ...]:
-    """What they leave over follows as a last wave."""
+    """The waves of the body, and a last one for the remaining targets if they do not add up to 100 percent."""
     waves = [Wave(wave.percent, wave.wait_s, wave.max_failed_percent) for wave in body.waves or ()]
     if waves and waves[-1].percent < 100:
         waves.append(Wave(100, 0, 100))

@@ -1,3 +1,5 @@
+"""Bodies and answers of submits and Tasks."""
+
 from __future__ import annotations
 
 import re
@@ -16,15 +18,15 @@ Status = Literal["Pending", "Running", "Success", "Failed", "Timeout", "Cancelle
 
 def _machine_id(value: str) -> str:
     if len(value.encode("utf-8", "surrogatepass")) > _ID_BYTES:
-        raise ValueError(f"must be at most {_ID_BYTES} bytes")
+        raise ValueError(f"must have at most {_ID_BYTES} bytes")
     if any(char.isspace() or ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF or char in "/\x7f" for char in value):
-        raise ValueError("must not hold spaces, slashes or control characters")
+        raise ValueError("must not contain spaces, slashes or control characters")
     return value
 
 
 def _absolute(value: str) -> str:
     if not (value.startswith("/") or (value[1:3] in (":\\", ":/") and value[0].isalpha())):
-        raise ValueError("must be an absolute path")
+        raise ValueError("must be an absolute path, such as /srv/releases")
     return value
 
 
@@ -35,7 +37,7 @@ def _web(value: str) -> str:
 
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
-Group = Annotated[str, Field(pattern=_NAME, description="letters, digits and ._/-, at most 63")]
+Group = Annotated[str, Field(pattern=_NAME, description="1 to 63 letters, digits and `._/-`")]
 LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
 AgentId = Annotated[str, Field(min_length=1), AfterValidator(_machine_id)]
 ContainerId = Annotated[str, AfterValidator(_machine_id)]
@@ -44,26 +46,28 @@ Callback = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_w
 
 
 def _moment(value: str) -> str:
-    """In the one form in which moments are stored: requests for the same moment join one window."""
+    """The time in the one format in which times are stored, so that requests for the same time join one window."""
     try:
         moment = datetime.fromisoformat(value.upper())
     except ValueError:
         moment = None
-    # Python takes more than RFC 3339 does, as dates without a time.
+    # Python accepts more than RFC 3339, such as dates without a time.
     if moment is None or moment.tzinfo is None or not _RFC3339.fullmatch(value):
-        raise ValueError(f"must be a date and time with its offset, as in 2026-12-24T18:00:00Z: {value!r} was given")
+        raise ValueError(f"must be a date and time with an offset, such as 2026-12-24T18:00:00Z, not {value!r}")
     try:
         return iso(moment.astimezone(UTC))
     except OverflowError as error:
-        raise ValueError("must lie between the years 1 and 9999") from error
+        raise ValueError("must be between the years 1 and 9999") from error
 
 
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})")
 ActivateAt = Annotated[str, AfterValidator(_moment)]
-Mode = Annotated[str, Field(pattern=r"^0?[0-7]{3}$", description="octal permissions, as in 0640")]
+Mode = Annotated[
+    str, Field(pattern=r"^0?[0-7]{3}$", description="permissions of the file on the host in octal, such as `0640`")
+]
 
 
-class ParcelBody(Body):
+class TransferBody(Body):
     biz_id: Number
     app_id: Number
     file_path: FilePath
@@ -72,16 +76,22 @@ class ParcelBody(Body):
     target_file_dir: Directory
     file_signature: Signature
     mode: Mode | None = None
-    swarm: Annotated[Literal["auto", "off"], Field(description="off: every host fetches from S3")] = "auto"
+    swarm: Annotated[
+        Literal["auto", "off"],
+        Field(description="`auto`: hosts also send the file to each other; `off`: every host downloads it from S3"),
+    ] = "auto"
     limit_rate: (
-        Annotated[StrictInt, Field(ge=1024, le=2**40, description="bytes a second on each host, for this Job")] | None
+        Annotated[
+            StrictInt, Field(ge=1024, le=2**40, description="limit in bytes per second on each host, for this Job")
+        ]
+        | None
     ) = None
     activate_at: (
         Annotated[
             ActivateAt,
             Field(
                 max_length=40,
-                description="hosts fetch the file now and put it in place then (RFC 3339, at most 7 days ahead)",
+                description="hosts download the file now and put it in place then (RFC 3339, at most 7 days ahead)",
             ),
         ]
         | None
@@ -89,7 +99,7 @@ class ParcelBody(Body):
     callback: Callback | None = None
 
 
-class DownloadBody(ParcelBody):
+class DownloadBody(TransferBody):
     target_agent_id: AgentId
     target_container_id: ContainerId = ""
 
@@ -100,16 +110,16 @@ class TargetBody(Body):
 
 
 class WaveBody(Body):
-    """The Job goes to `percent` of its targets in all; the next wave follows `wait_s` after this one was sent, once
-    all of it has ended with no more than `max_failed_percent` failed."""
+    """A stage of a rollout: the Job is sent to `percent` of its targets in total. The next wave starts when all targets
+    of this one have ended, at most `max_failed_percent` of them failed, and `wait_s` has passed since it was sent."""
 
     percent: Annotated[StrictInt, Field(ge=1, le=100)]
     wait_s: Annotated[StrictInt, Field(ge=0, le=3600)] = 0
     max_failed_percent: Annotated[StrictInt, Field(ge=0, le=100)] = 0
 
 
-class DownloadBatchBody(ParcelBody):
-    """`targets`, or `groups` (hosts of any of them) and `labels` (hosts with all of them)."""
+class DownloadBatchBody(TransferBody):
+    """Either `targets`, or `groups` (hosts in any of them) and `labels` (hosts with all of them)."""
 
     targets: Annotated[list[TargetBody], Field(min_length=1, max_length=1000)] | None = None
     groups: Annotated[list[Group], Field(min_length=1, max_length=20)] | None = None
@@ -117,12 +127,12 @@ class DownloadBatchBody(ParcelBody):
     waves: Annotated[list[WaveBody], Field(min_length=1, max_length=10)] | None = None
 
     @model_validator(mode="after")
-    def _one_way(self) -> DownloadBatchBody:
+    def _check_targets_and_waves(self) -> DownloadBatchBody:
         if (self.targets is None) == (self.groups is None and self.labels is None):
-            raise ValueError("name targets, or groups and labels")
+            raise ValueError("give either targets, or groups and labels")
         percents = [wave.percent for wave in self.waves or ()]
         if percents != sorted(set(percents)):
-            raise ValueError("waves: each percent must be higher than the one before")
+            raise ValueError(f"waves: each percent must be higher than the previous one, not {percents}")
         return self
 
 
@@ -141,15 +151,13 @@ class SubmittedTask(Answer):
 
 class SubmittedBatchAnswer(Answer):
     job_id: str
-    """`tasks` is empty above 1,000 targets: list them with GET /v1/downloads?job_id=."""
-
     tasks: list[SubmittedTask]
     targets: int
     window_closes_at: str
 
 
 class FiguresAnswer(Answer):
-    """How a target's transfer went, once its host has told: bytes moved, bytes a second, times by its clock."""
+    """Figures of a target's transfer, as far as its host reported them. Times are by the host's clock."""
 
     size: int | None = None
     speed: int | None = None
@@ -174,7 +182,9 @@ class TaskAnswer(FiguresAnswer):
     error_code: int | None = None
     error_msg: str | None = None
     progress: int | None = None
-    staged_at: Annotated[str, Field(description="the host has the file and waits for activate_at")] | None = None
+    staged_at: (
+        Annotated[str, Field(description="since when the host has the file and waits for activate_at")] | None
+    ) = None
     create_time: str
     update_time: str
 

@@ -1,4 +1,4 @@
-"""Tasks, as their callers ask for them."""
+"""Routes for Tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = Router()
 _TAGS = ["Distribution"]
 
 
-@router.get("/v1/downloads/<task>", scope="read", tags=_TAGS, summary="One Task")
+@router.get("/v1/downloads/<task>", scope="read", tags=_TAGS, summary="Get a Task")
 def show(task: str) -> TaskAnswer:
     return TaskAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, unquote(task)))
 

@@ -1,4 +1,4 @@
-"""Exports: the download centre's tasks and files."""
+"""Routes for exports: submit, look up, list, delete, download."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import BaseModel, ValidationError
 
 from tidegate.app import app
-from tidegate.errors import Invalid
+from tidegate.errors import ContentTooLarge
 from tidegate.files.model import content_disposition
+from tidegate.web.answer_size import count_that_fit, fits
 from tidegate.web.exports.schemas import (
     Deleted,
     MultipleBody,
@@ -28,7 +29,7 @@ from tidegate.web.exports.schemas import (
 )
 from tidegate.web.files.schemas import LinkAnswer
 from tidegate.web.idempotency import idempotent
-from tidegate.web.problems import field_errors
+from tidegate.web.problems import invalid_fields
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
@@ -39,7 +40,7 @@ B = TypeVar("B", bound=BaseModel)
 
 
 @router.post(
-    "/v1/task", scope="write", tags=_TAGS, summary="Order an export", status_code=202, middlewares=[idempotent]
+    "/v1/task", scope="write", tags=_TAGS, summary="Submit an export", status_code=202, middlewares=[idempotent]
 )
 def submit(body: TaskBody) -> Response[TaskAccepted]:
     return _submitted(body)
@@ -49,7 +50,7 @@ def submit(body: TaskBody) -> Response[TaskAccepted]:
     "/v1/task/multiple",
     scope="write",
     tags=_TAGS,
-    summary="Order an export of several tables",
+    summary="Submit an export of several tables",
     status_code=202,
     middlewares=[idempotent],
 )
@@ -57,20 +58,28 @@ def submit_multiple(body: MultipleBody) -> Response[TaskAccepted]:
     return _submitted(body)
 
 
-@router.post(
-    "/v1/task/sample", scope="write", tags=_TAGS, summary="The first rows of a source; nothing is queued or kept"
-)
+@router.post("/v1/task/sample", scope="write", tags=_TAGS, summary="Preview the first rows of a source")
 def sample(body: SampleBody) -> SampleAnswer:
-    return SampleAnswer.model_validate(app().exports.sample(router.caller.project_id, body.source_url))
+    project_id = router.caller.project_id
+    with app().projects.slow_calls.held(project_id):
+        found = app().exports.sample(project_id, body.source_url)
+    rows = found.rows[: count_that_fit([found.answered, *found.rows]) - 1]
+    if not fits([found.answered, *rows]) or (found.rows and not rows):
+        raise ContentTooLarge(
+            "the first row of the source, with its header, footer and template, is larger than this call can return: "
+            "create the export without a sample"
+        )
+    return SampleAnswer(rows=rows, total=found.total, answered=found.answered)
 
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
-    task_id = app().exports.exports.submit(project_id, body.spec(exact_data()), body.order(), router.caller.key_id)
+    spec = body.spec(exact_source_data())
+    task_id = app().exports.exports.submit(project_id, spec, body.options(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
-@router.get("/v1/task", scope="read", tags=_TAGS, summary="One export")
+@router.get("/v1/task", scope="read", tags=_TAGS, summary="Get an export")
 def show(task_id: TaskId) -> Response[TaskAnswer]:
     return answer(TaskAnswer(**app().exports.exports.get(router.caller.project_id, task_id)))
 
@@ -85,7 +94,7 @@ def list_tasks(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> TaskList:
-    wanted = {
+    filters = {
         "operator_id": operator_id,
         "merchant_type": merchant_type,
         "merchant_id": merchant_id,
@@ -94,7 +103,7 @@ def list_tasks(
     page = app().exports.exports.list(
         router.caller.project_id,
         status=status,
-        wanted={field: value for field, value in wanted.items() if value is not None},
+        wanted={field: value for field, value in filters.items() if value is not None},
         limit=limit,
         cursor=cursor,
     )
@@ -107,44 +116,57 @@ def delete(body: TaskIds) -> Deleted:
     return Deleted(deleted=app().exports.exports.delete(caller.project_id, body.task_ids, caller.key_id))
 
 
-@router.get("/v1/download/url", scope="read", tags=_TAGS, summary="A link that lives 300 s")
+@router.get("/v1/download/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
 def link(task_id: TaskId) -> Response[LinkAnswer]:
     return answer(LinkAnswer.model_validate(app().exports.exports.link(router.caller.project_id, task_id)))
 
 
 @router.get(
-    "/v1/download/async", scope="read", tags=_TAGS, summary="The permanent URL: leads to a fresh link", status_code=302
+    "/v1/download/async", scope="read", tags=_TAGS, summary="Permanent URL of an export's file", status_code=302
 )
 def permanent(task_id: TaskId) -> Response[None]:
-    made = app().exports.exports.link(router.caller.project_id, task_id)
-    return answer(None, 302, {"location": made.url})
+    fresh = app().exports.exports.link(router.caller.project_id, task_id)
+    return answer(None, 302, {"location": fresh.url})
 
 
-@router.post("/v1/download/sync", scope="read", tags=_TAGS, summary="A small export at once")
+@router.post("/v1/download/sync", scope="read", tags=_TAGS, summary="Create a small export and return its file")
 def sync(body: SyncBody) -> Response[Any]:
-    return _handed_over(body)
+    return _file_response(body, exact_source_data())
 
 
-@router.post("/v1/download/sync/multiple", scope="read", tags=_TAGS, summary="A small export of several tables at once")
+@router.post(
+    "/v1/download/sync/multiple",
+    scope="read",
+    tags=_TAGS,
+    summary="Create a small export of several tables and return its file",
+)
 def sync_multiple(body: SyncMultipleBody) -> Response[Any]:
-    return _handed_over(body)
+    return _file_response(body, exact_source_data())
 
 
-@router.get("/v1/download/sync", scope="read", tags=_TAGS, summary="The same, its fields in the query")
+@router.get(
+    "/v1/download/sync", scope="read", tags=_TAGS, summary="Create a small export from query parameters and return it"
+)
 def sync_by_query() -> Response[Any]:
-    return _handed_over(_from_query(SyncBody))
+    return _from_query(SyncBody)
 
 
-@router.get("/v1/download/sync/multiple", scope="read", tags=_TAGS, summary="The same, its fields in the query")
+@router.get(
+    "/v1/download/sync/multiple",
+    scope="read",
+    tags=_TAGS,
+    summary="Create a small export of several tables from query parameters and return it",
+)
 def sync_multiple_by_query() -> Response[Any]:
-    return _handed_over(_from_query(SyncMultipleBody))
+    return _from_query(SyncMultipleBody)
 
 
-def exact_data() -> Any:
-    """`source_data` with its decimals as they were spelt: as floats, 100.00 would be 100.0."""
+def exact_source_data() -> Any:
+    """The body's `source_data` with decimals as they were written: as a float, 100.00 would become 100.0.
+
+    None if the body has no `source_data`, or no decimal point.
+    """
     text = router.current_event.decoded_body or ""
-    if not text:
-        return (router.current_event.query_string_parameters or {}).get("source_data") or None
     if '"source_data"' not in text or "." not in text:
         return None
     from tidegate.exports.source_json import read_exact
@@ -152,31 +174,32 @@ def exact_data() -> Any:
     return read_exact(text).get("source_data")
 
 
-def _from_query(model: type[B]) -> B:
-    return validated(model, dict(router.current_event.query_string_parameters or {}), "query")
+def _from_query(model: type[SyncBody] | type[SyncMultipleBody]) -> Response[Any]:
+    query = dict(router.current_event.query_string_parameters or {})
+    return _file_response(validated(model, query, "query"), query.get("source_data"))
 
 
-def validated(model: type[B], given: Mapping[str, Any], place: str = "body") -> B:
-    """What the model makes of fields that were put together here; Invalid names those that are wrong."""
+def validated(model: type[B], fields: Mapping[str, Any], place: str = "body") -> B:
+    """The model of these fields. Raises Invalid, which names the fields that are wrong."""
     try:
-        return model.model_validate(given)
+        return model.model_validate(fields)
     except ValidationError as error:
-        fields = field_errors([{**entry, "loc": (place, *entry["loc"])} for entry in error.errors()])
-        named = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
-        raise Invalid(f"not valid: {named}", errors=fields) from error
+        raise invalid_fields([{**entry, "loc": (place, *entry["loc"])} for entry in error.errors()]) from error
 
 
-def _handed_over(body: SyncBody | SyncMultipleBody) -> Response[Any]:
+def _file_response(body: SyncBody | SyncMultipleBody, exact_data: Any) -> Response[Any]:
     project_id = router.caller.acting_for(body.project_id)
-    made = app().exports.sync.make(project_id, body.spec(exact_data()), body.file_name)
+    spec = body.spec(exact_data)
+    with app().projects.slow_calls.held(project_id):
+        made = app().exports.sync.make(project_id, spec, body.file_name)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {
         "content-disposition": content_disposition(made.file_name),
         "cache-control": "no-store",
     }
-    # Encoded here: Powertools' response validation takes bytes for UTF-8.
+    # Encoded here, because Powertools' response validation would decode bytes as UTF-8.
     content = base64.b64encode(made.body).decode()
-    sent: Response[Any] = Response(status_code=200, content_type=made.content_type, body=content, headers=headers)
-    sent.base64_encoded = True
-    return sent
+    response: Response[Any] = Response(200, made.content_type, content, headers)
+    response.base64_encoded = True
+    return response

@@ -26,21 +26,21 @@ _ALIGNS = ("header_align", "footer_align")
 
 
 class ExportScheduleBody(TaskBody):
-    """An export as `POST /v1/task` takes it, and when it is made again."""
+    """The fields of `POST /v1/task`, and a schedule."""
 
     schedule: Schedule
 
 
 class MultipleScheduleBody(MultipleBody):
-    """An export as `POST /v1/task/multiple` takes it, and when it is made again."""
+    """The fields of `POST /v1/task/multiple`, and a schedule."""
 
     schedule: Schedule
 
 
 class ExportScheduleChange(Body):
-    """What is left out stays; null takes a field away, as if the order had never named it.
+    """Fields that are left out stay as they are; null removes one.
 
-    The fields of a table are lists for an export of several tables, as when it was made.
+    For an export of several tables, the fields of a table are lists, as in the request that created it.
     """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -89,12 +89,12 @@ class ExportScheduleChange(Body):
     footer_align: str | list[str] | None = None
 
     def order_fields(self) -> dict[str, Any]:
-        """What it changes of the order itself."""
+        """The fields that change the export itself."""
         return self.model_dump(exclude_unset=True, exclude={"schedule", "paused", "revision"})
 
 
 def order_fields(order: ScheduledOrder) -> dict[str, Any]:
-    """The body that would make this order anew, without its rows."""
+    """The request body that would create this export, without its rows."""
     spec, options = order.spec, asdict(order.options)
     common = asdict(ExportSpec(tables=()))
     fields = {name: getattr(spec, name) for name in common if name not in ("tables", "credential", "multi_type")}
@@ -109,8 +109,8 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
         fields[name] = aligns if order.multiple else aligns[0]
     if order.multiple:
         fields["multi_type"] = spec.multi_type
-    given = options | {"deliver": list(options["deliver"]) or None, "email": list(options["email"]) or None}
-    return {name: value for name, value in (fields | given).items() if value is not None}
+    given_options = options | {"deliver": list(options["deliver"]) or None, "email": list(options["email"]) or None}
+    return {name: value for name, value in (fields | given_options).items() if value is not None}
 
 
 class ExportScheduleAnswer(Answer):
@@ -126,13 +126,17 @@ class ExportScheduleAnswer(Answer):
     revision: int
 
 
+class ExportScheduleDetail(ExportScheduleAnswer):
+    order: Annotated[dict[str, Any], Field(description="what each run exports, as it was ordered, without given rows")]
+
+
 class ExportScheduleList(Answer):
     items: list[ExportScheduleAnswer]
     next_cursor: str | None = None
 
 
 class RunAnswer(Answer):
-    """One moment of a schedule; `task` is its export as it is now."""
+    """One run of a schedule."""
 
     due: str
     state: Literal["started", "skipped"]

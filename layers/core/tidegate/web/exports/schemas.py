@@ -1,3 +1,5 @@
+"""Bodies and answers of exports."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
@@ -14,7 +16,7 @@ Url = Annotated[str, Field(min_length=1, max_length=2048)]
 
 
 def _from_json(value: Any) -> Any:
-    """Objects and lists may come as strings holding JSON."""
+    """Objects and lists may be sent as strings that contain JSON."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -23,7 +25,7 @@ def _from_json(value: Any) -> Any:
         try:
             return read_json(value)
         except ValueError as error:
-            raise ValueError(f"looks like JSON and is not: {error}") from error
+            raise ValueError(f"starts like JSON but cannot be parsed: {error}") from error
     return value
 
 
@@ -32,26 +34,29 @@ def _texts(value: Any) -> Any:
         return value
     if isinstance(value, dict) and all(v is None or isinstance(v, str | int | float) for v in value.values()):
         return value
-    raise ValueError('must be an object of texts, such as {"油站": "钓鱼岛"}')
+    raise ValueError('must be a string, or an object of strings such as {"Station": "North"}')
 
 
 def _rows(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"data", "total"} and not isinstance(value["total"], list):
-        # As a source would answer it: the total is not needed where all rows are here.
+        # The format in which a source answers. Its total is not needed, because all rows are here.
         value = value["data"]
     if value is None or isinstance(value, list | dict):
         return value
     raise ValueError("must be a list of rows or an object {group: rows}")
 
 
-def _exactly(value: Any) -> Any:
+def _parsed_exactly(value: Any) -> Any:
+    """JSON text as its value, with decimals as they were written. Blank text counts as no value."""
     from tidegate.exports.source_json import read_exact
 
-    return read_exact(value) if isinstance(value, str) and value.strip() else value
+    if not isinstance(value, str):
+        return value
+    return read_exact(value) if value.strip() else None
 
 
 def _exact_rows(value: Any) -> Any:
-    return _rows(_exactly(value))
+    return _rows(_parsed_exactly(value))
 
 
 def _line_end(value: Any) -> Any:
@@ -72,13 +77,13 @@ Name = Annotated[Text, Field(min_length=2, max_length=60)]
 
 
 class SourceHeaders(Body):
-    """Headers that open the source, as `PUT /v1/credentials/{name}` stored them. They go to its origins only."""
+    """A credential stored with `PUT /v1/credentials/{name}`. Its headers are sent to the credential's origins only."""
 
     credential: Annotated[Text, Field(min_length=1, max_length=64)]
 
 
 class DeliverTo(Body):
-    """A bucket that whoever runs this system allows; a key that ends in / gets the file's name."""
+    """Where a copy of the file is put. The file's name is appended to a key that ends in `/`."""
 
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
     key: Annotated[Text, Field(min_length=1, max_length=900)]
@@ -86,7 +91,7 @@ class DeliverTo(Body):
 
 
 class ExportBody(Body):
-    """What one table and several have in common."""
+    """Fields that exports of one table and of several tables share."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
@@ -121,12 +126,12 @@ class ExportBody(Body):
     source_headers: Annotated[SourceHeaders | None, BeforeValidator(_from_json)] = None
 
     @model_validator(mode="after")
-    def _can_be_packed(self) -> Self:
+    def _check_compression(self) -> Self:
         if self.compression and self.type in ("excel", "parquet"):
-            raise ValueError(f"compression is for csv and jsonl; {self.type} files are packed already")
+            raise ValueError(f"compression is for csv and jsonl only: {self.type} files are compressed already")
         return self
 
-    def order(self) -> ExportOptions:
+    def options(self) -> ExportOptions:
         return ExportOptions(
             name=self.name,
             file_name=self.file_name,
@@ -178,15 +183,15 @@ class TaskBody(ExportBody):
     footer_align: Align = "right"
 
     @model_validator(mode="after")
-    def _has_a_source(self) -> Self:
+    def _check_source(self) -> Self:
         if self.source_data is None and not self.source_url and not self.source:
-            raise ValueError("source_url, source or source_data is required")
+            raise ValueError("one of source_url, source and source_data is required")
         if self.source and self.source_url:
-            raise ValueError("name a source_url or a source, not both")
+            raise ValueError("give source_url or source, not both")
         return self
 
     def spec(self, exact: Any = None) -> ExportSpec:
-        """`exact` is `source_data` with its decimals as they were spelt, where the body has it."""
+        """`exact`: `source_data` with decimals as they were written, if the body has any."""
         table = TableSpec(
             source_url=self.source_url,
             source=self.source.as_data() if self.source else None,
@@ -206,11 +211,11 @@ def _listed(value: Any) -> Any:
     value = _from_json(value)
     if value is None or isinstance(value, list):
         return value
-    raise ValueError("must be a list with one entry a table")
+    raise ValueError("must be a list with one entry for each table")
 
 
 class MultipleBody(ExportBody):
-    """Every field of a table is a list here: one entry a table."""
+    """Every field of a table is a list with one entry for each table."""
 
     multi_type: Literal["page", "tab"] = "page"
     source_url: Annotated[list[Url | None] | None, BeforeValidator(_listed)] = None
@@ -225,13 +230,13 @@ class MultipleBody(ExportBody):
     footer_align: Align | list[Align] = "right"
 
     @model_validator(mode="after")
-    def _has_sources(self) -> Self:
+    def _check_tables(self) -> Self:
         if not self._count:
-            raise ValueError("source_data, source_url or source is required, with one entry a table")
+            raise ValueError("one of source_data, source_url and source is required, with one entry for each table")
         if self.type == "parquet":
-            raise ValueError("a Parquet file holds one table: order an export for each")
+            raise ValueError("a Parquet file has one table: submit an export for each table")
         if self._count > 100:
-            raise ValueError("at most 100 tables")
+            raise ValueError(f"an export has at most 100 tables, not {self._count}")
         for field in ("template", "title", "summary", "header", "footer"):
             if len(getattr(self, field) or []) > self._count:
                 raise ValueError(f"{field} has more entries than there are tables")
@@ -239,11 +244,11 @@ class MultipleBody(ExportBody):
 
     @property
     def _count(self) -> int:
-        """Data wins where several lists name a table, then `source`; each may leave a table to the others."""
+        """The number of tables. A table with several sources uses `source_data`, else `source`, else `source_url`."""
         return max(len(given or []) for given in (self.source_data, self.source_url, self.source))
 
     def spec(self, exact: Any = None) -> ExportSpec:
-        given = self.source_data if exact is None else [_exact_rows(rows) for rows in _exactly(exact)]
+        data = self.source_data if exact is None else [_exact_rows(rows) for rows in _parsed_exactly(exact) or ()]
 
         def entry(values: Any, number: int, default: Any = None) -> Any:
             if not isinstance(values, list):
@@ -258,7 +263,7 @@ class MultipleBody(ExportBody):
             TableSpec(
                 source_url=entry(self.source_url, number),
                 source=direct(number),
-                data=entry(given, number),
+                data=entry(data, number),
                 template=entry(self.template, number),
                 title=entry(self.title, number, ""),
                 summary=entry(self.summary, number, ""),
@@ -273,7 +278,7 @@ class MultipleBody(ExportBody):
 
 
 class SyncBody(TaskBody):
-    """A name is only for records, and a file handed over at once has none."""
+    """Like `TaskBody`, but without a record: `name` may be left out, and has no effect."""
 
     name: Name = "sync"
 
@@ -287,7 +292,7 @@ class SampleBody(Body):
 
 
 class SampleAnswer(Answer):
-    """`answered` is what the source says of the table itself: header, footer, template."""
+    """The first rows of a source, and what its answer contains besides rows."""
 
     rows: list[dict[str, Any]]
     total: int | None = None

@@ -1,4 +1,4 @@
-"""What an export may read without an endpoint: an S3 object, a DynamoDB query, SQL by Athena."""
+"""Sources that an export reads directly, without an HTTP endpoint: S3, DynamoDB, Athena."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Expression = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class S3Source(Body):
-    """An object of CSV with a head line, or of JSON lines. Not packed: ranges of it are read."""
+    """A CSV object with a header line, or an object of JSON lines. Not compressed, because ranges of it are read."""
 
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
     key: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -21,17 +21,17 @@ class S3Source(Body):
     encoding: Literal["utf-8", "gb18030"] | None = None
 
     @model_validator(mode="after")
-    def _has_a_format(self) -> Self:
+    def _detect_format(self) -> Self:
         ending = self.key.lower().rpartition(".")[2]
         if self.format is None:
             self.format = {"csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}.get(ending)  # type: ignore[assignment]
         if self.format is None:
-            raise ValueError("format is required where the key does not end in .csv, .jsonl or .ndjson")
+            raise ValueError("format is required, because the key does not end in .csv, .jsonl or .ndjson")
         return self
 
 
 class DynamoSource(Body):
-    """A query with DynamoDB's own expressions."""
+    """A DynamoDB query, with DynamoDB's own expression syntax."""
 
     table: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{3,255}$")]
     index: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{3,255}$")] | None = None
@@ -50,25 +50,25 @@ class AthenaSource(Body):
     catalog: Text | None = None
 
     @model_validator(mode="after")
-    def _reads(self) -> Self:
+    def _check_read_only(self) -> Self:
         from tidegate.exports.direct.athena_query import reads_only
 
         if not reads_only(self.sql):
-            raise ValueError("sql must be a statement that reads: SELECT, WITH, VALUES, TABLE, SHOW or DESCRIBE")
+            raise ValueError("sql must be a read-only statement: SELECT, WITH, VALUES, TABLE, SHOW or DESCRIBE")
         return self
 
 
 class DirectSource(Body):
-    """One of the three. The operator's parameters must allow what it names."""
+    """Exactly one of the three. The stack's parameters and the project's `read_from` must allow it."""
 
     s3: S3Source | None = None
     dynamodb: DynamoSource | None = None
     athena: AthenaSource | None = None
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _check_one(self) -> Self:
         if sum(each is not None for each in (self.s3, self.dynamodb, self.athena)) != 1:
-            raise ValueError("must hold one of s3, dynamodb and athena")
+            raise ValueError("must have exactly one of s3, dynamodb and athena")
         return self
 
     def as_data(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The library of files."""
+"""Routes for the files of the library."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ _TAGS = ["Files"]
     "/v1/files", scope="write", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent]
 )
 def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | IngestAnswer]:
-    """Answers a presigned PUT; over 64 MiB, an upload in parts. With a `source_url`: 202 and the request that fetches
-    the file."""
     names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size", "multipart", "callback")
     announced = Announcement(**{name: getattr(body, name) for name in names})
     if body.source_url:
@@ -72,30 +70,27 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
     return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
 
 
-@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="URLs for parts of an upload")
+@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="Get upload URLs for parts")
 def parts(file_id: str, body: PartsBody) -> PartsAnswer:
-    """Each URL accepts the PUT of one part, for an hour. Ask again for a part that must be sent later."""
-    given = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers)
-    return PartsAnswer(parts=[PartAnswer(number=part.number, url=part.url) for part in given])
+    links = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers)
+    return PartsAnswer(parts=[PartAnswer(number=link.number, url=link.url) for link in links])
 
 
-@router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Check an upload and keep it")
+@router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Verify an upload")
 def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAnswer]:
-    """200 if the call verified it; 202 and `verifying` if it is large: it becomes `ready` or `failed` later."""
     caller = router.caller
-    sent = [(part.number, part.etag) for part in body.parts] if body else []
-    file = app().files.uploads.complete(caller.project_id, file_id, sent, who=caller.key_id)
+    uploaded = [(part.number, part.etag) for part in body.parts] if body else []
+    file = app().files.uploads.complete(caller.project_id, file_id, uploaded, who=caller.key_id)
     return answer(FileAnswer.model_validate(file), 202 if file.state == VERIFYING else 200)
 
 
 @router.delete("/v1/files/<file_id>", scope="write", tags=_TAGS, summary="Delete a file", status_code=204)
 def delete(file_id: str) -> Response[Any]:
-    """Its content is deleted with the last file that has it. 409 `in_use` while a Job may need it."""
     app().files.library.delete(router.caller.project_id, file_id, who=router.caller.key_id)
     return answer(None, 204)
 
 
-@router.get("/v1/files/<file_id>", scope="read", tags=_TAGS, summary="One file")
+@router.get("/v1/files/<file_id>", scope="read", tags=_TAGS, summary="Get a file")
 def show(file_id: str) -> FileAnswer:
     return FileAnswer.model_validate(app().files.library.get(router.caller.project_id, file_id))
 
@@ -114,6 +109,6 @@ def list_files(
     return FileList(items=[FileAnswer.model_validate(file) for file in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/files/<file_id>/url", scope="read", tags=_TAGS, summary="A download link, valid for 300 s")
+@router.get("/v1/files/<file_id>/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
 def link(file_id: str) -> LinkAnswer:
     return LinkAnswer.model_validate(app().files.library.link(router.caller.project_id, file_id))

@@ -1,3 +1,5 @@
+"""Bodies and answers of files."""
+
 from __future__ import annotations
 
 from typing import Annotated, Self
@@ -26,11 +28,15 @@ class FileBody(Body):
     politeness: PolitenessBody | None = None
     channel: ChannelName | None = None
     priority: Priority = 5
-    multipart: bool = Field(default=False, description="upload in parts; files over 64 MiB always are")
-    callback: Callback | None = Field(default=None, description="called when a large upload is verified")
+    multipart: bool = Field(
+        default=False, description="upload in parts; files over 64 MiB always are uploaded in parts"
+    )
+    callback: Callback | None = Field(
+        default=None, description="a URL that gets a signed POST when a large upload was verified"
+    )
 
     @model_validator(mode="after")
-    def _only_with_a_source(self) -> Self:
+    def _check_combination(self) -> Self:
         if self.source_url is None and (self.credentials or self.channel or self.politeness or self.mirrors):
             raise ValueError("credentials, channel, politeness and mirrors are only allowed with a source_url")
         if self.source_url is not None and (self.multipart or self.callback):
@@ -59,13 +65,13 @@ class IngestAnswer(Answer):
 class UploadAnswer(Answer):
     file_id: str
     upload_url: str
-    upload_headers: dict[str, str] = Field(description="headers that the PUT must have, all of them")
+    upload_headers: dict[str, str] = Field(description="headers that the PUT must have; send all of them")
     expires_at: str
 
 
 class PartsPlan(Answer):
-    part_size: int = Field(description="bytes of every part but the last")
-    parts: int | None = Field(default=None, description="how many; absent if no size was announced")
+    part_size: int = Field(description="bytes of every part except the last")
+    parts: int | None = Field(default=None, description="the number of parts; absent if no size was announced")
 
 
 class MultipartAnswer(Answer):

@@ -42,7 +42,7 @@ def _shown(subscription: Subscription) -> SubscriptionAnswer:
 
 
 def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
-    """The limits that are set. One that is left out or null is no limit."""
+    """The limits that are set; one that is left out or null is no limit."""
     return {"politeness": body.politeness.model_dump(exclude_none=True)} if body.politeness else {}
 
 
@@ -62,9 +62,10 @@ def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
 
 @router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
 def preview(body: PreviewBody) -> PreviewAnswer:
-    """For sources that need no credential. The same rules as for a scan; nothing is queued or stored."""
     selection = Selection(body.format, body.include, body.exclude, body.file_path)
-    found = app().ingest.subscriptions.preview(router.caller.project_id, body.source_url, selection)
+    project_id = router.caller.project_id
+    with app().projects.slow_calls.held(project_id):
+        found = app().ingest.subscriptions.preview(project_id, body.source_url, selection)
     entries = found.entries or []
     items = [
         PreviewEntry(
@@ -81,7 +82,7 @@ def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> Subscription
     return SubscriptionList(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="One subscription")
+@router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="Get a subscription")
 def show(subscription_id: str) -> SubscriptionAnswer:
     return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
 
@@ -145,7 +146,7 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
     "/v1/credentials",
     scope="read",
     tags=_TAGS,
-    summary="List credentials: their names, origins and header names, never a value",
+    summary="List credentials",
 )
 def list_credentials() -> CredentialList:
     found = app().projects.credential_records.list(router.caller.project_id)
@@ -156,12 +157,10 @@ def list_credentials() -> CredentialList:
     "/v1/credentials/<name>",
     scope="write",
     tags=_TAGS,
-    summary="Store headers for a source under a name",
+    summary="Store a credential",
     status_code=204,
 )
 def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any]:
-    """The headers are sent to these origins only, also after a redirect and for files of a subscription. Only projects
-    with allow_private_urls may use an http:// origin, because others could read the headers on the way."""
     project_id = router.caller.project_id
     check_origins(body.origins, plain_text=app().projects.projects.get(project_id).allow_private_urls)
     now, who = app().clock(), router.caller.key_id

@@ -1,3 +1,5 @@
+"""Bodies and answers of subscriptions and credentials."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
@@ -6,10 +8,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from tidegate.http.credentials import read_origin
 from tidegate.ingest.feeds.choice import template_fault
+from tidegate.projects.credential_store import LARGEST_SECRET, secret_text
 from tidegate.web.queue.request_payloads import CredentialName, PolitenessBody, Url
 from tidegate.web.schemas import Answer, Body, Number, Priority, Schedule, Text
 
-# Headers that control the connection or the end of a message. They are no secrets, and dangerous if a caller sets them.
+# Headers that control the connection or the framing of a message: they are not secrets, and unsafe to let a caller set.
 _FRAMING = frozenset(
     [
         "host",
@@ -28,7 +31,7 @@ _FRAMING = frozenset(
 
 def _no_framing(value: str) -> str:
     if value.lower() in _FRAMING:
-        raise ValueError(f"a credential cannot set the header {value}")
+        raise ValueError(f"a credential cannot set the header {value}, which controls the connection: leave it out")
     return value
 
 
@@ -46,19 +49,21 @@ def _template(value: str) -> str:
 
 Glob = Annotated[str, Field(min_length=1, max_length=300)]
 Globs = Annotated[
-    list[Glob], Field(max_length=50, description="such as *.iso; one with a slash is matched against the whole path")
+    list[Glob],
+    Field(max_length=50, description="globs such as `*.iso`; one with a slash is matched against the whole path"),
 ]
 PathTemplate = Annotated[
     str,
-    Field(max_length=500, description="where files go in the library, such as /podcasts/{year}/{name}"),
+    Field(max_length=500, description="the path of each file in the library, such as `/podcasts/{year}/{name}`"),
     AfterValidator(_template),
 ]
 Concurrency = Annotated[
-    int, Field(ge=1, le=16, description="how many of its downloads run at once; a change affects new downloads only")
+    int,
+    Field(ge=1, le=16, description="how many of its downloads run in parallel; a change affects new downloads only"),
 ]
 SourceFormat = Annotated[
     Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
-    Field(description="auto detects it from the answer"),
+    Field(description="how the source lists its files; `auto` detects it from the answer"),
 ]
 
 
@@ -96,11 +101,11 @@ class SubscriptionChanges(Body):
     politeness: PolitenessBody | None = None
 
     @model_validator(mode="after")
-    def _needed_fields_stay(self) -> Self:
+    def _check_required(self) -> Self:
         needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
-        gone = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
-        if gone:
-            raise ValueError(f"{', '.join(gone)} cannot be null")
+        removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
+        if removed:
+            raise ValueError(f"{', '.join(removed)} cannot be null")
         return self
 
 
@@ -121,7 +126,7 @@ class PreviewEntry(Answer):
 
 
 class PreviewAnswer(Answer):
-    """The source lists `listed` files; a scan would download `chosen` of them; `items` are the first hundred."""
+    """The files that a scan of the source would download now."""
 
     format: str
     listed: int
@@ -143,13 +148,13 @@ class SubscriptionAnswer(Answer):
     file_path: str | None = None
     concurrency: int = 1
     priority: int | None = None
-    # The limits that were set, by name.
     politeness: dict[str, int | float] | None = None
     status: str
     create_time: str
     last_scan: str | None = None
     next_run: (
-        Annotated[str, Field(description="when its schedule runs next; absent if it has none or is paused")] | None
+        Annotated[str, Field(description="when the source is scanned next; absent without a schedule, or while paused")]
+        | None
     ) = None
 
 
@@ -165,13 +170,20 @@ class CredentialBody(Body):
         Field(
             min_length=1,
             max_length=20,
-            description="the headers are sent to these only: https://host or https://host:port",
+            description="the only origins that get the headers, as `https://host` or `https://host:port`",
         ),
     ]
 
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        size = len(secret_text(self.headers, self.origins))
+        if size > LARGEST_SECRET:
+            raise ValueError(f"the credential has {size:,} bytes; at most {LARGEST_SECRET:,} can be stored")
+        return self
+
 
 class CredentialAnswer(Answer):
-    """`headers` are the names only; values are never shown."""
+    """A stored credential, without the values of its headers."""
 
     name: str
     origins: list[str]

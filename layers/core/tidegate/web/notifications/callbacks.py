@@ -23,9 +23,15 @@ def _shown(delivery: Delivery) -> CallbackAnswer:
     return CallbackAnswer.of(delivery, lambda epoch: iso(datetime.fromtimestamp(epoch, UTC)))
 
 
-@router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with every attempt")
+@router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with their delivery attempts")
 def list_callbacks(
-    task_id: Annotated[str | None, Query(max_length=2048, description="the record that the callback reports")] = None,
+    task_id: Annotated[
+        str | None,
+        Query(
+            max_length=2048,
+            description="only callbacks about this record: a Task, a Job, an export, a batch or a request",
+        ),
+    ] = None,
     state: Annotated[Literal["pending", "delivered", "dead"] | None, Query()] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
@@ -36,7 +42,7 @@ def list_callbacks(
     return CallbackList(items=[_shown(delivery) for delivery in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/callbacks/<delivery_id>", scope="read", tags=_TAGS, summary="One callback, with its body")
+@router.get("/v1/callbacks/<delivery_id>", scope="read", tags=_TAGS, summary="Get a callback with its body")
 def show_callback(delivery_id: str) -> CallbackAnswer:
     return _shown(app().notifications.callbacks.get(router.caller.project_id, delivery_id))
 
@@ -57,7 +63,7 @@ def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
     "/v1/projects/<project_id>/callback-secrets",
     scope="admin",
     tags=_TAGS,
-    summary="Rotate the callback secret; the previous one stays valid until it is retired",
+    summary="Create a new callback secret",
     status_code=201,
     middlewares=[idempotent_secret],
 )

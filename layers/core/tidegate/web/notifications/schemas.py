@@ -1,6 +1,8 @@
+"""Answers of callbacks, callback secrets and WebSocket tickets."""
+
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from tidegate.notifications.delivery_model import PENDING, Delivery
 from tidegate.web.schemas import Answer
@@ -15,7 +17,7 @@ class AttemptAnswer(Answer):
 
 
 class CallbackAnswer(Answer):
-    """`delivery_id` is the `webhook-id` header that the receiver gets."""
+    """A callback and its delivery attempts."""
 
     delivery_id: str
     type: str
@@ -30,7 +32,7 @@ class CallbackAnswer(Answer):
     body: str | None = None
 
     @classmethod
-    def of(cls, delivery: Delivery, moment: Any) -> CallbackAnswer:
+    def of(cls, delivery: Delivery, as_text: Callable[[float], str]) -> CallbackAnswer:
         return cls(
             delivery_id=delivery.delivery_id,
             type=delivery.kind,
@@ -40,7 +42,7 @@ class CallbackAnswer(Answer):
             tries=delivery.tries,
             attempts=[AttemptAnswer.model_validate(attempt) for attempt in delivery.attempts],
             created_at=delivery.created_at,
-            next_attempt_at=moment(delivery.next_attempt_at) if delivery.state == PENDING else None,
+            next_attempt_at=as_text(delivery.next_attempt_at) if delivery.state == PENDING else None,
             delivered_at=delivery.delivered_at,
             body=delivery.body or None,
         )
@@ -57,7 +59,7 @@ class SecretAnswer(Answer):
 
 
 class TicketAnswer(Answer):
-    """`ws_url` is where to connect with the ticket."""
+    """A ticket, and the URL at which to connect with it."""
 
     ticket: str
     expires_at: str

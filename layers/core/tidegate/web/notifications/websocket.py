@@ -1,4 +1,4 @@
-"""Tickets for the WebSocket."""
+"""The route for WebSocket tickets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ router = Router()
     "/v1/ws-tickets",
     scope="any",
     tags=["Notifications"],
-    summary="A ticket for one WebSocket connection, valid for 60 s",
+    summary="Create a ticket for one WebSocket connection",
     status_code=201,
     middlewares=[idempotent_secret],
 )
 def ticket() -> Response[TicketAnswer]:
-    """Made with a key of scope `read`, to watch records; with one of scope `agent`, to be told of transfers."""
+    # With the scope `read` the connection can watch records; an agent's connection is told of new transfers.
     caller = router.caller
     may_watch = caller.is_admin or "read" in caller.scopes
     if not caller.agent_id and not may_watch:

@@ -1,4 +1,4 @@
-"""Keys: the admin's part."""
+"""Routes for API keys, for admins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = Router()
 _TAGS = ["Projects"]
 
 
-def _listed(page: Listed[ApiKey]) -> KeyList:
+def _key_list(page: Listed[ApiKey]) -> KeyList:
     now = app().clock()
     return KeyList(items=[KeyRecord.of(key, now) for key in page.items], next_cursor=page.next_cursor)
 
@@ -31,8 +31,8 @@ def _listed(page: Listed[ApiKey]) -> KeyList:
     middlewares=[idempotent_secret],
 )
 def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
-    # Who may only read, and a host, have no use for what proves that a callback is ours. Derived before the key is
-    # made: a root secret that cannot be read leaves no key behind that nobody has seen.
+    # Only keys of scope write get the callback secret. It is derived before the key is created: if the root secret
+    # cannot be read, no key is left behind that nobody has seen.
     secret = (
         app().projects.callback_secrets.newest(app().projects.projects.get(project_id))
         if "write" in body.scopes
@@ -53,10 +53,10 @@ def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
     "/v1/projects/<project_id>/keys",
     scope="admin",
     tags=_TAGS,
-    summary="List a project's keys; never the keys themselves",
+    summary="List a project's keys",
 )
 def list_keys(project_id: str, limit: Limit = 20, cursor: Cursor = None) -> KeyList:
-    return _listed(app().projects.api_keys.list(project_id, limit, cursor))
+    return _key_list(app().projects.api_keys.list(project_id, limit, cursor))
 
 
 @router.post(
@@ -67,21 +67,22 @@ def list_keys(project_id: str, limit: Limit = 20, cursor: Cursor = None) -> KeyL
     status_code=201,
     middlewares=[idempotent_secret],
 )
-def create_admin_key(body: AdminKeyBody) -> Response[NewKeyAnswer]:
-    made = app().projects.api_keys.add_admin(name=body.name, expires_in=body.expires_in, by=router.caller.key_id)
+def create_admin_key(body: AdminKeyBody | None = None) -> Response[NewKeyAnswer]:
+    fields = body or AdminKeyBody()
+    made = app().projects.api_keys.add_admin(name=fields.name, expires_in=fields.expires_in, by=router.caller.key_id)
     return answer(NewKeyAnswer(key_id=made.key_id, key=made.key), 201)
 
 
-@router.get("/v1/keys", scope="admin", tags=_TAGS, summary="List admin keys; the deployment's own has the id admin")
+@router.get("/v1/keys", scope="admin", tags=_TAGS, summary="List admin keys")
 def list_admin_keys(limit: Limit = 20, cursor: Cursor = None) -> KeyList:
-    return _listed(app().projects.api_keys.list_admin(limit, cursor))
+    return _key_list(app().projects.api_keys.list_admin(limit, cursor))
 
 
 @router.post(
     "/v1/keys/<key_id>/rotate",
     scope="admin",
     tags=_TAGS,
-    summary="A new key in place of this one, which works for the overlap",
+    summary="Replace a key with a new one",
     status_code=201,
     middlewares=[idempotent_secret],
 )

@@ -1,4 +1,4 @@
-"""Projects: the admin's part."""
+"""Routes for projects, for admins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     "/v1/projects/<project_id>",
     scope="admin",
     tags=["Projects"],
-    summary="One project, with its quotas and what it uses",
+    summary="Get a project with its quotas and usage",
 )
 def show_project(project_id: str) -> ProjectDetail:
     return _shown(app().projects.projects.get(project_id, consistent=True))
@@ -63,14 +63,14 @@ def change_project(project_id: str, body: ProjectChange) -> ProjectDetail:
 
 
 @router.get(
-    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="The project's settings for swarms"
+    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Get a project's swarm settings"
 )
 def show_swarm_settings(project_id: str) -> SwarmSettingsAnswer:
     return SwarmSettingsAnswer.model_validate(app().distribution.presences.settings(project_id))
 
 
 @router.put(
-    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Set the project's settings for swarms"
+    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Replace a project's swarm settings"
 )
 def change_swarm_settings(project_id: str, body: SwarmSettingsBody) -> SwarmSettingsAnswer:
     wanted = SwarmSettings(body.swarm, tuple(body.peer_networks), tuple(body.free_sites))

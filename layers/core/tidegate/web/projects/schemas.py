@@ -1,3 +1,5 @@
+"""Bodies and answers of projects and API keys."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
@@ -17,10 +19,16 @@ SourcePattern = Annotated[str, Field(max_length=300, pattern=r"^(s3://[^/*?\[]+/
 ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
 _TEN_YEARS = 10 * 365 * 86400
 _NINETY_DAYS = 90 * 86400
-Lifetime = Annotated[int, Field(ge=1, le=_TEN_YEARS, description="seconds; without it the key does not expire")]
+Lifetime = Annotated[
+    int, Field(ge=1, le=_TEN_YEARS, description="seconds until the key expires; without it, it does not expire")
+]
 Shares = Annotated[
     dict[ChannelName, Annotated[int, Field(ge=1, le=MAX_CAPACITY)]],
-    Field(min_length=1, max_length=50, description="slots by channel that it may hold while another project waits"),
+    Field(
+        min_length=1,
+        max_length=50,
+        description="by channel, the slots that the project may hold while another project waits",
+    ),
 ]
 
 
@@ -31,23 +39,28 @@ class ProjectBody(Body):
 
 
 class QuotasBody(Body):
-    """What is named is set; null lifts a limit; what is not named stays."""
+    """Quotas that are left out stay as they are; null sets the default, which for most is no limit."""
 
     stored_bytes: Annotated[int, Field(ge=0, le=2**53)] | None = None
     queued: Annotated[int, Field(ge=0, le=10**9)] | None = None
     requests_per_s: Annotated[int, Field(ge=1, le=10**6)] | None = None
     export_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
     batch_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    subscriptions: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    businesses: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    slow_calls: Annotated[int, Field(ge=1, le=100)] | None = None
     share: Shares | None = None
 
 
 class ProjectChange(Body):
-    """What is named is set; `group: null` removes the group; what is not named stays."""
+    """Fields that are left out stay as they are; `group: null` removes the group."""
 
     name: ProjectName = ""
     group: Text | None = None
     allow_private_urls: bool = False
-    swarm: Annotated[Literal["auto", "off"], Field(description="whether its hosts feed each other")] = "auto"
+    swarm: Annotated[
+        Literal["auto", "off"], Field(description="whether the project's hosts send files to each other")
+    ] = "auto"
     deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
     read_from: Annotated[list[SourcePattern], Field(max_length=20)] = []
     quotas: QuotasBody = QuotasBody()
@@ -74,6 +87,9 @@ class QuotasAnswer(Answer):
     requests_per_s: int | None = None
     export_schedules: int | None = None
     batch_schedules: int | None = None
+    subscriptions: int
+    businesses: int
+    slow_calls: int
     share: dict[str, int] | None = None
 
 
@@ -102,7 +118,7 @@ class ProjectList(Answer):
 
 
 class SwarmSettingsBody(Body):
-    """Whether a project's hosts feed each other, and where they may be."""
+    """Whether a project's hosts send files to each other, and in which networks."""
 
     swarm: Literal["auto", "off"] = "auto"
     peer_networks: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=32)] = []
@@ -126,18 +142,20 @@ class KeyBody(AdminKeyBody):
 
 
 class RotateBody(Body):
-    overlap_s: Annotated[int, Field(ge=0, le=_NINETY_DAYS, description="how long the old key still works")] = 86400
+    overlap_s: Annotated[int, Field(ge=0, le=_NINETY_DAYS, description="seconds for which the old key still works")] = (
+        86400
+    )
 
 
 class NewKeyAnswer(Answer):
-    """`key` is shown this once."""
+    """`key` is shown only in this answer."""
 
     key_id: str
     key: str
 
 
 class KeyAnswer(NewKeyAnswer):
-    """`callback_secret` is shown with keys of scope write."""
+    """`callback_secret` is included for keys of scope `write`."""
 
     callback_secret: str | None = None
 

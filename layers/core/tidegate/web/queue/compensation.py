@@ -1,4 +1,4 @@
-"""The compensation poll: its state, and a trigger for the impatient."""
+"""Routes for the compensation poll, which starts overdue work: its state, and a trigger."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _shown(poll: PollState, queue_size: int) -> CompensationAnswer:
     )
 
 
-@router.get("/v1/compensation", scope="read", tags=_TAGS, summary="How the poll for overdue work is doing")
+@router.get("/v1/compensation", scope="read", tags=_TAGS, summary="Get the state of the poll for overdue work")
 def show() -> CompensationAnswer:
     return _shown(*app().compensation.poll.status())
 
 
-@router.post("/v1/compensation/trigger", scope="admin", tags=_TAGS, summary="Poll now")
+@router.post("/v1/compensation/trigger", scope="admin", tags=_TAGS, summary="Poll for overdue work now")
 def trigger() -> CompensationAnswer:
     app().compensation.poll.trigger(router.caller.key_id)
     return _shown(*app().compensation.poll.status())

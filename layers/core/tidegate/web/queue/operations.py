@@ -1,4 +1,4 @@
-"""Figures, the audit trail, and the cleanup that else runs at 02:00."""
+"""Routes for statistics, the audit trail, the clean-up (which also runs daily at 02:00 UTC) and the archive."""
 
 from __future__ import annotations
 
@@ -23,49 +23,48 @@ _EPOCH, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 def in_utc(moment: datetime, name: str) -> datetime:
+    """The moment in UTC; without an offset it counts as UTC. Raises Invalid if UTC has no such date."""
     try:
         return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     except OverflowError as error:
-        message = f"{name} is {moment.isoformat()}, which is outside the years 1 to 9999 in UTC"
+        message = f"{name} is {moment.isoformat()}, which is outside the years 1 to 9999 in UTC: choose another time"
         raise Invalid(message, errors=[{"loc": ["query", name], "msg": message}]) from error
 
 
-@router.get(
-    "/v1/stats", scope="read", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds"
-)
+@router.get("/v1/stats", scope="read", tags=_TAGS, summary="Get statistics of requests by type")
 def stats(
     since: Annotated[
-        datetime | None, Query(description="ISO 8601, counted from its full hour; seven days ago if left out")
+        datetime | None, Query(description="ISO 8601; rounded down to the full hour; default: seven days ago")
     ] = None,
 ) -> StatsAnswer:
-    """By the hour in which requests came. The counts reach 35 days back; p95 is exact to about 7 %."""
     now = app().clock()
     start = in_utc(since, "since") if since else now - _DEFAULT_PERIOD
     start = start.replace(minute=0, second=0, microsecond=0)
-    figures = stats_by_type(app().queue.stats.since(router.caller.named_project(), iso(start)))
+    figures = stats_by_type(app().queue.stats.since(router.caller.required_project(), iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
 
-@router.get("/v1/audit", scope="read", tags=_TAGS, summary="Every act that changed something: who, when, why")
+@router.get("/v1/audit", scope="read", tags=_TAGS, summary="List changes: who, when, why")
 def audit(
-    record: Annotated[str | None, Query(max_length=2048, description="the id of what was changed")] = None,
-    actor: Annotated[str | None, Query(max_length=200, description="a key_id, or system")] = None,
-    action: Annotated[str | None, Query(max_length=60, description="e.g. key.create")] = None,
-    since: Annotated[datetime | None, Query(description="ISO 8601; from then on")] = None,
-    until: Annotated[datetime | None, Query(description="ISO 8601; up to then")] = None,
+    record: Annotated[str | None, Query(max_length=2048, description="only changes of this record, by its id")] = None,
+    actor: Annotated[
+        str | None, Query(max_length=200, description="only changes by this key_id, or by `system`")
+    ] = None,
+    action: Annotated[str | None, Query(max_length=60, description="only this action, such as `key.create`")] = None,
+    since: Annotated[datetime | None, Query(description="ISO 8601; only changes at or after this time")] = None,
+    until: Annotated[datetime | None, Query(description="ISO 8601; only changes at or before this time")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> AuditList:
-    """Filters combine. Acts on the whole deployment are listed for admins, with `project_id=_system`."""
-    wanted = AuditFilter(record, actor, action, _moment(since), _moment(until))
-    page = app().projects.audit.list(router.caller.named_project(), limit, cursor, wanted)
+    wanted = AuditFilter(record, actor, action, _bound(since), _bound(until))
+    page = app().projects.audit.list(router.caller.required_project(), limit, cursor, wanted)
     items = [AuditAnswer.model_validate(line.shown()) for line in page.items]
     return AuditList(items=items, next_cursor=page.next_cursor)
 
 
-def _moment(given: datetime | None) -> datetime | None:
-    """In UTC, where all lines are; without an offset it is taken for UTC. No line is older than 1970."""
+def _bound(given: datetime | None) -> datetime | None:
+    """A bound of the audit filter in UTC. Dates outside the calendar become the nearest bound that works."""
     if given is None:
         return None
     try:
@@ -74,16 +73,16 @@ def _moment(given: datetime | None) -> datetime | None:
         return _EPOCH if given.year == 1 else _LAST
 
 
-@router.post("/v1/cleanup", scope="admin", tags=_TAGS, summary="Remove what is past its retention")
+@router.post("/v1/cleanup", scope="admin", tags=_TAGS, summary="Remove expired records and files")
 def cleanup() -> CleanupAnswer:
-    # Up to a thousand records and their objects: no one transaction holds it.
+    # Recorded separately: up to a thousand records and their objects do not fit into one transaction.
     app().projects.audit.record(act(NO_PROJECT, "cleanup", app().clock(), router.caller.key_id, "cleanup.run"))
     return CleanupAnswer.model_validate(app().queue.retention.clean())
 
 
-@router.get("/v1/archive", scope="read", tags=_TAGS, summary="Requests that left the table on a day")
+@router.get("/v1/archive", scope="read", tags=_TAGS, summary="List archived requests of a day")
 def archive(
-    day: Annotated[date, Query(description="the day of the cleanup, e.g. 2026-11-16")],
+    day: Annotated[date, Query(description="the day of the clean-up that archived them, such as 2026-11-16")],
     type: Annotated[str | None, Query(max_length=40)] = None,
     status: Annotated[Literal["completed", "failed", "cancelled"] | None, Query()] = None,
     request_id: Annotated[str | None, Query(max_length=200)] = None,

@@ -1,4 +1,4 @@
-"""The payloads of requests, each type its own."""
+"""The payload of each type of request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from tidegate.errors import Invalid
+from tidegate.web.problems import invalid_fields
 from tidegate.web.schemas import Body, FileName, FilePath, FileSize, Number, Signature, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -16,21 +16,21 @@ CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
 
 class PolitenessBody(Body):
-    """How gently a source is read; what is left out has no limit but the operator's."""
+    """Limits on reading a source. A limit that is left out is the operator's."""
 
     connections: (
-        Annotated[int, Field(ge=1, le=16, description="at once, for one file; more than 4 count as 4")] | None
+        Annotated[int, Field(ge=1, le=16, description="parallel connections for one file; at most 4 are used")] | None
     ) = None
-    bytes_per_s: Annotated[int, Field(ge=1024, le=10**12, description="of one file")] | None = None
-    delay_s: Annotated[float, Field(ge=0, le=3600, description="seconds between requests")] | None = None
+    bytes_per_s: Annotated[int, Field(ge=1024, le=10**12, description="bytes per second for one file")] | None = None
+    delay_s: Annotated[float, Field(ge=0, le=3600, description="seconds between two requests")] | None = None
     host_downloads: (
-        Annotated[int, Field(ge=1, le=32, description="downloads of the project from the host at once")] | None
+        Annotated[int, Field(ge=1, le=32, description="parallel downloads of the project from this host")] | None
     ) = None
 
 
 Mirrors = Annotated[
     list[Url],
-    Field(max_length=10, description="other addresses of the same file: used where the first fails or is slow"),
+    Field(max_length=10, description="other URLs of the same file, used if the first one fails or is slow"),
 ]
 
 
@@ -62,10 +62,12 @@ class CheckPayload(Body):
 
 
 class ExtractPayload(Body):
-    file_id: Annotated[Text, Field(description="a zip or tar (plain, gzip, bzip2, xz) of the library")]
-    file_path: Annotated[FilePath, Field(description="the folder that the archive's paths are put under")]
-    include: Annotated[list[Glob], Field(max_length=100, description="take only what one of these globs matches")] = []
-    exclude: Annotated[list[Glob], Field(max_length=100)] = []
+    file_id: Annotated[Text, Field(description="the archive in the library: zip or tar (plain, gzip, bzip2, xz)")]
+    file_path: Annotated[FilePath, Field(description="the folder in the library for the extracted files")]
+    include: Annotated[
+        list[Glob], Field(max_length=100, description="extract only paths that match one of these globs")
+    ] = []
+    exclude: Annotated[list[Glob], Field(max_length=100, description="skip paths that match one of these globs")] = []
 
 
 class ScanPayload(Body):
@@ -82,12 +84,10 @@ _PAYLOADS: dict[str, type[Body]] = {
 
 
 def checked_payload(type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """The payload without empty fields. Raises Invalid if it does not fit the type."""
     try:
         return _PAYLOADS[type].model_validate(payload).model_dump(exclude_none=True)
     except ValidationError as error:
-        fields = [
-            {"loc": ["body", "payload", *found["loc"]], "msg": found["msg"]}
-            for found in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
-        named = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
-        raise Invalid(f"not valid: {named}", errors=fields) from None  # type: ignore[arg-type]
+        raise invalid_fields(
+            {"loc": ("body", "payload", *found["loc"]), "msg": found["msg"]} for found in error.errors()
+        ) from None

@@ -1,4 +1,4 @@
-"""Requests: queued work of any type."""
+"""Routes for requests: units of queued work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def _shown(request: Request) -> RequestAnswer:
     return RequestAnswer.model_validate(request.shown())
 
 
-@router.post("/v1/requests", scope="write", tags=_TAGS, summary="Queue work", status_code=202, middlewares=[idempotent])
+@router.post(
+    "/v1/requests", scope="write", tags=_TAGS, summary="Submit a request", status_code=202, middlewares=[idempotent]
+)
 def create(body: RequestBody) -> Response[RequestAnswer]:
     caller = router.caller
     request = app().ingest.submit.submit(
@@ -45,7 +47,7 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
     return answer(_shown(request), 202)
 
 
-@router.post("/v1/requests/bulk", scope="write", tags=_TAGS, summary="Cancel, retry or prioritise many")
+@router.post("/v1/requests/bulk", scope="write", tags=_TAGS, summary="Cancel, retry or prioritise many requests")
 def bulk(body: BulkBody) -> BulkAnswer:
     caller = router.caller
     names = ("type", "channel", "status", "subscription_id")
@@ -56,14 +58,13 @@ def bulk(body: BulkBody) -> BulkAnswer:
     return BulkAnswer.model_validate(outcome)
 
 
-@router.get("/v1/requests/<request_id>", scope="read", tags=_TAGS, summary="One request")
+@router.get("/v1/requests/<request_id>", scope="read", tags=_TAGS, summary="Get a request")
 def show(request_id: str) -> RequestAnswer:
     return _shown(app().queue.queue.get(router.caller.project_id, request_id))
 
 
-@router.get("/v1/requests/<request_id>/log", scope="read", tags=_TAGS, summary="What was done for it, step by step")
+@router.get("/v1/requests/<request_id>/log", scope="read", tags=_TAGS, summary="List the steps of a request")
 def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
-    """Oldest first, for ingest requests. Admin keys also see the stack of an error."""
     caller = router.caller
     app().queue.queue.get(caller.project_id, request_id)
     page = app().queue.log.list(caller.project_id, request_id, limit, cursor)
@@ -71,31 +72,33 @@ def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
     return LogList(items=[LogAnswer.model_validate(line) for line in shown], next_cursor=page.next_cursor)
 
 
-@router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_TAGS, summary="Never run it, or stop it")
+@router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_TAGS, summary="Cancel a request")
 def cancel(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.cancel(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/pause", scope="write", tags=_TAGS, summary="Hold it back until it is resumed")
+@router.post("/v1/requests/<request_id>/pause", scope="write", tags=_TAGS, summary="Pause a request")
 def pause(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.pause(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/resume", scope="write", tags=_TAGS, summary="Queue it again")
+@router.post("/v1/requests/<request_id>/resume", scope="write", tags=_TAGS, summary="Resume a paused request")
 def resume(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.resume(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/retry", scope="write", tags=_TAGS, summary="Try a failed one again")
+@router.post("/v1/requests/<request_id>/retry", scope="write", tags=_TAGS, summary="Retry a failed request")
 def retry(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.retry(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/prioritize", scope="write", tags=_TAGS, summary="1 goes first, 10 last")
+@router.post(
+    "/v1/requests/<request_id>/prioritize", scope="write", tags=_TAGS, summary="Change the priority of a request"
+)
 def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))

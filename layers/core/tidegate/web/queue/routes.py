@@ -1,4 +1,4 @@
-"""The queue as operators see it."""
+"""Routes for the queue: channels and the requests in them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _stats() -> QueueStats:
     )
 
 
-@router.get("/v1/queue/stats", scope="read", tags=_TAGS, summary="Every channel: capacity, running, queued, paused")
+@router.get("/v1/queue/stats", scope="read", tags=_TAGS, summary="Get the state of every channel")
 def stats() -> QueueStats:
     return _stats()
 
@@ -49,19 +49,19 @@ def list_queue(
     )
 
 
-@router.post("/v1/queue/capacity", scope="admin", tags=_TAGS, summary="How many may run at once, by channel")
+@router.post("/v1/queue/capacity", scope="admin", tags=_TAGS, summary="Set the capacity of channels")
 def capacity(body: CapacityBody) -> QueueStats:
     app().queue.channels.set_capacities(body.root, router.caller.key_id)
     return _stats()
 
 
-@router.post("/v1/queue/pause", scope="admin", tags=_TAGS, summary="Admit nothing, in one channel or in all")
+@router.post("/v1/queue/pause", scope="admin", tags=_TAGS, summary="Pause one channel or all")
 def pause(body: ScopeBody | None = None) -> QueueStats:
     app().queue.channels.set_paused(body.scope if body else ALL, True, router.caller.key_id)
     return _stats()
 
 
-@router.post("/v1/queue/resume", scope="admin", tags=_TAGS, summary="Admit again")
+@router.post("/v1/queue/resume", scope="admin", tags=_TAGS, summary="Resume one channel or all")
 def resume(body: ScopeBody | None = None) -> QueueStats:
     app().queue.channels.set_paused(body.scope if body else ALL, False, router.caller.key_id)
     return _stats()

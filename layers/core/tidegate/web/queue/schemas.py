@@ -1,3 +1,5 @@
+"""Bodies and answers of requests, channels, statistics and the audit trail."""
+
 from __future__ import annotations
 
 from datetime import datetime
@@ -23,18 +25,18 @@ class RequestBody(Body):
     type: Literal["scan", "associate", "check", "download", "extract"]
     payload: JsonObject
     subscription_id: Text | None = None
-    priority: Annotated[Priority | None, Field(description="5 if left out; 8 for a check")] = None
+    priority: Annotated[Priority | None, Field(description="1 (first) to 10 (last); default 5, for a check 8")] = None
     channel: ChannelName | None = None
     not_before: Annotated[
-        datetime | None, Field(description="it waits until then, ISO 8601; without an offset it is taken for UTC")
+        datetime | None, Field(description="do not run it before this time, ISO 8601; without an offset: UTC")
     ] = None
     dedupe_key: Annotated[
-        Text | None, Field(description="while a request with this key is not over, asking again gives that one")
+        Text | None, Field(description="while a request with this key has not ended, submitting again returns that one")
     ] = None
 
 
 class BulkBody(Body):
-    """Every request that the filter finds, newest first, `limit` at a time: repeat with `cursor` for the rest."""
+    """Which requests, and what to do with them. Each call handles up to `limit`; repeat with `cursor` for the rest."""
 
     action: Literal["cancel", "retry", "prioritize"]
     priority: Priority | None = None
@@ -46,11 +48,11 @@ class BulkBody(Body):
     cursor: Annotated[str | None, Field(max_length=2000)] = None
 
     @model_validator(mode="after")
-    def _says_what(self) -> Self:
+    def _check_filter(self) -> Self:
         if self.action == "prioritize" and self.priority is None:
             raise ValueError("prioritize needs a priority, 1 to 10")
         if not (self.type or self.channel or self.status or self.subscription_id):
-            raise ValueError("name at least one of type, channel, status and subscription_id")
+            raise ValueError("give at least one of type, channel, status and subscription_id")
         return self
 
 
@@ -101,7 +103,7 @@ class RequestList(Answer):
 
 
 class LogAnswer(Answer):
-    """`event`: begun, goes on, done, failed, stopped or died. `stack` is shown to keys of scope admin."""
+    """One step of an attempt."""
 
     at: str
     attempt: int
@@ -144,7 +146,7 @@ class StatsAnswer(Answer):
 
 
 class AuditAnswer(Answer):
-    """`actor` is the key_id of the caller, or `system`; `who` is its older name."""
+    """One change of a record."""
 
     record: str
     at: str

@@ -1,7 +1,7 @@
-"""The contract with its texts and examples: what each operation, parameter and field means, and calls that were made.
+"""Adds descriptions, examples and webhooks to the OpenAPI document.
 
-Imported only when the contract is made. Texts are in fields.toml and operations.toml; examples.json holds calls in the
-order of a tour, each with the answer that a test got for it (tests/integration/web/test_examples.py).
+Imported only when the document is generated. Texts are in operations.toml and fields.toml. examples.json has calls in
+the order of a tour, each with the answer it got; tests/integration/web/test_reference.py makes these calls again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tidegate.web.openapi import BODIES_IN_QUERY
 from tidegate.web.reference.webhooks import CALLBACKS, SCHEMAS, WEBHOOKS
 
 Schema = dict[str, Any]
@@ -22,30 +23,26 @@ _JSON = "application/json"
 _PROBLEM = "application/problem+json"
 
 
-def completed(contract: Schema) -> Schema:
+def described(contract: Schema) -> Schema:
+    """The document with its descriptions, examples and webhooks."""
     contract = json.loads(_QUALIFIED.sub(lambda found: found[1].title() + found[2], json.dumps(contract)))
     operations = _read("operations.toml")
+    contract["info"]["description"] = operations["info"]["description"]
     contract["components"]["schemas"] |= SCHEMAS
     fields = _read("fields.toml")
     _describe_fields(contract["components"]["schemas"], fields)
     for method, path, operation in operations_of(contract):
-        name = f"{method.upper()} {path}"
-        operation.setdefault("description", operations["operations"].get(name))
-        if not operation["description"]:
-            del operation["description"]
-        own = operations["parameters"].get(path, {})
-        for parameter in operation.get("parameters", ()):
-            texts = (own, operations["parameters"], fields["any"])
-            text = next((found[parameter["name"]] for found in texts if parameter["name"] in found), None)
-            if text:
-                parameter.setdefault("description", text)
+        text = operations["operations"].get(f"{method.upper()} {path}")
+        if text:
+            operation.setdefault("description", text)
+        _describe_parameters(path, operation, operations["parameters"], fields)
     for name, found in CALLBACKS.items():
         _add_callbacks(contract, name, found)
     _add_examples(contract, examples())
     _share_problems(contract)
     contract["webhooks"] = WEBHOOKS
     contract["tags"] = [{"name": name, "description": text} for name, text in operations["tags"].items()]
-    contract["paths"] = _toured(contract["paths"], list(operations["operations"]))
+    contract["paths"] = _in_tour_order(contract["paths"], list(operations["operations"]))
     return contract
 
 
@@ -56,7 +53,7 @@ def operations_of(contract: Schema) -> Iterator[tuple[str, str, Schema]]:
 
 
 def examples() -> list[Schema]:
-    """Calls, in an order in which they can be made one after another."""
+    """Example calls, in an order in which they can be made one after another."""
     found: list[Schema] = json.loads((HERE / "examples.json").read_text("utf-8"))
     return found
 
@@ -65,19 +62,30 @@ def _read(name: str) -> Schema:
     return tomllib.loads((HERE / name).read_text("utf-8"))
 
 
+def _describe_parameters(path: str, operation: Schema, texts: Schema, field_texts: Schema) -> None:
+    sources = [texts.get(path, {}), texts, field_texts["any"]]
+    if path in BODIES_IN_QUERY:
+        sources = [field_texts.get(BODIES_IN_QUERY[path], {}), field_texts["any"]]
+    for parameter in operation.get("parameters", ()):
+        text = next((found[parameter["name"]] for found in sources if parameter["name"] in found), None)
+        if text:
+            parameter.setdefault("description", text)
+
+
 def _describe_fields(schemas: Schema, texts: Schema) -> None:
     for model, schema in schemas.items():
-        own = texts.get(model, {})
+        model_texts = texts.get(model, {})
         for name, field in _fields_of(schema):
             for option in (field, *field.get("anyOf", ())):
                 if option.get("items") == {}:
-                    option["items"] = {"description": "any JSON, as the text of the field says"}
-            if "description" not in field and (text := own.get(name) or _in_options(field) or texts["any"].get(name)):
+                    option["items"] = {"description": "any JSON value"}
+            text = model_texts.get(name) or _text_of_option(field) or texts["any"].get(name)
+            if "description" not in field and text:
                 field["description"] = text
 
 
-def _in_options(field: Schema) -> str | None:
-    """Of a field that may be null, Pydantic puts the text into the option that is not."""
+def _text_of_option(field: Schema) -> str | None:
+    """The description inside `anyOf`: Pydantic puts that of a field that may be null there."""
     return next((option["description"] for option in field.get("anyOf", ()) if "description" in option), None)
 
 
@@ -95,7 +103,7 @@ def _fields_of(schema: Any) -> Iterator[tuple[str, Schema]]:
 
 
 def _share_problems(contract: Schema) -> None:
-    """Every route answers the same problems: told once, they are a third of the document."""
+    """Replaces equal problem answers by references: every route has the same ones."""
     shared = contract["components"].setdefault("responses", {})
     for _, _, operation in operations_of(contract):
         for status, answer in operation["responses"].items():
@@ -120,20 +128,22 @@ def _add_examples(contract: Schema, calls: list[Schema]) -> None:
         if "request" in call and "requestBody" in operation:
             operation["requestBody"]["content"][_JSON].setdefault("example", call["request"])
         for parameter in operation.get("parameters", ()):
-            given = call.get("in_path" if parameter["in"] == "path" else parameter["in"], {})
-            if parameter["name"] in given:
-                parameter.setdefault("example", given[parameter["name"]])
+            values = call.get("in_path" if parameter["in"] == "path" else parameter["in"], {})
+            if parameter["name"] in values:
+                parameter.setdefault("example", values[parameter["name"]])
         answer = operation["responses"].get(str(call["status"]), {})
         if "answer" in call and _JSON in answer.get("content", {}):
             answer["content"][_JSON].setdefault("example", call["answer"])
 
 
-def _toured(paths: Schema, tour: list[str]) -> Schema:
-    """Paths and their methods in the order of operations.toml, whatever order the routers have."""
-    place = {name: number for number, name in enumerate(tour)}
+def _in_tour_order(paths: Schema, tour: list[str]) -> Schema:
+    """Paths and their methods in the order of operations.toml."""
+    places = {name: number for number, name in enumerate(tour)}
 
-    def order(path: str, method: str) -> int:
-        return place.get(f"{method.upper()} {path}", len(place))
+    def place(path: str, method: str) -> int:
+        return places.get(f"{method.upper()} {path}", len(places))
 
-    kept = {path: dict(sorted(of.items(), key=lambda entry: order(path, entry[0]))) for path, of in paths.items()}
-    return dict(sorted(kept.items(), key=lambda entry: min(order(entry[0], method) for method in entry[1])))
+    ordered = {
+        path: dict(sorted(methods.items(), key=lambda entry: place(path, entry[0]))) for path, methods in paths.items()
+    }
+    return dict(sorted(ordered.items(), key=lambda entry: min(place(entry[0], method) for method in entry[1])))

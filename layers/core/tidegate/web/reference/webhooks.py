@@ -1,6 +1,7 @@
-"""What others implement: the requests that Tidegate sends, and the answers that it understands (OpenAPI `webhooks`).
+"""The requests that Tidegate sends to others and the answers that it accepts (OpenAPI `webhooks`).
 
-Imported only when the contract is made. Each has a page in .github/docs/contracts with a server that runs as a test.
+Imported only when the OpenAPI document is generated. Pages in .github/docs/contracts describe them with example
+servers, which run as tests.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ def _ref(name: str, description: str | None = None) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"} | ({"description": description} if description else {})
 
 
-_ROW = {"type": "object", "description": "key and value of each cell", "additionalProperties": True}
+_ROW = {"type": "object", "description": "keys and values of the cells", "additionalProperties": True}
 _ANY_JSON = {"description": "any JSON"}
-_RESULT = _field("string", "ok; error: tried again; abandon: never tried again", enum=["ok", "error", "abandon"])
-_MSG = _field("string", "the reason that people see where the item did not succeed", maxLength=1000)
+_RESULT = _field(
+    "string", "ok; error: the item is retried; abandon: it is not retried", enum=["ok", "error", "abandon"]
+)
+_MSG = _field("string", "the reason, for people, if the item did not succeed", maxLength=1000)
 
 SCHEMAS: Fields = {
     "SourcePage": _object(
-        "One page of a source. `status` says whether the page is good, whatever the HTTP status.",
+        "One page of a source. `status` says whether the page is valid, whatever the HTTP status is.",
         {
-            "status": _field("integer", "200: the page is good; anything else: the export fails with msg"),
-            "msg": _field("string", "why, where status is not 200"),
+            "status": _field("integer", "200: the page is valid; any other value: the export fails with msg"),
+            "msg": _field("string", "the reason, if status is not 200"),
             "data": _object(
-                "The rows, and what the source says of the whole table",
+                "The rows, and information about the whole table",
                 {
                     "data": {
                         "description": "the rows of this page: a list of objects, or {group: rows}",
@@ -44,14 +47,21 @@ SCHEMAS: Fields = {
                             {"type": "object", "additionalProperties": {"type": "array", "items": _ROW}},
                         ],
                     },
-                    "total": _field("integer", "rows in all: a hint for progress; the end is a short or empty page"),
+                    "total": _field(
+                        "integer", "total number of rows: a hint for progress; the end is a short or empty page"
+                    ),
                     "next": {
                         "type": ["string", "null"],
-                        "description": "cursor paging: sent back as ?cursor= for the next page; null ends it",
+                        "description": "cursor paging: sent back as ?cursor= for the next page; null on the last page",
                     },
-                    "snapshot": _field("string", "sent back as ?snapshot= with every page: rows do not move meanwhile"),
-                    "force_continue": _field("integer", "1: go on although this page is short; 0: end here"),
-                    "template": _ref("Template", "the head of the table"),
+                    "snapshot": _field(
+                        "string",
+                        "sent back as ?snapshot= with every page, for rows of the same moment",
+                    ),
+                    "force_continue": _field(
+                        "integer", "1: continue although this page is short; 0: this is the last page"
+                    ),
+                    "template": _ref("Template", "the column headings"),
                     "header": _field("object", "texts above the table", additionalProperties={"type": "string"}),
                     "footer": _field("object", "texts below the table", additionalProperties={"type": "string"}),
                 },
@@ -61,115 +71,126 @@ SCHEMAS: Fields = {
         ("status", "data"),
     ),
     "Template": {
-        "description": "The head of a table: `{key: title}`, a list of nodes, or `{col: nodes, row: nodes}`.",
+        "description": "The headings of a table: `{key: title}`, a list of nodes, or `{col: nodes, row: nodes}`.",
         "oneOf": [
             {"type": "object", "additionalProperties": {"type": "string"}},
             {"type": "array", "items": {"oneOf": [{"type": "string"}, _ref("TemplateNode")]}},
             _object(
-                "Heads on both sides: `row` names heads at the left, each for `row_count` rows",
+                "Column headings (`col`) and row headings (`row`); a row heading spans `row_count` rows",
                 {
-                    "col": {"type": "array", "description": "heads above", "items": _ref("TemplateNode")},
-                    "row": {"type": "array", "description": "heads at the left", "items": _ref("TemplateNode")},
+                    "col": {"type": "array", "description": "column headings", "items": _ref("TemplateNode")},
+                    "row": {"type": "array", "description": "row headings", "items": _ref("TemplateNode")},
                 },
             ),
         ],
     },
     "TemplateNode": _object(
-        "A head cell. With children it spans them; without, it is a column and `name` is the key of its cells.",
+        "A heading. With children it spans them; without, it is a column and `name` is the key of its cells.",
         {
-            "title": _field("string", "what is shown; by default the name"),
-            "name": _field("string", "the key in a row; by default the title"),
-            "children": {"type": "array", "description": "the heads below this one", "items": _ref("TemplateNode")},
-            "row_count": _field("integer", "rows that a head at the left spans", minimum=1, default=1),
-            "style": _ref("TemplateStyle", "how the column looks"),
+            "title": _field("string", "the text that is shown; default: the name"),
+            "name": _field("string", "the key in a row; default: the title"),
+            "children": {"type": "array", "description": "the headings below this one", "items": _ref("TemplateNode")},
+            "row_count": _field("integer", "rows that a row heading spans", minimum=1, default=1),
+            "style": _ref("TemplateStyle", "style of the column"),
         },
         additionalProperties=False,
     ),
     "TemplateStyle": _object(
-        "How a column looks",
+        "Style of a column",
         {
-            "width": _field("number", "pt", exclusiveMinimum=0, maximum=1400),
-            "align": _field("string", "of its cells", enum=["left", "center", "right"]),
-            "color": _field("string", "of the text, as FF0000 or red"),
-            "bg_color": _field("string", "of the background, as FFFF00 or yellow"),
+            "width": _field("number", "in points", exclusiveMinimum=0, maximum=1400),
+            "align": _field("string", "alignment of its cells", enum=["left", "center", "right"]),
+            "color": _field("string", "colour of the text, such as FF0000 or red"),
+            "bg_color": _field("string", "colour of the background, such as FFFF00 or yellow"),
             "bold": _field("boolean", "bold text"),
-            "wrap": _field("boolean", "break long lines"),
+            "wrap": _field("boolean", "wrap long lines"),
             "type": _field(
                 "string",
-                "what its cells hold; what is not of that type stays text",
+                "type of its cells; a value of another type stays text",
                 enum=["string", "number", "date", "datetime", "currency", "percent", "boolean", "link"],
             ),
-            "format": _field("string", "an Excel number format, as #,##0.00", maxLength=255),
-            "total": _field("boolean", "the column's exact sum below it"),
+            "format": _field("string", "an Excel number format, such as #,##0.00", maxLength=255),
+            "total": _field("boolean", "show the exact sum of the column below it"),
         },
         additionalProperties=False,
     ),
     "ItemCall": _object(
-        "One item for process_url. With items_per_call above 1, `items` holds several and the rest is left out.",
+        "One item for process_url. With items_per_call above 1, `items` has several; index to batch_data are absent.",
         {
             "batch_id": _field("string", "the batch"),
-            "index": _field("integer", "the item, from start_index"),
-            "attempt": _field("integer", "1 at the first try; webhook-id is the same for every attempt"),
-            "job_data": {**_ANY_JSON, "description": "the batch's job_data; the row, where items are rows of a file"},
-            "batch_data": {**_ANY_JSON, "description": "the batch's job_data, where items are rows of a file"},
+            "index": _field("integer", "index of the item"),
+            "attempt": _field("integer", "number of the attempt, from 1; webhook-id is the same for every attempt"),
+            "job_data": {
+                **_ANY_JSON,
+                "description": "the batch's job_data; or the row, if the items are rows of a file",
+            },
+            "batch_data": {**_ANY_JSON, "description": "the batch's job_data, if the items are rows of a file"},
             "items": {
                 "type": "array",
-                "description": "several items at once, each with index, attempt and job_data",
+                "description": "several items, each with index, attempt and job_data",
                 "items": {"type": "object", "additionalProperties": True},
             },
         },
         ("batch_id",),
     ),
     "ItemResult": _object(
-        "What process_url answers, with HTTP 200. Any other answer is an error of the item and is tried again.",
+        "The answer of process_url, with HTTP 200. Any other answer is an error, and the item is retried.",
         {
             "result": _RESULT,
             "msg": _MSG,
-            "stop": _field("string", "stop: stop the batch here; finish: end it as done", enum=["stop", "finish"]),
+            "stop": _field(
+                "string", "stop: stop the batch after this item; finish: end it as finished", enum=["stop", "finish"]
+            ),
             "logs": {
                 "type": "array",
-                "description": "lines for GET /v1/batches/{id}/logs: texts or {level, message}; the first twenty",
+                "description": "for GET /v1/batches/{id}/logs: texts or {level, message}; the first twenty are stored",
                 "items": _ANY_JSON,
             },
             "results": {
                 "type": "array",
-                "description": "with `items`: one entry for each, by `index` or in their order",
+                "description": "with `items`: one result for each item, by `index` or in the same order",
                 "items": {"type": "object", "additionalProperties": True},
             },
         },
     ),
     "BatchQuestion": _object(
-        "The batch that is about to be made or run",
+        "The batch that is about to be created or run",
         {
             "batch_id": _field("string", "the batch"),
             "biz_id": _field("string", "the business"),
-            "name": _field("string", "its name"),
-            "total": _field("integer", "how many items"),
-            "rate": _field("number", "items a second"),
-            "start_index": _field("integer", "the first item"),
-            "job_data": {**_ANY_JSON, "description": "its data, before it is made"},
+            "name": _field("string", "name of the batch"),
+            "total": _field("integer", "the items are start_index to total - 1"),
+            "rate": _field("number", "items per second"),
+            "start_index": _field("integer", "index of the first item"),
+            "job_data": {**_ANY_JSON, "description": "data of the batch, before it is created"},
         },
         ("batch_id", "biz_id", "name"),
     ),
     "BatchAgreement": _object(
-        "Any 2xx agrees, with or without a body; `result: error` refuses",
-        {"result": _field("string", "ok or error", enum=["ok", "error"]), "msg": _field("string", "why it is refused")},
+        "Any 2xx answer agrees, with or without a body, unless it has `result: error`",
+        {
+            "result": _field("string", "ok or error", enum=["ok", "error"]),
+            "msg": _field("string", "why the batch is refused"),
+        },
     ),
     "Message": _object(
-        "What a callback gets, and a WebSocket without timestamp",
+        "The body of a callback, and without timestamp a message of the WebSocket",
         {
             "type": _field("string", "task.completed, task.failed, job.finished, request.finished, batch.finished, …"),
             "timestamp": _field("string", "when it happened, ISO 8601 UTC"),
-            "data": _field("object", "the record, as its route answers it", additionalProperties=True),
+            "data": _field("object", "the record, as its GET route returns it", additionalProperties=True),
         },
         ("type", "timestamp", "data"),
     ),
 }
 
 _SIGNED = [
-    ("webhook-id", "the same for every attempt of one message: de-duplicate by it"),
-    ("webhook-timestamp", "when it was sent, seconds since 1970; refuse what is more than five minutes off"),
-    ("webhook-signature", "v1,<base64 HMAC-SHA256 of id.timestamp.body>; several, parted by spaces, in a rotation"),
+    ("webhook-id", "the same for every attempt of one message: use it to de-duplicate"),
+    (
+        "webhook-timestamp",
+        "when it was sent, in seconds since 1970; refuse messages that are more than five minutes off",
+    ),
+    ("webhook-signature", "v1,<base64 HMAC-SHA256 of id.timestamp.body>; during a rotation two, separated by a space"),
 ]
 _HEADERS = [
     {"name": name, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
@@ -210,9 +231,9 @@ PAGE = {
 }
 ITEM = {"batch_id": "bat-01JD…", "index": 17, "attempt": 1, "job_data": {"points": 10}}
 _ABOUT = {"batch_id": "bat-01JD…", "biz_id": "biz-01JD…", "name": "points", "total": 1000, "rate": 50, "start_index": 0}
-_RECEIVED = {"2XX": {"description": "Received: within 10 s. Anything else is tried again with back-off, for 24 hours"}}
+_RECEIVED = {"2XX": {"description": "Received, within 10 s. Otherwise it is sent again with back-off, for 24 hours"}}
 _AGREED = {
-    "2XX": {"description": "Agreed, or refused by its body", "content": _content("BatchAgreement", {"result": "ok"})}
+    "2XX": {"description": "Agreed, or refused in the body", "content": _content("BatchAgreement", {"result": "ok"})}
 }
 
 
@@ -228,15 +249,15 @@ WEBHOOKS: Fields = {
     "source.page": {
         "get": {
             "summary": "One page of an export's source",
-            "description": "Sent to `source_url` with these added to its query. Pages are asked for from 0 until one "
-            "is short or empty, or `next` is null. The signature is of an empty body. "
+            "description": "Sent to `source_url` with these query parameters added. Pages are requested from 0 until "
+            "one is short or empty, or `next` is null. The signature is that of an empty body. "
             "See .github/docs/contracts/source.md.",
             "parameters": [
-                _query("page", "integer", "from 0", 0, required=True),
-                _query("page_size", "integer", "the export's `step`", 1000, required=True),
-                _query("_task_id", "string", "the export that asks", "req-01JD…", required=True),
-                _query("cursor", "string", "`next` of the page before, with cursor paging", "after-1000"),
-                _query("snapshot", "string", "`snapshot` of the first page, if it gave one", "2026-11-16"),
+                _query("page", "integer", "number of the page, from 0", 0, required=True),
+                _query("page_size", "integer", "rows in a page: the export's `step`", 1000, required=True),
+                _query("_task_id", "string", "id of the export", "req-01JD…", required=True),
+                _query("cursor", "string", "`next` of the previous page, with cursor paging", "after-1000"),
+                _query("snapshot", "string", "`snapshot` of the first page, if there was one", "2026-11-16"),
                 *_HEADERS,
             ],
             "responses": {"200": {"description": "The page", "content": _content("SourcePage", PAGE)}},
@@ -252,35 +273,33 @@ WEBHOOKS: Fields = {
                 "description": "The result",
                 "content": _content("ItemResult", {"result": "error", "msg": "no such account"}),
             },
-            "202": {
-                "description": "With ack `async`: the result follows to POST /v1/batches/{id}/items/{index}/result"
-            },
+            "202": {"description": "With ack `async`: report the result to POST /v1/batches/{id}/items/{index}/result"},
         },
     ),
     "batch.before_create": _post(
-        "May this batch be made?", "Sent to `before_create_url`.", "BatchQuestion", _ABOUT, _AGREED
+        "May this batch be created?", "Sent to `before_create_url`.", "BatchQuestion", _ABOUT, _AGREED
     ),
     "batch.before_run": _post(
         "May this batch run?",
-        "Sent to `before_run_url`; the batch waits for POST /v1/batches/{id}/biz-start after that.",
+        "Sent to `before_run_url`. The batch then waits up to 30 minutes for POST /v1/batches/{id}/biz-start.",
         "BatchQuestion",
         _ABOUT,
         _AGREED,
     ),
     "task.completed": _callback(
         "task.completed",
-        "Sent to `callback` when an export has its file, or a Task's target has it. "
+        "Sent to `callback` when the file of an export is ready, or the target of a Task has the file. "
         "See .github/docs/contracts/callback.md.",
         {"task_id": "req-01JD…", "status": "completed", "file_name": "orders.xlsx", "size": 10240},
     ),
     "task.failed": _callback(
         "task.failed",
-        "Sent to `callback` when an export or a Task failed, was late or was cancelled.",
+        "Sent to `callback` when an export or a Task failed, timed out or was cancelled.",
         {"task_id": "req-01JD…", "status": "failed", "failed_reason": "page 3: the source answered status 500"},
     ),
     "request.finished": _callback(
         "request.finished",
-        "Sent to `callback` of a large upload when it is verified.",
+        "Sent to `callback` of a large upload when its verification has ended.",
         {"request_id": "req-01JD…", "type": "check", "status": "completed"},
     ),
     "batch.progress": _callback(
@@ -290,12 +309,12 @@ WEBHOOKS: Fields = {
     ),
     "batch.finished": _callback(
         "batch.finished",
-        "Sent to `process_stop_url` when a batch ended or was stopped.",
+        "Sent to `process_stop_url` when a batch has ended or was stopped.",
         {"batch_id": "bat-01JD…", "status": "stopped", "stop_reason": "item 17 failed: no such account"},
     ),
 }
 
-# Which field of which operation leads to which of them: OpenAPI `callbacks`.
+# The webhooks that go to a URL in the body of an operation (OpenAPI `callbacks`).
 CALLBACKS: dict[str, dict[str, tuple[str, str]]] = {
     "POST /v1/task": {
         "page": ("{$request.body#/source_url}", "source.page"),

@@ -1,11 +1,11 @@
-"""One column's cells as worksheet XML, a block of rows at a time.
+"""The cells of one column as worksheet XML, a block of rows at a time.
 
-A column of a block is nearly always of one type, with a blank here and there. Then all its cells share what stands
-around their texts, and the interpreter works once per column, not once per cell. Anything unusual is written cell by
-cell, and texts of that sort are kept: they tend to come again.
+Within a block, a column nearly always has a single type and a few blanks. Then all cells have the same markup around
+their texts, and Python code runs once per column, not once per cell. Other columns are written cell by cell, with a
+cache for texts, which tend to repeat.
 
-Texts are handed on as UTF-8, one character for each byte (`wire`): strings of one byte a character are joined and
-written out several times faster than Chinese ones, and the markup around the texts is most of a row.
+Texts are passed on as UTF-8 with one character per byte (`wire`): such strings are joined and encoded several times
+faster than Chinese ones, and most of a row is ASCII markup.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tidegate.exports.source_json import Digits, digits_of, nested_text
 _BIGGEST_INT = 10**15
 _BIGGEST_FLOAT = 9.99999999999999e307
 _SURELY_FITS = MAX_CELL_UNITS // 2
-# Numbers of at most so many characters have at most 15 digits, which is what Excel keeps.
+# Numbers of at most this many characters have at most 15 digits, which Excel keeps.
 _SURELY_EXACT = 15
 _SEP = "`"
-_KEPT_CELLS = 4096
+_CACHED_CELLS = 4096
 NUMBERS = {int, float, Digits}
 _EXACT = Context(prec=60)
 _encode = msgspec.json.Encoder().encode
@@ -40,15 +40,15 @@ class Column:
     style: int
     kind: str | None = None
     summed: bool = False
-    # Its width in characters, where its texts are broken into lines.
+    # Its width in characters if its texts wrap, else 0.
     wrapped: float = 0.0
-    # The style of its booleans, where it is another: they need a format of their own.
+    # The style of its booleans, which need their own number format.
     boolean_style: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Texts, as `wire` makes them, with what stands before and after each; at `blanks` stands a blank cell instead."""
+    """Texts, as `wire` makes them, and the markup before and after each; cells at the indexes `blanks` are blank."""
 
     before: str
     texts: list[str]
@@ -65,10 +65,10 @@ class ColumnWriter:
         of_booleans = column.style if column.boolean_style is None else column.boolean_style
         self._bools = {value: f'<c s="{of_booleans}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
         self._typed_style = of_booleans if column.kind == "boolean" else column.style
-        self._known = _KnownCells(self)
+        self._cache = _CellCache(self)
         self._was_text = False
         self.sum = Decimal(0) if column.summed else None
-        # Cells whose text was longer than a cell can hold.
+        # How many texts were too long for a cell.
         self.cut = 0
 
     def cells(self, values: list[Any]) -> Cells:
@@ -76,7 +76,7 @@ class ColumnWriter:
             for value in values:
                 self.sum = _EXACT.add(self.sum, _amount(value, numeric_text=self._kind is not None))
         if self._was_text:
-            # Most likely it is again, and then nothing else need be looked at.
+            # A column of text most likely stays one: try that first.
             try:
                 texts = _plain_texts(values)
             except TypeError:
@@ -100,7 +100,7 @@ class ColumnWriter:
                 if texts is not None:
                     self._was_text = not blanks
                     return Cells(self._text[0], texts, self._text[1], blanks)
-            return Cells("", list(map(self._known.__getitem__, values)), "", [])
+            return Cells("", list(map(self._cache.__getitem__, values)), "", [])
         if types <= NUMBERS and self._kind in NUMERIC:
             if blanks:
                 present = [0 if value is None else value for value in values]
@@ -133,8 +133,8 @@ class ColumnWriter:
         return text_cell(text, self._style)
 
 
-class _KnownCells(dict[str | None, str]):
-    """Cells of texts, made once. Numbers are not kept here: 1, 1.0 and True are one key and three cells."""
+class _CellCache(dict[str | None, str]):
+    """Cells by text. Numbers are not cached: 1, 1.0 and True are the same key but different cells."""
 
     def __init__(self, writer: ColumnWriter) -> None:
         self._writer = writer
@@ -142,14 +142,14 @@ class _KnownCells(dict[str | None, str]):
     def __missing__(self, value: str | None) -> str:
         cell = wire(self._writer.cell(value))
         if value is None or len(value) < _SURELY_FITS:
-            if len(self) >= _KEPT_CELLS:
+            if len(self) >= _CACHED_CELLS:
                 self.clear()
             self[value] = cell
         return cell
 
 
 def wire(text: str) -> str:
-    """The bytes of the text in UTF-8, each as the character of that number."""
+    """The UTF-8 bytes of the text, each as the character with that code."""
     return text if text.isascii() else text.encode().decode("latin-1")
 
 
@@ -162,7 +162,7 @@ def text_cell(text: str, style: int) -> str:
 
 
 def number_text(value: float | Digits) -> str:
-    """As it is spelt; what JSON cannot say has the name that sources give it."""
+    """The number as its source wrote it; NaN and infinities by the names that JavaScript uses."""
     if isinstance(value, Digits):
         return digits_of(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -171,19 +171,19 @@ def number_text(value: float | Digits) -> str:
 
 
 def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
-    """`number_text` of each; None where it would have to be asked one by one."""
+    """`number_text` of all values at once; None if some need to be converted one by one."""
     try:
         encoded = _encode(values)
     except OverflowError:
         return None
-    # msgspec spells exponents in its own way and uses them for smaller numbers only; what is no number is null.
+    # msgspec formats exponents and small numbers differently, and writes null for NaN.
     if float in types and any(mark in encoded for mark in (b"e", b"n", b"0.0000")):
         return None
     return encoded.decode()[1:-1].split(",")
 
 
 def _amount(value: object, *, numeric_text: bool) -> Decimal:
-    """What a value adds to its column's sum: what is no number adds nothing."""
+    """The summand of a value for the total of its column; 0 if it is not a number."""
     if isinstance(value, str):
         text = value.strip()
         return Decimal(text) if numeric_text and NUMBER.fullmatch(text) else Decimal(0)
@@ -194,7 +194,7 @@ def _amount(value: object, *, numeric_text: bool) -> Decimal:
 
 
 def _plain_texts(values: list[str]) -> list[str] | None:
-    """The values, escaped and as `wire` makes them, or None where one of them needs more than that."""
+    """The values, escaped and as `wire` makes them; None if one of them needs other markup."""
     body = _SEP.join(values)
     if not body.isprintable() or "_x" in body:
         return None
@@ -210,7 +210,7 @@ def _plain_texts(values: list[str]) -> list[str] | None:
 
 
 def _exact_numbers(values: list[Any], types: set[type]) -> list[str] | None:
-    """The numbers' texts, or None where one of them is more than Excel can hold."""
+    """The texts of the numbers; None if Excel cannot hold one of them exactly."""
     texts = number_texts(values, types) or list(map(number_text, values))
     if types == {int}:
         return texts if max(map(len, texts)) <= _SURELY_EXACT else None
@@ -223,12 +223,12 @@ def _exact_numbers(values: list[Any], types: set[type]) -> list[str] | None:
         return None
     if max(map(len, texts)) <= _SURELY_EXACT:
         return texts
-    # Decimals that floats spell in the same way are what floats hold.
+    # A decimal that equals the repr of its float is exact.
     return texts if int not in types and list(map(repr, map(float, texts))) == texts else None
 
 
 def _is_exact(value: float | Digits) -> bool:
-    """Whether Excel, which keeps numbers as floats, gives back the same number."""
+    """Whether Excel, which stores numbers as floats, keeps all digits."""
     if isinstance(value, int):
         return abs(value) < _BIGGEST_INT
     number = float(digits_of(value)) if isinstance(value, Digits) else value

@@ -1,7 +1,7 @@
 """The styled frame of a workbook, made by openpyxl: styles, heads, widths, print set-up.
 
-Rows are streamed into it later. So the frame is saved once, and its heads are cut out of it as XML
-without row numbers: a head then fits wherever the rows above it end.
+Rows are streamed into it later. The heads are cut out of the saved frame as XML without row numbers, so that a head
+fits wherever the rows above it end.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Literal
 
 from openpyxl import Workbook
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
 from openpyxl.utils import get_column_letter
+from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
@@ -32,16 +34,17 @@ _HEAD_FILL = PatternFill("solid", start_color="FFDFDFDF")
 _NUMBERING = re.compile(r'(<row|<c) r="[A-Z]*\d+"(?: spans="[^"]*")?')
 _LINK_COLOR = "0563C1"
 _TALLEST_FROZEN = 250.0
-# Columns of this width together are still legible on an upright page, in characters.
-_UPRIGHT_WIDTH = 110.0
+# Columns up to this total width, in characters, are legible on a portrait page.
+_PORTRAIT_WIDTH = 110.0
 _DIMENSION = re.compile(r"<dimension [^>]*/>")
 _ROW = re.compile(r"<row.*?</row>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class TableFrame:
+    """The layout of one table and the numbers of its cell styles."""
+
     layout: Layout
-    head_xml: str
     columns: tuple[Column, ...]
     row_height: float | None
     head_style: int
@@ -60,7 +63,7 @@ class SheetInfo:
 
 
 class Frame:
-    """`widths` are those of each table's columns, 0 where Excel's own will do."""
+    """`widths` has the column widths of each table, 0 for Excel's default."""
 
     def __init__(
         self, tables: Sequence[tuple[SheetTable, Layout]], widths: Sequence[Sequence[float]], *, together: bool
@@ -70,26 +73,39 @@ class Frame:
         self._book.properties.creator = "Tidegate"
         alone = not together or len(tables) == 1
         shared = [max(column) for column in zip_longest(*widths, fillvalue=0.0)] if together else None
-        drafts = [
+        self.tables = [
             self._draft(
-                table, layout, alone=alone, upright=len(tables) > 1 and _is_narrow(shared or own), widths=shared or own
+                table,
+                layout,
+                alone=alone,
+                portrait=len(tables) > 1 and _is_narrow(shared or table_widths),
+                widths=shared or table_widths,
             )
-            for (table, layout), own in zip(tables, widths, strict=True)
+            for (table, layout), table_widths in zip(tables, widths, strict=True)
         ]
         for sheet, columns in zip(self._book.worksheets, [shared] if shared else widths, strict=False):
             for col, width in enumerate(columns, 1):
                 if width:
                     sheet.column_dimensions[get_column_letter(col)].width = width
-        xml = [text for name, text in self._saved() if name.startswith("xl/worksheets/")]
-        self.tables = [draft(text) for draft, text in zip(drafts, xml, strict=True)]
-        self._edges = [_edges(text) for text in xml]
+
+    @cached_property
+    def _sheets_xml(self) -> list[str]:
+        """The XML of the draft sheets. Made on first use: a worker that renders only rows does not need it."""
+        return [_sheet_xml(sheet) for sheet in self._book.worksheets]
+
+    def head_xml(self, index: int) -> str:
+        """The rows above the data of one table."""
+        rows = _ROW.findall(self._sheets_xml[index])[: self.tables[index].layout.data_top - 1]
+        return _NUMBERING.sub(r"\1", "".join(rows))
 
     def edges(self, index: int) -> tuple[str, str]:
-        """What comes before a sheet's rows and after its merges."""
-        return self._edges[index]
+        """The XML before a sheet's rows and after its merges."""
+        before, _, rest = self._sheets_xml[index].partition("<sheetData")
+        _, _, after = rest.partition("</sheetData>")
+        return _DIMENSION.sub("", before), after
 
     def parts(self, sheets: Sequence[SheetInfo]) -> Iterator[tuple[str, list[bytes]]]:
-        """Every part of the finished workbook but the sheets themselves."""
+        """All parts of the finished workbook except the sheets. Replaces the drafts, so call it last."""
         for draft in self._book.worksheets:
             self._book.remove(draft)
         for info in sheets:
@@ -112,21 +128,21 @@ class Frame:
             return [(name, archive.read(name).decode()) for name in archive.namelist()]
 
     def _draft(
-        self, table: SheetTable, layout: Layout, *, alone: bool, upright: bool, widths: Sequence[float]
-    ) -> _Draft:
+        self, table: SheetTable, layout: Layout, *, alone: bool, portrait: bool, widths: Sequence[float]
+    ) -> TableFrame:
         sheet = self._book.create_sheet()
         if alone and layout.head_rows and _is_frozen(table, layout):
             sheet.freeze_panes = sheet.cell(layout.data_top, layout.row_head_width + 1)
         sheet.page_setup.paperSize = sheet.PAPERSIZE_A4
-        sheet.page_setup.orientation = "portrait" if upright else "landscape"
+        sheet.page_setup.orientation = "portrait" if portrait else "landscape"
         sheet.oddFooter.center.text = "&P / &N"
         sheet.page_setup.fitToHeight = False
         sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
-        return _Draft(sheet, table, layout, widths)
+        return _Draft(sheet, table, layout, widths).frame()
 
 
 class _Draft:
-    """A sheet holding one table's heads, and below them one specimen of each data style."""
+    """A sheet with the heads of one table, and below them a sample cell of each data style."""
 
     def __init__(self, sheet: Worksheet, table: SheetTable, layout: Layout, widths: Sequence[float]) -> None:
         self._sheet, self._table, self._layout = sheet, table, layout
@@ -160,18 +176,15 @@ class _Draft:
             self._data_style(row + 3, col, replace(leaf.style, bold=True)) for col, leaf in enumerate(layout.columns, 1)
         )
 
-    def __call__(self, xml: str) -> TableFrame:
-        """The table's frame, once openpyxl has written the sheet as `xml`."""
-        rows = _ROW.findall(xml)[: self._layout.data_top - 1]
-        head_xml = _NUMBERING.sub(r"\1", "".join(rows))
+    def frame(self) -> TableFrame:
         height = self._table.default_height
-        return TableFrame(self._layout, head_xml, self._columns, height, self._head, self._footer, self._totals)
+        return TableFrame(self._layout, self._columns, height, self._head, self._footer, self._totals)
 
     def _write(self, row: int, col: int, text: str) -> None:
         if not text:
             return
         cell = self._sheet.cell(row, col, literal(clean(text)))
-        # openpyxl took a leading "=" for a formula.
+        # openpyxl takes text with a leading "=" for a formula.
         cell.data_type = "s"
 
     def _text_style(self, row: int, col: int, kind: str, align: str) -> int:
@@ -204,27 +217,28 @@ class _Draft:
         return int(cell.style_id)
 
 
+def _sheet_xml(sheet: Worksheet) -> str:
+    """One sheet, without saving the whole workbook, which takes five times as long."""
+    writer = WorksheetWriter(sheet, io.BytesIO())
+    writer.write()
+    return writer.read().decode()
+
+
 def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = False) -> Font:
-    """Of the workbook's own family: a font without a name is drawn in another."""
+    """A font of the workbook's default family; without a name, programs choose another."""
     underline: Literal["single"] | None = "single" if link else None
     return Font(name="Calibri", family=2, size=size, bold=bold, color=color, underline=underline)
 
 
 def _boolean_format(style: LeafStyle) -> str:
-    """That of a column of booleans may be the caller's own; a format of numbers would show them as 1 and 0."""
+    """The number format of booleans: the caller's for a boolean column; other formats would show them as 1 and 0."""
     return (style.format if style.type == "boolean" else None) or BOOLEAN_FORMAT
 
 
 def _is_frozen(table: SheetTable, layout: Layout) -> bool:
-    """Heads that fill the window would leave nothing to scroll."""
+    """Whether the heads are frozen: not by default if they are so high that they would fill the window."""
     return layout.top_height <= _TALLEST_FROZEN if table.freeze is None else table.freeze
 
 
 def _is_narrow(widths: Sequence[float]) -> bool:
-    return sum(width or DEFAULT_WIDTH for width in widths) <= _UPRIGHT_WIDTH
-
-
-def _edges(xml: str) -> tuple[str, str]:
-    before, _, rest = xml.partition("<sheetData")
-    _, _, after = rest.partition("</sheetData>")
-    return _DIMENSION.sub("", before), after
+    return sum(width or DEFAULT_WIDTH for width in widths) <= _PORTRAIT_WIDTH

@@ -1,4 +1,4 @@
-"""An Excel file whose rows several workers render; see `joined_files`."""
+"""A workbook whose rows are rendered by several workers; see `joined_files`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tidegate.exports.rendering.xlsx.writer import MEASURED_TABLES, SHEET_ROWS, 
 
 
 class BookTable:
-    """The rows of one table as worksheet XML."""
+    """Renders the rows of one table as worksheet XML."""
 
     refused = 0
 
     def __init__(self, table: SheetTable, frame: TableFrame, capacity: int | None) -> None:
         self.table, self.frame, self.layout = table, frame, frame.layout
-        # Rows of data on a sheet; None where all tables stand on one.
+        # Rows of data per sheet; None if all tables share a sheet.
         self.capacity = capacity
         self._writer = RowWriter(frame.columns, frame.row_height)
         self.groups: list[Group] = []
 
     def end(self) -> bytes:
-        """What is still held: rows are not."""
+        """Returns buffered output; rows are not buffered."""
         return b""
 
     def text(self, rows: Sequence[Row]) -> bytes:
@@ -75,18 +75,18 @@ class JoinedBook:
         layouts = [(source.table, layout) for source, (layout, _) in zip(sources, laid, strict=True)]
         self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
         self._sheet_rows = sheet_rows
-        # Several tables under each other have to fit on one sheet: where one ends is not known before all are done.
+        # Tables below each other have to fit on one sheet: their positions are not known before all rows are.
         self._shared = together and len(sources) > 1
         self.tables = [
-            BookTable(source.table, own, None if self._shared else self._room(own))
-            for source, own in zip(sources, self._frame.tables, strict=True)
+            BookTable(source.table, frame, None if self._shared else self._room(frame))
+            for source, frame in zip(sources, self._frame.tables, strict=True)
         ]
 
-    def _room(self, own: TableFrame) -> int:
-        return self._sheet_rows - (own.layout.data_top - 1) - own.layout.end_rows
+    def _room(self, frame: TableFrame) -> int:
+        return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.end_rows
 
     def unfit(self, made: Made) -> str:
-        """Why tables under each other cannot stand on one sheet, as one writer would have put them."""
+        """Why the tables do not fit below each other on one sheet; empty if they do."""
         row = 0
         for number, (table, sheets) in enumerate(zip(self.tables, made, strict=True) if self._shared else ()):
             row += GAP_ROWS if number else 0
@@ -98,7 +98,7 @@ class JoinedBook:
         return ""
 
     def pieces(self, made: Made, sums: Sums, _groups: Sequence[Group] = ()) -> Iterator[Piece]:
-        """The workbook; headers come first although they tell of what follows: all of it is known by now."""
+        """The pieces of the workbook. All sizes are known, so the local headers of the zip contain them."""
         archive, names, infos = ZipPieces(), SheetNames(), list[SheetInfo]()
         for first, head, rows, tail in self._sheets(made, sums, names, infos):
             measure = total([head[1], *(each for _, each in rows), tail[1]])
@@ -112,7 +112,7 @@ class JoinedBook:
     def _sheets(
         self, made: Made, sums: Sums, names: SheetNames, infos: list[SheetInfo]
     ) -> Iterator[tuple[int, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]]:
-        """For each sheet its number, what stands before the rows, the rows, what stands after them."""
+        """For each sheet: its number, the XML before the rows, the rows, the XML after them."""
         if self._shared:
             info, head, rows, tail = self._one_sheet(made, sums, names)
             infos.append(info)
@@ -150,7 +150,7 @@ class JoinedBook:
         )
         filtered = filter_range(table.table, layout, data_end)
         info = sheet_info(names.take(table.table.title), layout, row, layout.width, alone=True, filtered=filtered)
-        head = packed_piece(f"{before}<sheetData>{table.frame.head_xml}".encode())
+        head = packed_piece(f"{before}<sheetData>{self._frame.head_xml(index)}".encode())
         tail = packed_piece((ending + sheet_end(merges, filtered, after)).encode(), last=True)
         return info, head, tail
 
@@ -167,7 +167,7 @@ class JoinedBook:
                 starts.append(row)
             layout = table.layout
             merges += [merge(cell, row) for cell in layout.top_merges]
-            piece = packed_piece((text + table.frame.head_xml).encode())
+            piece = packed_piece((text + self._frame.head_xml(number)).encode())
             if head is None:
                 head = piece
             else:
@@ -189,12 +189,12 @@ def _ending(
     sums: Sequence[Decimal | None],
     row: int,
     merges: list[str],
-    here: tuple[int, int] | None,
+    data_rows: tuple[int, int] | None,
 ) -> tuple[str, int]:
-    """What stands below the data, and the last row then."""
+    """The XML of the rows below the data, and the number of the last row."""
     ending, layout = "", table.layout
     if layout.has_totals:
-        ending += totals_row(table.frame, sums, here)
+        ending += totals_row(table.frame, sums, data_rows)
         row += 1
     if layout.footer:
         row += 1

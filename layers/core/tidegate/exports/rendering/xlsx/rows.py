@@ -1,4 +1,4 @@
-"""Rows into worksheet XML: the columns' cells laid side by side into one list, joined once."""
+"""Renders rows as worksheet XML: the cells of all columns are placed in one list and joined once."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _TALLEST_ROW = 409.0
 class RowWriter:
     def __init__(self, columns: Sequence[Column], row_height: float | None = None) -> None:
         self._columns = [ColumnWriter(column) for column in columns]
-        # Rows whose height was given stay so, whatever their texts need.
+        # A given row height takes precedence over the height of wrapped texts.
         self._wrapped = [] if row_height else [(column.key, column.wrapped) for column in columns if column.wrapped]
         self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
 
     @property
     def cut(self) -> int:
-        """How many cells so far held more than Excel takes, and were cut."""
+        """How many cells were cut to the length that Excel allows."""
         return sum(column.cut for column in self._columns)
 
     @property
     def sums(self) -> list[Decimal | None]:
-        """Of the columns that have a total, exactly; None for the others."""
+        """The exact sums of the columns with a total; None for the others."""
         return [column.sum for column in self._columns]
 
     def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> bytes:
-        """`heads` are ready cells to put before each row's own: its row heads."""
+        """The XML of the rows; `heads` has the row-head cells that precede each row."""
         count = len(rows)
         laid = [(Cells("", list(map(wire, heads)), "", []), "")] if heads is not None else []
         laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
         if not laid:
             return b"<row></row>" * count
-        # A row is: what stands before a cell, its text, what stands between it and the next, …, the row's end.
+        # A row is: markup before the first cell, its text, markup up to the next cell, …, the end of the row.
         slots = 2 * len(laid) + 1
         flat = [""] * (slots * count)
         ended, blanks = self._open, list[int]()
@@ -60,7 +60,7 @@ class RowWriter:
         return "".join(flat).encode("latin-1")
 
     def _opened(self, rows: Sequence[Row]) -> list[str]:
-        """The beginning of each row: as high as its broken texts need, since not every program measures them."""
+        """The start tag of each row, with the height of its wrapped texts: not every program measures them."""
         lines = [1] * len(rows)
         for key, width in self._wrapped:
             needed = (lines_of(value, width) if type(value) is str else 1 for value in column_of(rows, key))

@@ -1,4 +1,4 @@
-"""Names that Excel accepts for sheets: 31 UTF-16 units, some characters forbidden, each used once."""
+"""Sheet names that Excel accepts: unique, at most 31 UTF-16 units, without some characters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class SheetNames:
         self._taken: set[str] = set()
         self._count = 0
 
-    def take(self, wish: str) -> str:
+    def take(self, title: str) -> str:
         self._count += 1
-        base = _cut(_FORBIDDEN.sub(" ", clean(wish)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{self._count}"
+        base = _cut(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{self._count}"
         name, again = base, 2
         while name.casefold() in self._taken or name.casefold() == "history":
             suffix = f" {again}"
@@ -27,5 +27,5 @@ class SheetNames:
 
 
 def _cut(text: str, units: int) -> str:
-    """A character outside the basic plane, such as most emoji, counts as two units."""
+    """Cuts text to a number of UTF-16 units; most emoji count as two."""
     return text.encode("utf-16-le")[: units * 2].decode("utf-16-le", "ignore")

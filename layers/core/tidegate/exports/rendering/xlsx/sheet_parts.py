@@ -1,4 +1,4 @@
-"""The parts of a table's sheet that are not its rows: what stands below them, what is merged, what is filtered."""
+"""The parts of a sheet besides its rows of data: totals, footer, merged cells, filter, page breaks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidegate.exports.rendering.table import Layout, SheetTable
 from tidegate.exports.rendering.xlsx.cells import blank_cell, text_cell
 from tidegate.exports.rendering.xlsx.frame import SheetInfo, TableFrame
 
-# Rows that surely fit on a page of A4, upright.
+# Rows that fit on a portrait A4 page.
 PRINTED_ROWS = 45
 
 
 def totals_row(frame: TableFrame, sums: Sequence[Decimal | None], rows: tuple[int, int] | None) -> str:
-    """`rows` are the first and last that the sums are of, where all of them are on this sheet."""
+    """The row of totals; `rows` are the first and last row of the data if all of it is on this sheet."""
     layout, cells = frame.layout, list[str]()
     for at, (total, style) in enumerate(zip(sums, frame.total_styles, strict=True)):
         column = get_column_letter(layout.row_head_width + at + 1)
@@ -44,7 +44,7 @@ def footer_row(frame: TableFrame) -> str:
 
 
 def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence[int] = ()) -> str:
-    """`breaks` are the rows after which a new printed page begins."""
+    """The XML after the rows; `breaks` are the rows after which a new printed page begins."""
     if breaks:
         marks = "".join(f'<brk id="{row}" max="16383" man="1"/>' for row in breaks)
         count = f'count="{len(breaks)}" manualBreakCount="{len(breaks)}"'
@@ -55,20 +55,20 @@ def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence
 
 
 def filter_range(table: SheetTable, layout: Layout, last_row: int) -> str:
-    """The leaf heads and the data below them; row heads are merged over rows, which filters would tear apart."""
+    """The range of the autofilter: leaf heads and data. Empty with row heads: a filter would break merged cells."""
     if table.autofilter is False or layout.row_head_width or not layout.head_rows or not layout.columns:
         return ""
     return f"A{layout.data_top - 1}:{get_column_letter(layout.width)}{max(last_row, layout.data_top - 1)}"
 
 
 def sheet_info(name: str, layout: Layout, row: int, last_col: int, *, alone: bool, filtered: str = "") -> SheetInfo:
-    # Heads repeat on every printed page, which is right only where the sheet has no other table's heads.
+    # Repeat the heads on every printed page, unless the sheet has other tables.
     titles = (layout.head_top, layout.data_top - 1) if alone and layout.head_rows else None
     return SheetInfo(name, max(row, 1), last_col, titles, layout.row_head_width if alone else 0, filtered)
 
 
 def page_breaks(starts: Sequence[int], last_row: int) -> Sequence[int]:
-    """Tables under each other begin a printed page each, unless all of them fit on one."""
+    """Each table begins a printed page, unless all fit on one."""
     return starts if last_row > PRINTED_ROWS else ()
 
 

@@ -1,4 +1,4 @@
-"""Cells of columns whose template names a type: what a value means there. None: it is not of that type."""
+"""Cells of columns with a type in the template. A function returns None for a value that is not of its type."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidegate.exports.rendering.formula_guard import NUMBER
 from tidegate.exports.rendering.xlsx.xml_text import clean, escape
 
 _BIGGEST = 9.99999999999999e307
-# Excel counts days from here; its own 1900 has a 29 February, so dates before 1 March 1900 stay text.
+# Excel counts days from here. Its year 1900 has a 29 February, so dates before 1 March 1900 are written as text.
 _DAY_ZERO = datetime(1899, 12, 30)  # noqa: DTZ001 - Excel has no time zones
 _FIRST_DAY = datetime(1900, 3, 1)  # noqa: DTZ001
 _SECOND = timedelta(seconds=1)
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 _LINK_STARTS = ("http://", "https://", "mailto:", "ftp://")
-# A text inside a formula.
+# The longest text within a formula.
 _LONGEST_LITERAL = 255
 
 TypedCell = Callable[[object, int], str | None]
@@ -30,7 +30,7 @@ def _number(value: object, style: int) -> str | None:
 
 
 def _percent(value: object, style: int) -> str | None:
-    """0.125 and "12.5%" are the same."""
+    """Accepts 0.125 and "12.5%"."""
     text = value.strip() if isinstance(value, str) else ""
     if text.endswith("%") and _is_exact_number(text[:-1].strip()):
         return _value(f"{Decimal(text[:-1].strip()) / 100:f}", style)
@@ -43,7 +43,7 @@ def _date(value: object, style: int) -> str | None:
 
 
 def _datetime(value: object, style: int) -> str | None:
-    """The wall time as it is written: Excel has no time zones, so an offset is left out."""
+    """The wall time as written: Excel has no time zones, so the offset is dropped."""
     moment = _moment(value)
     if moment is None:
         return None
@@ -57,7 +57,7 @@ def _moment(value: object) -> datetime | None:
         return None
     text = value.strip()
     try:
-        # Digits alone could be anything: a number, an order, a date.
+        # Digits alone may be a number, not a date.
         moment = datetime.fromisoformat(text) if len(text) >= 10 and text[4:5] in "-/" else None
     except ValueError:
         try:
@@ -71,14 +71,14 @@ def _moment(value: object) -> datetime | None:
 
 
 def _boolean(value: object, style: int) -> str | None:
-    said = str(value).strip().lower() if isinstance(value, str | int) else ""
-    if said in _TRUE or said in _FALSE:
-        return f'<c s="{style}" t="b"><v>{said in _TRUE:d}</v></c>'
+    text = str(value).strip().lower() if isinstance(value, str | int) else ""
+    if text in _TRUE or text in _FALSE:
+        return f'<c s="{style}" t="b"><v>{text in _TRUE:d}</v></c>'
     return None
 
 
 def _link(value: object, style: int) -> str | None:
-    """As a formula: a list of links would have to know every row's number, and Excel takes only 65,530 of those."""
+    """A HYPERLINK formula: a hyperlink list needs row numbers, and Excel accepts only 65,530 entries."""
     if not isinstance(value, str):
         return None
     text = clean(value.strip())
@@ -107,9 +107,9 @@ TYPED: dict[str | None, TypedCell] = {
     "link": _link,
 }
 NUMERIC = frozenset({None, "number", "currency", "percent"})
-# Types in whose columns a number is written as text: as a number it would be shown as something else.
+# Types of columns in which a number is written as text: as a number, Excel would show something else.
 TEXTUAL = frozenset({"string", "date", "datetime"})
-# The number format of a type, where the template names none.
+# The number format of a type if the template has none.
 FORMATS = {
     "string": "@",
     "currency": "#,##0.00",
@@ -117,6 +117,6 @@ FORMATS = {
     "date": "yyyy-mm-dd",
     "datetime": "yyyy-mm-dd hh:mm:ss",
 }
-# Of cells that are booleans, in whichever column. Excel shows TRUE in any format. LibreOffice shows 1 in a format of
-# numbers; this one it takes for its own format of booleans.
+# The format of boolean cells in any column. Excel shows TRUE in every format; LibreOffice shows 1 in a number format,
+# and recognises this one as its boolean format.
 BOOLEAN_FORMAT = '"TRUE";"TRUE";"FALSE"'

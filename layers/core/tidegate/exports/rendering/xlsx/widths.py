@@ -1,4 +1,4 @@
-"""How wide columns are: as the template says, else as their heads and first rows need."""
+"""Column widths: from the template, else measured from the heads and the first rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tidegate.exports.rendering.xlsx.cells import NUMBERS, number_text
 from tidegate.exports.rendering.xlsx.text_width import lines_of, width_of
 from tidegate.exports.source_json import nested_text
 
-# Excel's own for a column that nobody measured.
+# Excel's default.
 DEFAULT_WIDTH = 8.43
 WIDEST = 60.0
 _PADDING = 2
 _TALLEST = 409.0
-# What a number of such a type needs besides its digits.
+# Extra characters of formatted numbers.
 _TYPE_WIDTHS = {"date": 10, "datetime": 19}
 _TYPE_EXTRA = {"currency": 5, "percent": 4}
 
 
 def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row], *, measured: bool) -> list[float]:
-    """In digits of the default font, from the first column of row heads on."""
+    """The widths in digits of the default font, starting with the columns of row heads; 0 for Excel's default."""
     given = _digits(table.default_width) if table.default_width else None
     heads = [given or (_row_head_width(table, level) if measured else 0.0) for level in range(layout.row_head_width)]
     columns = [
@@ -36,7 +36,7 @@ def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row], *, m
 
 
 def with_heights(layout: Layout, widths: Sequence[float]) -> Layout:
-    """Texts above and below the data get as many lines as they need in a table so wide."""
+    """The layout with the heights that the texts above and below the data need at these widths."""
     room = sum(width or DEFAULT_WIDTH for width in widths) or DEFAULT_WIDTH
     footer = layout.footer and _fitted(layout.footer, room)
     return replace(layout, texts=tuple(_fitted(line, room) for line in layout.texts), footer=footer)
@@ -44,7 +44,7 @@ def with_heights(layout: Layout, widths: Sequence[float]) -> Layout:
 
 def _fitted(line: TextRow, room: float) -> TextRow:
     if line.kind == "title":
-        # Its letters are twice as large.
+        # The font of the title is twice as large.
         return replace(line, height=min(_TALLEST, TITLE_HEIGHT * lines_of(line.text, room / 2)))
     return replace(line, height=min(_TALLEST, text_height(lines_of(line.text, room))))
 
@@ -72,5 +72,5 @@ def _shown(value: object) -> str:
 
 
 def _digits(points: float) -> float:
-    """Excel measures columns in digits of its default font: 7 pixels each, and 5 of padding."""
+    """Converts points: Excel measures columns in digits of its default font, 7 pixels each, plus 5 of padding."""
     return max(0.5, (points * 4 / 3 - 5) / 7)

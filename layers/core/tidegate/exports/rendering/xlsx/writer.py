@@ -1,4 +1,4 @@
-"""Tables into a workbook: heads, rows and footers flow into sheet XML and the zip as they come."""
+"""Writes tables as a workbook, streamed: heads, rows and footers become sheet XML and zip entries as they arrive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEASURED_TABLES = 8
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table with its rows; `keys` are theirs, in the order in which they were first seen."""
+    """A table with its rows and their keys, in the order of their first occurrence."""
 
     table: SheetTable
     keys: Sequence[str]
@@ -50,14 +50,14 @@ def xlsx_chunks(
     sheet_rows: int = SHEET_ROWS,
     notes: Notes | None = None,
 ) -> Iterator[Chunk]:
-    """The workbook's bytes. `page` puts tables under each other, `tab` gives each its sheet."""
+    """The bytes of the workbook. `page` puts tables below each other on a sheet, `tab` on a sheet each."""
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()).entries())
 
 
 def laid_out(
     table: SheetTable, keys: Sequence[str], sample: Sequence[Row], *, alone: bool = True
 ) -> tuple[Layout, list[float]]:
-    """A table's layout and the widths of its columns; `sample` is what is measured: its first rows."""
+    """The layout of a table and its column widths, measured by `sample`, its first rows."""
     columns = [key for key in keys if key != ROW_HEAD] if table.template.rows else keys
     layout = lay_out(table, columns)
     measured = table.auto_width is not False and (alone or table.auto_width is True)
@@ -68,16 +68,17 @@ def laid_out(
 class _Book:
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
         rows = [RowBlocks.of(each.rows) for each in tables]
-        # The first rows of every table are held until its turn comes: of many tables only the heads are measured.
+        # Measuring keeps the first rows of every table in memory: with many tables, measure only the heads.
         few = len(tables) <= MEASURED_TABLES
         laid = [
-            laid_out(each.table, each.keys, own.peek() if few else ()) for each, own in zip(tables, rows, strict=True)
+            laid_out(each.table, each.keys, blocks.peek() if few else ())
+            for each, blocks in zip(tables, rows, strict=True)
         ]
         layouts = [(each.table, layout) for each, (layout, _) in zip(tables, laid, strict=True)]
         self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
         self._streams = deque(
-            _TableStream(index, each.table, own, frame, sheet_rows)
-            for index, (each, own, frame) in enumerate(zip(tables, rows, self._frame.tables, strict=True))
+            _TableStream(index, each.table, blocks, frame, self._frame.head_xml(index), sheet_rows)
+            for index, (each, blocks, frame) in enumerate(zip(tables, rows, self._frame.tables, strict=True))
         )
         self._together, self._sheet_rows, self._notes = together, sheet_rows, notes
         self._alone = not together or len(tables) == 1
@@ -119,12 +120,14 @@ class _Book:
 
 
 class _TableStream:
-    """One table's heads, rows and footer, resumable on a further sheet."""
+    """The heads, rows and footer of one table; continues on another sheet if one is full."""
 
-    def __init__(self, index: int, table: SheetTable, rows: RowBlocks, frame: TableFrame, sheet_rows: int) -> None:
+    def __init__(
+        self, index: int, table: SheetTable, rows: RowBlocks, frame: TableFrame, head_xml: str, sheet_rows: int
+    ) -> None:
         self.index, self.table = index, table
         self.layout: Layout = frame.layout
-        self._frame, self._sheet_rows = frame, sheet_rows
+        self._frame, self._head_xml, self._sheet_rows = frame, head_xml, sheet_rows
         self.writer = RowWriter(frame.columns, frame.row_height)
         self._row_heads: list[HeadCell] = []
         self._heads: Iterator[str] | None = None
@@ -136,10 +139,10 @@ class _TableStream:
             self._heads = self._row_head_cells(gathered.count)
             self._needs += gathered.count - 1
         if self._needs > sheet_rows:
-            raise BadTable(f"the table needs {self._needs} rows on one sheet; Excel holds {sheet_rows}")
+            raise BadTable(f"the table needs {self._needs} rows on one sheet; a sheet has {sheet_rows}")
         self._rows = rows
         self._begun = 0
-        # The last row of data on the present sheet.
+        # The last row of data on the current sheet.
         self.data_end = 0
 
     def more(self) -> bool:
@@ -149,10 +152,10 @@ class _TableStream:
         return row + GAP_ROWS + self._needs <= self._sheet_rows
 
     def flow(self, above: int, merges: list[str]) -> Iterator[tuple[bytes, int]]:
-        """Pieces of XML with the rows each adds, until the rows or the sheet end."""
+        """Yields pieces of XML and the number of rows in each, until the rows or the sheet end."""
         layout = self.layout
         self._begun += 1
-        yield self._frame.head_xml.encode(), layout.data_top - 1
+        yield self._head_xml.encode(), layout.data_top - 1
         merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
         row = above + layout.data_top - 1
         last = self._sheet_rows - layout.end_rows
@@ -164,8 +167,8 @@ class _TableStream:
         if self.more():
             return
         if layout.has_totals:
-            here = (above + layout.data_top, row) if self._begun == 1 else None
-            yield totals_row(self._frame, self.writer.sums, here).encode(), 1
+            data_rows = (above + layout.data_top, row) if self._begun == 1 else None
+            yield totals_row(self._frame, self.writer.sums, data_rows).encode(), 1
             row += 1
         if layout.footer:
             yield footer_row(self._frame).encode(), 1

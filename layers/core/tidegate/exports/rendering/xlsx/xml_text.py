@@ -1,4 +1,4 @@
-"""Text as a worksheet's XML can hold it."""
+"""Text for the XML of a worksheet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ESCAPE_LOOKALIKE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
 
 
 def clean(text: str) -> str:
-    """Without the characters that XML cannot hold, cut to what a cell can hold (Excel counts UTF-16 units)."""
+    """Removes characters that XML does not allow, and cuts the text to the length of a cell (in UTF-16 units)."""
     text = _FORBIDDEN.sub("", text)
     if "\r" in text:
-        # As XML reads it anyway, but for heads that openpyxl writes.
+        # XML parsers normalise line breaks; openpyxl, which writes the heads, escapes them.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > MAX_CELL_UNITS // 2:
         text = text.encode("utf-16-le")[: MAX_CELL_UNITS * 2].decode("utf-16-le", "ignore")
@@ -22,7 +22,7 @@ def clean(text: str) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """Whether `clean` leaves out the end of it."""
+    """Whether `clean` cuts the text."""
     return len(_FORBIDDEN.sub("", text).encode("utf-16-le")) // 2 > MAX_CELL_UNITS
 
 
@@ -35,7 +35,7 @@ def escape(text: str) -> str:
 
 
 def text_element(text: str) -> str:
-    """The `<t>` of a cell; edges and line breaks survive only when marked."""
+    """The `<t>` element of a cell; leading and trailing spaces and line breaks need `xml:space`."""
     text = clean(text)
     keep = text[:1].isspace() or text[-1:].isspace() or "\n" in text
     return f'<t xml:space="preserve">{escape(text)}</t>' if keep else f"<t>{escape(text)}</t>"

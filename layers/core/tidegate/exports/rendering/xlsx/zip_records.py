@@ -1,7 +1,7 @@
-"""A zip's own records. Sizes are known when they are written, so local headers hold them and no descriptors follow.
+"""Headers and directory of a zip. Sizes are known when headers are written, so there are no data descriptors.
 
-Excel refuses a sheet of more than 4 GB whose local header and directory disagree about the version needed; here
-both are made from one entry.
+Excel refuses a sheet of more than 4 GB if its local header and the directory state different versions; here both are
+made from one entry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STORED = 0
 _UTF8_NAME = 0x0800
 _MAX32 = 0xFFFFFFFF
 _MAX16 = 0xFFFF
-# 1980-01-01: the container holds no clock, so equal rows make equal bytes.
+# 1980-01-01: a fixed date, so that equal rows give equal bytes.
 _DATE = 0x21
 
 
@@ -42,7 +42,7 @@ def local_header(entry: ZipEntry) -> bytes:
 
 
 def directory(entries: Sequence[tuple[ZipEntry, int]], start: int) -> bytes:
-    """The end of the archive: entries with their offsets; `start` is its own."""
+    """The directory of the archive, at offset `start`; entries are given with their offsets."""
     records = b"".join(_central_record(entry, offset) for entry, offset in entries)
     end, count = start + len(records), len(entries)
     tail = b""
@@ -63,7 +63,7 @@ def _central_record(entry: ZipEntry, offset: int) -> bytes:
         extra += struct.pack("<Q", offset)
     if extra:
         extra = struct.pack("<2H", 1, len(extra)) + extra
-    # An offset past 4 GB is the directory's matter; the version is the entry's, as in its local header.
+    # The version depends on the size of the entry only, not on its offset, to equal that of the local header.
     needs = 45 if entry.big else 20
     packed, size = (_MAX32, _MAX32) if entry.big else (entry.packed, entry.size)
     fields = (45 if extra else 20, needs, _UTF8_NAME, entry.method, 0, _DATE, entry.crc, packed, size)

@@ -1,6 +1,6 @@
-"""A zip container written front to back; only each entry's header waits until the entry has ended.
+"""A zip archive written as a stream; only the header of each entry is filled in after its content.
 
-`zipfile` can write to a stream too, but not through ISA-L, which is what makes deflate cheap here.
+`zipfile` can write to a stream too, but not with ISA-L, which is much faster.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Entry = tuple[str, Iterable[Chunk]]
 
 
 def zip_stream(entries: Iterable[Entry], *, stored: bool = False) -> Iterator[Chunk]:
-    """The bytes of a zip; each entry's chunks are pulled only as they are written.
+    """The bytes of a zip; the chunks of an entry are read only when they are written.
 
-    `stored` takes chunks as they are, also those whose bytes come later: archives within the archive.
+    With `stored`, entries are not compressed; they may be archives with headers that are filled in later.
     """
     written: list[tuple[ZipEntry, int]] = []
     offset = 0

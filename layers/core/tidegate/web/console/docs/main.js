@@ -1,4 +1,4 @@
-// The contract as a page: read from openapi.json beside it, grouped by tag, every route with a form that calls it.
+// The API reference, from openapi.json: operations grouped by tag, each with a form that calls it.
 import { draw, h } from "../js/dom.js";
 import { operation } from "./operation.js";
 
@@ -12,7 +12,7 @@ async function start() {
 }
 
 function show(contract) {
-  // Kept in this page alone: gone with the tab.
+  // Kept in this page only, and lost when the tab is closed.
   const key = h("input", { type: "password", autocomplete: "off", "aria-label": "Key", placeholder: "tg_…" });
   const filter = h("input", { type: "search", "aria-label": "Filter", placeholder: "path or word" });
   const list = h("div");
@@ -28,7 +28,7 @@ function show(contract) {
 }
 
 function grouped(contract, keyOf) {
-  // In the order of a tour, which is the order of the tags.
+  // In the order of the tags.
   const groups = new Map((contract.tags || []).map((tag) => [tag.name, []]));
   for (const [path, operations] of Object.entries(contract.paths)) {
     for (const [method, told] of Object.entries(operations)) {

@@ -1,4 +1,4 @@
-// One route of the contract: what it takes, what it answers, and a form that calls it.
+// One operation of the API: its parameters, body and answers, and a form that calls it.
 import { draw, h } from "../js/dom.js";
 import { addressOf, send } from "./request.js";
 import { example, kindOf, limitsOf, plain, resolved } from "./schema.js";
@@ -8,7 +8,7 @@ export function operation(root, method, path, told, keyOf) {
   const whole = h("details", { class: keyOf ? "docs-op" : "docs-op docs-theirs", id: `${method}-${path}` },
     h("summary", null,
       h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, told.summary)));
-  // Drawn when it is opened: there are eighty of them.
+  // Drawn when it is opened, because there are more than a hundred.
   whole.addEventListener("toggle", () => { if (whole.open && !whole.querySelector(".docs-body")) whole.append(opened(root, verb, path, told, keyOf)); });
   return whole;
 }

@@ -1,7 +1,7 @@
-// "Try it": one call of the API beside this page, with the key that was typed in.
+// "Try it": calls the API of this stack with the key that was typed in.
 
 export function addressOf(path, inPath, query) {
-  // Relative to this page, so that it holds under any stage or folder.
+  // Relative to this page, so that it works under any stage or folder.
   const filled = path.replace(/^\//, "").replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(inPath[name] || ""));
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "")).toString();
   return asked ? `${filled}?${asked}` : filled;

@@ -1,11 +1,11 @@
-// What a schema of the contract says, in words, and a body that would fit it.
+// Describes a schema of the OpenAPI document in words, and makes an example body for it.
 
 export function resolved(schema, root) {
   if (!schema?.$ref) return schema || {};
   return schema.$ref.slice(2).split("/").reduce((found, part) => found?.[part], root) || {};
 }
 
-// A schema that may be null is told as what it is otherwise.
+// The schema without the option null.
 export function plain(schema, root) {
   const found = resolved(schema, root);
   const options = (found.anyOf || found.oneOf || []).filter((option) => option.type !== "null");

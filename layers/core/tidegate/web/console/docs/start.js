@@ -1,4 +1,4 @@
-// Getting started on this very stack: its own address is filled in.
+// The getting-started page, with the URL of this stack filled in.
 import { draw, h } from "../js/dom.js";
 import { STEPS } from "./steps.js";
 

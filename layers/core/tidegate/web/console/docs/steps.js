@@ -1,4 +1,4 @@
-// Getting started, step by step, in three ways. {URL} is where this page lies. Plain JSON behind the first line: a test reads and runs it.
+// The getting-started steps, each in three ways. {URL} is replaced by the stack's URL. After this line the array is plain JSON: a test parses and runs it.
 export const STEPS = [
   {"title": "Check that it answers", "text": "Needs no key.",
    "curl": "curl -s {URL}/healthz",

@@ -1,4 +1,4 @@
-// The HTTP contract, relative to the page: it works wherever the stack is mounted.
+// Calls the API, relative to the page, so that it works under any stage, folder or domain.
 import { session } from "./session.js";
 import { t } from "./i18n.js";
 
@@ -8,7 +8,7 @@ export class ApiError extends Error {
     this.status = status;
     this.code = problem.code || "unknown";
     this.fields = problem.errors || [];
-    // What operators find the call by in the logs.
+    // Operators find the call in the logs by it.
     this.requestId = requestId || null;
   }
 }
@@ -48,7 +48,7 @@ export const post = (path, body) => call("POST", path, { body: body ?? {} });
 export const put = (path, body) => call("PUT", path, { body });
 export const remove = (path) => call("DELETE", path);
 export const patch = (path, body) => call("PATCH", path, { body });
-// A press of a button twice, or a retry after a lost answer, makes one record.
+// Sends an Idempotency-Key, so that a double click or a retry after a lost answer creates one record.
 export const create = (path, body, once) => call("POST", path, { body, once });
 export const at = (id) => encodeURIComponent(id);
 

@@ -1,5 +1,5 @@
-// Elements from calls, and a view drawn again into the elements that are already there,
-// so that focus, scroll and running transitions survive a refresh. Text is only ever textContent.
+// Creates elements, and redraws a view into its existing elements, so that focus, scroll position and transitions
+// survive a refresh. Text is always inserted as text nodes, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "selected", "open", "indeterminate"]);
@@ -29,7 +29,7 @@ function nodesOf(children) {
     .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 }
 
-// One listener an event, which looks its handler up: drawing again replaces the handler, not the element.
+// One listener for each event, which looks up its handler: a redraw replaces the handler, not the element.
 function listen(element, type, handler) {
   if (!element.handlers) element.handlers = {};
   if (!element.handlers[type]) element.addEventListener(type, (event) => element.handlers[type]?.(event));
@@ -70,7 +70,7 @@ function match(here, next) {
     if (here.data !== next.data) here.data = next.data;
     return;
   }
-  // Whether details are open is theirs too.
+  // The user decides whether details are open.
   const kept = here.nodeName === "DETAILS" ? ["style", "open"] : ["style"];
   for (const { name } of [...here.attributes]) if (!kept.includes(name) && !next.hasAttribute(name)) here.removeAttribute(name);
   for (const { name, value } of next.attributes) {
@@ -78,6 +78,6 @@ function match(here, next) {
   }
   if (here.style && here.style.cssText !== next.style.cssText) here.style.cssText = next.style.cssText;
   for (const [type, handler] of Object.entries(next.handlers || {})) listen(here, type, handler);
-  // What a person types or chooses is theirs until the field itself goes.
+  // Keep what the user typed or chose.
   if (here.nodeName !== "TEXTAREA" && here.nodeName !== "SELECT") matchChildren(here, [...next.childNodes]);
 }

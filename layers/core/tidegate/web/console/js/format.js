@@ -1,4 +1,4 @@
-// Values as people read them, in the page's language.
+// Formats values in the language of the console.
 import { language, t } from "./i18n.js";
 
 const locale = () => (language() === "zh" ? "zh-CN" : "en-GB");
@@ -34,7 +34,7 @@ export function moment(iso) {
   return new Intl.DateTimeFormat(locale(), style).format(at);
 }
 
-// To the millisecond, with the date where it is not today's.
+// To the millisecond, with the date if it is not today.
 export function clock(iso) {
   const at = asDate(iso);
   if (!at) return "–";

@@ -1,5 +1,5 @@
-// Header trees as the server reads them (domain/template_parser.py and header_tree.py): any of the
-// template's forms in, cells with spans out. Pure, so that the preview is what Excel will show.
+// Reads templates like the server (exports/rendering/template_parser.py and header_tree.py): accepts every format of a
+// template and returns cells with spans, so that the preview shows what Excel will show.
 
 export class TemplateError extends Error {}
 
@@ -42,14 +42,14 @@ export function depthOf(tree) {
   return tree.reduce((deepest, item) => Math.max(deepest, 1 + depthOf(item.children)), 0);
 }
 
-// Cells of a column tree; a leaf above the last level reaches down to it.
+// Cells of the column headings; a leaf above the last level spans down to it.
 export function placeColumns(tree, top, left) {
   const cells = [];
   place(tree, () => 1, depthOf(tree), top, left, cells);
   return cells;
 }
 
-// The same, lying on its side: a leaf is as high as the rows it owns.
+// The same for row headings: a leaf is as high as its rows.
 export function placeRows(tree, sizes, top, left) {
   const cells = [];
   place(tree, (item) => Math.max(item.rowCount, sizes[item.name] || 0), depthOf(tree), left, top, cells);
@@ -71,14 +71,14 @@ function place(tree, size, levels, level, start, into) {
   return used;
 }
 
-// Rows of either form; `{group: rows}` puts the group's name into each row.
+// Rows from either format; with `{group: rows}`, each row gets the name of its group.
 export function flatRows(data) {
   if (Array.isArray(data)) return data.filter(isTree);
   if (!isTree(data)) return [];
   return Object.entries(data).flatMap(([group, rows]) => (Array.isArray(rows) ? rows : []).filter(isTree).map((row) => ({ ...row, [ROW_HEAD]: group })));
 }
 
-// Everything a sheet shows: head cells, and the rows in the order in which they will stand.
+// The layout of a sheet: heading cells, and rows in their final order.
 export function layOut(template, data, top = 1) {
   const given = flatRows(data);
   const keys = [...new Set(given.flatMap((row) => Object.keys(row)))].filter((key) => key !== ROW_HEAD);

@@ -1,4 +1,4 @@
-// The page's words, by the browser's language or the person's choice.
+// The console's texts, in the browser's language or the one that the user chose.
 import { en } from "./words/en.js";
 import { enPages } from "./words/en_pages.js";
 import { enSchedules } from "./words/en_schedules.js";
@@ -31,7 +31,7 @@ export function t(key, values) {
   return values ? found.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "") : found;
 }
 
-// A word for something the server names; what it invents later shows as it is.
+// The text for a value that the server returns; an unknown value is shown as it is.
 export function named(group, value) {
   const text = String(value ?? "");
   return word(DICTIONARIES[language()], `${group}.${text}`) ?? text;

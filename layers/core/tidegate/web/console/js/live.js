@@ -1,11 +1,11 @@
-// What changes while we look: by WebSocket, and by asking again while it is away.
+// Live updates: by WebSocket, or by polling while there is none.
 import { call } from "./api.js";
 
 const LONGEST_PAUSE = 30_000;
 const ANSWER_TIMEOUT = 10_000;
 const OVER = new Set(["completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"]);
 const ANSWERS = new Set(["watching", "unwatched", "pong", "error"]);
-// API Gateway's frames: a larger one closes the connection with this code, and would again.
+// API Gateway closes the connection with this code after a larger frame; connecting again would not help.
 const LARGEST_FRAME = 32 * 1024;
 const TOO_BIG = 1009;
 const ID_FIELDS = ["task_id", "job_id", "batch_id", "request_id"];
@@ -23,7 +23,7 @@ export const live = {
   get mode() { return mode; },
   onChange(listener) { heard.add(listener); return () => heard.delete(listener); },
   onMode(listener) { shown.add(listener); return () => shown.delete(listener); },
-  // How long a view may go without asking: the socket tells of its records, a slow poll catches what it cannot.
+  // How often a view polls: slowly while the socket reports changes of its records.
   pace(quick, slow) { return mode === "socket" ? slow : quick; },
   start() {
     if (wanted) return;
@@ -38,7 +38,7 @@ export const live = {
     socket = null;
     enter("connecting");
   },
-  // Pairs of id and status; what is over is not watched, the server would only say so again.
+  // Pairs of id and status. Records that have ended are not watched.
   watch(records) {
     const fresh = records.filter(([id, status]) => id && !OVER.has(String(status).toLowerCase()) && !watched.has(id)).map(([id]) => id);
     for (const id of fresh) watched.add(id);
@@ -55,12 +55,12 @@ function enter(next) {
 function send(ids) {
   if (socket?.readyState !== WebSocket.OPEN) return;
   for (const group of byFrames(ids)) socket.send(JSON.stringify({ action: "watch", task_ids: group }));
-  // Every watch is answered: without an answer the connection is not what it seems.
+  // The server answers every watch; without an answer the connection is broken.
   const asked = socket;
   unanswered ??= setTimeout(() => asked.close(), ANSWER_TIMEOUT);
 }
 
-// A hundred ids at most, and within a frame's bytes.
+// Groups of at most a hundred ids that fit into a frame.
 export function byFrames(ids) {
   const groups = [];
   let room = 0;
@@ -111,7 +111,7 @@ function open(address) {
   made.onclose = (event) => { if (socket === made) again(event.code !== TOO_BIG); };
 }
 
-// A refused record is not watched; a connection that the server does not know is opened again; else views ask by themselves.
+// Stops watching a refused record, reconnects if the server does not know the connection, and otherwise polls.
 function refused(made, { code, task_id: id }) {
   if (id) watched.delete(id);
   else if (code === "not_found") made.close();

@@ -1,4 +1,4 @@
-// The console: signs in, draws the frame, and puts the view that the address names into it.
+// The entry of the console: signs in, draws the frame, and shows the view that the URL names.
 import { draw } from "./dom.js";
 import { call } from "./api.js";
 import { language, t } from "./i18n.js";
@@ -63,7 +63,7 @@ function leave() {
   shown = frame = null;
 }
 
-// A filter changes the address too: then what is shown stays until its successor is here, and so does the focus.
+// A filter also changes the URL: then the old content and the focus stay until the new content is loaded.
 function show({ moved = false } = {}) {
   leave();
   language();
@@ -81,12 +81,12 @@ function show({ moved = false } = {}) {
   if (!moved || place !== before) draw(frame.view);
   if (moved && place !== before) enter(frame.view);
   shown = view(frame.view, { id: id?.replace(/\/change$/, "") ?? null, query, go });
-  // What was asked for comes first, the socket after it.
+  // Load the view before connecting the socket.
   Promise.resolve(shown.first).then(() => { if (session.me) live.start(); });
   return undefined;
 }
 
-// The address names a project, and the key is of another one.
+// Whether the URL names a project other than the key's.
 function isForeign() {
   return !session.isAdmin && addressedProject() !== null && addressedProject() !== session.me.project_id;
 }
@@ -123,7 +123,7 @@ async function resume() {
 
 wearTheme();
 session.onEnd((reason) => { live.stop(); leave(); door(reason); });
-// `/` and ⌘K find anything, from anywhere but a field that is being typed in.
+// `/` and ⌘K open the search, except while the user types in a field.
 window.addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
   const asked = (event.key === "k" && (event.metaKey || event.ctrlKey)) || (event.key === "/" && !typing && !event.metaKey && !event.ctrlKey);
@@ -132,7 +132,7 @@ window.addEventListener("keydown", (event) => {
   palette();
 });
 window.addEventListener("hashchange", () => { if (location.href !== shownAt) show({ moved: true }); });
-// Back and forward between projects change no more than what stands before the hash.
+// Back and forward between projects change only the query, not the hash.
 window.addEventListener("popstate", () => {
   if (!session.me || session.project === shownProject) return;
   live.stop();

@@ -1,4 +1,4 @@
-// Find anything: pages, names, ids, hosts and files, by `/` or ⌘K.
+// The search for pages, names, ids, hosts and files (`/` or ⌘K).
 import { draw, h } from "./dom.js";
 import { at, get } from "./api.js";
 import { named, t } from "./i18n.js";
@@ -7,7 +7,7 @@ const PAGES = ["overview", "distribution", "fleet", "files", "ingest", "exports"
 const SHOWN = 12;
 const PAUSE = 250;
 const NEWEST = { limit: 100 };
-// The newest of each kind, read once when the search opens; what is older is asked for by its exact id or name.
+// The newest records of each kind are read when the search opens; older ones are found by their exact id or name.
 const KINDS = [
   ["distribution", "v1/jobs", (job) => [job.file_name || job.file_path, `#/distribution/${at(job.key)}`, job.job_id, job.file_path]],
   ["files", "v1/files", (file) => [file.file_name, `#/files?path=${at(file.file_path)}`, file.file_id, file.file_path, file.signature]],
@@ -54,7 +54,7 @@ export function palette() {
     if (text.length > 2) timer = setTimeout(() => askExactly(text), PAUSE);
   }
 
-  // Ids are whole or they are nothing: each kind is asked, and most say no.
+  // Looks the text up as an id of each kind; most answer 404.
   async function askExactly(text) {
     if (matches(text).length) return;
     const answers = await Promise.allSettled(EXACT.map(([, ask]) => ask(text)));
@@ -87,7 +87,7 @@ export function palette() {
     const rows = shown();
     if (event.key === "ArrowDown") chosen = Math.min(rows.length - 1, chosen + 1);
     else if (event.key === "ArrowUp") chosen = Math.max(0, chosen - 1);
-    // A search field would first only clear itself.
+    // By default, Escape only clears a search field.
     else if (event.key === "Escape") box.close();
     else if (event.key === "Enter" && rows[chosen]) return open(rows[chosen]);
     else return undefined;

@@ -1,11 +1,11 @@
-// Addresses after the hash: `#/exports?status=failed`, `#/exports/new`, `#/exports/{id}`. The project that an admin looks
-// at stands before it, `?project=…#/exports`: links within the page keep it, and whoever gets the address sees the same.
+// Routes are in the hash: `#/exports?status=failed`, `#/exports/new`, `#/exports/{id}`. The project that an admin chose is
+// in the query before it, `?project=…#/exports`: links within the page keep it, and a shared URL opens the same project.
 
 const PROJECT = "project";
 
 export const addressedProject = () => new URLSearchParams(location.search).get(PROJECT) || null;
 
-// `null` takes it out of the address. With `adds`, the way back leads to the project before.
+// `null` removes the project from the URL. With `adds`, the browser's back button returns to the previous project.
 export function addressProject(project, { hash = location.hash, adds = false } = {}) {
   const address = new URL(location.href);
   if (project) address.searchParams.set(PROJECT, project);
@@ -17,7 +17,16 @@ export function addressProject(project, { hash = location.hash, adds = false } =
 export function here() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
   const [area = "overview", ...rest] = path.split("/").filter(Boolean);
-  return { area, id: rest.length ? decodeURIComponent(rest.join("/")) : null, query: new URLSearchParams(search || "") };
+  return { area, id: rest.length ? decoded(rest.join("/")) : null, query: new URLSearchParams(search || "") };
+}
+
+// A link that someone cut off or mistyped may end in half an escape.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 export function go(path, query = {}) {

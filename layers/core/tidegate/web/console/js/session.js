@@ -1,4 +1,4 @@
-// Who is signed in. The key lives in this tab only, and never in an address; an admin's chosen project is in the address.
+// The signed-in user. The key is stored in this tab only, never in the URL; the project that an admin chose is in the URL.
 import { addressedProject, addressProject } from "./router.js";
 
 const KEY = "tidegate.key";
@@ -19,7 +19,7 @@ export const session = {
   },
   describe(me) { described = me; },
   onEnd(listener) { signedOut.add(listener); },
-  // With a reason the address stays as it is: signing in again leads back to the same page.
+  // With a reason the URL stays, so that signing in again leads back to the same page.
   end(reason) {
     if (!reason) addressProject(null);
     sessionStorage.removeItem(KEY);

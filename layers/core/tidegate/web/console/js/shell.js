@@ -1,4 +1,4 @@
-// The frame around every view: where to go, who is signed in, how live the page is.
+// The frame around every view: navigation, project, connection state.
 import { draw, h } from "./dom.js";
 import { get } from "./api.js";
 import { language, speak, t } from "./i18n.js";
@@ -58,7 +58,7 @@ function showProjects(place, redraw) {
   draw(place, h("span", { class: "clip" }, me.project_name || me.project_id));
   if (!session.isAdmin) return;
   get("v1/projects", { limit: 100 }).then(({ items }) => {
-    // An admin's key belongs to no project: begin with one that exists.
+    // An admin key belongs to no project: start with one that exists.
     if (!session.project && !me.project_name && items.length) return enter(items[0].project_id, redraw);
     const chosen = session.project || me.project_id;
     const known = items.some((project) => project.project_id === chosen);
@@ -72,17 +72,17 @@ function showProjects(place, redraw) {
   }
 }
 
-// One that is not among the hundred newest.
+// The name of a project that is not among the newest hundred.
 const named = (project) => get(`v1/projects/${encodeURIComponent(project)}`).then(({ name }) => name, () => project);
 
-// The socket's ticket is of one project, so another project needs another socket.
+// A WebSocket ticket is for one project, so another project needs a new connection.
 function enter(project, redraw, where) {
   session.choose(project, where);
   live.stop();
   redraw();
 }
 
-// A record is of the project before: its list is shown instead. Pages of operators are not of one project.
+// A record belongs to the previous project, so its list is shown instead. The operators' pages stay.
 function choose(project, redraw) {
   const { area, id } = here();
   const stays = !id || id === "new" || area === "operate";

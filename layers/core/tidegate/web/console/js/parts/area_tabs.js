@@ -1,4 +1,4 @@
-// The pages of one area, beside each other.
+// Tabs for the pages of one area.
 import { t } from "../i18n.js";
 import { tabs } from "./basics.js";
 

@@ -1,4 +1,4 @@
-// Bars and small charts, drawn by calls; widths go through CSSOM, which the policy allows.
+// Bars and small charts. Widths are set through CSSOM, which the Content-Security-Policy allows.
 import { h, svg } from "../dom.js";
 import { count, duration, percent, secondsUntil } from "../format.js";
 import { t } from "../i18n.js";
@@ -32,14 +32,14 @@ export function capacity(channel) {
     Array.from({ length: slots }, (_, index) => h("span", { class: index < filled ? "slot taken" : "slot" })));
 }
 
-// A window on its way to its end.
+// The countdown of an open window.
 export function windowBar(job) {
   const left = Math.max(0, secondsUntil(job.window_closes_at));
   return h("div", { class: "progress" }, bar(1 - Math.min(1, left / session.me.window_seconds), t("overview.filling"), "tide"),
     h("span", { class: "nowrap muted" }, left > 0 ? t("overview.closesIn", { n: Math.ceil(left) }) : t("overview.closing")));
 }
 
-// Share of successes as a ring, with the number inside it.
+// The success rate as a ring with the number inside.
 export function ring(share, label) {
   const radius = 26;
   const around = 2 * Math.PI * radius;
@@ -51,7 +51,7 @@ export function ring(share, label) {
     svg("text", { x: 32, y: 37, "text-anchor": "middle" }, percent(share, 1)));
 }
 
-// One column an interval, the failures stacked in red on top: an hour at a glance.
+// One column for each interval of the last hour, with failures stacked on top in red.
 export function columns(points, label) {
   const width = 240;
   const height = 48;

@@ -1,4 +1,4 @@
-// The small things every view is made of.
+// Small elements that all views use.
 import { h, svg } from "../dom.js";
 import { ago, moment, short } from "../format.js";
 import { named, t } from "../i18n.js";
@@ -57,7 +57,7 @@ export function code(text) {
   return h("code", { class: "code" }, text);
 }
 
-// An id: short to the eye, whole on hover, copied by a press.
+// An id, shortened; whole in the tooltip, copied by a click.
 export function copyable(text, label) {
   return h("button", { type: "button", class: "copy", title: `${text}\n${t("action.copy")}`, "aria-label": `${t("action.copy")} ${text}`, onclick: copy }, label || short(text), icon("copy"));
 
@@ -74,7 +74,7 @@ export function copyable(text, label) {
   }
 }
 
-// A record by the name that people gave it, its id beside it.
+// The name of a record as a link, and its id.
 export function titled(name, href, id) {
   return [link(name, href, "strong"), h("span", { class: "under" }, copyable(id))];
 }
@@ -82,7 +82,7 @@ export function titled(name, href, id) {
 export function tabs(label, options, chosen) {
   const made = h("nav", { class: "tabs", "aria-label": label }, options.map(([name, href, text]) =>
     h("a", { href, "aria-current": name === chosen ? "page" : null, "data-key": `tab-${name}` }, text)));
-  // On a narrow screen they scroll: the present one is brought into sight, once.
+  // On a narrow screen the tabs scroll: bring the current one into view, once.
   requestAnimationFrame(() => made.isConnected && made.scrollWidth > made.clientWidth && made.querySelector("[aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" }));
   return made;
 }
@@ -102,7 +102,7 @@ export function failure(error, retry) {
     h("div", { class: "tools" }, retry && button(t("action.retryLoad"), retry), error.status === 404 && listLink()));
 }
 
-// From a record that is not there to those that are.
+// Shown if a record is not found: a link to its list.
 const LISTS = { tasks: "distribution" };
 function listLink() {
   const { area, id } = here();

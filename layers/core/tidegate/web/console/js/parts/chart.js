@@ -1,11 +1,11 @@
-// A figure over time as a line, drawn from what the page has seen since it was opened.
+// A line chart of a figure since the page was opened.
 import { svg } from "../dom.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
 const MOST = 240;
 
-// Keeps the samples of one page: a view adds one at every reading.
+// Keeps the samples of one page; a view adds one at every refresh.
 export class Samples {
   constructor() { this.points = []; }
 
@@ -16,7 +16,7 @@ export class Samples {
   }
 }
 
-// The growth of a counter between two readings, a second.
+// The growth of a counter per second between two samples.
 export class Rate extends Samples {
   add(total) {
     if (total === undefined || total === null) return;

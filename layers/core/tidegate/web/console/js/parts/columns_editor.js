@@ -1,4 +1,4 @@
-// Columns of a sheet for people who do not write JSON: named, typed, dragged into groups. It edits the template's nodes.
+// An editor for the columns of a template: names, types, groups by drag and drop.
 import { draw, h } from "../dom.js";
 import { t } from "../i18n.js";
 import { button, icon } from "./basics.js";
@@ -17,7 +17,7 @@ export class ColumnsEditor {
     this.root = h("div", { class: "columns-editor" });
   }
 
-  // Any of the template's forms; heads at the side are kept as they are.
+  // Accepts every format of a template; row headings are kept unchanged.
   take(template) {
     const split = template && !Array.isArray(template) && (isTree(template.col) || isTree(template.row));
     this.rows = split ? template.row : null;
@@ -92,7 +92,7 @@ export class ColumnsEditor {
       small("✕", t("exports.removeColumn"), () => { list.splice(index, 1); this.tidy(); this.tell(); })));
   }
 
-  // The same moves by the keyboard, on the handle.
+  // The same moves with the keyboard.
   key(event, node, list, index) {
     const moves = { ArrowUp: () => this.swap(list, index, index - 1), ArrowDown: () => this.swap(list, index, index + 1), ArrowRight: () => this.nest(list, index), ArrowLeft: () => this.unnest(node) };
     if (!moves[event.key]) return;
@@ -146,7 +146,7 @@ export class ColumnsEditor {
     return null;
   }
 
-  // A group that lost its last column is no group.
+  // Remove a group without columns.
   tidy(list = this.nodes) {
     for (let index = list.length - 1; index >= 0; index -= 1) {
       if (!list[index].children) continue;
@@ -160,7 +160,7 @@ const isTree = (value) => typeof value === "object" && value !== null;
 const small = (face, label, act, disabled = false) => h("button", { type: "button", class: "button quiet", title: label, "aria-label": label, onclick: act, disabled }, face);
 const holds = (group, node) => Boolean(group.children?.some((child) => child === node || holds(child, node)));
 
-// A column that gets company becomes a group that holds it.
+// Turns a column onto which another one is dropped into a group of both.
 function asGroup(node) {
   if (!node.children) {
     node.children = [{ title: node.title, name: node.name, children: null, style: node.style }];

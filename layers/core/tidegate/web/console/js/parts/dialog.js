@@ -22,7 +22,7 @@ export function confirm(question, label, act) {
   ]);
 }
 
-// Something that is shown this once: pressed to copy, and gone with the dialog.
+// A secret that is shown only once, copied by a click.
 export function showOnce(title, note, pairs) {
   dialog(title, (close) => [
     h("p", { class: "notice warn" }, note),
@@ -45,7 +45,7 @@ function shelf() {
   return made;
 }
 
-// Runs what a button does: says how it went, then has the view read again.
+// Runs the action of a button, shows its result, then refreshes the view.
 export async function act(doing, done, refresh) {
   try {
     const answer = await doing();

@@ -1,4 +1,4 @@
-// Forms: fields with labels and hints, the server's complaints beside the field they are about.
+// Forms: fields with labels and hints, and the server's errors next to their fields.
 import { draw, h } from "../dom.js";
 import { onceKey } from "../api.js";
 import { t } from "../i18n.js";
@@ -22,7 +22,7 @@ export function field(name, label, { type = "text", value = "", hint, required, 
 }
 
 export function form(fields, submitLabel, send, { after } = {}) {
-  // The same key until it is accepted: pressing again after a lost answer makes no second record.
+  // The same Idempotency-Key until the server accepts it, so that a retry creates no second record.
   let once = onceKey();
   const say = h("p", { class: "form-error", role: "alert" });
   const press = h("button", { type: "submit", class: "button primary" }, submitLabel);
@@ -65,7 +65,7 @@ function complain(made, say, error) {
   for (const { loc, msg } of error.fields || []) {
     const place = (loc || []).map((part) => made.querySelector(`[data-field="${CSS.escape(String(part))}"]`)).find(Boolean);
     const input = place?.querySelector("input, select, textarea");
-    // A field that is not shown cannot say anything.
+    // Errors of hidden fields are shown below the form.
     if (!input || place.closest("[hidden]")) {
       unplaced.push(`${(loc || []).join(".")}: ${msg}`);
       continue;
@@ -82,7 +82,7 @@ function complain(made, say, error) {
   first?.focus();
 }
 
-// JSON typed by a person: nothing for an empty field, an error that names the field for a broken one.
+// Parses typed JSON: undefined for an empty field; throws FieldError if it is not valid.
 export function readJson(name, text) {
   if (!text?.trim()) return undefined;
   try {

@@ -1,4 +1,4 @@
-// Two posts, and the tide between them.
+// The logo.
 import { svg } from "../dom.js";
 
 export function logo() {

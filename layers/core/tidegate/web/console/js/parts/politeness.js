@@ -1,4 +1,4 @@
-// How gently a source is read: fields for it, and the object that they make.
+// Fields for the limits on reading a source, and the object from them.
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field } from "./form.js";
@@ -10,7 +10,7 @@ export function politenessFields(known = {}) {
     field(name, t(`polite.${name}`), { type: "number", min: name === "bytes_per_s" ? 1024 : name === "delay_s" ? 0 : 1, step: name === "delay_s" ? "any" : 1, value: String(known?.[name] ?? ""), hint: t("projects.limitHint") })));
 }
 
-// Nothing where nothing is limited.
+// Returns undefined if nothing is limited.
 export function politenessOf(given) {
   const found = Object.fromEntries(NAMES.filter((name) => given[name]).map((name) => [name, Number(given[name])]));
   return Object.keys(found).length ? found : undefined;

@@ -1,4 +1,4 @@
-// What was done for a request, step by step, with how long each step took.
+// The steps of a request with their durations.
 import { h } from "../dom.js";
 import { clock, duration } from "../format.js";
 import { named, t } from "../i18n.js";

@@ -1,4 +1,4 @@
-// A file saved by the browser itself, from an address that lives for minutes.
+// Lets the browser save a file from a presigned URL.
 import { h } from "../dom.js";
 import { get } from "../api.js";
 

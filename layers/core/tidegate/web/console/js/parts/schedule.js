@@ -1,4 +1,4 @@
-// When something repeats: fields to choose it, the expression that they make, and how it is shown.
+// Schedules: the form fields, the expression from them, and how an expression is shown.
 import { h } from "../dom.js";
 import { duration, moment, secondsUntil } from "../format.js";
 import { language, t } from "../i18n.js";
@@ -9,7 +9,7 @@ const USUAL = [["rate(15 minutes)", "every15"], ["rate(1 hour)", "hourly"], ["cr
 const OTHER = "other";
 const nameOf = (expression) => USUAL.find(([value]) => value === expression)?.[1];
 
-// A choice of the usual ones, and a field for any other expression. `none` is the text of "not at all", where that may be chosen.
+// A select of usual schedules, and a field for any other expression. `none` is the label of the option without a schedule.
 export function scheduleFields(known, { label = t("ingest.schedule"), none, hint, onchange } = {}) {
   const usual = !known || Boolean(nameOf(known));
   const choices = [...(none ? [["", none]] : []), ...USUAL.map(([value, name]) => [value, t(`schedules.${name}`)]), [OTHER, t("ingest.other")]];
@@ -35,7 +35,7 @@ export function scheduleText(expression) {
   return text ? h("span", { title: expression }, text) : code(expression);
 }
 
-// One time of day, every day or on named days of the week; anything else is shown as it was written.
+// Daily or weekly schedules in words; any other expression as it is.
 function timesOfDay(expression) {
   const [, minute, hour, days] = /^cron\((\d{1,2}) (\d{1,2}) (?:\* \* \?|\? \* ([A-Z]{3}(?:[-,][A-Z]{3})*)) \*\)$/.exec(expression) || [];
   if (!minute) return null;
@@ -47,20 +47,20 @@ const DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 // 1 January 2023 was a Sunday.
 const dayName = (day) => (DAYS.includes(day) ? new Intl.DateTimeFormat(language() === "zh" ? "zh-CN" : "en-GB", { weekday: "short", timeZone: "UTC" }).format(new Date(Date.UTC(2023, 0, 1 + DAYS.indexOf(day)))) : day);
 
-// What was done to a schedule, in the words of its state.
+// The status of a schedule after an action.
 const DONE = { create: "created", pause: "paused", resume: "resumed", change: "changed" };
 export function schedulePast(lines) {
   return lines.map((line) => ({ ...line, to: line.to || DONE[String(line.action).split(".").pop()] }));
 }
 
-// In the viewer's own time zone, which the hover names.
+// In the user's time zone, which the tooltip names.
 export function nextRun(item) {
   if (!item.next_run) return "–";
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   return h("time", { datetime: item.next_run, title: zone }, `${moment(item.next_run)} (${t("overview.in", { time: duration(Math.max(0, secondsUntil(item.next_run))) })})`);
 }
 
-// What the schedules made last, by id. One that has ended is not asked for again.
+// The last record of each schedule, by id. Records that have ended are not read again.
 export class LastRuns {
   constructor(ask, ended) {
     this.ask = ask;
@@ -71,7 +71,7 @@ export class LastRuns {
   read(ids) {
     return Promise.all([...new Set(ids.filter(Boolean))].map(async (id) => {
       if (this.ended.includes(this.known.get(id)?.status)) return;
-      // It may have been deleted since.
+      // It may have been deleted.
       this.known.set(id, await this.ask(id).catch(() => null));
     }));
   }

@@ -1,4 +1,4 @@
-// One view's life: load, draw, load again when something changed, say so when that fails.
+// The life cycle of a view: load, draw, reload on changes, and show failures.
 import { draw, h } from "../dom.js";
 import { advice, copyable, failure, skeleton } from "./basics.js";
 import { live } from "../live.js";

@@ -1,4 +1,4 @@
-// A filter typed by a person, applied on Enter or when they leave the field.
+// A text filter, applied on Enter or when the field loses focus.
 import { h } from "../dom.js";
 
 export function searchBox(name, label, value, apply) {

@@ -1,4 +1,4 @@
-// The sheet as Excel will show it, merged cells and all, while its template is still being typed.
+// The preview of a sheet with merged cells, as Excel will show it.
 import { h } from "../dom.js";
 import { layOut } from "../header_tree.js";
 import { t } from "../i18n.js";

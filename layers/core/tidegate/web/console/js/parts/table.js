@@ -1,4 +1,4 @@
-// A list of records: a table on a wide screen, cards on a narrow one, and a way to the next page.
+// A list of records: a table on a wide screen, cards on a narrow one, with a button for the next page.
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { button } from "./basics.js";
@@ -12,7 +12,7 @@ export function table(label, columns, rows, { keyOf, rowClass } = {}) {
     h("table", null, h("thead", null, h("tr", null, heads)), h("tbody", null, body)));
 }
 
-// Pages a person has asked for so far; drawing again reads them anew, so that nothing shown is stale.
+// The number of pages that the user opened; a refresh reads all of them again.
 export class Pages {
   constructor(load, size = 20) {
     this.load = load;

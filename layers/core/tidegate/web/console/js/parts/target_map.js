@@ -1,4 +1,4 @@
-// Every target of a Job as one small square, readable at ten thousand: drawn on a canvas, filtered and searched as one types.
+// A map of all targets of a Job, one small square each, on a canvas; with filter and search.
 import { draw, h } from "../dom.js";
 import { at, get } from "../api.js";
 import { count } from "../format.js";
@@ -58,7 +58,7 @@ export class TargetMap {
     return (!this.letter || this.states[index] === this.letter) && (!this.text || this.names[index].toLowerCase().includes(this.text));
   }
 
-  // The names that the search found, for who does not see or point at squares.
+  // The names that the search found, for users who cannot see or point at squares.
   list() {
     const rows = [];
     for (let index = 0; this.text && index < this.names.length && rows.length < MATCHES; index += 1) {
@@ -111,7 +111,7 @@ export class TargetMap {
   open(index) { location.hash = `#/fleet/${at(this.names[index].split(" ")[0])}`; }
 }
 
-// A canvas takes no light-dark(): the browser resolves the token on an element, and its colour is read back.
+// A canvas does not understand light-dark(): let an element resolve the token, and read its colour.
 function coloursOf(place) {
   const probe = h("span", { hidden: true });
   place.parentNode.append(probe);

@@ -1,4 +1,4 @@
-// A record's life from its audit lines: who, when, why.
+// The timeline of a record from its audit lines: who, when, why.
 import { h } from "../dom.js";
 import { clock } from "../format.js";
 import { named, t } from "../i18n.js";

@@ -1,4 +1,4 @@
-// What left the table, by the day it left; and the cleanup itself.
+// Archived requests by day, and the clean-up.
 import { h } from "../dom.js";
 import { get, post } from "../api.js";
 import { count, moment } from "../format.js";

@@ -1,4 +1,4 @@
-// Every act that changed something: who, when, what, why.
+// The audit trail: who changed what, when and why.
 import { h } from "../dom.js";
 import { get } from "../api.js";
 import { moment } from "../format.js";

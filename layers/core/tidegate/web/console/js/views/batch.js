@@ -1,4 +1,4 @@
-// One batch: its pace and its errors, started, stopped and throttled from here.
+// One batch: progress, rate and errors; start, stop and change it.
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
@@ -84,7 +84,7 @@ function outcomeTable(items) {
   ], items, { keyOf: (item) => item.index });
 }
 
-// The rate as it was since the page was opened, against the one that was asked for.
+// A chart of the measured rate since the page was opened, and of the rate that was set.
 function chart(batch, rate) {
   const drawn = lineChart(rate, t("batches.rateNow"), { goal: batch.rate, format: (value) => t("batches.perSecond", { n: Math.round(value * 10) / 10 }) });
   return drawn && [drawn, h("p", { class: "hint" }, t("batches.chartHint"))];

@@ -1,4 +1,4 @@
-// Make a batch, change one, and try its first items without counting them.
+// The forms to create and change a batch, and the dry run.
 import { h } from "../dom.js";
 import { at, create, get, patch, post } from "../api.js";
 import { t } from "../i18n.js";
@@ -10,7 +10,7 @@ import { table } from "../parts/table.js";
 
 const NUMBERS = ["total", "rate", "max_errors", "start_index", "retries", "retry_delay", "priority", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout", "runners", "progress_every_items", "progress_every_percent"];
 const TEXTS = ["biz_id", "name", "on_item_failure", "ack", "concurrency_key", "progress_url"];
-// Those that a batch need not have; the others have a default.
+// Optional fields without a default.
 const OPTIONAL = ["total", "job_data", "max_errors", "max_failed", "max_failed_percent", "concurrency", "concurrency_key", "progress_url", "progress_every_items", "progress_every_percent"];
 const DRY_ITEMS = 3;
 
@@ -18,7 +18,7 @@ const number = (name, label, more) => field(name, t(`batches.${label}`), { type:
 const onFailure = (value = "stop") => field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value });
 const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { rows: 2, value, hint: t("batches.pausesHint"), placeholder: "08:00-10:30" });
 
-// With `repeat`, what is made is a schedule in any case.
+// With `repeat`, the form always creates a schedule.
 export async function batchDialog(businesses, go, { repeat = false } = {}) {
   const files = await readyFiles();
   const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", { label: t("schedules.repeatBatch"), none: repeat ? undefined : t("schedules.onceBatch"), hint: t("schedules.batchHint") });
@@ -37,7 +37,7 @@ export async function batchDialog(businesses, go, { repeat = false } = {}) {
 
 const readyFiles = () => get("v1/files", { limit: 100 }).then(({ items }) => items.filter((file) => file.state === "ready"), () => []);
 
-// When a schedule runs and the batch that it makes. Fields that are emptied are lifted; null in the API says the same.
+// The form for a schedule and its batch. An emptied field is sent as null, which removes it.
 export async function changeScheduleDialog(path, refresh) {
   const [record, businesses, files] = await Promise.all([get(path), get("v1/biz", { limit: 100 }), readyFiles()]);
   const known = record.batch;
@@ -63,7 +63,7 @@ function changesOf(wanted, known) {
   return changes;
 }
 
-// What is chosen now stays a choice, even if it is not among the first hundred.
+// Keeps the current value as an option, even if it is not among the first hundred.
 function withKnown(items, key, value) {
   return !value || items.some((item) => item[key] === value) ? items : [...items, { [key]: value, name: value, file_path: value }];
 }
@@ -110,7 +110,7 @@ function bodyOf(given) {
   return body;
 }
 
-// One a line: 22:00-06:00.
+// One per line, such as 22:00-06:00.
 function windowsOf(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
     const found = /^(\d{1,2}:\d\d)\s*[-–]\s*(\d{1,2}:\d\d)$/.exec(line);
@@ -121,7 +121,7 @@ function windowsOf(text) {
 
 export function changeBatchDialog(batch, refresh) {
   const windows = (batch.pause_windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
-  // The data of items that may have been sent already cannot change.
+  // The data cannot be changed after items may have been sent.
   const open = ["created", "stopped"].includes(batch.status);
   const close = dialog(t("batches.change"), () => form([
     h("div", { class: "pair" }, number("rate", "rate", { min: 0.001, step: "any", value: String(batch.rate), required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", { value: String(batch.max_errors ?? "") })),
@@ -143,7 +143,7 @@ export function changeBatchDialog(batch, refresh) {
   }));
 }
 
-// What the business answers to the first items: nothing is counted or logged.
+// The dry run: what the business answers to the first items.
 export function dryRun(batch) {
   return act(async () => {
     const { items } = await post(`v1/batches/${at(batch.batch_id)}/dry-run`, { items: Math.min(DRY_ITEMS, batch.total || DRY_ITEMS) });

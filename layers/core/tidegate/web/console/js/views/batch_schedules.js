@@ -1,4 +1,4 @@
-// Recurring batches: when each makes its next batch, what became of the last, and the history of one.
+// Recurring batches: the list with next and last runs, and one schedule with its runs.
 import { h } from "../dom.js";
 import { at, get, patch, remove } from "../api.js";
 import { moment } from "../format.js";

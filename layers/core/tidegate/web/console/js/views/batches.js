@@ -1,4 +1,4 @@
-// Batches: how far, how fast, how many errors.
+// Batches: the list with progress, rate and errors.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { count, percent } from "../format.js";

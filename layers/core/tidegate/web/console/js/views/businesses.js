@@ -1,4 +1,4 @@
-// The registry of businesses: who handles the items of batches.
+// Businesses: the services that process the items of batches.
 import { h } from "../dom.js";
 import { at, create, get, put } from "../api.js";
 import { t } from "../i18n.js";

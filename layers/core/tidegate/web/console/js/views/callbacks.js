@@ -1,4 +1,4 @@
-// Callbacks: every attempt, and once more where one is given up.
+// Callbacks: every delivery attempt, and a button to deliver again.
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";

@@ -1,4 +1,4 @@
-// Headers that sources ask for, kept by name; where they may go is shown, what they hold never is.
+// Stored credentials of sources: names and origins; values are never shown.
 import { h } from "../dom.js";
 import { at, get, put, remove } from "../api.js";
 import { t } from "../i18n.js";

@@ -1,4 +1,4 @@
-// One export: where it stands, why it failed, its file, its callbacks, its life.
+// One export: status, error, file, callbacks and timeline.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { bytes, moment } from "../format.js";
@@ -40,7 +40,7 @@ export function exportPage(root, { id, go }) {
   });
 }
 
-// Where copies and mail went, and why one did not arrive.
+// The copies and e-mails, and why one failed.
 function outcomes(items, where) {
   return items?.length ? h("div", { class: "plain" }, items.map((item) => h("span", null, `${where(item)} `, badge(item.state), item.error && h("span", { class: "under reason" }, item.error)))) : null;
 }

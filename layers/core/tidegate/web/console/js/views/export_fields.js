@@ -1,4 +1,4 @@
-// The fields of an export that say how its file is written, and the request that all fields make.
+// The form fields for the format of an export, and the request body from all fields.
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field, FieldError, readJson } from "../parts/form.js";
@@ -9,7 +9,7 @@ const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exe
 const OBJECTS = ["source_data", "template", "header", "footer"];
 const OF_CSV = ["encoding", "delimiter", "csv_header", "line_end"];
 const OF_SHEETS = ["freeze", "autofilter", "auto_width"];
-// A select's value cannot hold them as they are without being trimmed away.
+// Names, because the browser trims whitespace from the value of a select.
 const WRITTEN = { tab: "\t", crlf: "\r\n" };
 
 const either = (name) => field(name, t(`exports.${name}`), { options: [["", t("exports.asUsual")], ["true", t("action.yes")], ["false", t("action.no")]] });
@@ -33,7 +33,7 @@ export function fileFields() {
   ];
 }
 
-// What few exports need: rows without an endpoint, mail, a rate for the source.
+// Fields that few exports need: a direct source, e-mail, a rate for the source.
 export function advancedFields(direct) {
   return [
     direct.root,
@@ -43,7 +43,7 @@ export function advancedFields(direct) {
   ];
 }
 
-// What one table and several have in common.
+// Fields that exports of one table and of several share.
 export function commonOf(given) {
   const body = {};
   for (const name of PLAIN) if (given[name]?.trim()) body[name] = given[name].trim();
@@ -71,7 +71,7 @@ export function bodyOf(given) {
   const source = sourceOf(given);
   if (source) {
     if (body.source_url) throw new FieldError("source_url", t("exports.oneSource"));
-    // The API would take typed rows before any source; here they are the preview's.
+    // Not sent, because the API would use typed rows instead of the source; here they are for the preview.
     delete body.source_data;
     return { ...body, source };
   }
@@ -79,7 +79,7 @@ export function bodyOf(given) {
   return body;
 }
 
-// A bucket and a key a line, and the region where it is another.
+// One per line: a bucket and a key, and the region if it is another one.
 function placesOf(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
     const [where, region] = line.replace(/^s3:\/\//, "").split(/\s+/);

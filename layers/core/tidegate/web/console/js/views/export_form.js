@@ -1,4 +1,4 @@
-// Ask for an export, and see the sheet while its template is still being typed.
+// The form for an export, with a live preview of the sheet.
 import { draw, h } from "../dom.js";
 import { create } from "../api.js";
 import { flatRows, readTemplate, TemplateError } from "../header_tree.js";
@@ -20,7 +20,7 @@ export function newExportSchedule(root, given) {
   return exportForm(root, { ...given, repeat: true });
 }
 
-// With `repeat`, what is made is a schedule in any case.
+// With `repeat`, the form always creates a schedule.
 export function exportForm(root, { go, repeat = false }) {
   const preview = h("div", { class: "preview", "aria-live": "polite" });
   const editor = new ColumnsEditor((template) => {
@@ -72,12 +72,12 @@ async function send(go, given, tables, once) {
   return go(`exports/${encodeURIComponent(made.task_id)}`);
 }
 
-// What is typed as JSON shows in the editor, once it can be read.
+// Shows the typed JSON in the columns editor as soon as it can be parsed.
 function take(editor, asked) {
   try {
     editor.take(readJson("template", asked.elements.template.value));
   } catch {
-    // The preview says what is wrong with it.
+    // The preview shows what is wrong with it.
   }
 }
 
@@ -86,11 +86,11 @@ function learn(editor, asked) {
     const rows = flatRows(readJson("source_data", asked.elements.source_data.value));
     editor.know([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
   } catch {
-    // The preview says what is wrong with them.
+    // The preview shows what is wrong with them.
   }
 }
 
-// The first rows of the source, put where rows are typed, so that the preview shows real ones.
+// Puts the first rows of the source into the rows field, so that the preview shows real data.
 async function pull(asked, editor, again) {
   const { rows, total, answered } = await create("v1/task/sample", { source_url: asked.elements.source_url.value.trim() });
   editor.sampled = rows;

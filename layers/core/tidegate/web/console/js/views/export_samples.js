@@ -1,11 +1,11 @@
-// Something to start from: a nested head, and one with heads at the side as well.
+// Sample templates: nested headings, and row headings.
 import { t } from "../i18n.js";
 
 export function samples(language) {
   return [[t("exports.sampleNested"), language === "zh" ? nestedZh : nestedEn], [t("exports.sampleRows"), language === "zh" ? sidesZh : sidesEn]];
 }
 
-// JSON with what fits a line on one line, as a person would write it.
+// JSON with short values on one line, as a person would write it.
 export function pretty(value, width, indent = "") {
   const line = JSON.stringify(value).replace(/":/g, '": ').replace(/([}\]"\d]),(?=["{[])/g, "$1, ");
   if (typeof value !== "object" || value === null || indent.length + line.length <= width) return line;

@@ -1,4 +1,4 @@
-// Recurring exports: when each runs next, what its last run made, and the history of one.
+// Recurring exports: the list with next and last runs, and one schedule with its runs.
 import { h } from "../dom.js";
 import { at, get, patch, post, remove } from "../api.js";
 import { moment } from "../format.js";
@@ -65,7 +65,7 @@ function tools(item, refresh, kind, after) {
   ];
 }
 
-// The revision goes along: whoever has an old page open does not undo what others have changed since.
+// Sends the revision, so that an outdated page does not overwrite changes of others.
 function changeDialog(item, path, refresh) {
   const close = dialog(t("schedules.change"), () => form([
     field("name", t("field.name"), { required: true, value: item.name }),

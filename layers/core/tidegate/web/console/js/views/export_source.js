@@ -1,4 +1,4 @@
-// Rows that are read without an endpoint: an object in S3, a query of DynamoDB, SQL by Athena.
+// Fields for rows that are read directly: an S3 object, a DynamoDB query, Athena SQL.
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field, FieldError, readJson } from "../parts/form.js";
@@ -32,7 +32,7 @@ export class DirectSource {
   turn(chosen) { for (const [name, box] of Object.entries(this.kinds)) box.hidden = name !== chosen; }
 }
 
-// Nothing where no direct source was chosen.
+// Returns undefined if no direct source was chosen.
 export function sourceOf(given) {
   const kind = given.source_kind;
   if (!kind) return undefined;

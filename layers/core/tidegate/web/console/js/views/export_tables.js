@@ -1,4 +1,4 @@
-// Several tables in one file: each is laid out by itself, kept here, and taken up again by a press.
+// Several tables in one export: each is edited separately, kept here, and opened again by a click.
 import { draw, h } from "../dom.js";
 import { t } from "../i18n.js";
 import { button } from "../parts/basics.js";
@@ -13,7 +13,7 @@ const KEPT = [...TEXTS, ...OBJECTS, ...SOURCE_FIELDS];
 export const EMPTY = Object.fromEntries(KEPT.map((name) => [name, ""]));
 
 export class ExportTables {
-  // `fill` puts a table into the form, `read` gives the form as it is.
+  // `fill` puts a table into the form, `read` returns the form's values.
   constructor(fill, read) {
     this.fill = fill;
     this.read = read;
@@ -58,7 +58,7 @@ export class ExportTables {
     this.show();
   }
 
-  // Lists with one entry a table, empty where a table has none.
+  // Lists with one entry for each table, null if a table has none.
   body(given) {
     this.keep();
     const body = { ...commonOf(given), multi_type: given.multi_type };

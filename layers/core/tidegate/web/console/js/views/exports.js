@@ -1,4 +1,4 @@
-// Exports: every table asked for, how far it is, and the file when it is there.
+// Exports: the list with progress and download links.
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { bytes, count, percent } from "../format.js";
@@ -14,7 +14,7 @@ import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
 
 const STATUSES = ["", "running", "queued", "completed", "failed", "cancelled", "expired"];
-// Names of products and formats: the same in every language.
+// Names of formats, which are the same in every language.
 export const TYPE_NAMES = { excel: "Excel", csv: "CSV", jsonl: "JSONL", parquet: "Parquet" };
 const MOVING = ["pending", "queued", "running"];
 

@@ -1,4 +1,4 @@
-// Bring one file into the library from an address.
+// The form that downloads one file into the library from a URL.
 import { h } from "../dom.js";
 import { at, create } from "../api.js";
 import { t } from "../i18n.js";

@@ -1,4 +1,4 @@
-// The library: browse, upload by drag and drop, download.
+// The library: list, upload by drag and drop, download.
 import { draw, h } from "../dom.js";
 import { at, get, remove } from "../api.js";
 import { bytes } from "../format.js";

@@ -1,4 +1,4 @@
-// The fleet: every host, whether it can be reached, what runs on it, and tokens for new ones.
+// The fleet: the list of hosts, and enrolment tokens for new ones.
 import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { bytes, moment } from "../format.js";
@@ -11,7 +11,7 @@ import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
 import { session } from "../session.js";
 
-// A target that has not ended is shown as downloading, as on the page of its Job.
+// A target that has not ended is shown as downloading, as on its Job's page.
 const STATUS_NAMES = { Running: "downloading" };
 const STATES = ["", "online", "offline"];
 
@@ -49,13 +49,13 @@ function list(items, filter) {
   ], items, { keyOf: (agent) => agent.agent_id });
 }
 
-// Once the Job's records have expired there is no page to link to.
+// After the Job's records have expired there is no page to link to.
 export function lastJob({ key, file_name, status, at: taken }) {
   if (!status) return h("div", null, h("span", null, file_name), h("span", { class: "under" }, when(taken)));
   return h("div", null, link(file_name, `#/distribution/${at(key)}`, "strong"), h("span", { class: "under" }, badge(STATUS_NAMES[status] || status), " ", when(taken)));
 }
 
-// `name=value` a line.
+// `name=value` pairs.
 export function labelsOf(text, name = "labels") {
   const lines = text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
   return Object.fromEntries(lines.map((line) => {

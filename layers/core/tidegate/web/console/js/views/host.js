@@ -1,4 +1,4 @@
-// One host: whether it can be reached, what it fetches now, what it belongs to.
+// One host: state, current transfers, groups and labels.
 import { h } from "../dom.js";
 import { at, get, patch, remove } from "../api.js";
 import { bytes, moment } from "../format.js";

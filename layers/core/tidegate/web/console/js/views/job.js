@@ -1,4 +1,4 @@
-// One Job: how far it is, every target on one picture, where its bytes come from; called off or tried again from here.
+// One Job: progress, a map of all targets, where the bytes came from; cancel and redrive.
 import { h } from "../dom.js";
 import { at, create, get, onceKey, post } from "../api.js";
 import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
@@ -14,7 +14,7 @@ import { session } from "../session.js";
 
 const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout", Cancelled: "cancelled" };
 
-// A larger Job has too many to look for one: its page does without the links that were not found.
+// At most this many Tasks are read; targets whose Task was not found have no link.
 const MOST_TASKS = 2000;
 
 export function job(root, { id, query, go }) {
@@ -41,7 +41,7 @@ export function job(root, { id, query, go }) {
 
 const targetName = (agent, container) => `${agent}:${container || ""}`;
 
-// The Tasks of the targets that are shown, read once: page by page until each has its own, within a limit.
+// Reads the Tasks of the shown targets once, page by page, until each target has its Task or the limit is reached.
 class TasksOfTargets {
   constructor() {
     this.tasks = new Map();
@@ -58,7 +58,7 @@ class TasksOfTargets {
   }
 }
 
-// Those that download and those that have not begun: the API calls both Running.
+// Splits the targets that the API calls Running into downloading and waiting ones.
 const unended = ({ total = 0, success = 0, failed = 0, timeout = 0, cancelled = 0 }) => total - success - failed - timeout - cancelled;
 const statusOf = (target) => (target.status === "Running" && (target.error_code ?? null) === null ? "waiting" : STATUSES[target.status] || target.status);
 
@@ -98,7 +98,7 @@ function actions(record, refresh, go) {
   return made;
 }
 
-// Pending is a window: it says that it is open, for how long, and who is in it.
+// A Pending Job: how long its window stays open.
 function filling(record) {
   const left = Math.max(0, Math.ceil(secondsUntil(record.window_closes_at)));
   return h("div", { class: "row" },
@@ -106,7 +106,7 @@ function filling(record) {
     windowBar(record), h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(record.counts.total) })));
 }
 
-// Hosts that have the file and wait for the moment at which all of them put it in place.
+// Hosts that have the file and wait for activate_at.
 function staging(record) {
   if (!record.activate_at || record.finish_time) return null;
   return h("p", { "data-key": "staging" }, t("jobs.staged", { n: count(record.counts.staged || 0), total: count(record.counts.total) }), " ", moment(record.activate_at));
@@ -164,16 +164,16 @@ function details(record) {
   ]);
 }
 
-// What S3 takes for a byte that leaves for the internet: $0.09 a GB.
+// The price of a byte that S3 sends to the internet: $0.09 per GB.
 const EGRESS_PRICE = 0.09 / 1e9;
 
-// Why hosts went back to S3, the most frequent reason first.
+// Why hosts fell back to S3, the most frequent reason first.
 function reasons(counted) {
   const told = Object.entries(counted).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${t(`jobs.why_${why}`)}`);
   return told.length ? `: ${told.join(", ")}` : "";
 }
 
-// Where the bytes came from, if the Job's hosts gave the file to one another.
+// Where the bytes came from, if the hosts sent the file to each other.
 function swarm(sums) {
   const all = sums.origin_bytes + sums.peer_bytes;
   return [

@@ -1,4 +1,4 @@
-// Distribution: every Job, newest first, moving as its targets report.
+// Distribution: the list of Jobs with their progress.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { count } from "../format.js";

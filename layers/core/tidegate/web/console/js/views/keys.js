@@ -1,4 +1,4 @@
-// Keys: made, seen once, rotated, revoked, and when each was last used.
+// Keys: create, rotate, revoke, and when each was last used.
 import { h } from "../dom.js";
 import { at, create, get, remove } from "../api.js";
 import { moment } from "../format.js";

@@ -1,4 +1,4 @@
-// Operate: who may come in, what they may use, what was done, and how the deployment is.
+// Operate: projects, keys, credentials, audit trail, archive and the deployment.
 import { here } from "../router.js";
 import { t } from "../i18n.js";
 import { tabs } from "../parts/basics.js";

@@ -1,4 +1,4 @@
-// What is running now, what waits, how it went in the last hour.
+// The overview: what is running, what waits, and the last hour.
 import { h } from "../dom.js";
 import { get } from "../api.js";
 import { count, duration, percent } from "../format.js";

@@ -1,4 +1,4 @@
-// One project: its keys, its quotas and what it uses of them, its callback secret, whether its hosts feed each other.
+// One project: keys, quotas and usage, callback secret, swarm settings.
 import { h } from "../dom.js";
 import { at, call, get, patch, put } from "../api.js";
 import { bytes, count } from "../format.js";
@@ -39,7 +39,7 @@ export function project(root, { id, tabs }) {
   });
 }
 
-// People's and programs' keys first; a fleet's are many, and folded away.
+// Keys of people and programs first; keys of hosts, which may be many, are collapsed.
 function keyTables(items, refresh, add) {
   const ofHosts = items.filter((key) => key.agent_id);
   const others = items.filter((key) => !key.agent_id);
@@ -49,7 +49,7 @@ function keyTables(items, refresh, add) {
   ];
 }
 
-// A bar where there is a limit, the figure alone where there is none.
+// A bar if there is a limit, otherwise only the figure.
 function quotas({ quotas: limits, usage }) {
   const shares = limits.share || {};
   const rows = [
@@ -57,6 +57,9 @@ function quotas({ quotas: limits, usage }) {
     [t("projects.queued"), usage.queued, limits.queued, count],
     [t("projects.export_schedules"), usage.export_schedules, limits.export_schedules, count],
     [t("projects.batch_schedules"), usage.batch_schedules, limits.batch_schedules, count],
+    [t("projects.subscriptions"), usage.subscriptions, limits.subscriptions, count],
+    [t("projects.businesses"), usage.businesses, limits.businesses, count],
+    [t("projects.slow_calls"), undefined, limits.slow_calls, count],
     [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
     ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
   ];
@@ -96,12 +99,15 @@ function changeDialog(record, path, refresh) {
   }));
 }
 
-const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "requests_per_s"];
+const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "slow_calls", "requests_per_s"];
+const AT_LEAST_ONE = ["slow_calls", "requests_per_s"];
+// Empty sets the default.
+const DEFAULTED = ["subscriptions", "businesses", "slow_calls"];
 
 function quotaDialog(record, path, refresh) {
   const shares = Object.entries(record.quotas.share || {}).map(([channel, slots]) => `${channel} ${slots}`).join("\n");
   const close = dialog(t("projects.quotas"), () => form([
-    ...LIMITS.map((name) => field(name, t(`projects.${name}`), { type: "number", min: name === "requests_per_s" ? 1 : 0, value: String(record.quotas[name] ?? ""), hint: t("projects.limitHint") })),
+    ...LIMITS.map((name) => field(name, t(`projects.${name}`), { type: "number", min: AT_LEAST_ONE.includes(name) ? 1 : 0, value: String(record.quotas[name] ?? ""), hint: t(DEFAULTED.includes(name) ? "projects.defaultHint" : "projects.limitHint") })),
     field("share", t("projects.share"), { rows: 3, value: shares, hint: t("projects.shareHint"), placeholder: "export 2" }),
   ], t("action.save"), async (given) => {
     const limits = Object.fromEntries(LIMITS.map((name) => [name, given[name] === "" ? null : Number(given[name])]));

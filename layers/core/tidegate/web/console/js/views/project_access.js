@@ -1,4 +1,4 @@
-// Which places outside the stack a project's exports may write to and read from.
+// The buckets and tables that a project's exports may write to and read from.
 import { h } from "../dom.js";
 import { patch } from "../api.js";
 import { t } from "../i18n.js";
@@ -6,7 +6,7 @@ import { button, card, code, facts } from "../parts/basics.js";
 import { dialog, toast } from "../parts/dialog.js";
 import { field, FieldError, form } from "../parts/form.js";
 
-// As the API takes them, so that a wrong line is named before it is sent.
+// The API's patterns, to report a wrong line before it is sent.
 const SHAPES = {
   deliver_to: /^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\/.+$/,
   read_from: /^(s3:\/\/[^/*?[]+\/.+|(dynamodb|athena):\/\/[^/*?[]+)$/,

@@ -1,4 +1,4 @@
-// The queue: its lanes, and why each request waits.
+// The queue: its channels, and why each request waits.
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { count, duration } from "../format.js";
@@ -74,7 +74,7 @@ function capacityDialog(lane, refresh) {
   }));
 }
 
-// One act on everything that the filter finds, a hundred at a time.
+// Applies one action to all requests that match the filter, a hundred at a time.
 export function bulkTools(filter, refresh) {
   const wanted = given(filter);
   const all = (action, more) => act(async () => {

@@ -1,4 +1,4 @@
-// One request of the queue and its life.
+// One request of the queue with its timeline.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { moment } from "../format.js";

@@ -1,11 +1,11 @@
-// A request made by hand: check or unpack a file, link a path to stored content, fetch, or look at a source.
+// The form for a request: check, extract, associate, download or scan.
 import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { named, t } from "../i18n.js";
 import { dialog, toast } from "../parts/dialog.js";
 import { field, FieldError, form } from "../parts/form.js";
 
-// What each type needs, and what it may have.
+// The required and optional fields of each type.
 const FIELDS = {
   check: ["file_id"],
   extract: ["file_id", "file_path", "include", "exclude"],
@@ -60,7 +60,7 @@ function bodyOf(given) {
   const body = { type, payload };
   for (const name of ["subscription_id", "channel", "dedupe_key"]) if (given[name]?.trim() && (name !== "subscription_id" || type === "scan")) body[name] = given[name].trim();
   if (given.priority) body.priority = Number(given.priority);
-  // Typed in the viewer's own time zone.
+  // Typed in the user's time zone.
   if (given.not_before) body.not_before = new Date(given.not_before).toISOString();
   return body;
 }

@@ -1,4 +1,4 @@
-// The door: a key, and what it is.
+// The sign-in form.
 import { draw, h } from "../dom.js";
 import { call } from "../api.js";
 import { t } from "../i18n.js";
@@ -11,7 +11,7 @@ export function signIn(root, entered, reason, switches) {
     field("key", t("signin.key"), { type: "password", required: true, hint: t("signin.hint"), placeholder: "tg_…", autofocus: true }),
   ], t("signin.enter"), async ({ key }) => {
     const trimmed = key.trim();
-    // A header takes no other characters: the browser would not even send it.
+    // The browser does not send a header with other characters.
     if (!/^[!-~]+$/.test(trimmed)) throw new FieldError("key", t("signin.notAKey"));
     const me = await call("GET", "v1/me", { key: trimmed }).catch(explain);
     session.begin(trimmed);
@@ -28,7 +28,7 @@ export function signIn(root, entered, reason, switches) {
   asked.querySelector("input").focus();
 }
 
-// The API says how a key is sent; here one was, and it is not a valid one.
+// The API's text explains how to send a key; here a key was sent, and it is not valid.
 function explain(error) {
   if (error.status === 401) error.message = t("signin.unknownKey");
   throw error;

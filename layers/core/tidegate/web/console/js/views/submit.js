@@ -1,4 +1,4 @@
-// Submit a distribution: a file of the library, and who is to get it.
+// The form for a distribution: a file of the library and its targets.
 import { draw, h } from "../dom.js";
 import { create, get } from "../api.js";
 import { bytes } from "../format.js";
@@ -66,7 +66,7 @@ function bodyOf(file, given) {
   };
 }
 
-// Hosts by name, or whoever is in the groups and has the labels.
+// Hosts by name, or by groups and labels.
 function receivers(given) {
   const groups = wordsOf(given.groups);
   const labels = labelsOf(given.labels);
@@ -75,7 +75,7 @@ function receivers(given) {
   return { ...(groups.length ? { groups } : {}), ...(Object.keys(labels).length ? { labels } : {}) };
 }
 
-// One wave a line: percent, seconds to wait after it, the share that may fail.
+// One wave per line: percent, seconds to wait after it, percent that may fail.
 function wavesOf(text) {
   return text.split("\n").filter((line) => line.trim()).map((line) => {
     const [percent, wait_s, max_failed_percent] = line.trim().split(/[\s,%]+/).filter(Boolean).map(Number);
@@ -84,7 +84,7 @@ function wavesOf(text) {
   });
 }
 
-// One target a line: the agent, and after a space its container.
+// One target per line: the agent id, and after a space its container.
 export function targetsOf(text) {
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   if (lines.length < 1 || lines.length > MOST_TARGETS) throw new FieldError("targets", t("jobs.targetsHint"));

@@ -1,4 +1,4 @@
-// One source: when it is looked at, and every request it led to.
+// One subscription: its schedule and its requests.
 import { h } from "../dom.js";
 import { at, get, post, remove } from "../api.js";
 import { moment } from "../format.js";

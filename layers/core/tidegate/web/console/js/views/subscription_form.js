@@ -1,4 +1,4 @@
-// Describe a source, see what it would bring, then save it.
+// The form for a subscription, with a preview of the files of its source.
 import { draw, h } from "../dom.js";
 import { at, create, get, patch, post } from "../api.js";
 import { bytes, count } from "../format.js";

@@ -1,4 +1,4 @@
-// Ingest: sources that are looked at on a schedule, and what they bring.
+// Ingest: the list of subscriptions.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { t } from "../i18n.js";

@@ -30,7 +30,7 @@ export function system(root, { tabs }) {
   });
 }
 
-// Alarms that ring are open; quiet ones are a line that opens.
+// Active alarms are shown; the others are collapsed into one line.
 function alarms(all) {
   const ringing = all.filter((alarm) => alarm.state === "alarm");
   const quiet = all.filter((alarm) => alarm.state !== "alarm");

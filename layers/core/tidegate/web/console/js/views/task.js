@@ -1,4 +1,4 @@
-// One Task: what was asked, where it stands, and its life line by line.
+// One Task: its request, status and timeline.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { moment } from "../format.js";
@@ -34,7 +34,7 @@ export function task(root, { id }) {
   });
 }
 
-// A Task's state is its Job's and its target's: their times are its life. Who submitted it is in the audit log.
+// The timeline is made from the times of its Job and target. The audit trail says who submitted it.
 function milestones(record, job, audited) {
   const lines = audited.length ? [...audited] : [{ at: record.create_time, to: "submitted", why: t("jobs.joined") }];
   if (job.execute_time) lines.push({ at: job.execute_time, from: "pending", to: "running", why: t("jobs.windowClosed") });

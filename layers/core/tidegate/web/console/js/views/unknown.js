@@ -1,4 +1,4 @@
-// Addresses that lead nowhere: no page has them, or they name another project than the key's.
+// Views for URLs that name no page, or a project other than the key's.
 import { draw } from "../dom.js";
 import { t } from "../i18n.js";
 import { button, empty, link, pageHead } from "../parts/basics.js";
@@ -18,7 +18,7 @@ export function otherProject(root) {
   return { stop() {} };
 }
 
-// A page that is there, for other keys.
+// A page that this key may not see.
 export function notAllowed(scope) {
   return (root) => {
     draw(root, pageHead(t("unknown.notAllowed")), empty(t(`unknown.needs_${scope}`, { scopes: session.me.scopes.join(", ") }), t("unknown.askAdmin"),

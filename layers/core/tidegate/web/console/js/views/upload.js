@@ -1,4 +1,4 @@
-// Files dropped on the page go straight to the bucket by presigned PUTs, with progress; large ones in parts.
+// Uploads files that are dropped on the page straight to the bucket by presigned PUTs; large ones in parts.
 import { draw, h } from "../dom.js";
 import { at, create, get, onceKey, post } from "../api.js";
 import { bytes } from "../format.js";
@@ -53,7 +53,7 @@ async function upload(file, place, going, refresh) {
   refresh();
 }
 
-// A large file is read by the server after the upload: it is ready, or refused, some time later.
+// The server verifies a large file after the upload, which takes a while.
 async function checked(record) {
   while (record.state === "verifying") {
     await pause(2000);
@@ -64,7 +64,7 @@ async function checked(record) {
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// Four parts at a time, each tried again with a new address when its connection breaks. Blob.slice reads nothing ahead.
+// Four parts at a time; a part whose connection breaks is retried with a new URL. Blob.slice reads nothing in advance.
 async function putParts(made, file, progress) {
   const { part_size, parts } = made.upload;
   const sent = new Array(parts).fill(0);
@@ -97,19 +97,19 @@ async function putPart(file_id, number, slice, moved) {
   }
 }
 
-// XMLHttpRequest and not fetch: only it tells how much has gone up. Answers the object's ETag.
+// Returns the ETag. XMLHttpRequest instead of fetch, because only it reports upload progress.
 function put(url, headers, file, progress) {
   return new Promise((done, fail) => {
     const request = new XMLHttpRequest();
     request.open("PUT", url);
     for (const [name, value] of Object.entries(headers)) {
-      // The length is the browser's own to send.
+      // The browser sets Content-Length itself.
       if (name.toLowerCase() !== "content-length") request.setRequestHeader(name, value);
     }
     request.upload.onprogress = (event) => progress(event.loaded);
     request.onload = () => (request.status < 300 ? done(request.getResponseHeader("ETag")) : fail(new Error(t("files.refused", { n: request.status }))));
     request.onerror = () => fail(new Error(t("files.broken")));
-    // The address is signed for a PUT without a content type.
+    // The URL is signed for a PUT without a content type.
     request.send(new Blob([file]));
   });
 }

@@ -1,4 +1,4 @@
-// How requests of each type went over the last seven days.
+// Statistics of the last seven days by type of request.
 import { h } from "../dom.js";
 import { get } from "../api.js";
 import { count, duration, percent } from "../format.js";

@@ -1,4 +1,4 @@
-"""Conditions that hold for a whole run, such as stale reads everywhere."""
+"""Conditions that last for a whole run, such as stale reads everywhere."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _SKEW_MILLISECONDS = 2000
 
 
 @dataclass(frozen=True)
-class Weather:
-    """`stale`: every eventually consistent read answers from before the last second. `small_pages`: every Query ends
-    after one item, with a cursor. `skew`: the clocks of functions differ by up to 2 s either way. `expired`: what has
-    expired is removed at once; without it, never, as on a table whose TTL is 48 h late. `blocked`: a message that
-    failed comes again when its visibility ends, and its FIFO group waits for it."""
+class Conditions:
+    """Faults that last for a whole run.
+
+    `stale`: every eventually consistent read returns the state of a second ago. `small_pages`: every Query returns one
+    item and a cursor. `skew`: the clocks of functions differ by up to 2 s from the real time. `expired`: expired items
+    are removed at once; otherwise never, as if TTL were 48 h late. `blocked`: a failed message is delivered again when
+    its visibility time-out ends, and blocks its FIFO group until then.
+    """
 
     stale: bool = False
     small_pages: bool = False
@@ -29,19 +32,19 @@ class Weather:
     blocked: bool = False
 
 
-CALM = Weather()
-WEATHERS = {
-    "all stale": Weather(stale=True),
-    "small pages": Weather(small_pages=True),
-    "skew": Weather(skew=True),
-    "expired": Weather(expired=True),
-    "blocked": Weather(blocked=True),
+NORMAL = Conditions()
+CONDITIONS = {
+    "all stale": Conditions(stale=True),
+    "small pages": Conditions(small_pages=True),
+    "skew": Conditions(skew=True),
+    "expired": Conditions(expired=True),
+    "blocked": Conditions(blocked=True),
 }
-STORM = Weather(stale=True, small_pages=True, skew=True, expired=True, blocked=True)
+ALL_CONDITIONS = Conditions(stale=True, small_pages=True, skew=True, expired=True, blocked=True)
 
 
 class SkewedClock:
-    """The clock that the running function reads."""
+    """A clock with another offset for each function."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -53,7 +56,7 @@ class SkewedClock:
 
 
 def one_item_a_page(operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A page may always end before its limit: 1 MB was read."""
+    """A page may end before its limit, because DynamoDB ends it after 1 MB."""
     return {**arguments, "Limit": 1} if operation == "Query" else arguments
 
 

@@ -1,4 +1,4 @@
-"""A function whose k-th AWS call goes wrong, or whose k-th invocation does: see `modes` for the ways."""
+"""Fault injection: lets one AWS call or invocation of the product's functions fail, in one of the ways in `modes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from tests.faults import refusals, wire
-from tests.faults.late import SHORT, Invocation, Nap, Stalled
+from tests.faults.conditions import NORMAL, Conditions, SkewedClock, one_item_a_page, remove_expired
+from tests.faults.late import SHORT, Delay, Invocation, Stalled
 from tests.faults.modes import (
     AFTER,
     AT_INVOCATIONS,
@@ -39,22 +40,21 @@ from tests.faults.modes import (
     modes_of,
 )
 from tests.faults.stale import Journal
-from tests.faults.weather import CALM, SkewedClock, Weather, one_item_a_page, remove_expired
 from tests.faults.wire import Wire
 from tests.support.moto.cloud import MotoCloud, load_function, own_client
 from tidegate import app as composition
 from tidegate.aws import clients
 
-# Functions whose callers wait for the answer are invoked again by the callers, not by AWS.
-_ASKED = ("api", "submit", "authorizer")
-_ANSWERING = (*_ASKED, "compensate")
+# Functions whose callers wait for the answer: the callers retry them, not AWS.
+_SYNCHRONOUS = ("api", "submit", "authorizer")
+_NOT_REPEATED = (*_SYNCHRONOUS, "compensate")
 _FROZEN_SECONDS = 200
-# A refusal passes after two attempts, or lasts longer than the product tries within one call.
-_PASSES, _LASTS = 2, 12
+# A refusal ends after two attempts, or lasts for more attempts than the product makes within one call.
+_SHORT_REFUSALS, _LONG_REFUSALS = 2, 12
 _REFUSED_INVOCATIONS = 2
 
 
-# What happens to the request between botocore and AWS.
+# Faults of the connection between botocore and AWS.
 _TROUBLES: dict[str, Callable[[], wire.Trouble]] = {
     LOST: lambda: wire.answer_lost(1),
     UNANSWERED: wire.never_answered,
@@ -65,7 +65,7 @@ _TROUBLES: dict[str, Callable[[], wire.Trouble]] = {
 
 
 class Died(BaseException):
-    """Not an Exception, as a killed process is none: no handler of the product may catch it."""
+    """The function was killed. Not an Exception, because no handler of the product may catch it."""
 
     def __init__(self, where: str | None, seen_as: str = "Lambda.Unknown") -> None:
         super().__init__(where)
@@ -73,7 +73,7 @@ class Died(BaseException):
 
 
 class Request(NamedTuple):
-    """One call of a client of the product's."""
+    """A call of one of the product's clients."""
 
     client: Any
     operation: str
@@ -102,28 +102,28 @@ class Made(NamedTuple):
 
 @dataclass
 class Calls:
-    """The AWS calls that the product's functions made, and which of them goes wrong."""
+    """Records the AWS calls of the product's functions, and injects a fault at the `at`-th call or invocation."""
 
     at: int | None = None
     mode: str = BEFORE
-    weather: Weather = CALM
+    conditions: Conditions = NORMAL
     made: list[Made] = field(default_factory=list)
     invoked: list[str] = field(default_factory=list)
-    happened: str | None = None
-    nap: Nap = SHORT
+    injected: str | None = None
+    delay: Delay = SHORT
     journal: Journal | None = None
     wire: Wire = field(default_factory=Wire)
     _dead: bool = False
     _counting: bool = True
     _current: Invocation | None = None
     _late: Invocation | None = None
-    # A write that is refused some times more, and by what.
+    # The arguments of a write that is being refused, and how many refusals are left.
     _refused: tuple[Mapping[str, Any], int] | None = None
     _crowded: tuple[str, int] | None = None
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """For what the test does with the product's own services."""
+    def without_faults(self) -> Iterator[None]:
+        """Neither counts calls nor injects faults: for the test's own use of the product."""
         before, self._counting = self._counting, False
         try:
             yield
@@ -135,7 +135,7 @@ class Calls:
         return self._counting
 
     def points(self, mode: str) -> list[int]:
-        """Where this mode can strike."""
+        """The numbers of the calls or invocations at which this mode can be injected."""
         if mode in AT_INVOCATIONS:
             return list(range(1, len(self.invoked) + 1))
         return [number for number, made in enumerate(self.made, 1) if mode in made.modes]
@@ -151,28 +151,28 @@ class Calls:
         modes = modes_of(request.service, request.operation, request.arguments)
         self.made.append(Made(request.name, modes))
         number = len(self.made)
-        if self.at and number == self.at + self.nap.calls:
-            self.wake()
+        if self.at and number == self.at + self.delay.calls:
+            self.resume()
         if self._refused and self._refused[0] == request.arguments:
             self._refuse(request, self._refused[1] - 1)
-        if self.at is None or self.happened or number < self.at or self.mode not in modes:
-            return self._in_weather(request)
-        self.happened = f"{self.mode} {request.name}"
-        return self._strike(request, ours)
+        if self.at is None or self.injected or number < self.at or self.mode not in modes:
+            return self._in_conditions(request)
+        self.injected = f"{self.mode} {request.name}"
+        return self._inject(request, ours)
 
-    def _in_weather(self, request: Request) -> Any:
+    def _in_conditions(self, request: Request) -> Any:
         if request.service != "dynamodb":
             return request.run()
         arguments = request.arguments
-        if self.weather.small_pages:
+        if self.conditions.small_pages:
             arguments = one_item_a_page(request.operation, arguments)
-        if self.weather.stale and is_eventual(request.operation, arguments):
+        if self.conditions.stale and is_eventual(request.operation, arguments):
             assert self.journal
             with self.journal.before_last_second():
                 return request.send(arguments)
         return request.send(arguments)
 
-    def _strike(self, request: Request, ours: Collection[int]) -> Any:
+    def _inject(self, request: Request, ours: Collection[int]) -> Any:
         assert self.at
         if self.mode == LATE:
             assert self._current
@@ -206,22 +206,22 @@ class Calls:
 
     def _refusals(self, request: Request) -> int:
         if self.mode == LONG_CONFLICT:
-            return _LASTS
-        # A throttle of a plain write has outlasted botocore's own attempts when it comes here.
-        return 1 if self.mode == HOT_ITEM and request.operation != "TransactWriteItems" else _PASSES
+            return _LONG_REFUSALS
+        # botocore retries a throttled plain write itself, so an error that gets here is the last.
+        return 1 if self.mode == HOT_ITEM and request.operation != "TransactWriteItems" else _SHORT_REFUSALS
 
     def invocation(self, name: str, cloud: MotoCloud) -> None:
-        """A function is about to be invoked: it may be refused, or its clock has jumped and its sockets are closed."""
+        """Called before each invocation, which may be refused, or get a clock that jumped and closed sockets."""
         if not self._counting:
             return
         self.invoked.append(name)
-        if self.weather.expired:
+        if self.conditions.expired:
             remove_expired(cloud)
         if self._crowded and self._crowded[0] == name:
             self._refuse_invocation(name, self._crowded[1] - 1)
-        if self.mode not in AT_INVOCATIONS or self.happened or len(self.invoked) != self.at:
+        if self.mode not in AT_INVOCATIONS or self.injected or len(self.invoked) != self.at:
             return
-        self.happened = f"{self.mode} {name}"
+        self.injected = f"{self.mode} {name}"
         if self.mode == CROWDED:
             self._refuse_invocation(name, _REFUSED_INVOCATIONS)
         if self.mode == FROZEN:
@@ -232,28 +232,28 @@ class Calls:
     def _refuse_invocation(self, name: str, left: int) -> None:
         self._crowded = (name, left) if left > 0 else None
         if left > 0:
-            raise Died(self.happened, "Lambda.TooManyRequestsException")
+            raise Died(self.injected, "Lambda.TooManyRequestsException")
 
     def function_ended(self) -> None:
-        """The next invocation finds a new process: nothing that was remembered in memory is left."""
+        """After a kill, the next invocation gets a new process with nothing cached in memory."""
         if self._dead:
             self._dead = False
             composition.install(composition.App(clock=composition.app().clock))
 
     def run(self, invocation: Invocation) -> Any:
-        """The invoker gets no answer, as after `Died`. The process goes on, and the next invocation has another one."""
+        """Runs a function that may stall. Then its invoker gets `Died`, and the next invocation gets a new process."""
         before, self._current = self._current, invocation
         try:
             return invocation.result()
         except Stalled:
             load_function.cache_clear()
             composition.install(composition.App(clock=composition.app().clock))
-            raise Died(self.happened, self.nap.seen_as) from None
+            raise Died(self.injected, self.delay.seen_as) from None
         finally:
             self._current = before
 
-    def wake(self) -> bool:
-        """Lets a late function run to its end. Returns whether there was one."""
+    def resume(self) -> bool:
+        """Lets a stalled function run to its end. Returns whether there was one."""
         return self._late is not None and self._late.resume()
 
 
@@ -264,28 +264,28 @@ def _shuffled(event: Any, order: random.Random) -> Any:
 
 
 @contextmanager
-def dying(
+def inject_faults(
     cloud: MotoCloud,
     at: int | None = None,
     mode: str = BEFORE,
     repeat: random.Random | None = None,
     only: Collection[str] = (),
-    nap: Nap = SHORT,
-    weather: Weather = CALM,
+    delay: Delay = SHORT,
+    conditions: Conditions = NORMAL,
 ) -> Iterator[Calls]:
-    """Counts the calls inside functions (`only` those named), one function at a time, and lets the `at`-th go wrong.
+    """Runs one function at a time, counts the calls of functions (`only` of those named), and injects a fault at one.
 
-    With `repeat`, every message and every step of a machine comes twice, messages in another order the first time.
+    With `repeat`, every message and every task of a state machine is delivered twice, the first time in another order.
     """
-    calls = Calls(at, mode, weather, nap=nap)
+    calls = Calls(at, mode, conditions, delay=delay)
     one_at_a_time = threading.RLock()
     make, invoke = BaseClient._make_api_call, cloud.invoke  # type: ignore[attr-defined]
-    # A new process has new clients; a function that is late goes on with its own.
+    # A new process has new clients; a stalled function keeps its own.
     make_client = own_client
     ours: dict[int, Any] = {}
     skewed = SkewedClock(cloud.clock)
 
-    def remembered(service: str, endpoint_url: str | None = None) -> Any:
+    def registered(service: str, endpoint_url: str | None = None) -> Any:
         made = make_client(service, endpoint_url)
         ours[id(made)] = made
         return made
@@ -296,17 +296,17 @@ def dying(
         request = Request(client, operation, arguments, lambda sent: make(client, operation, sent))
         return calls.around(request, ours)
 
-    def alone(name: str, event: Any) -> Any:
-        # A caller without an answer asks again, so that a late function is only a second request.
-        exempt = (only and name not in only) or (mode == LATE and name in _ASKED)
-        with one_at_a_time, calls.uncounted() if exempt else nullcontext():
+    def invoke_alone(name: str, event: Any) -> Any:
+        # Callers retry synchronous functions, so a stalled one would only be a second request.
+        exempt = (only and name not in only) or (mode == LATE and name in _SYNCHRONOUS)
+        with one_at_a_time, calls.without_faults() if exempt else nullcontext():
             before, skewed.running = skewed.running, name
             try:
                 calls.invocation(name, cloud)
                 if mode == LATE and not exempt:
                     return calls.run(Invocation(name, lambda: invoke(name, event), cloud.clock))
                 try:
-                    if repeat is not None and name not in _ANSWERING:
+                    if repeat is not None and name not in _NOT_REPEATED:
                         invoke(name, _shuffled(event, repeat))
                     return invoke(name, event)
                 finally:
@@ -314,23 +314,23 @@ def dying(
             finally:
                 skewed.running = before
 
-    composition.install(composition.App(clock=skewed if weather.skew else cloud.clock))
+    composition.install(composition.App(clock=skewed if conditions.skew else cloud.clock))
     with ExitStack() as patches:
-        if weather.stale or mode in (STALE, STALE_SECOND):
+        if conditions.stale or mode in (STALE, STALE_SECOND):
             calls.journal = Journal(cloud.clock, lambda: calls.counting)
             patches.enter_context(calls.journal.kept())
         if mode in HARSH:
             patches.enter_context(calls.wire.patched())
-        if weather.blocked or mode in (CROWDED, *CONFLICTS):
+        if conditions.blocked or mode in (CROWDED, *CONFLICTS):
             patches.enter_context(patch.object(cloud, "_settle", _leave_failed(cloud)))
         patches.enter_context(patch.object(BaseClient, "_make_api_call", counted))
-        patches.enter_context(patch.object(clients, "client", remembered))
-        patches.enter_context(patch.object(cloud, "invoke", alone))
+        patches.enter_context(patch.object(clients, "client", registered))
+        patches.enter_context(patch.object(cloud, "invoke", invoke_alone))
         yield calls
 
 
 def _leave_failed(cloud: MotoCloud) -> Callable[[str, list[Any], set[str]], None]:
-    """Failed messages stay invisible until their visibility time-out ends, as in SQS."""
+    """As in SQS, failed messages stay invisible until their visibility time-out ends."""
     settle = cloud._settle
 
     def left(queue: str, batch: list[Any], failed: set[str]) -> None:

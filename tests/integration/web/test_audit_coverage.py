@@ -1,4 +1,4 @@
-"""Every route that changes something, called once with success: a line of the audit trail names the key that did it."""
+"""Calls every route that changes something once: an audit line names the key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.projects.audit_store import AuditFilter
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
 
-# What leaves no line, and why.
+# Routes that leave no audit line, and why.
 EXCEPTIONS = {
     "POST /v1/files/{file_id}/parts": "signs addresses and stores nothing; announce and complete are audited",
     "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
@@ -44,7 +44,7 @@ DAILY: dict[str, Any] = {"schedule": "rate(1 day)"}
 
 @dataclass
 class World:
-    """Records that the project's own key made, for another key to change."""
+    """Records that the project's key created, for another key to change."""
 
     batches: BatchWorld
 
@@ -90,7 +90,7 @@ class World:
         return "host-7"
 
     def request(self, *acts: str) -> str:
-        """A request that waits, after these acts on it."""
+        """A waiting request, after these actions on it."""
         check = {"type": "check", "payload": {"file_id": self.complete_file()}}
         request_id = self.made("/v1/requests", check, "request_id")
         for act in acts:
@@ -144,7 +144,7 @@ class World:
         return batch.batch_id
 
     def waiting_batch(self) -> str:
-        # The project's callback secret was rotated meanwhile.
+        # A rotation must be in progress.
         self.batches.business.secret = None
         return self.batch("start", hooks=("before_run",))
 
@@ -279,7 +279,7 @@ def world() -> Iterator[World]:
 
 
 def audited(world: World, actor: str) -> list[dict[str, Any]]:
-    """What the actor did, as an admin lists it: in the project and on the deployment."""
+    """The actor's audit lines in the project and of the deployment."""
     found: list[dict[str, Any]] = []
     for project_id in (world.project_id, "_system"):
         query = {"project_id": project_id, "actor": actor, "limit": 100}
@@ -287,12 +287,12 @@ def audited(world: World, actor: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_changing_route_is_called_below_or_is_an_exception() -> None:
+def test_every_changing_route_is_tested_or_listed_as_exception() -> None:
     assert set(changing_routes()) == set(CALLS) | set(EXCEPTIONS)
 
 
 @pytest.mark.parametrize("route", sorted(CALLS))
-def test_a_successful_call_leaves_a_line_with_its_actor(world: World, route: str) -> None:
+def test_successful_change_leaves_audit_line_with_actor(world: World, route: str) -> None:
     scope = changing_routes()[route]
     key = world.cloud.admin_key if scope == "admin" else world.cloud.make_key(world.project_id, [scope])
     actor = "admin" if scope == "admin" else key.split("_")[1]
@@ -308,7 +308,7 @@ def test_a_successful_call_leaves_a_line_with_its_actor(world: World, route: str
     assert all(line["actor"] == actor and line["action"] and line["record"] for line in new)
 
 
-def test_no_line_holds_a_secret(world: World) -> None:
+def test_audit_lines_contain_no_secrets(world: World) -> None:
     secret = hashlib.sha256(b"a credential").hexdigest()
     key = world.cloud.make_key(world.project_id, ["write"])
     put = world.cloud.http(

@@ -1,4 +1,4 @@
-"""A publisher that dies after a Job's end: the outbox has the notice, and it is sent."""
+"""The notice of a Job's end is in the outbox if its publisher dies."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def test_end_of_a_job_is_in_the_outbox_when_its_publisher_dies(cloud: MotoCloud)
     table = cloud.client("dynamodb").scan(TableName=cloud.names.refs["Table"])["Items"]
     (notice,) = [item for item in table if "#NOTICE#" in item["pk"]["S"]]
     assert notice["record_id"] == {"S": job_id}
-    assert "due_at" in notice, "compensation finds it"
+    assert "due_at" in notice, "compensation would not find it"

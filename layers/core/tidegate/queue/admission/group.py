@@ -1,4 +1,4 @@
-"""Several admissions in one transaction: what they share, the channel and the counts, is written once for all."""
+"""Several admissions in one transaction: the channel and the counts, which they share, are written once."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tidegate.queue.model import Request
 from tidegate.queue.stats_store import stats_writes
 from tidegate.queue.transaction import CHANNEL, OTHER, PLACE, REQUEST, SLOT, STANDING
 
-# What DynamoDB takes in one transaction.
-_MOST_WRITES = 100
-# As many of one project as fit into a transaction.
-MOST_TOGETHER = 19
+# The limit of DynamoDB for one transaction.
+_MAX_WRITES = 100
+# The requests of one project that fit into a transaction.
+MAX_GROUP = 19
 
 
-def fit_together(requests: int, projects: int) -> bool:
-    """Whether one transaction holds so many: five writes for each, two for each project, one for the channel."""
-    return 5 * requests + 2 * projects + 1 <= _MOST_WRITES
+def fits_one_transaction(requests: int, projects: int) -> bool:
+    """Five writes for each request, two for each project, one for the channel."""
+    return 5 * requests + 2 * projects + 1 <= _MAX_WRITES
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One admission: the request before and after, its audit line and the terms of its project."""
+class AdmissionMove:
+    """One admission: the request before and after, its audit line and its project's turn."""
 
     old: Request
     new: Request
@@ -42,18 +42,18 @@ class Move:
     turn: Turn
 
 
-def admission_parts(moves: Sequence[Move], channel: Channel, now: datetime) -> list[tuple[str, Write]]:
-    """For requests without a mutex, of one channel, each once. `channel` is as it was before all of them."""
+def admission_parts(moves: Sequence[AdmissionMove], channel: Channel, now: datetime) -> list[tuple[str, Write]]:
+    """The writes that admit different requests of one channel, none with a mutex. `channel`: its state before them."""
     parts: list[tuple[str, Write]] = [(CHANNEL, slots_taken(channel, len(moves)))]
     counts = Counter(move.new.project_id for move in moves)
     last_turns = {move.new.project_id: move.turn for move in moves}
     for project_id, count in counts.items():
         turn = last_turns[project_id]
-        # The last of them must find its project below the ceiling.
-        terms = replace(turn, ceiling=turn.ceiling - count + 1)
-        standing = standing_write(channel.name, project_id, waiting=-count, running=count, turn=terms)
+        # All of them are counted at once, so there must be room below the ceiling for all.
+        group_turn = replace(turn, ceiling=turn.ceiling - count + 1)
+        standing = standing_write(channel.name, project_id, waiting=-count, running=count, turn=group_turn)
         parts += [(STANDING, standing), (OTHER, queued_write(project_id, -count))]
-    figures: dict[tuple[Any, ...], Write] = {}
+    stats: dict[tuple[Any, ...], Write] = {}
     for move in moves:
         item = request_item(move.new) | due_of(move.new, now=now.timestamp(), keep_seconds=0)
         seen = {"seen": move.old.version, "was": move.old.status}
@@ -65,8 +65,8 @@ def admission_parts(moves: Sequence[Move], channel: Channel, now: datetime) -> l
         ]
         for write in stats_writes(move.old, move.new):
             key = tuple(sorted(write.key.items()))
-            figures[key] = _summed(figures[key], write) if key in figures else write
-    return [*parts, *((OTHER, write) for write in figures.values())]
+            stats[key] = _summed(stats[key], write) if key in stats else write
+    return [*parts, *((OTHER, write) for write in stats.values())]
 
 
 def _summed(first: Write, second: Write) -> Write:

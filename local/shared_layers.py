@@ -1,0 +1,56 @@
+"""Unpacks each layer once for all functions. MiniStack unpacks it again for every process that it starts.
+
+The compiled modules are shared as well: Python writes them next to the sources, so only the first cold start compiles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Config = dict[str, Any]
+# Where MiniStack's Python worker looks for unpacked layers.
+LAYER_FOLDERS = "_LAMBDA_LAYERS_DIRS"
+
+
+class SharedLayers:
+    def __init__(self, folder: Path, content_of: Callable[[Any], bytes | None]) -> None:
+        """`content_of` returns the zip of a layer that a function's configuration names."""
+        self._folder = folder
+        self._content_of = content_of
+        self._lock = threading.Lock()
+
+    def install(self, worker: Any) -> None:
+        """Replaces `_spawn` of MiniStack's class of Python and Node.js processes."""
+        spawn = worker._spawn
+
+        def spawned(process: Any) -> None:
+            process.config = self.mounted(process.config)
+            spawn(process)
+
+        worker._spawn = spawned
+
+    def mounted(self, config: Config) -> Config:
+        """Returns the configuration with its layers replaced by folders that hold their content."""
+        contents = [content for layer in config.get("Layers") or [] if (content := self._content_of(layer))]
+        if not contents:
+            return config
+        folders = os.pathsep.join(str(self._unpacked(content)) for content in contents)
+        variables = {**config.get("Environment", {}).get("Variables", {}), LAYER_FOLDERS: folders}
+        return {**config, "Layers": [], "Environment": {"Variables": variables}}
+
+    def _unpacked(self, content: bytes) -> Path:
+        folder = self._folder / hashlib.sha256(content).hexdigest()
+        with self._lock:
+            if not folder.exists():
+                partial = folder.with_suffix(".partial")
+                with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                    archive.extractall(partial)
+                partial.rename(folder)
+        return folder
