@@ -137,7 +137,7 @@ class SliceRunner:
             batch_total=extent.items,
         )
         apply_controls(state, batch, runner, records, rules, now())
-        workers = batch.workers(working(records))
+        workers = batch.workers(working(records, runner))
         run = Run(
             batch=batch,
             runner=runner,

@@ -141,7 +141,7 @@ class Ticker:
             run.work.items = self._prepare.items(present, run.runner)
         run.batch = present
         self._extend(run)
-        run.pool.resize(present.workers(working(run.records)))
+        run.pool.resize(present.workers(working(run.records, run.runner)))
         rules = self.rules(present, run.runner, run.records, run.work)
         run.rate = rules.rate
         run.pool.change(lambda state, now: apply_controls(state, run.batch, run.runner, run.records, rules, now))
@@ -178,7 +178,7 @@ class Ticker:
 
     def rules(self, batch: Batch, runner: int, records: Sequence[RunnerRecord], work: ItemCaller) -> Rules:
         """Returns the batch's rules with this runner's part of the rate; runners that have ended leave theirs."""
-        rules, parts = batch.rules, working(records)
+        rules, parts = batch.rules, working(records, runner)
         most_open = None if rules.most_open is None else max(1, rules.most_open // parts)
         rules = replace(rules, rate=rules.rate / parts, most_open=most_open)
         if not work.shared_rate:
@@ -236,9 +236,11 @@ class Ticker:
         return progress
 
 
-def working(records: Sequence[RunnerRecord]) -> int:
-    """Returns how many runners share the rate."""
-    return max(1, sum(1 for record in records if record.progress.verdict is None))
+def working(records: Sequence[RunnerRecord], runner: int) -> int:
+    """Returns how many runners share the rate. `runner` itself counts, even if it has just stored its verdict: it must
+    not announce the share of the others as its own."""
+    others = (record.progress for number, record in enumerate(records) if number != runner)
+    return 1 + sum(1 for progress in others if progress.verdict is None)
 
 
 def apply_controls(
