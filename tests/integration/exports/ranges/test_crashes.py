@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.exports.ranges import by_cursor
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tidegate.aws import part_plan
 from tidegate.exports.model import output_prefix
+from tidegate.exports.ranges import pages_ahead
 from tidegate.exports.ranges import plan as export_range_plan
 from tidegate.exports.ranges import worker as export_ranges
 from tidegate.exports.ranges.context import RangeContext
@@ -34,11 +36,18 @@ def test_failing_page_repeats_its_own_range_only(world: ExportWorld) -> None:
     assert again == [16, 17, 18]
 
 
+def let_80_seconds_pass_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clock for all that looks at the worker's end: the machine's own may be before or after it."""
+    ticks = count()
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * 80.0)
+    for module in (export_ranges, pages_ahead):
+        monkeypatch.setattr(module, "time", clock)
+
+
 def test_worker_out_of_time_continues_in_another_invocation(
     world: ExportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(range(10**9))
-    monkeypatch.setattr(export_ranges, "time", SimpleNamespace(monotonic=lambda: next(clock) * 80.0))
+    let_80_seconds_pass_at_each_look(monkeypatch)
     world.source.rows = numbered(ROWS)
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
@@ -55,8 +64,7 @@ def test_worker_out_of_time_continues_in_another_invocation(
 
 
 def test_cursor_continues_in_another_invocation(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**9))
-    monkeypatch.setattr(export_ranges, "time", SimpleNamespace(monotonic=lambda: next(clock) * 80.0))
+    let_80_seconds_pass_at_each_look(monkeypatch)
     world.source.rows, world.source.answer = numbered(ROWS), by_cursor
     _, data = world.export(step=100)
     assert [int(row["id"]) for row in read_csv(data)] == list(range(ROWS))
