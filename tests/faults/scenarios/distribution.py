@@ -75,10 +75,11 @@ def run(world: World) -> None:
     stored_file(world, project)
     agents = Agents(world, project)
     world.cloud.while_waiting.append(agents.work)
-    tasks = [_submit(world, project, agent) for agent in EARLY]
-    world.deliver_all()
-    world.held.add("TargetsQueue")
-    tasks += [_submit(world, project, agent) for agent in LATE]
+    with world.cloud.windows_stay_open():
+        tasks = [_submit(world, project, agent) for agent in EARLY]
+        world.deliver_all()
+        world.held.add("TargetsQueue")
+        tasks += [_submit(world, project, agent) for agent in LATE]
     world.wait_for_machines(seconds=3, strict=False)
     world.held.clear()
 
@@ -104,7 +105,8 @@ def submit_all(world: World, project: Project, names: Iterable[str], **more: Any
     """Returns the Job, and the Tasks that the caller was told of."""
     body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
     body |= {"target_user": "root", "target_file_dir": "/data", "targets": [{"agent_id": name} for name in names]}
-    made = world.ask("POST", "/v1/downloads/batch", key=project.key, json=body | more)
+    with world.cloud.windows_stay_open():
+        made = world.ask("POST", "/v1/downloads/batch", key=project.key, json=body | more)
     assert made.status == 202, made.body
     tasks = [str(task["task_id"]).rsplit(":", 1)[-1] for task in made.json()["tasks"]]
     return str(made.json()["job_id"]), tasks

@@ -7,8 +7,10 @@ import importlib.util
 import json as jsonlib
 import os
 import sys
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType, SimpleNamespace
@@ -108,6 +110,8 @@ class MotoCloud:
         self._env = env
         # Called while a state machine waits: agents report, queues are delivered.
         self.while_waiting: list[Callable[[], object]] = []
+        self._waits_may_begin = threading.Event()
+        self._waits_may_begin.set()
         self._mock = mock_aws(
             config={"stepfunctions": {"execute_state_machine": machines_run}, "lambda": {"use_docker": False}}
         )
@@ -124,7 +128,9 @@ class MotoCloud:
         self._undo_env = self._undo_env + moto_resources.set_environment(environment)
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_limits = aws_limits.patch()
-        self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
+        self._undo_machines = moto_machines.patch(
+            self.clock, self._invoked_by_machine, self._waits_may_begin.wait, self._world_goes_on
+        )
         self._sharing = replace.object(clients, "client", shared_client)
         self._sharing.start()
         composition.install(composition.App(clock=self.clock))
@@ -150,6 +156,15 @@ class MotoCloud:
         answer = self.invoke(name, event)
         aws_limits.check_state(name, answer)
         return answer
+
+    @contextmanager
+    def windows_stay_open(self) -> Iterator[None]:
+        """No wait of a state machine begins meanwhile, so a test can act within one window however slow it is."""
+        self._waits_may_begin.clear()
+        try:
+            yield
+        finally:
+            self._waits_may_begin.set()
 
     def _world_goes_on(self) -> None:
         for act in self.while_waiting:

@@ -24,8 +24,13 @@ from tests.support.template import directory_of, functions
 _ENDED = ("SUCCEEDED", "FAILED", "TIMED_OUT", "ABORTED")
 
 
-def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callable[[], None]) -> Callable[[], None]:
-    """Waits, retries and queue delays go by `clock`; `while_waiting` is called during each wait."""
+def patch(
+    clock: Clock,
+    invoke: Callable[[str, Any], Any],
+    before_waiting: Callable[[], object],
+    while_waiting: Callable[[], None],
+) -> Callable[[], None]:
+    """Waits, retries and queue delays go by `clock`; `before_waiting` and `while_waiting` are called for each wait."""
     directories = {name: directory_of(function) for name, function in functions().items()}
 
     def call(_: Any, function_name: str, qualifier: Any, body: Any, headers: Any, response_headers: Any) -> bytes:
@@ -39,6 +44,7 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callab
             return json.dumps({"errorType": kind, "errorMessage": str(error)}).encode()
 
     def wait(_: Any, env: Any, wait_seconds: float) -> None:
+        before_waiting()
         clock.advance(max(0, wait_seconds))
         env.program_state_event.wait(0.005)
         while_waiting()

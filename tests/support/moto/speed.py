@@ -23,6 +23,8 @@ from moto.dynamodb.models.dynamo_type import DynamoType, Item, LimitedSizeDict
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.models.utilities import bytesize
 from moto.dynamodb.responses import DynamoHandler, DynamoResult
+from moto.stepfunctions.parser.asl.component.eval_component import EvalComponent
+from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
 
 # Their answers are plain JSON already: keys, items, and DynamoDB's own type names.
 _ITEM_CALLS = {
@@ -56,6 +58,7 @@ _process = BotocoreStubber.process_request
 _sign = RequestSigner.handler
 _enable = MockAWS._enable_patching
 _item = Item.__init__
+_parse = AmazonStateLanguageParser.parse
 _URL_RESPONSES: dict[str, list[Any]] = {}
 
 
@@ -67,6 +70,13 @@ def _model(path: str) -> Any:
 @cache
 def _services(type_name: str) -> list[str]:
     return list(_list_services(Loader(), type_name))
+
+
+@cache
+def _program(definition: str) -> tuple[EvalComponent, None]:
+    """moto parses a definition when a machine is made and again for each execution. A program keeps no state of an
+    execution, and nobody reads the syntax tree, which would make every garbage collection slower."""
+    return _parse(definition)[0], None
 
 
 def _answered(self: DynamoResult, context: Any) -> Any:
@@ -219,6 +229,7 @@ Loader.list_available_services = lambda _, type_name: _services(type_name)  # ty
 
 def patches() -> list[Any]:
     return [
+        replace.object(AmazonStateLanguageParser, "parse", _program),
         replace.object(DynamoResult, "execute_result", _answered),
         replace.object(DynamoType, "cast_value", property(_cast_value)),
         replace.object(Table, "query", _query_of_a_partition),
