@@ -224,12 +224,12 @@ setattr(responses, "method_names_from_class", cache(method_names_from_class))  #
 setattr(responses, "camelcase_to_underscores", cache(camelcase_to_underscores))  # noqa: B010
 setattr(utils, "camelcase_to_underscores", cache(camelcase_to_underscores))  # noqa: B010
 MockAWS._enable_patching = _enabled  # type: ignore[method-assign]
+AmazonStateLanguageParser.parse = staticmethod(_program)  # type: ignore[method-assign]
 Loader.list_available_services = lambda _, type_name: _services(type_name)  # type: ignore[method-assign, assignment]
 
 
 def patches() -> list[Any]:
     return [
-        replace.object(AmazonStateLanguageParser, "parse", _program),
         replace.object(DynamoResult, "execute_result", _answered),
         replace.object(DynamoType, "cast_value", property(_cast_value)),
         replace.object(Table, "query", _query_of_a_partition),
