@@ -11,6 +11,7 @@ from tests.support.fleet import Fleet, due
 from tidegate.aws import keys
 from tidegate.common.ids import iso
 from tidegate.distribution.model import job_key
+from tidegate.distribution.transfers import next_wait
 
 STAGED = "2026-01-01T00:00:00.000Z"
 
@@ -312,9 +313,16 @@ def test_shorter_use_does_not_shorten_a_files_protection(fleet: Fleet) -> None:
     assert content["used_until"] > fleet.cloud.clock().timestamp() + 86400 - 400
 
 
-def test_seven_days_of_polls_fit_into_one_execution() -> None:
-    from tidegate.distribution.transfers import next_wait
+def test_staging_is_polled_often_at_first_however_late_the_activation_is() -> None:
+    waits = [0]
+    while sum(waits) < 60:
+        waits.append(next_wait(waits[-1], 7 * 86400.0 - sum(waits)))
 
+    assert waits[1:4] == [2, 3, 5]
+    assert max(waits) < 30
+
+
+def test_seven_days_of_polls_fit_into_one_execution() -> None:
     left, polls, wait = 7 * 86400.0, 0, 0
     while left > 0:
         wait = next_wait(wait, left)

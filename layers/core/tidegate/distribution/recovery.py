@@ -10,7 +10,7 @@ from tidegate.common.ids import Clock
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job
 from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.transfers import next_wait
+from tidegate.distribution.transfers import longest_wait
 
 logger = Logger(service="tidegate", child=True)
 RECHECK_AFTER = timedelta(seconds=90)
@@ -35,7 +35,7 @@ class Heartbeat:
         now = self._clock()
         until_activation = job.spec.until_activation(now.timestamp())
         # A Job that waits for `activate_at` is polled less often.
-        ahead = next_wait(0, until_activation) if until_activation else 0
+        ahead = longest_wait(until_activation) if until_activation else 0
         if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:
             self._jobs.put_off(job, now + RECHECK_AFTER + timedelta(seconds=ahead))
 

@@ -60,9 +60,14 @@ def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, i
 
 
 def next_wait(wait: int, until_activation: float = 0.0) -> int:
-    """Seconds until the next poll, when the last interval was `wait`."""
-    usual = min(LONGEST_WAIT, max(FIRST_WAIT, wait + (wait + 1) // 2))
+    """Seconds until the next poll, when the last interval was `wait`. Intervals grow by half, because hosts report most
+    in the first minute: with an activation time too, progress is visible while they fetch the file in advance."""
+    return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest_wait(until_activation))
+
+
+def longest_wait(until_activation: float = 0.0) -> int:
+    """The longest interval between two polls, this long before the activation time."""
     if not until_activation:
-        return usual
+        return LONGEST_WAIT
     ahead = min(LONGEST_WAIT_AHEAD, int(until_activation / _AHEAD_PARTS))
-    return min(max(usual, ahead), math.ceil(until_activation) + 1)
+    return min(max(LONGEST_WAIT, ahead), math.ceil(until_activation) + 1)
