@@ -48,11 +48,12 @@ class Exports:
         return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
     def update_schedule(self, schedule_id: str, fields: Mapping[str, Any]) -> ExportSchedule:
-        """`fields` are any of those that it was made with, `schedule` and `paused`; None takes a field away.
+        """Changes a recurring export: any field of `submit`, and `schedule` and `paused`. None removes a field.
 
-        With `revision`, a `Conflict` is raised if someone else has changed it since that one was read.
-        """
-        answer = self._http.call("PATCH", _schedule_path(schedule_id), body=dict(fields), idempotent=True)
+        With `revision`, raises `Conflict` if it was changed since that revision."""
+        # With a revision, a repeated call would be refused although the first one was carried out.
+        repeatable = fields.get("revision") is None
+        answer = self._http.call("PATCH", _schedule_path(schedule_id), body=dict(fields), idempotent=repeatable)
         return ExportSchedule(answer.json())
 
     def pause_schedule(self, schedule_id: str) -> ExportSchedule:
