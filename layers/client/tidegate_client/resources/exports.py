@@ -25,14 +25,14 @@ class Exports:
     def submit(
         self, fields: Mapping[str, Any], *, multiple: bool = False, idempotency_key: str | None = None
     ) -> dict[str, str]:
-        """Orders an export. `fields` are those of POST /v1/task; `multiple`: several tables (/v1/task/multiple)."""
+        """Queues an export. `fields` are those of POST /v1/task; `multiple`: several tables (/v1/task/multiple)."""
         path = "/v1/task/multiple" if multiple else "/v1/task"
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
 
     def repeat(
         self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = False, idempotency_key: str | None = None
     ) -> ExportSchedule:
-        """Orders the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
+        """Queues the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
         path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
         body = {**fields, "schedule": schedule}
         return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
@@ -63,7 +63,7 @@ class Exports:
         return ExportSchedule(self._http.act(f"{_schedule_path(schedule_id)}/resume", idempotent=True))
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Deletes the schedule; the exports that it ordered stay."""
+        """Deletes the schedule; the exports that it created stay."""
         self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def sample(self, source_url: str) -> Model:

@@ -1,7 +1,7 @@
 """The port on which a host serves its peers: HTTP/1.1 over TLS 1.3, GET only, four paths, a token for every request.
 
 Any other request, or one without a valid token, is closed without an answer. The port listens only while there is a
-swarm; otherwise connections are refused, which tells a peer that this host has not started yet.
+swarm; otherwise connections are refused, which shows a peer that this host has not started yet.
 """
 
 from __future__ import annotations
