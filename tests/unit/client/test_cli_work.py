@@ -176,6 +176,12 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
         ("request prioritize r1 2", "POST", "/v1/requests/r1/prioritize", {"priority": 2}),
         ("request create check --priority 1", "POST", "/v1/requests", {"type": "check", "payload": {}, "priority": 1}),
         ("subscription create s https://x", "POST", "/v1/subscriptions", {"name": "s", "source_url": "https://x"}),
+        (
+            "subscription update s1 --name none --schedule none",
+            "PATCH",
+            "/v1/subscriptions/s1",
+            {"name": "none", "schedule": None},
+        ),
         ("subscription download s1", "POST", "/v1/subscriptions/s1/download", {}),
         ("batch start b1", "POST", "/v1/batches/b1/start", {}),
         ("batch stop b1", "POST", "/v1/batches/b1/stop", {}),

@@ -65,6 +65,8 @@ def register(subparsers: Subparsers) -> None:
 
 
 _SELECTION = ("format", "include", "exclude", "file_path")
+# For these "none" is a value like any other.
+_NOT_REMOVABLE = frozenset({"name", "source_url"})
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +89,9 @@ def _preview(context: Context, args: argparse.Namespace) -> None:
 
 def _update(context: Context, args: argparse.Namespace) -> None:
     named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority", "concurrency")
-    changes = {name: None if value == "none" else value for name, value in named.items()} | politeness(args)
+    changes = {
+        name: None if value == "none" and name not in _NOT_REMOVABLE else value for name, value in named.items()
+    } | politeness(args)
     if not changes:
         raise UsageError(
             "nothing to change: give an option such as --schedule; `tidegate subscription update --help` lists them"
