@@ -292,7 +292,7 @@ class Agent:
         try:
             figures, staged = self._delivery.run(transfer)
         except Cancelled:
-            log.info("%s: cancelled; the bytes received so far are kept for the next Job", name)
+            log.info("%s: cancelled; the bytes received so far are kept for the next attempt", name)
             self._inbox.drop(key)
             self._stalls.pop(key, None)
             return
