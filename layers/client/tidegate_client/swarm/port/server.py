@@ -170,7 +170,7 @@ class PeerServer:
                 await self._answer(request, reader, writer)
                 first = IDLE_SECONDS
         except (OSError, EOFError, Refused, ValueError, asyncio.LimitOverrunError, StaleFile):
-            # Any problem with this caller closes its connection; others go on.
+            # Any problem with this caller closes its connection; others continue.
             pass
         finally:
             if writer is not None:
