@@ -20,7 +20,7 @@ from tidegate.distribution.fleet.wakeups import _AGENTS_A_MESSAGE, spread_second
 from tidegate.distribution.targets import _SHARD_AIM
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.pace import LONGEST_IDLE_ROUND, PUSHED_IDLE_ROUND, PUSHED_ROUND
-from tidegate_client.agent.poll_alarm import ASK_AGAIN_AFTER
+from tidegate_client.agent.poll_trigger import FOLLOW_UP_SECONDS
 from tidegate_client.agent.push import BEAT_SECONDS, FIRST_PAUSE, LEAST_PAUSE, LONGEST_PAUSE
 from tidegate_client.agent.reporter import LONGEST_SPREAD
 
@@ -146,7 +146,7 @@ def job(hosts: int, seed: int = 7) -> tuple[Load, float, float]:
         asks = at + draw.uniform(0, spread)
         load.call("poll", asks, POLL_MS)
         if draw.random() < LAGGING:
-            load.call("poll", asks + ASK_AGAIN_AFTER[0], POLL_MS)
+            load.call("poll", asks + FOLLOW_UP_SECONDS[0], POLL_MS)
         ends = asks + DOWNLOAD_SECONDS * draw.uniform(0.5, 1.5)
         renewal = asks + PUSHED_ROUND * draw.uniform(0.5, 1)
         while renewal < ends:

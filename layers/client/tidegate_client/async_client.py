@@ -37,8 +37,8 @@ class AsyncClient:
 
     async def all(self, page: Any) -> AsyncIterator[Any]:
         """Every item of every page. `page` is a list, awaited or not: `client.all(client.files.list())`."""
-        found: AsyncPage[Any] = await page if inspect.isawaitable(page) else page
-        async for item in found:
+        first: AsyncPage[Any] = await page if inspect.isawaitable(page) else page
+        async for item in first:
             yield item
 
     async def watch(self, *record_ids: str, timeout: float | None = None) -> AsyncIterator[Change]:
@@ -89,7 +89,7 @@ def resources_of(client: Client) -> dict[str, object]:
 
 def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
     """The public methods that a class declares itself."""
-    return {name: made for name, made in vars(kind).items() if callable(made) and not name.startswith("_")}
+    return {name: method for name, method in vars(kind).items() if callable(method) and not name.startswith("_")}
 
 
 @functools.cache
@@ -99,11 +99,11 @@ def _async_class(kind: type) -> type:
     def init(self: Any, sync: object) -> None:
         self._sync = sync
 
-    methods = {name: _awaited(name, method) for name, method in methods_of(kind).items()}
+    methods = {name: _as_coroutine(name, method) for name, method in methods_of(kind).items()}
     return type(f"Async{kind.__name__}", (), {"__init__": init, "__doc__": kind.__doc__, **methods})
 
 
-def _awaited(name: str, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+def _as_coroutine(name: str, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(method)
     async def call(self: Any, *args: Any, **options: Any) -> Any:
         answer = await asyncio.to_thread(getattr(self._sync, name), *args, **options)

@@ -37,21 +37,22 @@ _ENVIRONMENT = {
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
     """The file with the stored logins."""
-    return _base(environ, "XDG_CONFIG_HOME", ".config") / "config.json"
+    return _folder(environ, "XDG_CONFIG_HOME", ".config") / "config.json"
 
 
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for what must outlive a process: journals of uploads and of agents."""
-    return _base(environ, "XDG_STATE_HOME", ".local/state")
+    """The folder for data that is kept between runs: journals of uploads and of agents."""
+    return _folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
-def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    given = environ.get(variable)
-    base = Path(given) if given else Path(environ.get("HOME") or Path.home()) / default
+def _folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    configured = environ.get(variable)
+    base = Path(configured) if configured else Path(environ.get("HOME") or Path.home()) / default
     return base / "tidegate"
 
 
 DEFAULT_PROFILE = "default"
+_REPAIR = "correct the file, or run `tidegate login` again, which replaces it and all profiles in it"
 
 
 def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Config:
@@ -73,18 +74,18 @@ def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) ->
     return Config(**values)
 
 
-def also(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
+def further_login(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
     """A further login of `tidegate agent --also`: TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else the stored profile.
 
     TIDEGATE_API_URL, TIDEGATE_KEY and the like are ignored: they belong to the agent's first login."""
-    if given := environ.get(also_variable(profile)):
-        url, _, key = given.partition(" ")
+    if login := environ.get(further_login_variable(profile)):
+        url, _, key = login.partition(" ")
         return Config(api_url=url, key=key)
     own = set(_ENVIRONMENT.values())
     return load({name: value for name, value in environ.items() if name not in own}, profile)
 
 
-def also_variable(profile: str) -> str:
+def further_login_variable(profile: str) -> str:
     """The environment variable with the address and key of a further login."""
     return "TIDEGATE_ALSO_" + re.sub(r"[^A-Za-z0-9]", "_", profile).upper()
 
@@ -95,7 +96,7 @@ def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str |
     try:
         profiles = _stored(path)
     except ConfigError:
-        # Logging in again is the way out of an unreadable file.
+        # An unreadable file is replaced, because the error text tells users to log in again.
         profiles = {}
     profiles[profile or DEFAULT_PROFILE] = {name: value for name, value in asdict(config).items() if value}
     return _write(path, profiles)
@@ -115,7 +116,7 @@ def forget(environ: Mapping[str, str] = os.environ, profile: str | None = None) 
 
 
 def _write(path: Path, profiles: Mapping[str, Mapping[str, str]]) -> Path:
-    """The default profile's fields are at the top level: older versions knew no other profile."""
+    """Writes the file. The default profile's fields are at the top level: older versions knew no other profile."""
     others = {name: dict(fields) for name, fields in profiles.items() if name != DEFAULT_PROFILE}
     content = {**profiles.get(DEFAULT_PROFILE, {}), **({"profiles": others} if others else {})}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -136,11 +137,11 @@ def _stored(path: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); run `tidegate login` again") from error
+        raise ConfigError(f"{path} cannot be read ({error}); {_REPAIR}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not a file of `tidegate login`; run `tidegate login` again")
+        raise ConfigError(f"{path} does not contain a JSON object, as `tidegate login` writes it; {_REPAIR}")
     others = content.pop("profiles", {})
     if not isinstance(others, dict) or not all(isinstance(fields, dict) for fields in others.values()):
-        raise ConfigError(f"the profiles in {path} are damaged; run `tidegate login` again")
+        raise ConfigError(f"`profiles` in {path} is not an object of objects; {_REPAIR}")
     found = {DEFAULT_PROFILE: content, **others} if content else others
     return {str(name): {str(key): str(value) for key, value in fields.items()} for name, fields in found.items()}

@@ -56,13 +56,16 @@ def upload(
         except HTTPError as error:
             failure = error
             continue
-        # 412: an earlier attempt, whose answer was lost, has stored it. `complete` checks the bytes.
+        # 412: an earlier attempt has stored the object, and its answer was lost. `complete` checks the bytes.
         if response.status < 300 or response.status == 412:
             return
         if response.status == 403:
-            raise LinkExpired("the upload URL was refused (HTTP 403): it has expired; upload again", status=403)
+            raise LinkExpired(
+                f"S3 refused the URL for the upload of {source} (HTTP 403): it has expired; upload the file again",
+                status=403,
+            )
         if response.status < 500 and response.status != 409:
-            raise TransferError(f"S3 refused the upload of {source}: HTTP {response.status}", status=response.status)
+            raise TransferError(f"S3 refused the upload of {source} (HTTP {response.status})", status=response.status)
         failure = TransferError(f"HTTP {response.status}", status=response.status)
     raise TransferError(f"the upload of {source} failed {UPLOAD_ATTEMPTS} times: {failure}") from failure
 

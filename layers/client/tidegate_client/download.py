@@ -19,8 +19,8 @@ from urllib3.util.retry import Retry
 from tidegate_client.content import CHUNK, Progress
 from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
 
-# Called with None for the first URL, and with a URL that was refused for a fresh one.
-Link = Callable[[str | None], str]
+# Returns a presigned URL. Called with None for the first one, and with a URL that was refused for a fresh one.
+UrlSource = Callable[[str | None], str]
 # Called with the number of bytes received and a check for cancellation; returns when more may be received.
 Throttle = Callable[[int, Callable[[], bool]], None]
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -67,11 +67,11 @@ class ResumingDownload:
         self.offset = 0
         self._hash_existing()
 
-    def run(self, link: Link) -> str:
+    def run(self, get_url: UrlSource) -> str:
         """Downloads what is missing and returns the SHA-256 of the file.
 
         Raises Stalled after `patience` seconds without a byte, and Cancelled."""
-        url = link(None)
+        url = get_url(None)
         progress_at, pauses = time.monotonic(), 0
         while self._size is None or self.offset < self._size:
             before = self.offset
@@ -79,8 +79,8 @@ class ResumingDownload:
                 self._attempt(url)
                 break
             except LinkExpired:
-                url = link(url)
-                reason = "the URL was refused (HTTP 403)"
+                url = get_url(url)
+                reason = "S3 refused the URL (HTTP 403)"
             except (_Interrupted, HTTPError) as error:
                 reason = str(error)
             if self.offset > before:
@@ -128,7 +128,7 @@ class ResumingDownload:
     def _check(self, response: BaseHTTPResponse) -> None:
         status = response.status
         if status == 403:
-            raise LinkExpired("the URL was refused (HTTP 403): it has expired", status=status)
+            raise LinkExpired("S3 refused the URL (HTTP 403): it has expired", status=status)
         if status in TRANSIENT:
             raise _Interrupted(f"HTTP {status}")
         if status == 416 and self.offset:
@@ -161,19 +161,19 @@ class ResumingDownload:
             self._sleep(random.uniform(0.5, 1) * min(0.2 * 2**pauses, LONGEST_PAUSE))  # noqa: S311
 
 
-def fetch_verified(download: ResumingDownload, link: Link, signature: str | None) -> None:
+def fetch_verified(download: ResumingDownload, get_url: UrlSource, signature: str | None) -> None:
     """Downloads and checks the SHA-256. If bytes of an earlier run were wrong, downloads once more from byte 0."""
     if download.offset:
         with contextlib.suppress(ChecksumMismatch):
-            return _run_checked(download, link, signature)
+            return _run_checked(download, get_url, signature)
         download.restart()
-    return _run_checked(download, link, signature)
+    return _run_checked(download, get_url, signature)
 
 
-def _run_checked(download: ResumingDownload, link: Link, signature: str | None) -> None:
-    digest = download.run(link)
+def _run_checked(download: ResumingDownload, get_url: UrlSource, signature: str | None) -> None:
+    digest = download.run(get_url)
     if signature and digest != signature.lower():
-        raise ChecksumMismatch(f"the SHA-256 is {digest}, expected was {signature.lower()}")
+        raise ChecksumMismatch(f"the SHA-256 is {digest}, expected {signature.lower()}")
 
 
 def part_name(name: str) -> str:
@@ -186,7 +186,7 @@ def part_name(name: str) -> str:
 
 def download_to(
     pool: urllib3.PoolManager,
-    link: Link,
+    get_url: UrlSource,
     destination: Path,
     *,
     size: int | None = None,
@@ -197,6 +197,6 @@ def download_to(
     part = destination.with_name(part_name(destination.name))
     # Without a digest, a part file cannot be distinguished from one of other content: start from the beginning.
     with part.open("r+b" if signature and part.exists() else "w+b") as file:
-        fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), link, signature)
+        fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), get_url, signature)
         os.fsync(file.fileno())
     part.replace(destination)

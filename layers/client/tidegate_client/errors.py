@@ -24,7 +24,7 @@ class Unreachable(TidegateError):
 
 
 class BadAnswer(Unreachable):
-    """The answer is not one of the API: a proxy's page, a redirect, or a document of another shape."""
+    """The answer is not one that the API gives: a proxy's page, a redirect, or JSON of another shape."""
 
 
 class TransferError(TidegateError):

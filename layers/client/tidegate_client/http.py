@@ -28,8 +28,11 @@ from tidegate_client.proxies import make_pool
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
-# For calls that must not be sent twice. urllib3 takes an empty set for "every method", so this names an unused one.
+# For calls that must not be sent twice: only a failed connect is retried. An empty set would mean every method to
+# urllib3, so this names a method that is not used.
 CONNECT_ONLY = frozenset({"HEAD"})
+
+_UNREACHABLE = "check the address, the network and the proxy settings"
 
 
 class BoundedRetry(Retry):
@@ -64,23 +67,23 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        """The body as an object; None if there is none. BadAnswer if something else than the API answered."""
+        """The body as an object; None if there is none. BadAnswer if the answer is not from the API."""
         if 300 <= self.status < 400:
-            where = self.headers.get("Location", "an address that it does not name")
+            where = self.headers.get("Location", "an unknown address (there is no Location header)")
             raise BadAnswer(f"HTTP {self.status}: the API's address redirects to {where}; use that as the address")
         if not self.body:
             return None
         try:
-            found = json.loads(self.body)
+            document = json.loads(self.body)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            kind = self.headers.get("Content-Type", "no content type")
+            document = None
+        if not isinstance(document, dict):
+            content_type = self.headers.get("Content-Type", "no content type")
             raise BadAnswer(
-                f"HTTP {self.status} with {kind} where a JSON object was expected: "
-                "is the address that of the API, or is a proxy in between?"
+                f"HTTP {self.status} with {content_type} where a JSON object was expected: "
+                "check that the address is that of the API, and that no proxy answers instead of it"
             )
-        return found
+        return document
 
 
 def path_part(value: str) -> str:
@@ -92,18 +95,23 @@ def path_part(value: str) -> str:
 
 
 def checked_address(api_url: str) -> str:
-    """The address without a slash at its end. ConfigError if it is no http or https URL."""
+    """The address without a slash at its end. ConfigError if it is not an http or https URL."""
     address = api_url.strip().rstrip("/")
     if not re.match(r"https?://[^/]", address, re.IGNORECASE):
-        raise ConfigError(f"the API's address {api_url!r} is not a URL: it starts with https:// (or http://)")
+        raise ConfigError(f"the API address {api_url!r} is not valid: give a URL that starts with https:// or http://")
     return address
 
 
 def checked_key(key: str | None) -> str | None:
-    """The key without the white space that a copied line brings along. ConfigError if it cannot be a key."""
+    """The key without white space around it, as after copying a line. ConfigError if it cannot be a key."""
     stripped = (key or "").strip()
-    if not all("!" <= char <= "~" for char in stripped):
-        raise ConfigError("the key has a character that no key has: copy it again, without quotes or line breaks")
+    wrong = next((place for place, char in enumerate(stripped, start=1) if not "!" <= char <= "~"), None)
+    if wrong:
+        # The key is a secret: name the place of the character, not the key.
+        raise ConfigError(
+            f"character {wrong} of the key is a space, a line break or not ASCII, which no key contains: "
+            "copy it again, without quotes or line breaks"
+        )
     return stripped or None
 
 
@@ -111,7 +119,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        # A file name of this machine whose bytes are no UTF-8 comes as lone surrogates.
+        # Python reads a file name that is not UTF-8 as lone surrogates, which cannot be encoded.
         raise UsageError(f"{error.object[max(0, error.start - 40) : error.end + 40]!r} is not valid UTF-8") from error
 
 
@@ -189,9 +197,9 @@ class Http:
 
         `idempotent`: may be sent again after an error; default: GET, HEAD, PUT and DELETE may."""
         url = self.api_url + path
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        if given:
-            url += "?" + urlencode(given)
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        if parameters:
+            url += "?" + urlencode(parameters)
         repeatable = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
         began = time.monotonic()
         try:
@@ -205,12 +213,12 @@ class Http:
                 redirect=False,
             )
         except MaxRetryError as error:
-            raise Unreachable(f"the API at {self.api_url} does not answer: {error.reason}") from error
+            raise Unreachable(f"the API at {self.api_url} does not answer: {error.reason}; {_UNREACHABLE}") from error
         except HTTPError as error:
-            raise Unreachable(f"the API at {self.api_url} does not answer: {error}") from error
+            raise Unreachable(f"the API at {self.api_url} does not answer: {error}; {_UNREACHABLE}") from error
         if self.on_call:
-            named, seconds = request_id_of(response.headers) or "-", time.monotonic() - began
-            self.on_call(method, url.removeprefix(self.api_url), response.status, seconds, named)
+            request_id, seconds = request_id_of(response.headers) or "-", time.monotonic() - began
+            self.on_call(method, url.removeprefix(self.api_url), response.status, seconds, request_id)
         return Reply(response.status, response.headers, response.data)
 
     def _headers(self, has_body: bool, extra: Mapping[str, str] | None) -> dict[str, str]:

@@ -23,10 +23,10 @@ from tidegate_client.errors import TransferError
 PARTS_FROM = 64 * 1024 * 1024
 PARALLEL = 4
 # Presigned URLs requested in one call. The API gives at most 100; they are valid for an hour.
-_ASKED_TOGETHER = 16
+_URLS_A_CALL = 16
 
 # Returns the presigned URLs of the given part numbers.
-Links = Callable[[list[int]], Mapping[int, str]]
+UrlsOfParts = Callable[[list[int]], Mapping[int, str]]
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Journal:
         except (OSError, ValueError, KeyError, IndexError, TypeError):
             return
         for line in lines[1:]:
-            # The last line may have been cut by the kill.
+            # The last line is incomplete if the process was killed while it wrote it.
             try:
                 number, etag = json.loads(line)
             except ValueError:
@@ -74,7 +74,7 @@ class Journal:
         """Records a part that S3 has stored."""
         self.etags[number] = etag
         with self.path.open("a") as file:
-            # A line break before it too: a line that a kill has cut must not spoil this one.
+            # Starts with a line break, in case a killed process left the line before incomplete.
             file.write("\n" + json.dumps([number, etag]) + "\n")
 
     def forget(self) -> None:
@@ -84,7 +84,11 @@ class Journal:
 
 
 def send_parts(
-    pool: urllib3.PoolManager, source: Path, journal: Journal, links: Links, on_progress: Progress | None = None
+    pool: urllib3.PoolManager,
+    source: Path,
+    journal: Journal,
+    get_urls: UrlsOfParts,
+    on_progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Sends the missing parts. Returns number and ETag of every part, as `complete` takes them."""
     size = source.stat().st_size
@@ -100,7 +104,7 @@ def send_parts(
         try:
             start = (number - 1) * journal.part_size
             part = _Part(source, start, _length(number, journal.part_size, size))
-            etag = _put(pool, url, part, lambda: links([number])[number], meter, failed)
+            etag = _put(pool, url, part, lambda: get_urls([number])[number], meter, failed)
             with lock:
                 journal.sent(number, etag)
         except _Stopped:
@@ -111,19 +115,19 @@ def send_parts(
 
     with ThreadPoolExecutor(PARALLEL) as workers:
         try:
-            for group in (missing[at : at + _ASKED_TOGETHER] for at in range(0, len(missing), _ASKED_TOGETHER)):
-                given = links(group)
-                for done in [workers.submit(send, number, given[number]) for number in group]:
-                    done.result()
+            for group in (missing[at : at + _URLS_A_CALL] for at in range(0, len(missing), _URLS_A_CALL)):
+                urls = get_urls(group)
+                for future in [workers.submit(send, number, urls[number]) for number in group]:
+                    future.result()
         except BaseException:
-            # Also Ctrl-C, which only this thread sees: the workers would send all parts of the group first.
+            # Also Ctrl-C, which only this thread receives: without this the workers would send the whole group first.
             failed.set()
             raise
     return [{"number": number, "etag": journal.etags[number]} for number in numbers]
 
 
 class _Stopped(Exception):
-    """Another part failed, so this one is broken off."""
+    """Another part failed, so this one is aborted."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class _Part:
     start: int
     length: int
 
-    def chunks(self, moved: Callable[[int], None], stopped: threading.Event) -> Iterator[bytes]:
+    def chunks(self, on_sent: Callable[[int], None], stopped: threading.Event) -> Iterator[bytes]:
         left = self.length
         with self.source.open("rb") as file:
             file.seek(self.start)
@@ -145,7 +149,7 @@ class _Part:
                     raise TransferError(f"{self.source} became shorter during the upload; upload it again")
                 left -= len(chunk)
                 yield chunk
-                moved(len(chunk))
+                on_sent(len(chunk))
 
 
 class _Meter:
@@ -154,15 +158,15 @@ class _Meter:
     def __init__(self, size: int, done: int, on_progress: Progress | None) -> None:
         self._size = size
         self._done = done
-        self._tell = on_progress
+        self._on_progress = on_progress
         self._lock = threading.Lock()
-        self.moved(0)
+        self.add(0)
 
-    def moved(self, count: int) -> None:
+    def add(self, count: int) -> None:
         with self._lock:
             self._done += count
-            if self._tell:
-                self._tell(self._done, self._size)
+            if self._on_progress:
+                self._on_progress(self._done, self._size)
 
 
 def _length(number: int, part_size: int, size: int) -> int:
@@ -173,7 +177,7 @@ def _put(
     pool: urllib3.PoolManager,
     url: str,
     part: _Part,
-    another_url: Callable[[], str],
+    fresh_url: Callable[[], str],
     meter: _Meter,
     stopped: threading.Event,
 ) -> str:
@@ -181,12 +185,12 @@ def _put(
     for attempt in range(UPLOAD_ATTEMPTS):
         if attempt:
             time.sleep(min(0.3 * 2**attempt, 5))
-        counted = _Counted(meter)
+        attempt_bytes = _AttemptBytes(meter)
         try:
             answer = pool.request(
                 "PUT",
                 url,
-                body=part.chunks(counted.moved, stopped),
+                body=part.chunks(attempt_bytes.add, stopped),
                 headers={"Content-Length": str(part.length)},
                 timeout=urllib3.Timeout(connect=5, read=120),
                 retries=False,
@@ -199,25 +203,27 @@ def _put(
                 return str(etag)
             failure = TransferError(f"S3 answered HTTP {answer.status}", status=answer.status)
             if answer.status == 403:
-                url = another_url()
+                url = fresh_url()
             elif answer.status < 500 and answer.status not in (408, 409, 429):
                 raise failure
-        counted.undo()
+        attempt_bytes.undo()
         if stopped.is_set():
             break
-    raise TransferError(f"a part of {part.source} could not be uploaded: {failure}") from failure
+    raise TransferError(
+        f"a part of {part.source} could not be uploaded: {failure}; run the upload again to resume it"
+    ) from failure
 
 
-class _Counted:
-    """Bytes sent by one attempt; subtracted again if it fails, so that the progress stays true."""
+class _AttemptBytes:
+    """Bytes sent by one attempt; subtracted again if it fails, so that the progress stays correct."""
 
     def __init__(self, meter: _Meter) -> None:
         self._meter = meter
         self._count = 0
 
-    def moved(self, count: int) -> None:
+    def add(self, count: int) -> None:
         self._count += count
-        self._meter.moved(count)
+        self._meter.add(count)
 
     def undo(self) -> None:
-        self._meter.moved(-self._count)
+        self._meter.add(-self._count)

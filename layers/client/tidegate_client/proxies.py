@@ -21,20 +21,22 @@ class RoutingPool(urllib3.PoolManager):
 
     def __init__(self, proxies: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
-        self._bypass = {"no": proxies.get("no", "")}
-        self._via = {scheme: _manager(proxies[scheme], options) for scheme in ("http", "https") if proxies.get(scheme)}
+        self._no_proxy = {"no": proxies.get("no", "")}
+        self._by_scheme = {
+            scheme: _manager(proxies[scheme], options) for scheme in ("http", "https") if proxies.get(scheme)
+        }
 
     def clear(self) -> None:
         super().clear()
-        for manager in self._via.values():
+        for manager in self._by_scheme.values():
             manager.clear()
 
     def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
         parts = urlsplit(url)
-        via = self._via.get(parts.scheme)
-        if via is None or _is_local(parts.hostname or "") or _bypassed(parts.netloc, self._bypass):
+        proxy = self._by_scheme.get(parts.scheme)
+        if proxy is None or _is_local(parts.hostname or "") or _bypassed(parts.netloc, self._no_proxy):
             return super().urlopen(method, url, redirect=redirect, **options)
-        return via.urlopen(method, url, redirect=redirect, **options)
+        return proxy.urlopen(method, url, redirect=redirect, **options)
 
 
 def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
@@ -51,12 +53,13 @@ def _manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(
-            f"{parts.scheme}://{parts.hostname or ''} is not a proxy that can be used: write http://host:port"
+            f"{parts.scheme}://{parts.hostname or ''} is not a proxy that can be used: give http://host:port or "
+            "https://host:port, in --proxy, HTTPS_PROXY or HTTP_PROXY"
         )
-    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    headers = make_headers(proxy_basic_auth=user) if user else None
+    headers = make_headers(proxy_basic_auth=login) if login else None
     return urllib3.ProxyManager(f"{parts.scheme}://{host}:{port}", proxy_headers=headers, **options)
 
 

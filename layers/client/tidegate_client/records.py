@@ -56,16 +56,16 @@ class Change:
 
 def reader_of(record_id: str) -> Reader | None:
     """The function that reads this record, if the shape of the id shows its kind."""
-    return next((READERS[kind] for kind in _likely(record_id)), None)
+    return next((READERS[kind] for kind in _kinds_by_shape(record_id)), None)
 
 
-def _likely(record_id: str) -> list[str]:
+def _kinds_by_shape(record_id: str) -> list[str]:
     return [kind for shape, kind in _SHAPES if shape.match(record_id)]
 
 
 def find(client: Client, record_id: str) -> tuple[Reader, Record]:
     """The record, and the function that reads it again. Tries every kind if the shape of the id does not show it."""
-    likely = _likely(record_id)
+    likely = _kinds_by_shape(record_id)
     for kind in (*likely, *(other for other in READERS if other not in likely)):
         try:
             return READERS[kind], READERS[kind](client, record_id)

@@ -27,13 +27,13 @@ PLACE: dict[str, Any] = {"biz_id": 0, "app_id": 0}
 
 
 class CheckFailed(TidegateError):
-    """The stack answered, but not as it must."""
+    """The stack answered, but not as expected."""
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    """Unlike `assert`, checked also by `python -O`."""
-    if not holds:
-        raise CheckFailed(otherwise)
+def _require(condition: bool, failure: str) -> None:
+    """Raises CheckFailed; unlike `assert`, also with `python -O`."""
+    if not condition:
+        raise CheckFailed(failure)
 
 
 class Finding(NamedTuple):
@@ -53,7 +53,7 @@ class Smoke:
     seconds: float = 180.0
     project_id: str = ""
     cleanup: ExitStack = field(default_factory=ExitStack)
-    left: list[str] = field(default_factory=list)
+    in_use: list[str] = field(default_factory=list)
 
     def run(self) -> Iterator[Finding]:
         """Runs the checks up to the first failure, then cleans up."""
@@ -68,14 +68,14 @@ class Smoke:
                 self.websocket,
                 self.distribute,
             ):
-                finding = self._tried(check.__name__, check)
+                finding = self._finding(check.__name__, check)
                 yield finding
                 if not finding.ok:
                     break
         finally:
-            yield self._tried("clean_up", self.clean_up)
+            yield self._finding("clean_up", self.clean_up)
 
-    def _tried(self, name: str, check: Callable[[], str]) -> Finding:
+    def _finding(self, name: str, check: Callable[[], str]) -> Finding:
         began = time.monotonic()
         try:
             detail, ok = check(), True
@@ -95,31 +95,31 @@ class Smoke:
         return f"{name} with two keys"
 
     def _key(self, *scopes: str, agent_id: str | None = None) -> str:
-        made = self.admin.keys.create(self.project_id, list(scopes), agent_id=agent_id)
-        self.cleanup.callback(self.admin.keys.delete, made["key_id"])
-        return made.key
+        created = self.admin.keys.create(self.project_id, list(scopes), agent_id=agent_id)
+        self.cleanup.callback(self.admin.keys.delete, created["key_id"])
+        return created.key
 
     def upload(self) -> str:
         source = self._content("one.bin", 300_000)
         self.file = self.user.files.put(source, **PLACE, file_path="/doctor/one.bin")
-        self._forget(self.file["file_id"])
-        back = self.folder / "back.bin"
-        self.user.files.fetch(self.file["file_id"], back)
+        self._delete_at_end(self.file["file_id"])
+        downloaded = self.folder / "back.bin"
+        self.user.files.fetch(self.file["file_id"], downloaded)
         _require(
-            back.read_bytes() == source.read_bytes(),
+            downloaded.read_bytes() == source.read_bytes(),
             "the file that was downloaded differs from the one that was uploaded",
         )
-        return "300 kB up, verified, and down again"
+        return "300 kB uploaded, verified and downloaded again"
 
     def parts(self) -> str:
         source = self._content("parts.bin", 6_000_000)
         size, signature = source.stat().st_size, sha256_of(source)
         target = {**PLACE, "file_path": "/doctor/parts.bin"}
-        made = self.user.files.create(**target, size=size, signature=signature, multipart=True)
-        file_id = made["file_id"]
-        self._forget(file_id)
+        created = self.user.files.create(**target, size=size, signature=signature, multipart=True)
+        file_id = created["file_id"]
+        self._delete_at_end(file_id)
         journal = Journal.of(source, target)
-        journal.begin(file_id, signature, made["upload"]["part_size"])
+        journal.begin(file_id, signature, created["upload"]["part_size"])
         pool = self.user.http.pool
         sent = send_parts(pool, source, journal, lambda numbers: self.user.files.parts(file_id, numbers))
         journal.forget()
@@ -128,8 +128,10 @@ class Smoke:
         return f"6 MB in {len(sent)} part(s), verified"
 
     def request(self) -> str:
-        made = self.user.requests.create("check", {"file_id": self.file["file_id"]})
-        ended = self._until(lambda: self.user.requests.get(made["request_id"]), "completed", "failed", "cancelled")
+        created = self.user.requests.create("check", {"file_id": self.file["file_id"]})
+        ended = self._wait_until(
+            lambda: self.user.requests.get(created["request_id"]), "completed", "failed", "cancelled"
+        )
         _require(ended["status"] == "completed", f"the request ended {ended['status']}: {ended.get('error')}")
         return "admitted, run by its state machine, completed"
 
@@ -139,10 +141,11 @@ class Smoke:
         task_id = self.user.exports.submit({"name": "doctor", "source_data": rows, "template": template})["task_id"]
         self.task_id = task_id
         self.cleanup.callback(self.user.exports.delete, [task_id])
-        ended = self._until(lambda: self.user.exports.get(task_id), "completed", "failed", "cancelled")
+        ended = self._wait_until(lambda: self.user.exports.get(task_id), "completed", "failed", "cancelled")
         _require(ended["status"] == "completed", f"the export ended {ended['status']}: {ended.get('failed_reason')}")
         self.user.exports.fetch(task_id, self.folder / "rows.csv")
-        _require((self.folder / "rows.csv").read_bytes().count(b"\n") >= 50, "rows are missing")
+        lines = (self.folder / "rows.csv").read_bytes().count(b"\n")
+        _require(lines >= 50, f"the CSV has {lines} lines, expected were at least 50")
         return "50 rows as CSV"
 
     def websocket(self) -> str:
@@ -155,7 +158,9 @@ class Smoke:
             socket.watch([self.task_id])
             deadline = time.monotonic() + self.seconds
             while self.task_id not in str(socket.receive(5)):
-                _require(time.monotonic() < deadline, "no message came about a record that has ended")
+                _require(
+                    time.monotonic() < deadline, f"no WebSocket message about {self.task_id} within {self.seconds:g} s"
+                )
         finally:
             socket.close()
         return "connected with a ticket, received the state of the export"
@@ -168,50 +173,55 @@ class Smoke:
             file_name="one.bin",
             target_agent_id=HOST,
             target_user="root",
-            target_file_dir="/tmp",  # noqa: S108, nothing is written: this process plays the agent
+            target_file_dir="/tmp",  # noqa: S108, nothing is written: this process acts as the agent
             file_signature=signature,
         )
         deadline = time.monotonic() + self.seconds
-        while not (given := self.agent.agents.transfers(HOST, wait=5)):
-            _require(time.monotonic() < deadline, "the agent's inbox stayed empty")
-        got = self.agent.http.pool.request("GET", given[0]["url"])
+        while not (transfers := self.agent.agents.transfers(HOST, wait=5)):
+            _require(time.monotonic() < deadline, f"no transfer for {HOST} within {self.seconds:g} s")
+        response = self.agent.http.pool.request("GET", transfers[0]["url"])
         _require(
-            hashlib.sha256(got.data).hexdigest() == signature, f"the agent received wrong content (HTTP {got.status})"
+            hashlib.sha256(response.data).hexdigest() == signature,
+            f"the agent received wrong content (HTTP {response.status})",
         )
-        name = {"transfer_id": given[0]["transfer_id"], "container_id": given[0]["container_id"]}
+        name = {"transfer_id": transfers[0]["transfer_id"], "container_id": transfers[0]["container_id"]}
         self.agent.agents.report(HOST, [{**name, "error_code": 0}])  # type: ignore[typeddict-item]
-        ended = self._until(lambda: self.user.downloads.get(task["task_id"]), "Success", "Failed", "Timeout")
+        ended = self._wait_until(lambda: self.user.downloads.get(task["task_id"]), "Success", "Failed", "Timeout")
         _require(ended["status"] == "Success", f"the Task ended {ended['status']}: {ended.get('error_msg')}")
         return "window, Job, transfer, report, Success"
 
     def clean_up(self) -> str:
         self.cleanup.close()
-        left = f"; still in use by a Job, delete them later: {', '.join(self.left)}" if self.left else ""
-        return f"files, export and keys are deleted{left}"
+        later = (
+            f"; still in use by a Job: later run `tidegate file delete` for {', '.join(self.in_use)}"
+            if self.in_use
+            else ""
+        )
+        return f"files, export and keys are deleted{later}"
 
     def _content(self, name: str, size: int) -> Path:
         path = self.folder / name
         path.write_bytes(secrets.token_bytes(size))
         return path
 
-    def _forget(self, file_id: str) -> None:
+    def _delete_at_end(self, file_id: str) -> None:
         def delete() -> None:
             try:
                 self.user.files.delete(file_id)
             except ApiError as error:
                 if error.code != "in_use":
                     raise
-                self.left.append(file_id)
+                self.in_use.append(file_id)
 
         self.cleanup.callback(delete)
 
-    def _until(self, read: Callable[[], Any], *ends: str) -> Any:
+    def _wait_until(self, read: Callable[[], Any], *ends: str) -> Any:
         deadline = time.monotonic() + self.seconds
-        while (seen := read())["status"] not in ends:
+        while (record := read())["status"] not in ends:
             if time.monotonic() > deadline:
-                raise TransferError(f"still {seen['status']} after {self.seconds:g} s")
+                raise TransferError(f"the status is still {record['status']} after {self.seconds:g} s")
             time.sleep(0.5)
-        return seen
+        return record
 
 
 def examine(admin: Client, connect: Callable[[str], Client], *, seconds: float = 180.0) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ class SocketFailed(TidegateError):
 
 
 class MessageTooBig(SocketFailed):
-    """Closed with code 1009: a message was too big, and would be again. The caller polls instead."""
+    """Closed with code 1009: a message was too big, and the same would happen again. The caller polls instead."""
 
 
 class NoSocketLibrary(SocketFailed):
@@ -46,16 +46,16 @@ class Socket:
         *,
         timeout: float = 10.0,
         proxy: str | None = None,
-        about: Mapping[str, Any] | None = None,
+        host_facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connects with a fresh ticket. `about`: facts about an agent's host."""
+        """Connects with a fresh ticket. `host_facts`: facts about an agent's host."""
         self._library = _library()
         self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()
         address = ws_url or ticket.get("ws_url")
         if not address:
-            raise SocketFailed("the API named no WebSocket address; give one with TIDEGATE_WS_URL")
-        query = urlencode({**(about or {}), "ticket": ticket["ticket"]})
+            raise SocketFailed("the API gives no WebSocket address; set TIDEGATE_WS_URL to the stack's WebSocket URL")
+        query = urlencode({**(host_facts or {}), "ticket": ticket["ticket"]})
         try:
             self._connection: Any = self._library.create_connection(
                 f"{address}?{query}",
@@ -63,11 +63,11 @@ class Socket:
                 **_proxy_options(proxy),
             )
         except self._broken as error:
-            raise SocketFailed(f"{address}: {error}") from error
+            raise SocketFailed(f"the WebSocket at {address} cannot be opened: {error}") from error
 
     def watch(self, record_ids: Sequence[str]) -> None:
         """Subscribes to records; each one that has ended already is sent at once."""
-        for ids in by_frames(record_ids):
+        for ids in split_by_frame_size(record_ids):
             self._send({"action": "watch", "task_ids": ids})
 
     def ping(self) -> None:
@@ -89,7 +89,7 @@ class Socket:
             raise SocketFailed(str(error)) from error
         if opcode == self._library.ABNF.OPCODE_CLOSE:
             code = int.from_bytes(data[:2], "big")
-            raise (MessageTooBig if code == TOO_BIG else SocketFailed)(f"closed with code {code}")
+            raise (MessageTooBig if code == TOO_BIG else SocketFailed)(f"the WebSocket was closed with code {code}")
         try:
             message = json.loads(data)
         except ValueError as error:
@@ -111,17 +111,17 @@ class Socket:
             raise SocketFailed(str(error)) from error
 
 
-def by_frames(record_ids: Sequence[str]) -> list[list[str]]:
+def split_by_frame_size(record_ids: Sequence[str]) -> list[list[str]]:
     """Splits the ids into messages of at most 100 ids that each fit into one frame."""
     groups: list[list[str]] = []
     size = start = len(json.dumps({"action": "watch", "task_ids": []}))
     for record_id in record_ids:
-        more = len(json.dumps(record_id)) + 2
-        if not groups or len(groups[-1]) == IDS_A_MESSAGE or size + more > LARGEST_FRAME:
+        length = len(json.dumps(record_id)) + 2
+        if not groups or len(groups[-1]) == IDS_A_MESSAGE or size + length > LARGEST_FRAME:
             groups.append([])
             size = start
         groups[-1].append(record_id)
-        size += more
+        size += length
     return groups
 
 

@@ -13,9 +13,9 @@ from tidegate_client.socket import Socket, SocketFailed
 
 QUIET_SECONDS = 15.0
 FIRST_POLL, LONGEST_POLL = 0.5, 5.0
-# A watch lasts minutes or hours; an API that is away for less than this does not end it.
+# A watch lasts minutes or hours: an API that is unavailable for less than this does not end it.
 OUTAGE_SECONDS = 60.0
-POLLED_TOGETHER = 50
+POLLED_AT_ONCE = 50
 
 
 class Watch:
@@ -35,16 +35,17 @@ class Watch:
         self._client = client
         self._ws_url = ws_url
         self._use_socket = use_socket
+        self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._on_fallback = on_fallback
         self._known = known or {}
         self._readers: dict[str, Reader] = {}
-        self._shown: dict[str, Record] = {}
+        self._latest: dict[str, Record] = {}
         self._pending = list(dict.fromkeys(record_ids))
 
     def __iter__(self) -> Iterator[Change]:
         for record_id in list(self._pending):
-            yield from self._news(record_id, self._first_look(record_id))
+            yield from self._changes(record_id, self._first_record(record_id))
         if self._use_socket and self._pending:
             try:
                 yield from self._by_socket()
@@ -54,7 +55,7 @@ class Watch:
                 self._on_fallback(str(error))
         yield from self._by_polling()
 
-    def _first_look(self, record_id: str) -> Record:
+    def _first_record(self, record_id: str) -> Record:
         """Records that the caller has just submitted are not read again: there may be thousands."""
         reader = reader_of(record_id)
         if reader and record_id in self._known:
@@ -67,7 +68,7 @@ class Watch:
         with contextlib.closing(Socket(self._client, self._ws_url)) as socket:
             socket.watch(self._pending)
             while self._pending:
-                message = socket.receive(self._allowed(QUIET_SECONDS))
+                message = socket.receive(self._until_deadline(QUIET_SECONDS))
                 if message is None:
                     # A message may have been lost: read the records. The ping keeps the connection open.
                     socket.ping()
@@ -81,15 +82,15 @@ class Watch:
 
     def _received(self, data: Record) -> Iterator[Change]:
         own = own_id(data)
-        meant = [own] if own in self._pending else [one for one in self._pending if matches(data, one)]
-        for record_id in meant:
-            yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
+        matching = [own] if own in self._pending else [one for one in self._pending if matches(data, one)]
+        for record_id in matching:
+            yield from self._changes(record_id, {**self._latest.get(record_id, {}), **data})
 
     def _by_polling(self) -> Iterator[Change]:
         pause, answered_at = FIRST_POLL, time.monotonic()
         while self._pending:
-            time.sleep(self._allowed(pause))
-            before = dict(self._shown)
+            time.sleep(self._until_deadline(pause))
+            before = dict(self._latest)
             try:
                 yield from self._poll_once()
             except (Unreachable, ServerError, RateLimited):
@@ -97,35 +98,38 @@ class Watch:
                     raise
             else:
                 answered_at = time.monotonic()
-            pause = FIRST_POLL if self._shown != before else min(pause * 1.5, LONGEST_POLL)
+            pause = FIRST_POLL if self._latest != before else min(pause * 1.5, LONGEST_POLL)
 
     def _poll_once(self) -> Iterator[Change]:
-        looked_at, later = self._pending[:POLLED_TOGETHER], self._pending[POLLED_TOGETHER:]
-        self._pending = later + looked_at
-        for record_id in looked_at:
-            yield from self._news(record_id, self._readers[record_id](self._client, record_id))
+        polled, rest = self._pending[:POLLED_AT_ONCE], self._pending[POLLED_AT_ONCE:]
+        self._pending = rest + polled
+        for record_id in polled:
+            yield from self._changes(record_id, self._readers[record_id](self._client, record_id))
 
-    def _news(self, record_id: str, record: Record) -> Iterator[Change]:
-        if self._shown.get(record_id) == record:
+    def _changes(self, record_id: str, record: Record) -> Iterator[Change]:
+        """Yields the record if it differs from the one before."""
+        if self._latest.get(record_id) == record:
             return
-        self._shown[record_id] = record
+        self._latest[record_id] = record
         change = Change(record_id, record)
         if change.ended and record_id in self._pending:
             self._pending.remove(record_id)
         yield change
 
-    def _allowed(self, pause: float) -> float:
+    def _until_deadline(self, pause: float) -> float:
+        """The pause, shortened to the time that is left. WaitTimeout if none is."""
         if self._deadline is None:
             return pause
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimeout(f"gave up: {_named(self._pending)} had not ended")
+            raise WaitTimeout(f"{self._unfinished()} had not ended after {self._timeout:g} s")
         return min(pause, left)
 
-
-def _named(record_ids: Sequence[str]) -> str:
-    more = f" and {len(record_ids) - 3} more" if len(record_ids) > 3 else ""
-    return ", ".join(record_ids[:3]) + more
+    def _unfinished(self) -> str:
+        """The records that have not ended, with the status of each: at most three by name."""
+        named = [f"{one} ({self._latest.get(one, {}).get('status', 'unknown')})" for one in self._pending[:3]]
+        more = f" and {len(self._pending) - 3} more" if len(self._pending) > 3 else ""
+        return ", ".join(named) + more
 
 
 def watch(client: Client, *record_ids: str, timeout: float | None = None) -> Watch:

@@ -22,10 +22,10 @@ def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> s
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError as error:
-        raise NotVerified("the secret is not base64: use the project's whole whsec_…") from error
+        raise NotVerified("the secret is not base64: give the whole callback secret of the project, whsec_…") from error
     if not key:
-        # Anybody can sign with an empty key.
-        raise NotVerified("the secret is empty: use the project's whsec_…")
+        # Anybody could sign with an empty key.
+        raise NotVerified("the secret is empty: give the callback secret of the project, whsec_…")
     signed = f"{message_id}.{timestamp}.".encode() + body
     return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
@@ -42,12 +42,16 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float |
     except KeyError as error:
         raise NotVerified(f"the header {error.args[0]} is missing") from error
     except ValueError as error:
-        raise NotVerified("webhook-timestamp is not a number") from error
+        raise NotVerified(f"webhook-timestamp {timestamp[:20]!r} is not a number") from error
     if abs(int(time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
-        raise NotVerified("webhook-timestamp is more than five minutes off; is this machine's clock right?")
+        raise NotVerified(
+            f"webhook-timestamp {timestamp[:20]} is more than five minutes from this machine's clock: check the clock"
+        )
     expected = signature_of(secret, message_id, timestamp, body)
     # There are two signatures while a secret is being rotated; one that matches is enough.
     candidates = [value for version, _, value in (one.partition(",") for one in signatures) if version == "v1"]
     if not any(hmac.compare_digest(expected.encode(), candidate.encode()) for candidate in candidates):
-        raise NotVerified("no signature fits the secret and the body")
+        raise NotVerified(
+            "no signature fits the secret and the body: is it the project's secret, and the body as it was received?"
+        )
     return message_id

@@ -193,8 +193,8 @@ def test_each_call_of_the_client_is_a_route_of_the_server(contract: Any, name: s
 
     operation = route_for(contract, recorder.method, urlsplit(recorder.url).path)
 
-    taken = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"}
-    assert set(dict(parse_qsl(urlsplit(recorder.url).query))) <= taken
+    accepted = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"}
+    assert set(dict(parse_qsl(urlsplit(recorder.url).query))) <= accepted
     fields = set(json.loads(recorder.body or b"{}"))
     allowed = body_fields(contract, operation)
     assert allowed is None or fields <= allowed

@@ -79,7 +79,7 @@ def api(cloud: MotoCloud) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def export(cloud: MotoCloud, project: Project, task_id: str) -> None:
+def run_export(cloud: MotoCloud, project: Project, task_id: str) -> None:
     cloud.deliver("AdmissionQueue")
     request = cloud.app.queue.queue.get(project.id, task_id)
     state = {"project_id": project.id, "request_id": task_id, "attempt": request.attempt}
@@ -100,7 +100,7 @@ def test_printed_source_is_pulled_to_its_last_row(cloud: MotoCloud, project: Pro
     with running("source.md", cloud.callback_secret(project.id)) as (port, _):
         body = {"name": "orders", "source_url": f"http://127.0.0.1:{port}/orders"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
-        export(cloud, project, task_id)
+        run_export(cloud, project, task_id)
     lines = file_of(cloud, project, task_id).decode().splitlines()
     assert (len(lines), lines[-1]) == (2432, "A-2430,2430.50")
 
@@ -137,10 +137,10 @@ def test_printed_receiver_verifies_and_prints_a_callback_once(cloud: MotoCloud, 
     with running("callback.md", cloud.callback_secret(project.id)) as (port, process):
         body = {"name": "orders", "source_data": [{"a": 1}], "callback": f"http://127.0.0.1:{port}/callbacks"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
-        export(cloud, project, task_id)
+        run_export(cloud, project, task_id)
         cloud.deliver("CallbacksQueue")
-        (told,) = cloud.http("GET", "/v1/callbacks", key=project.key).json()["items"]
-        assert told["callback_state"] == "delivered"
+        (delivery,) = cloud.http("GET", "/v1/callbacks", key=project.key).json()["items"]
+        assert delivery["callback_state"] == "delivered"
         assert process.stdout is not None
         assert process.stdout.readline() == "task.completed completed\n"
         unsigned = subprocess.run(
@@ -154,11 +154,11 @@ def test_printed_receiver_verifies_and_prints_a_callback_once(cloud: MotoCloud, 
 
 def test_printed_template_gives_two_header_rows(cloud: MotoCloud, project: Project) -> None:
     with api(cloud) as url:
-        told = subprocess.run(
+        submitted = subprocess.run(
             [sys.executable, "-c", printed("template.md"), url, project.key], capture_output=True, text=True, check=True
         )
-    task_id = told.stdout.strip()
-    export(cloud, project, task_id)
+    task_id = submitted.stdout.strip()
+    run_export(cloud, project, task_id)
     sheet = openpyxl.load_workbook(io.BytesIO(file_of(cloud, project, task_id))).active
     assert sheet is not None
     rows = [[cell for cell in row if cell is not None] for row in sheet.iter_rows(values_only=True)]

@@ -175,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/client/agent/test_crash.py",),
     ),
     Mutant(
-        "the agent acknowledges a result that it has not told",
+        "the agent acknowledges a result that it has not reported",
         f"{AGENT}/reporter.py",
         "            self._send(results)\n            self._journal.acknowledge(key_of(result)",
         "            (lambda keys: (self._journal.acknowledge(keys), self._send(results)))(key_of(result)",

@@ -27,23 +27,23 @@ def sha256(content: bytes) -> str:
 
 @dataclass
 class Store:
-    """Objects at URLs with a token. `cuts`: each entry closes one connection after so many bytes."""
+    """Objects at URLs with a token. `cuts`: each entry closes one connection after that many bytes."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     valid_token: str = "1"
     cuts: list[int] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    knows_ranges: bool = True
+    supports_ranges: bool = True
     seconds_a_chunk: float = 0.0
     slow: dict[str, float] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     silent_after_cut: bool = False
     chunk: int = 64 * 1024
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
     put_headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
     url: str = ""
-    _now: int = 0
+    _running: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def link(self, name: str) -> str:
@@ -57,7 +57,7 @@ class Store:
             self.put_headers.append({key.lower(): value for key, value in handler.headers.items()})
             handler.answer(self.statuses.pop(0) if self.statuses else 200)
             return
-        self.asked.append((name, handler.headers.get("Range")))
+        self.requests.append((name, handler.headers.get("Range")))
         if parse_qs(parts.query).get("token") != [self.valid_token]:
             handler.answer(403)
         elif self.statuses:
@@ -72,22 +72,22 @@ class Store:
 
     @property
     def running(self) -> int:
-        return self._now
+        return self._running
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
         with self._lock:
-            self._now += 1
-            self.most_at_once = max(self.most_at_once, self._now)
+            self._running += 1
+            self.most_at_once = max(self.most_at_once, self._running)
         try:
             yield
         finally:
             with self._lock:
-                self._now -= 1
+                self._running -= 1
 
     def _send(self, handler: Handler, name: str, content: bytes) -> None:
         start = 0
-        if self.knows_ranges and (wanted := re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range") or "")):
+        if self.supports_ranges and (wanted := re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range") or "")):
             start = int(wanted[1])
         if start and start >= len(content):
             handler.answer(416)
@@ -116,14 +116,14 @@ def running_store(**options: Any) -> Iterator[Store]:
 
 @dataclass
 class AgentApi:
-    """The routes that agents call. `away`: every call is answered with 503."""
+    """The routes that agents call. `unavailable`: every call is answered with 503."""
 
     store: Store
     transfers: dict[str, dict[str, Any]] = field(default_factory=dict)
     results: list[dict[str, Any]] = field(default_factory=list)
     polls: list[float] = field(default_factory=list)
     presences: list[dict[str, Any]] = field(default_factory=list)
-    away: bool = False
+    unavailable: bool = False
     refuse_results: bool = False
     # Final results that were answered with 503.
     refused: list[dict[str, Any]] = field(default_factory=list)
@@ -176,7 +176,7 @@ class AgentApi:
             handler.answer(200, self.page)
         elif self.key_status != 200:
             handler.answer(self.key_status, b'{"code": "unauthenticated", "detail": "no"}')
-        elif self.away or (self.refuse_results and handler.command == "POST"):
+        elif self.unavailable or (self.refuse_results and handler.command == "POST"):
             self.refused += [one for one in body.get("items", ()) if one.get("error_code") != 115]
             handler.answer(503)
         elif handler.command == "POST":
@@ -204,13 +204,13 @@ class AgentApi:
 
     def _inbox(self, handler: Handler) -> list[dict[str, Any]]:
         deadline = time.monotonic() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))
-        while not (open_ones := [one for one in self.transfers.values() if not self.finals(one["transfer_id"])]):
+        while not (open_transfers := [one for one in self.transfers.values() if not self.finals(one["transfer_id"])]):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         return [
             {"url": self.store.link(one["object"])} | {name: value for name, value in one.items() if name != "object"}
-            for one in open_ones
+            for one in open_transfers
         ]
 
 

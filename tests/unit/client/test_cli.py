@@ -94,18 +94,18 @@ def test_exit_code_depends_on_the_http_status(
     logged_in.expect_request("/v1/files/f").respond_with_json(problem, status)
 
     assert main(["file", "show", "f"]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "because (why)" in told.err
-    assert "body.name: too short" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "because (why)" in captured.err
+    assert "body.name: too short" in captured.err
 
 
 def test_errors_are_json_with_the_json_option(logged_in: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     logged_in.expect_request("/v1/files/f").respond_with_json({"code": "not_found", "detail": "no"}, 404)
 
     assert main(["file", "show", "f", "--json"]) == 4
-    told = json.loads(capsys.readouterr().err)
-    assert (told["code"], told["status"], told["error"]) == ("not_found", 404, "NotFound")
+    problem = json.loads(capsys.readouterr().err)
+    assert (problem["code"], problem["status"], problem["error"]) == ("not_found", 404, "NotFound")
 
 
 def test_failing_api_exits_7_and_absent_api_exits_6(logged_in: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,9 +187,9 @@ def test_file_get_resumes_verifies_and_prints_the_path(
     assert main(["file", "get", "f-1"]) == 0
 
     assert (home / "b.bin").read_bytes() == CONTENT
-    told = capsys.readouterr()
-    assert "saved_to" in told.out
-    assert "100 %" in told.err
+    captured = capsys.readouterr()
+    assert "saved_to" in captured.out
+    assert "100 %" in captured.err
 
 
 def test_file_get_of_wrong_content_exits_1(logged_in: HTTPServer, store: Store, home: Path) -> None:

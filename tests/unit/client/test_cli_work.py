@@ -37,7 +37,9 @@ def sent(server: HTTPServer, path: str) -> Any:
     return [json.loads(request.get_data()) for request, _ in server.log if request.path == path]
 
 
-def test_download_submit_of_one_target(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_download_submit_of_one_target_sends_host_and_container(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = {"task_id": TASK, "job_id": "j", "status": "Pending", "window_closes_at": "t"}
     api.expect_request("/v1/downloads", "POST").respond_with_json(answer, 202)
 
@@ -78,8 +80,8 @@ def test_download_watch_exits_with_the_tasks_outcome(
 
     assert main(["download", "watch", path.rpartition("/")[2], "--poll", "--json"]) == code
 
-    told = [json.loads(line)["status"] for line in capsys.readouterr().out.splitlines()]
-    assert told == ["Pending", "Running", ended]
+    statuses = [json.loads(line)["status"] for line in capsys.readouterr().out.splitlines()]
+    assert statuses == ["Pending", "Running", ended]
 
 
 def test_watch_without_a_terminal_prints_plain_lines(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,11 +93,11 @@ def test_watch_without_a_terminal_prints_plain_lines(api: HTTPServer, capsys: py
 
     assert main(["watch", "AsyncDownloadJob:1", "--poll"]) == 0
 
-    told = capsys.readouterr().err
-    assert "\x1b" not in told
-    assert "\r" not in told
-    assert "1/4" in told
-    assert "4/4" in told
+    progress = capsys.readouterr().err
+    assert "\x1b" not in progress
+    assert "\r" not in progress
+    assert "1/4" in progress
+    assert "4/4" in progress
 
 
 def test_watch_time_out_exits_8(api: HTTPServer) -> None:
@@ -174,6 +176,12 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
         ("request prioritize r1 2", "POST", "/v1/requests/r1/prioritize", {"priority": 2}),
         ("request create check --priority 1", "POST", "/v1/requests", {"type": "check", "payload": {}, "priority": 1}),
         ("subscription create s https://x", "POST", "/v1/subscriptions", {"name": "s", "source_url": "https://x"}),
+        (
+            "subscription update s1 --name none --schedule none",
+            "PATCH",
+            "/v1/subscriptions/s1",
+            {"name": "none", "schedule": None},
+        ),
         ("subscription download s1", "POST", "/v1/subscriptions/s1/download", {}),
         ("batch start b1", "POST", "/v1/batches/b1/start", {}),
         ("batch stop b1", "POST", "/v1/batches/b1/stop", {}),
@@ -357,7 +365,7 @@ def test_record_for_people_leaves_out_fields_without_a_value(
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["agent_id", "a"]
     assert ["groups", "x, y"] in lines
-    assert lines.count(["zone", "-"]) == 1, "asked for, it is shown"
+    assert lines.count(["zone", "-"]) == 1, "a field of --fields is shown without a value too"
     assert lines[-1] == ["x,", "y    -       total 3"]
 
 
@@ -386,9 +394,12 @@ def test_stats_print_a_row_for_each_type(api: HTTPServer, capsys: pytest.Capture
 
 
 def test_archive_lists_all_pages_of_a_day_and_filter(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
-    gone = {"type": "export", "status": "completed", "channel": "export", "attempts": 1, "create_time": "a"}
+    archived = {"type": "export", "status": "completed", "channel": "export", "attempts": 1, "create_time": "a"}
     wanted = {"day": "2026-11-16", "type": "export", "status": "completed"}
-    pages = ({"items": [{"request_id": "exp-1", **gone}], "next_cursor": "exp-1"}, {"items": [{"request_id": "exp-2"}]})
+    pages = (
+        {"items": [{"request_id": "exp-1", **archived}], "next_cursor": "exp-1"},
+        {"items": [{"request_id": "exp-2"}]},
+    )
     api.expect_ordered_request("/v1/archive", query_string=wanted).respond_with_json(pages[0])
     api.expect_ordered_request("/v1/archive", query_string={**wanted, "cursor": "exp-1"}).respond_with_json(pages[1])
 

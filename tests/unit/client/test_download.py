@@ -40,14 +40,14 @@ def test_cut_connection_is_resumed_where_it_was_cut(pool: urllib3.PoolManager, s
     fetch(pool, stored, tmp_path / "f")
 
     assert (tmp_path / "f").read_bytes() == CONTENT
-    assert stored.asked == [("f", None), ("f", "bytes=300000-"), ("f", "bytes=300000-"), ("f", "bytes=500000-")]
+    assert stored.requests == [("f", None), ("f", "bytes=300000-"), ("f", "bytes=300000-"), ("f", "bytes=500000-")]
     assert list(tmp_path.iterdir()) == [tmp_path / "f"]
 
 
 def test_store_that_ignores_ranges_still_gives_the_right_bytes(
     pool: urllib3.PoolManager, stored: Store, tmp_path: Path
 ) -> None:
-    stored.cuts, stored.knows_ranges = [300_000], False
+    stored.cuts, stored.supports_ranges = [300_000], False
 
     fetch(pool, stored, tmp_path / "f")
 
@@ -60,7 +60,7 @@ def test_part_file_of_an_earlier_run_is_resumed(pool: urllib3.PoolManager, store
     fetch(pool, stored, tmp_path / "f")
 
     assert (tmp_path / "f").read_bytes() == CONTENT
-    assert stored.asked == [("f", "bytes=400000-")]
+    assert stored.requests == [("f", "bytes=400000-")]
 
 
 @pytest.mark.parametrize("leftover", [b"another file's bytes", CONTENT + b"more", b"x" * len(CONTENT)])
@@ -108,7 +108,7 @@ def test_expired_url_is_replaced_and_the_download_continues(pool: urllib3.PoolMa
     assert given == [None, old]
 
 
-def test_download_gives_up_after_the_patience(pool: urllib3.PoolManager, stored: Store) -> None:
+def test_download_without_bytes_fails_after_the_stall_limit(pool: urllib3.PoolManager, stored: Store) -> None:
     stored.statuses = [503] * 50
     download = ResumingDownload(pool, io.BytesIO(), size=1, patience=0.3, sleep=lambda _s: None)
     moment = iter(range(10_000))
@@ -124,7 +124,7 @@ def test_missing_object_is_not_retried(pool: urllib3.PoolManager, store: Store) 
         ResumingDownload(pool, io.BytesIO()).run(lambda _refused: store.link("absent"))
 
     assert raised.value.status == 404
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
 
 
 def test_cancelled_download_keeps_its_bytes(pool: urllib3.PoolManager, stored: Store) -> None:
@@ -145,7 +145,7 @@ def test_empty_file_needs_no_request(pool: urllib3.PoolManager, store: Store) ->
     digest = ResumingDownload(pool, io.BytesIO(), size=0).run(lambda _refused: store.link("f"))
 
     assert digest == hashlib.sha256().hexdigest()
-    assert store.asked == []
+    assert store.requests == []
 
 
 def test_upload_is_sent_again_after_a_5xx(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:

@@ -77,6 +77,19 @@ def test_change_that_is_not_idempotent_is_not_retried(httpserver: HTTPServer, cl
     assert len(seen) == 1
 
 
+def test_schedule_change_with_a_revision_is_not_retried(httpserver: HTTPServer, client: Client) -> None:
+    """If the first attempt was carried out, the second would get 409 for a revision that it changed itself."""
+    seen = answers(httpserver, 503, 503)
+
+    with pytest.raises(ServerError):
+        client.exports.update_schedule("s-1", {"name": "orders", "revision": 3})
+    with pytest.raises(ServerError):
+        client.batches.update_schedule("s-1", paused=True, revision=3)
+    client.exports.update_schedule("s-1", {"name": "orders"})
+
+    assert len(seen) == 3
+
+
 def test_retry_after_is_honoured(httpserver: HTTPServer, client: Client) -> None:
     answers(httpserver, 429, headers={"Retry-After": "1"})
     began = time.monotonic()

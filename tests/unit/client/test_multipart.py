@@ -24,22 +24,22 @@ COUNT = 11
 
 
 class PartStore(http.server.ThreadingHTTPServer):
-    """A fake store for parts. `answers`: statuses of the first PUTs; `dies_after`: later parts are refused."""
+    """A fake store for parts. `answers`: statuses of the first PUTs; `refuses_after`: later parts are refused."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.parts: dict[int, bytes] = {}
         self.puts: list[int] = []
         self.answers: list[int] = []
-        self.dies_after: int | None = None
+        self.refuses_after: int | None = None
         self.seconds_a_part = 0.0
-        # Ctrl-C in the main thread when so many parts have arrived.
+        # Ctrl-C in the main thread when that many parts have arrived.
         self.interrupt_at: int | None = None
         self.interrupted = threading.Event()
-        self.asked: list[list[int]] = []
+        self.url_calls: list[list[int]] = []
 
     def links(self, numbers: list[int]) -> dict[int, str]:
-        self.asked.append(numbers)
+        self.url_calls.append(numbers)
         return {number: f"http://127.0.0.1:{self.server_port}/?partNumber={number}" for number in numbers}
 
 
@@ -59,7 +59,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             store.interrupted.wait(30)
         time.sleep(store.seconds_a_part)
         status = store.answers.pop(0) if store.answers else 200
-        if store.dies_after is not None and len(store.parts) >= store.dies_after:
+        if store.refuses_after is not None and len(store.parts) >= store.refuses_after:
             status = 400
         self.send_response(status)
         if status == 200:
@@ -94,45 +94,45 @@ def journal_of(source: Path) -> Journal:
 
 
 def test_every_part_is_sent_once_and_progress_ends_at_the_size(store: PartStore, source: Path) -> None:
-    journal, told = journal_of(source), []
+    journal, progress = journal_of(source), []
     journal.begin("f-1", "sha", PART)
 
     sent = send_parts(
-        urllib3.PoolManager(), source, journal, store.links, lambda done, total: told.append((done, total))
+        urllib3.PoolManager(), source, journal, store.links, lambda done, total: progress.append((done, total))
     )
 
     assert [part["number"] for part in sent] == list(range(1, COUNT + 1))
     assert b"".join(store.parts[number] for number in sorted(store.parts)) == CONTENT
     assert sorted(store.puts) == list(range(1, COUNT + 1))
-    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert progress[-1] == (len(CONTENT), len(CONTENT))
 
 
 def test_another_run_sends_only_what_is_missing(store: PartStore, source: Path) -> None:
     journal = journal_of(source)
     journal.begin("f-1", "sha", PART)
-    store.dies_after = 4
+    store.refuses_after = 4
     with pytest.raises(TransferError):
         send_parts(urllib3.PoolManager(), source, journal, store.links)
-    there = set(store.parts)
+    stored = set(store.parts)
     with journal.path.open("a") as file:
         file.write('[7, "cut')
-    store.dies_after, store.puts = None, []
+    store.refuses_after, store.puts = None, []
 
-    again = journal_of(source)
-    assert (again.file_id, again.part_size, set(again.etags)) == ("f-1", PART, there)
-    sent = send_parts(urllib3.PoolManager(), source, again, store.links)
+    resumed = journal_of(source)
+    assert (resumed.file_id, resumed.part_size, set(resumed.etags)) == ("f-1", PART, stored)
+    sent = send_parts(urllib3.PoolManager(), source, resumed, store.links)
 
-    assert set(store.puts) == set(range(1, COUNT + 1)) - there
+    assert set(store.puts) == set(range(1, COUNT + 1)) - stored
     assert len(sent) == COUNT
     whole = b"".join(store.parts[number] for number in sorted(store.parts))
     assert hashlib.sha256(whole).digest() == hashlib.sha256(CONTENT).digest()
 
 
 def test_failed_part_ends_the_upload_while_others_are_sent(store: PartStore, source: Path) -> None:
-    """A part that is broken off closes its connection, so the store does not wait for the rest."""
+    """A part that is aborted closes its connection, so the store does not wait for the rest."""
     journal = journal_of(source)
     journal.begin("f-1", "sha", PART)
-    store.dies_after = 0
+    store.refuses_after = 0
     began = time.monotonic()
     with pytest.raises(TransferError, match="HTTP 400"):
         send_parts(urllib3.PoolManager(), source, journal, store.links)
@@ -145,7 +145,7 @@ def test_refused_url_is_renewed_and_5xx_is_retried(store: PartStore, source: Pat
     store.answers = [403, 503]
 
     assert len(send_parts(urllib3.PoolManager(), source, journal, store.links)) == COUNT
-    assert [len(numbers) for numbers in store.asked] == [COUNT, 1]
+    assert [len(numbers) for numbers in store.url_calls] == [COUNT, 1]
 
 
 def test_changed_file_has_another_journal(source: Path) -> None:
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_upload_before_the_other_parts(store: PartStore, source:
     assert len(store.puts) < COUNT, "the other parts of the group are not sent"
 
 
-def test_cut_journal_line_does_not_spoil_the_next(source: Path) -> None:
+def test_incomplete_journal_line_does_not_corrupt_the_next(source: Path) -> None:
     journal = journal_of(source)
     journal.begin("f-1", "sha", PART)
     journal.sent(1, "one")

@@ -114,8 +114,8 @@ def test_speed_is_that_of_the_last_half_minute() -> None:
             "n  ██████░░░░░░░░░░░░░░░░░░  25 %  50/200  10/s  0:15 left  errors 1  running",
         ),
         (
-            {"name": "n", "status": "failed", "progress": {"rows": 5}, "failed_reason": "the source lied"},
-            "n  5  failed  the source lied",
+            {"name": "n", "status": "failed", "progress": {"rows": 5}, "failed_reason": "the source sent no rows"},
+            "n  5  failed  the source sent no rows",
         ),
         (
             {"type": "scan", "status": "failed", "error": {"code": "x", "detail": "no such host"}},
@@ -132,7 +132,7 @@ def test_speed_is_that_of_the_last_half_minute() -> None:
         ({"type": "scan", "status": "queued", "last_wait_reason": "capacity"}, "scan  queued  capacity"),
     ],
 )
-def test_each_kind_of_record_has_its_line(record: dict[str, object], line: str) -> None:
+def test_line_shows_progress_and_reason_of_each_kind(record: dict[str, object], line: str) -> None:
     assert line_of(record) == line
 
 
@@ -144,9 +144,9 @@ def test_several_records_are_counted_and_failures_named() -> None:
         overview.show(Change(record_id, {"file_name": record_id, "status": status, "error_msg": "disk full"}))
     overview.close()
 
-    told = stream.getvalue().splitlines()
-    assert "c  Failed  disk full" in told
-    assert told[-1].endswith("3/3  Failed 1  Success 2")
+    lines = stream.getvalue().splitlines()
+    assert "c  Failed  disk full" in lines
+    assert lines[-1].endswith("3/3  Failed 1  Success 2")
 
 
 @pytest.mark.parametrize("status", ["paused", "stopping", "created", "waiting_biz"])

@@ -17,7 +17,7 @@ from websockets.sync.server import serve as serve_websocket
 from tidegate_client import Client, NotFound, watching
 from tidegate_client.errors import ServerError, WaitTimeout
 from tidegate_client.records import matches
-from tidegate_client.socket import LARGEST_FRAME, by_frames
+from tidegate_client.socket import LARGEST_FRAME, split_by_frame_size
 from tidegate_client.watching import Watch
 
 TICKET = {"ticket": "t-1", "expires_at": "2099-01-01T00:00:00Z"}
@@ -34,12 +34,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def socket_server(talk: Callable[[ServerConnection, dict[str, Any]], None]) -> Iterator[str]:
-    """Calls `talk` with each message that a client sends."""
+def socket_server(answer: Callable[[ServerConnection, dict[str, Any]], None]) -> Iterator[str]:
+    """Calls `answer` with each message that a client sends."""
 
     def handle(connection: ServerConnection) -> None:
         for text in connection:
-            talk(connection, json.loads(text))
+            answer(connection, json.loads(text))
 
     with serve_websocket(handle, "127.0.0.1", 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -54,35 +54,35 @@ def export(status: str, **more: Any) -> dict[str, Any]:
 def test_changes_come_over_the_websocket_until_the_end(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_request("/v1/task").respond_with_json(export("queued"))
     httpserver.expect_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
-    asked: list[Any] = []
+    requests: list[Any] = []
 
-    def talk(connection: ServerConnection, message: dict[str, Any]) -> None:
+    def answer(connection: ServerConnection, message: dict[str, Any]) -> None:
         assert connection.request
-        asked.append((connection.request.path, message))
+        requests.append((connection.request.path, message))
         for status in ("running", "completed"):
             connection.send(json.dumps({"type": f"task.{status}", "data": export(status)}))
 
-    with socket_server(talk) as ws_url:
+    with socket_server(answer) as ws_url:
         seen = [change.status for change in Watch(client, ["exp-1"], ws_url=ws_url, timeout=10)]
 
     assert seen == ["queued", "running", "completed"]
-    assert asked == [("/live?ticket=t-1", {"action": "watch", "task_ids": ["exp-1"]})]
+    assert requests == [("/live?ticket=t-1", {"action": "watch", "task_ids": ["exp-1"]})]
 
 
-def test_lost_message_is_made_up_for_by_a_poll(
+def test_lost_websocket_message_is_replaced_by_a_poll(
     httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUIET_SECONDS", 0.1)
     httpserver.expect_ordered_request("/v1/task").respond_with_json(export("running"))
     httpserver.expect_ordered_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
     httpserver.expect_ordered_request("/v1/task").respond_with_json(export("completed"))
-    said: list[str] = []
+    actions: list[str] = []
 
-    with socket_server(lambda _connection, message: said.append(message["action"])) as ws_url:
+    with socket_server(lambda _connection, message: actions.append(message["action"])) as ws_url:
         seen = [change.status for change in Watch(client, ["exp-1"], ws_url=ws_url, timeout=10)]
 
     assert seen == ["running", "completed"]
-    assert said == ["watch", "ping"]
+    assert actions == ["watch", "ping"]
 
 
 def test_watch_without_a_websocket_polls(httpserver: HTTPServer, client: Client) -> None:
@@ -170,12 +170,12 @@ def test_known_records_are_not_read_again(httpserver: HTTPServer, client: Client
     tasks = {f"AsyncDownloadTask:1:2:/a:u-{number}": {"status": "Pending"} for number in range(250)}
     messages: list[int] = []
 
-    def talk(connection: ServerConnection, message: dict[str, Any]) -> None:
+    def answer(connection: ServerConnection, message: dict[str, Any]) -> None:
         messages.append(len(message["task_ids"]))
         for task_id in message["task_ids"]:
             connection.send(json.dumps({"type": "task.completed", "data": {"task_id": task_id, "status": "Success"}}))
 
-    with socket_server(talk) as ws_url:
+    with socket_server(answer) as ws_url:
         changes = list(Watch(client, list(tasks), ws_url=ws_url, known=tasks, timeout=20))
 
     assert sum(change.succeeded for change in changes) == 250
@@ -201,7 +201,7 @@ def test_watch_raises_wait_timeout(httpserver: HTTPServer, client: Client) -> No
 @pytest.mark.parametrize(("length", "number"), [(10, 250), (2048, 100), (30_000, 3)])
 def test_watch_messages_are_split_by_bytes(length: int, number: int) -> None:
     ids = [f"{place:05}" + "é" * (length // 6) for place in range(number)]
-    groups = by_frames(ids)
+    groups = split_by_frame_size(ids)
     assert [one for group in groups for one in group] == ids
     assert all(len(json.dumps({"action": "watch", "task_ids": group}).encode()) <= LARGEST_FRAME for group in groups)
     assert all(len(group) <= 100 for group in groups)

@@ -138,9 +138,9 @@ def test_webhook_listen_verifies_and_prints() -> None:
         ]
         out, _ = listener.communicate(timeout=30)
 
-    told = [json.loads(line) for line in out.splitlines()]
+    events = [json.loads(line) for line in out.splitlines()]
     assert statuses == [401, 204, 204]
-    assert [one["verified"] for one in told] == [False, True, True]
-    assert [one["repeated"] for one in told[1:]] == [False, True]
-    assert told[1]["data"] == {"name": "导出"}
+    assert [one["verified"] for one in events] == [False, True, True]
+    assert [one["repeated"] for one in events[1:]] == [False, True]
+    assert events[1]["data"] == {"name": "导出"}
     assert listener.returncode == 0

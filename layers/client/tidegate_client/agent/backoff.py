@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential back-off with jitter, so that hosts that lost the API at one moment do not all return at one moment.
+    """Exponential back-off with jitter, so that hosts which lost the API together do not all return together.
 
     `least` is the smallest pause as a fraction of the current largest one."""
 

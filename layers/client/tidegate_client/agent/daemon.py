@@ -14,11 +14,11 @@ from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.disk.partials import Partials
-from tidegate_client.agent.inbox import Inbox, is_cut_short, key_of
+from tidegate_client.agent.inbox import Inbox, is_truncated, key_of
 from tidegate_client.agent.journal import Journal, JournalError, Key
 from tidegate_client.agent.options import AgentOptions
-from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
-from tidegate_client.agent.poll_alarm import PollAlarm
+from tidegate_client.agent.pace import ACTIVE_SECONDS, Pace
+from tidegate_client.agent.poll_trigger import PollTrigger
 from tidegate_client.agent.preheat.model import Staged
 from tidegate_client.agent.preheat.switcher import Switcher
 from tidegate_client.agent.presence import PresenceReporter
@@ -31,7 +31,7 @@ from tidegate_client.agent.results import result_of
 from tidegate_client.agent.service.health import Health, local_pages, notify_systemd, write_health
 from tidegate_client.agent.service.monitor import Monitor, free_bytes
 from tidegate_client.agent.service.statistics import Statistics
-from tidegate_client.agent.service.supervisor import Watched
+from tidegate_client.agent.service.supervisor import SupervisedThread
 from tidegate_client.agent.service.version import version
 from tidegate_client.agent.update import SelfUpdate
 from tidegate_client.agent.work_queue import WorkQueue
@@ -72,18 +72,18 @@ class Agent:
         self._partials = Partials(
             self._journal, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
         )
-        self._alarm = PollAlarm()
-        self._inbox = Inbox(self._alarm.ring)
+        self._poll_trigger = PollTrigger()
+        self._inbox = Inbox(self._poll_trigger.trigger)
         self._reporter = Reporter(client, options.agent_id, self._inbox, self._journal, every=options.report_every)
-        self._waiting = WorkQueue()
+        self._queue = WorkQueue()
         self._stalls: Counter[Key] = Counter()
         self._statistics = Statistics()
         self._draining = threading.Event()
         self._aborting = threading.Event()
-        self._accepted = False
+        self._key_accepted = False
         limit = limit or (RateLimit(options.limit_rate) if options.limit_rate else None)
         self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
-        self._cut_short = False
+        self._list_truncated = False
         self.restarting = False
         releases = Releases(options.state_dir) if options.self_update else None
         self._update = SelfUpdate(releases, self._journal, self._restart) if releases else None
@@ -105,12 +105,19 @@ class Agent:
             update=self._update,
         )
         self._switcher = Switcher(
-            self._journal, self._inbox, self._delivery.switch, self._end_staged, self._alarm.ring, self._aborting
+            self._journal,
+            self._inbox,
+            self._delivery.switch,
+            self._end_staged,
+            self._poll_trigger.trigger,
+            self._aborting,
         )
-        self._switching = Watched("switcher", self._switcher.run, self._aborting)
-        self._poller = Watched("poller", self._poll, self._draining)
-        self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
-        self._push = Push(client, self._inventory, self._alarm.ring, self._draining, proxy=options.proxy)
+        self._switching = SupervisedThread("switcher", self._switcher.run, self._aborting)
+        self._poller = SupervisedThread("poller", self._poll, self._draining)
+        self._workers = [
+            SupervisedThread(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)
+        ]
+        self._push = Push(client, self._inventory, self._poll_trigger.trigger, self._draining, proxy=options.proxy)
         self._monitor = Monitor(
             options,
             self._statistics,
@@ -123,7 +130,7 @@ class Agent:
         )
 
     def stop(self) -> None:
-        """Takes no more transfers and finishes the running ones. Called again: breaks them off; part files stay."""
+        """Takes no more transfers and finishes the running ones. A second call aborts them; part files stay."""
         if self._draining.is_set():
             self._aborting.set()
         self._draining.set()
@@ -143,19 +150,19 @@ class Agent:
                 self._swarm.start()
                 stack.callback(self._swarm.close)
                 presence = PresenceReporter(self._client, self._options.agent_id, self._swarm, self._draining)
-                Watched("presence", presence.run, self._draining).start()
+                SupervisedThread("presence", presence.run, self._draining).start()
             self._switcher.load()
             for thread in (self._poller, *self._workers, self._switching, self._reporter.thread):
                 thread.start()
             if self._options.push:
-                Watched("push", self._push.run, self._draining).start()
+                SupervisedThread("push", self._push.run, self._draining).start()
             self._notify("READY=1")
             log.info("agent %s receives files below %s", self._options.agent_id, self._options.root)
-            self._keep_up()
+            self._housekeeping()
             self._notify("STOPPING=1")
             self._drain()
 
-    def _keep_up(self) -> None:
+    def _housekeeping(self) -> None:
         """Writes the health file, notifies the watchdog and removes old part files, until the agent stops."""
         sweep_at = 0.0
         while not self._draining.wait(HEALTH_EVERY):
@@ -168,20 +175,20 @@ class Agent:
                 if health["healthy"]:
                     self._notify("WATCHDOG=1")
             except Exception:
-                log.exception("writing health or removing old part files failed; transfers go on")
+                log.exception("writing health or removing old part files failed; transfers continue")
 
     def _drain(self) -> None:
-        log.info("stopping: waiting for %d transfers", self._inbox.active())
+        log.info("stopping: waiting up to %.0f s for %d transfers", self._options.drain_seconds, self._inbox.active())
         deadline = time.monotonic() + self._options.drain_seconds
-        self._waiting.close()
-        self._alarm.close()
+        self._queue.close()
+        self._poll_trigger.close()
         while any(worker.is_alive() for worker in self._workers) and time.monotonic() < deadline:
             if self._aborting.wait(0.02):
                 break
         self._aborting.set()
         for worker in self._workers:
             worker.join(max(0.2, deadline - time.monotonic()) / len(self._workers))
-        # Up to here staged files were put in place at their time; from now on the next process does that.
+        # Staged files were put in place until now; from here on the next process does that.
         self._switcher.close()
         self._switching.join(1.0)
         complete = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
@@ -192,13 +199,13 @@ class Agent:
         """Closes the journal, unless a worker, the switcher or the reporter is still in a call and will use it.
 
         Such a thread ends with the process, and SQLite needs no close. The poller does not count: a long poll may
-        take 20 seconds more, and it gives up by itself when it finds the journal closed."""
+        take 20 seconds more, and it ends by itself when it finds the journal closed."""
         if not any(thread.is_alive() for thread in (*self._workers, self._switching, self._reporter.thread)):
             self._journal.close()
 
     def _poll(self) -> None:
         backoff = Backoff()
-        pace = Pace(self._options.wait, lively_until=time.monotonic() + LIVELY_SECONDS)
+        pace = Pace(self._options.wait, active_until=time.monotonic() + ACTIVE_SECONDS)
         while not self._draining.is_set():
             began = time.monotonic()
             try:
@@ -206,8 +213,8 @@ class Agent:
                     self._options.agent_id, wait=pace.wait(began, pushed=self._push.connected)
                 )
             except (Unauthorized, Forbidden) as error:
-                # Refused at the first poll, the key is wrong. Refused later, it may be a fault of the API.
-                if not self._accepted:
+                # If the first poll is refused, the key is wrong. If a later one is, it may be a fault of the API.
+                if not self._key_accepted:
                     self.failure = error
                     self._draining.set()
                     return
@@ -218,13 +225,13 @@ class Agent:
                 continue
             if backoff.failures:
                 log.info("the API answers again")
-            if not self._accepted and self._update:
+            if not self._key_accepted and self._update:
                 self._update.releases.confirm()
-            self._accepted = True
+            self._key_accepted = True
             self._monitor.polled()
             backoff.reset()
             now = time.monotonic()
-            self._cut_short = is_cut_short(items)
+            self._list_truncated = is_truncated(items)
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
             try:
                 new = self._take(items)
@@ -233,21 +240,21 @@ class Agent:
                     return
                 raise
             if new:
-                self._alarm.satisfied(slow=now - began > SLOW_POLL)
+                self._poll_trigger.found_new(slow=now - began > SLOW_POLL)
             # Staged transfers need no fresh URLs, and thousands of hosts may have one for days: do not poll for them.
             listed = self._inbox.has_work(items)
             pause = pace.pause(now, listed=listed, new=new, pushed=self._push.connected)
             self._sleep(began + pause)
 
     def _sleep(self, until: float) -> None:
-        """Sleeps until then or until a poll is asked for; beats for the watchdog meanwhile."""
-        rang = False
-        while not rang and not self._draining.is_set():
+        """Sleeps until then or until a poll is triggered; reports to the watchdog meanwhile."""
+        triggered = False
+        while not triggered and not self._draining.is_set():
             self._poller.beat()
             left = until - time.monotonic()
             if left <= 0:
                 return
-            rang = self._alarm.sleep(min(left, BEAT_EVERY))
+            triggered = self._poll_trigger.sleep(min(left, BEAT_EVERY))
 
     def _inventory(self) -> dict[str, Any]:
         """The facts about this host that are sent when the WebSocket connects."""
@@ -264,15 +271,15 @@ class Agent:
     def _take(self, items: list[Transfer]) -> bool:
         if self._draining.is_set():
             return False
-        new, repeat = self._inbox.offer(items, settled=self._journal.has)
+        new, lost_results = self._inbox.take_poll(items, has_result=self._journal.has_result)
         for transfer in new:
-            self._waiting.put(transfer)
-        for result in repeat:
-            self._reporter.repeat(result)
+            self._queue.put(transfer)
+        for result in lost_results:
+            self._reporter.report_again(result)
         return bool(new)
 
     def _work(self) -> None:
-        while (transfer := self._waiting.take()) and not self._draining.is_set():
+        while (transfer := self._queue.take()) and not self._draining.is_set():
             try:
                 self._deliver(transfer)
             except BaseException:
@@ -285,7 +292,7 @@ class Agent:
         try:
             figures, staged = self._delivery.run(transfer)
         except Cancelled:
-            log.info("%s: cancelled; its part file is kept for a while", name)
+            log.info("%s: cancelled; the bytes received so far are kept for the next attempt", name)
             self._inbox.drop(key)
             self._stalls.pop(key, None)
             return
@@ -294,43 +301,43 @@ class Agent:
             self._inbox.drop(key)
             return
         except Stalled as error:
-            self._put_off(transfer, error)
+            self._postpone(transfer, error)
             return
         except Exception as error:
-            # Any error is reported as the result of this transfer; the other transfers go on.
+            # Any error is reported as the result of this transfer; the other transfers continue.
             code = code_of(error)
             log.warning("%s: failed with code %d: %s", name, code, error, exc_info=code is Code.INTERNAL)
             self._finish(transfer, code, str(error))
             return
         seconds = time.monotonic() - began
         if staged:
-            log.info("%s: staged after %.1f s, goes in place at %s", name, seconds, transfer.get("activate_at"))
+            log.info("%s: staged after %.1f s, to be put in place at %s", name, seconds, transfer.get("activate_at"))
             self._stalls.pop(key, None)
             self._switcher.add(staged)
             self._reporter.wake()
             return
-        log.info("%s: in place after %.1f s, %d bytes downloaded", name, seconds, figures["size"])
+        log.info("%s: put in place after %.1f s, %d bytes downloaded", name, seconds, figures["size"])
         self._finish(transfer, Code.DONE, "", figures)
 
     def _end_staged(self, staged: Staged, code: Code, message: str) -> None:
         self._finish(staged.transfer, code, message, staged.figures if code is Code.DONE else None)
 
-    def _put_off(self, transfer: Transfer, error: Stalled) -> None:
-        """Queues the transfer again for later, so that others get the worker. Repeated until the Job ends."""
+    def _postpone(self, transfer: Transfer, error: Stalled) -> None:
+        """Queues the transfer again for later, so that other transfers get the worker. Repeated until the Job ends."""
         key = key_of(transfer)
         pause = min(LONGEST_STALL_PAUSE, FIRST_STALL_PAUSE * 2 ** self._stalls[key])
         self._stalls[key] += 1
         self._statistics.add("stalls_total")
-        log.warning("%s: next attempt in %.0f s: %s", transfer["file_name"], pause, error)
-        self._waiting.put(transfer, delay=pause)
+        log.warning("%s: the download stalled, next attempt in %.0f s: %s", transfer["file_name"], pause, error)
+        self._queue.put(transfer, delay=pause)
 
     def _finish(self, transfer: Transfer, code: Code, message: str, figures: dict[str, Any] | None = None) -> None:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
         self._reporter.finished(result_of(transfer, code, message, figures))
-        if self._cut_short and not self._inbox.active():
+        if self._list_truncated and not self._inbox.active():
             # The last list was full, so there may be more transfers.
-            self._alarm.ring()
+            self._poll_trigger.trigger()
 
     def health(self) -> Health:
         return self._monitor.health()

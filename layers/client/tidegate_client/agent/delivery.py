@@ -21,14 +21,14 @@ from tidegate_client.agent.disk.permits import Permits
 from tidegate_client.agent.disk.place import Place, open_place
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Journal
-from tidegate_client.agent.preheat.files import found_again, opened_unchanged, put_aside, staged_name
+from tidegate_client.agent.preheat.files import find_unrecorded, opened_unchanged, rename_to_staged, staged_name
 from tidegate_client.agent.preheat.model import Staged, StagedFile, activation_of
 from tidegate_client.agent.rate_limit import JobLimits, RateLimit
 from tidegate_client.agent.refusals import RefusedPath, Restarting, StagedFileLost
 from tidegate_client.agent.results import figures_of, iso
 from tidegate_client.agent.update import SelfUpdate, is_update
 from tidegate_client.content import Progress
-from tidegate_client.download import Cancelled, Link, ResumingDownload, fetch_verified
+from tidegate_client.download import Cancelled, ResumingDownload, UrlSource, fetch_verified
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import SwarmFigures, Transfer
 from tidegate_client.swarm.host import NoSwarm, SwarmHost
@@ -36,10 +36,10 @@ from tidegate_client.swarm.host import NoSwarm, SwarmHost
 log = logging.getLogger("tidegate.agent")
 
 
-class Moved(NamedTuple):
+class Downloaded(NamedTuple):
     """Bytes downloaded for a delivery, and by source if a swarm was used.
 
-    `staged`: the file is not in place yet; it waits for its `activate_at`."""
+    `staged`: the file waits for its `activate_at`, and is not in place yet."""
 
     size: int
     swarm: SwarmFigures | None = None
@@ -65,32 +65,32 @@ class Delivery:
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> tuple[dict[str, Any], Staged | None]:
-        """Returns the figures when the file is in place with the right content and owner, or, with the staged file,
-        when it waits for its `activate_at`. Raises the reason if it cannot be delivered."""
+        """Returns the figures when the file is in place with the right content and owner, or, with the staged
+        file, when it waits for its `activate_at`. Raises the reason if it cannot be delivered."""
         began, start = time.monotonic(), time.time()
 
-        def figures(moved: Moved) -> dict[str, Any]:
-            swarm = {"swarm": moved.swarm} if moved.swarm else {}
-            return figures_of(moved.size, start, time.monotonic() - began) | swarm
+        def figures(downloaded: Downloaded) -> dict[str, Any]:
+            swarm = {"swarm": downloaded.swarm} if downloaded.swarm else {}
+            return figures_of(downloaded.size, start, time.monotonic() - began) | swarm
 
-        if self.inbox.called_off(key_of(transfer)):
+        if self.inbox.is_cancelled(key_of(transfer)):
             raise Cancelled
         if is_update(transfer):
             return figures(self._update(transfer)), None
         with self._place(transfer) as place:
-            if not self._is_ahead(transfer):
+            if not self._is_before_activation(transfer):
                 return figures(self._deliver(transfer, place)), None
-            aside = staged_name(place, self.agent_id, transfer)
+            staged_as = staged_name(place, self.agent_id, transfer)
             # Recorded before the file exists, so that the sweep finds it if the delivery is never resumed.
-            with self.partials.using(place.path / aside):
-                moved = self._deliver(transfer, place, aside)
-                if moved.staged is None:
-                    return figures(moved), None
-                staged = Staged(transfer, moved.staged, iso(time.time()), figures(moved))
-                self.journal.stage(staged.key, staged.to_json(), place.path / aside)
+            with self.partials.using(place.path / staged_as):
+                downloaded = self._deliver(transfer, place, staged_as)
+                if downloaded.staged is None:
+                    return figures(downloaded), None
+                staged = Staged(transfer, downloaded.staged, iso(time.time()), figures(downloaded))
+                self.journal.stage(staged.key, staged.to_json(), place.path / staged_as)
                 return staged.figures, staged
 
-    def _is_ahead(self, transfer: Transfer) -> bool:
+    def _is_before_activation(self, transfer: Transfer) -> bool:
         at = activation_of(transfer)
         return at is not None and at > time.time()
 
@@ -123,13 +123,13 @@ class Delivery:
                 self._order.apply(transfer, place, previous, lambda: place.rename(file, staged.file.name))
 
     def _require_in_place(self, staged: Staged, place: Place) -> None:
-        """The staged file is gone: the agent was killed after the rename, or somebody removed it."""
+        """The staged file is gone: the agent was killed after the rename, or another process removed it."""
         transfer = staged.transfer
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         ours = applied is None or sequence is None or applied.sequence == sequence
         if not ours or not place.holds(transfer["signature"], transfer.get("size")):
             raise StagedFileLost(
-                f"the staged file {staged.file.name} in {place.path} was removed before its time: "
+                f"the staged file {staged.file.name} in {place.path} was removed before its activate_at: "
                 "redrive the Job to deliver it again"
             )
 
@@ -137,18 +137,18 @@ class Delivery:
         """Peers are served from the staged file: its new name and owner must not count as a change of the file."""
         return self.swarm.changing(transfer) if self.swarm is not None else nullcontext()
 
-    def _update(self, transfer: Transfer) -> Moved:
+    def _update(self, transfer: Transfer) -> Downloaded:
         """Installs a release of the agent. Raises Restarting when the agent must restart as that version."""
         if self.update is None:
             raise RefusedPath("this agent may not update itself: start it with --self-update")
-        if self._is_ahead(transfer):
-            raise RefusedPath("an update of the agent cannot wait for a time: submit it without activate_at")
-        wanted = self.update.wanted(transfer)
-        if wanted is None:
-            return Moved(0)
-        root, owner = self.update.releases.directory.parent, owner_on_host(wanted["target_user"])
-        with open_place(root, wanted["target_file_dir"], wanted["file_name"], owner, Permits()) as place:
-            self._deliver(wanted, place)
+        if self._is_before_activation(transfer):
+            raise RefusedPath("an update of the agent cannot be scheduled: submit it without activate_at")
+        local = self.update.local_transfer(transfer)
+        if local is None:
+            return Downloaded(0)
+        root, owner = self.update.releases.directory.parent, owner_on_host(local["target_user"])
+        with open_place(root, local["target_file_dir"], local["file_name"], owner, Permits()) as place:
+            self._deliver(local, place)
         self.update.switch(transfer)
         raise Restarting
 
@@ -166,29 +166,31 @@ class Delivery:
             raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
         return root, owner_in_container(root, user)
 
-    def _deliver(self, transfer: Transfer, place: Place, aside: str | None = None) -> Moved:
-        """`aside` is the name of the file until its `activate_at`."""
-        moved = Moved(0)
-        if self._is_there(transfer, place):
+    def _deliver(self, transfer: Transfer, place: Place, staged_as: str | None = None) -> Downloaded:
+        """`staged_as` is the name of the file until its `activate_at`."""
+        downloaded = Downloaded(0)
+        if self._is_in_place(transfer, place):
             self._seed_existing(transfer, place)
-            return moved
-        if aside and (staged := found_again(place, aside, transfer["signature"])):
-            return Moved(0, staged=staged)
+            return downloaded
+        if staged_as and (staged := find_unrecorded(place, staged_as, transfer["signature"])):
+            return Downloaded(0, staged=staged)
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
-                if not self._is_there(transfer, place):
-                    moved = self._download(transfer, place, file, part, aside)
+                if not self._is_in_place(transfer, place):
+                    downloaded = self._download(transfer, place, file, part, staged_as)
             except BaseException as error:
                 # Keep bytes that may be right: the next transfer of this content resumes from them.
                 if not _worth_keeping(error):
-                    self._drop(place, part)
+                    self._remove_part(place, part)
                 raise
-            self._drop(place, part)
-        return moved
+            self._remove_part(place, part)
+        return downloaded
 
-    def _download(self, transfer: Transfer, place: Place, file: BinaryIO, part: str, aside: str | None) -> Moved:
-        """Downloads from the swarm if the transfer names one that can be joined, else from the store."""
+    def _download(
+        self, transfer: Transfer, place: Place, file: BinaryIO, part: str, staged_as: str | None
+    ) -> Downloaded:
+        """Downloads from the swarm if the transfer names one that can be joined, else from S3."""
         fell_back: NoSwarm | None = None
         if self.swarm is not None and transfer.get("swarm"):
             try:
@@ -197,7 +199,7 @@ class Delivery:
                     self.swarm.join(
                         transfer,
                         file,
-                        self._link(transfer),
+                        self._url_source(transfer),
                         pool=self.pool,
                         cancelled=self._cancelled(transfer),
                         on_progress=self._progress(transfer),
@@ -207,16 +209,16 @@ class Delivery:
                     ) as member,
                 ):
                     member.fetch()
-                    staged = self._publish(transfer, place, file, part, aside)
+                    staged = self._publish(transfer, place, file, part, staged_as)
                     member.seed()
                     figures = member.figures()
-                    return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures, staged)
+                    return Downloaded(figures["origin_bytes"] + figures["peer_bytes"], figures, staged)
             except NoSwarm as error:
                 log.info("%s: downloading from S3 without the swarm: %s", transfer["file_name"], error)
                 fell_back = error
         size = self._fetch(transfer, file)
         swarm_figures = fell_back.figures(size) if fell_back else None
-        return Moved(size, swarm_figures, self._publish(transfer, place, file, part, aside))
+        return Downloaded(size, swarm_figures, self._publish(transfer, place, file, part, staged_as))
 
     def _seed_existing(self, transfer: Transfer, place: Place) -> None:
         if self.swarm is not None and transfer.get("swarm"):
@@ -238,23 +240,23 @@ class Delivery:
             patience=self.patience,
             throttle=limit.take if limit else None,
         )
-        had = download.offset
-        fetch_verified(download, self._link(transfer), transfer["signature"])
-        return download.offset - had if download.offset > had else download.offset
+        offset_before = download.offset
+        fetch_verified(download, self._url_source(transfer), transfer["signature"])
+        return download.offset - offset_before if download.offset > offset_before else download.offset
 
     def _publish(
-        self, transfer: Transfer, place: Place, file: BinaryIO, part: str, aside: str | None
+        self, transfer: Transfer, place: Place, file: BinaryIO, part: str, staged_as: str | None
     ) -> StagedFile | None:
-        """Puts the file in place, or aside if its `activate_at` has not come."""
-        if aside and self._is_ahead(transfer):
-            return put_aside(place, file, part, aside)
+        """Puts the file in place, or stages it if its `activate_at` has not come."""
+        if staged_as and self._is_before_activation(transfer):
+            return rename_to_staged(place, file, part, staged_as)
         with self._paths.hold(place.file):
             previous = self._order.require_newest(transfer, place)
             place.finish(file, mode_of(transfer))
             self._order.apply(transfer, place, previous, lambda: place.rename(file, part))
         return None
 
-    def _is_there(self, transfer: Transfer, place: Place) -> bool:
+    def _is_in_place(self, transfer: Transfer, place: Place) -> bool:
         """True if the content is in place already. Raises Superseded if newer content is."""
         signature, size = transfer["signature"], transfer.get("size")
         with self._paths.hold(place.file):
@@ -270,24 +272,24 @@ class Delivery:
             self._order.apply(transfer, place, applied, lambda: None)
             return True
 
-    def _drop(self, place: Place, part: str) -> None:
+    def _remove_part(self, place: Place, part: str) -> None:
         """Removes the part file, if it was not renamed, and its journal entry."""
         place.drop_part(part)
-        self.partials.gone(place.path / part)
+        self.partials.remove_record(place.path / part)
 
     def _cancelled(self, transfer: Transfer) -> Callable[[], bool]:
         key = key_of(transfer)
-        return lambda: self.stopping.is_set() or self.inbox.called_off(key)
+        return lambda: self.stopping.is_set() or self.inbox.is_cancelled(key)
 
-    def _link(self, transfer: Transfer) -> Link:
+    def _url_source(self, transfer: Transfer) -> UrlSource:
         key = key_of(transfer)
 
-        def link(refused: str | None) -> str:
+        def get_url(refused: str | None) -> str:
             if refused is None:
-                return self.inbox.link(key)
-            return self.inbox.fresher_link(key, refused, 45.0, self.stopping)
+                return self.inbox.url(key)
+            return self.inbox.wait_for_new_url(key, refused, 45.0, self.stopping)
 
-        return link
+        return get_url
 
     def _progress(self, transfer: Transfer) -> Progress:
         key, last, before = key_of(transfer), 0, 0

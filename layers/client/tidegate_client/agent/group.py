@@ -55,7 +55,7 @@ class GroupNotifier:
 
 
 class AgentGroup:
-    """Runs the agents. One whose key is refused ends alone; `failure` is set if all keys were refused."""
+    """Runs the agents. If a key is refused, only its agent ends; `failure` is set if all keys were refused."""
 
     def __init__(self, agents: dict[str, Agent], notifier: GroupNotifier, metrics: tuple[str, int] | None) -> None:
         self._agents = agents
@@ -95,7 +95,10 @@ class AgentGroup:
             self.stop()
         elif agent.failure:
             log.error(
-                "the API refuses the key of the login %r; its project gets no files here: %s", name, agent.failure
+                "the API refuses the key of the login %r; its project gets no files on this host "
+                "until the agent is restarted with a valid key: %s",
+                name,
+                agent.failure,
             )
 
     def health(self) -> Any:

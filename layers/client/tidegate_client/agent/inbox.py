@@ -13,27 +13,27 @@ from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.models import Transfer, TransferResult
 
 REMEMBERED = 5000
-# The API lists at most this many: a transfer that a full list lacks may still be open.
-CUT_SHORT, STAGED_CUT_SHORT = 100, 1000
-MISSED_UNTIL_GONE = 2
+# The API lists at most this many: a transfer that is not in a full list may still be open.
+LIST_LIMIT, STAGED_LIST_LIMIT = 100, 1000
+MISSED_POLLS_UNTIL_CANCELLED = 2
 
 
 def key_of(item: Transfer | TransferResult) -> Key:
     return item["transfer_id"], item.get("container_id") or ""
 
 
-def is_cut_short(items: Iterable[Transfer]) -> bool:
-    """Whether there may be more than the API listed: it has one limit for what is to be fetched, one for the rest."""
+def is_truncated(items: Iterable[Transfer]) -> bool:
+    """Whether the API may have more than it listed: it limits transfers to download and staged ones separately."""
     staged = [bool(item.get("staged_at")) for item in items]
-    return staged.count(False) >= CUT_SHORT or staged.count(True) >= STAGED_CUT_SHORT
+    return staged.count(False) >= LIST_LIMIT or staged.count(True) >= STAGED_LIST_LIMIT
 
 
 class Inbox:
-    def __init__(self, ask: Callable[[], None] = lambda: None) -> None:
-        """`ask` triggers a poll; it is called when a fresh URL is needed."""
-        self._ask = ask
+    def __init__(self, trigger_poll: Callable[[], None] = lambda: None) -> None:
+        """`trigger_poll` is called when a fresh URL is needed."""
+        self._trigger_poll = trigger_poll
         self._changed = threading.Condition()
-        self._links: dict[Key, str] = {}
+        self._urls: dict[Key, str] = {}
         self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
         self._reported: dict[Key, int] = {}
@@ -43,46 +43,48 @@ class Inbox:
         self._listed_at: dict[Key, float] = {}
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
 
-    def offer(
-        self, items: Iterable[Transfer], settled: Callable[[Key], bool]
+    def take_poll(
+        self, items: Iterable[Transfer], has_result: Callable[[Key], bool]
     ) -> tuple[list[Transfer], list[TransferResult]]:
-        """Takes the answer of a poll. Returns new transfers, oldest first, and results that the API seems to have lost.
+        """Takes the answer of a poll. Returns new transfers, oldest first, and results to report again.
 
-        `settled` is True for a transfer whose result is in the journal and only has to be reported."""
+        The API seems to have lost the result of a finished transfer that it still lists.
+
+        `has_result` is True for a transfer whose result is in the journal and only has to be reported."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
             listed = {key_of(item): item for item in items}
-            # Read the journal before anything changes: an error must not leave some of the transfers taken.
-            over = {key for key in listed if settled(key)}
+            # Read the journal before anything changes: after an error no transfer must count as taken.
+            in_journal = {key for key in listed if has_result(key)}
             for key, item in listed.items():
-                if key in over:
+                if key in in_journal:
                     continue
                 if key in self._done:
                     repeat.append(self._done[key])
                     continue
-                if key not in self._links:
+                if key not in self._urls:
                     new.append(item)
                     self._progress[key] = 0
-                self._links[key] = item["url"]
+                self._urls[key] = item["url"]
                 self._listed_at[key] = time.time()
-            self._note_missing(listed, is_cut_short(listed.values()))
+            self._note_missing(listed, is_truncated(listed.values()))
             self._changed.notify_all()
         new.sort(key=lambda item: item.get("sequence") or 0)
         return new, repeat
 
-    def _note_missing(self, listed: Collection[Key], cut_short: bool) -> None:
-        for key in self._links:
+    def _note_missing(self, listed: Collection[Key], truncated: bool) -> None:
+        for key in self._urls:
             if key in listed:
                 self._missed.pop(key, None)
-            elif not cut_short:
+            elif not truncated:
                 self._missed[key] += 1
 
-    def hold(self, result: TransferResult) -> None:
+    def mark_staged(self, result: TransferResult) -> None:
         """The transfer's file is staged, so there is nothing more to download. `result` reports that to the API."""
         key = key_of(result)
         with self._changed:
-            self._links.setdefault(key, "")
+            self._urls.setdefault(key, "")
             self._progress.pop(key, None)
             self._staged[key] = result
 
@@ -96,28 +98,28 @@ class Inbox:
         with self._changed:
             return self._listed_at.get(key)
 
-    def called_off(self, key: Key) -> bool:
+    def is_cancelled(self, key: Key) -> bool:
         """True if two polls did not list it: its Job has ended. One poll is not enough, as the index lags behind."""
         with self._changed:
-            return self._missed[key] >= MISSED_UNTIL_GONE
+            return self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED
 
-    def link(self, key: Key) -> str:
+    def url(self, key: Key) -> str:
         with self._changed:
-            return self._links[key]
+            return self._urls[key]
 
-    def fresher_link(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
+    def wait_for_new_url(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
         """Waits for the URL of a later poll. Raises Cancelled or, after `wait` seconds, Stalled."""
-        self._ask()
+        self._trigger_poll()
         deadline = time.monotonic() + wait
         with self._changed:
-            while self._links[key] == stale:
-                if stopping.is_set() or self._missed[key] >= MISSED_UNTIL_GONE:
+            while self._urls[key] == stale:
+                if stopping.is_set() or self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED:
                     raise Cancelled
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise Stalled(f"the URL was refused, and no poll brought a new one within {wait:.0f} s", status=403)
+                    raise Stalled(f"S3 refused the URL, and no poll returned a new one within {wait:.0f} s", status=403)
                 self._changed.wait(min(left, 0.5))
-            return self._links[key]
+            return self._urls[key]
 
     def advance(self, key: Key, percent: int) -> None:
         with self._changed:
@@ -126,7 +128,7 @@ class Inbox:
     def unreported(self) -> list[TransferResult]:
         """Progress and staged files that were not reported yet."""
         with self._changed:
-            moved = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
+            progress = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
             staged = [result for key, result in self._staged.items() if key not in self._staged_reported]
         return staged + [
             {
@@ -135,11 +137,11 @@ class Inbox:
                 "error_code": Code.IN_PROGRESS,
                 "progress": percent,
             }
-            for (transfer_id, container_id), percent in moved
+            for (transfer_id, container_id), percent in progress
         ]
 
     def mark_reported(self, results: Iterable[TransferResult]) -> None:
-        """The API has taken these reports."""
+        """The API has accepted these reports."""
         with self._changed:
             for result in results:
                 key = key_of(result)
@@ -166,10 +168,10 @@ class Inbox:
     def active(self) -> int:
         """The number of open transfers."""
         with self._changed:
-            return len(self._links) - len(self._staged)
+            return len(self._urls) - len(self._staged)
 
     def _forget(self, key: Key) -> None:
-        self._links.pop(key, None)
+        self._urls.pop(key, None)
         self._progress.pop(key, None)
         self._reported.pop(key, None)
         self._missed.pop(key, None)

@@ -43,7 +43,7 @@ class JournalError(OSError):
 
 
 class Applied(NamedTuple):
-    """The newest content that was put at a path, or was about to be when the process crashed."""
+    """The newest content of a path. If the process crashed before the rename, it is not in place yet."""
 
     sequence: int
     signature: str
@@ -58,48 +58,54 @@ class Journal:
         self._lock = threading.Lock()
         self._file = directory / "journal.sqlite"
         try:
-            self._base = self._opened()
+            self._connection = self._open()
         except sqlite3.DatabaseError as error:
             code = error.sqlite_errorcode & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise AlreadyRunning(f"another agent uses {directory}; stop it, or give another --state-dir") from error
+                raise AlreadyRunning(
+                    f"another agent process uses {directory}: stop it, or start this one with another --state-dir"
+                ) from error
             if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise self._translated(error) from error
-            self._base = self._replaced(error)
-        # When an unreadable journal was replaced, in seconds since 1970; 0 for one that never was.
-        self.lost_at: int = self._base.execute("PRAGMA user_version").fetchone()[0]
+                raise self._journal_error(error) from error
+            self._connection = self._replace_unreadable(error)
+        # When an unreadable journal was replaced, in seconds since 1970; 0 if that never happened.
+        self.lost_at: int = self._connection.execute("PRAGMA user_version").fetchone()[0]
 
-    def _opened(self) -> sqlite3.Connection:
-        base = sqlite3.connect(self._file, isolation_level=None, timeout=0, check_same_thread=False)
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._file, isolation_level=None, timeout=0, check_same_thread=False)
         try:
-            base.execute("PRAGMA locking_mode = EXCLUSIVE")
-            base.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA synchronous = FULL")
             # The first write takes the exclusive lock, which is held until the connection is closed.
-            base.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
-            if (found := base.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            connection.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
+            if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 damaged = sqlite3.DatabaseError(found)
                 damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
                 raise damaged
         except sqlite3.DatabaseError:
-            base.close()
+            connection.close()
             raise
-        return base
+        return connection
 
-    def _replaced(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+    def _replace_unreadable(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
         """Renames an unreadable journal, as after a disk error, and starts a new one that records the time."""
-        aside = self._file.with_name(f"{self._file.name}.unreadable-{int(self._now())}")
-        log.error("the journal cannot be read; it was renamed to %s and a new one is used: %s", aside, error)
-        self._file.replace(aside)
+        renamed = self._file.with_name(f"{self._file.name}.unreadable-{int(self._now())}")
+        log.error(
+            "the journal cannot be read: it is renamed to %s, and a new one is used; unreported results are lost: %s",
+            renamed,
+            error,
+        )
+        self._file.replace(renamed)
         self._file.with_name(f"{self._file.name}-journal").unlink(missing_ok=True)
-        base = self._opened()
-        base.execute(f"PRAGMA user_version = {int(self._now())}")
-        return base
+        connection = self._open()
+        connection.execute(f"PRAGMA user_version = {int(self._now())}")
+        return connection
 
     def record(self, result: TransferResult) -> None:
-        """Stores a result until the API has taken it."""
+        """Stores a result until the API has accepted it."""
         row = (result["transfer_id"], result["container_id"], json.dumps(result))
-        with self._writing() as base:
-            base.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", row)
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", row)
 
     def pending(self, at_most: int = 100) -> list[TransferResult]:
         rows = self._read("SELECT body FROM results LIMIT ?", at_most)
@@ -108,22 +114,23 @@ class Journal:
     def pending_count(self) -> int:
         return int(self._read("SELECT count(*) FROM results")[0][0])
 
-    def has(self, key: Key) -> bool:
+    def has_result(self, key: Key) -> bool:
         return bool(self._read("SELECT 1 FROM results WHERE transfer_id = ? AND container_id = ?", *key))
 
     def acknowledge(self, keys: Iterable[Key]) -> None:
-        with self._writing() as base:
-            base.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
+        """Deletes results that the API has accepted."""
+        with self._writing() as connection:
+            connection.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
 
     def stage(self, key: Key, body: str, path: Path) -> None:
-        """Keeps what is known of a staged file; from now on the sweep of part files leaves it alone."""
-        with self._writing() as base:
-            base.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
-            base.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
+        """Records a staged file; from now on the sweep of part files does not remove it."""
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
+            connection.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
 
     def unstage(self, key: Key) -> None:
-        with self._writing() as base:
-            base.execute("DELETE FROM staged WHERE transfer_id = ? AND container_id = ?", key)
+        with self._writing() as connection:
+            connection.execute("DELETE FROM staged WHERE transfer_id = ? AND container_id = ?", key)
 
     def staged(self) -> list[str]:
         return [body for (body,) in self._read("SELECT body FROM staged")]
@@ -134,23 +141,23 @@ class Journal:
 
     def apply(self, path: Path, applied: Applied | None) -> None:
         """Stores the newest content of a path. Call it before the rename: after a crash, older content is refused."""
-        with self._writing() as base:
-            base.execute("DELETE FROM applied WHERE path = ?", (os.fspath(path),))
+        with self._writing() as connection:
+            connection.execute("DELETE FROM applied WHERE path = ?", (os.fspath(path),))
             if applied:
-                base.execute(
+                connection.execute(
                     "INSERT INTO applied (path, sequence, signature) VALUES (?, ?, ?)", (os.fspath(path), *applied)
                 )
-            base.execute(
+            connection.execute(
                 "DELETE FROM applied WHERE number <= (SELECT max(number) FROM applied) - ?", [REMEMBERED_PATHS]
             )
 
     def part_opened(self, path: Path) -> None:
-        with self._writing() as base:
-            base.execute("INSERT OR REPLACE INTO parts VALUES (?, ?)", (os.fspath(path), self._now()))
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO parts VALUES (?, ?)", (os.fspath(path), self._now()))
 
     def part_closed(self, path: Path) -> None:
-        with self._writing() as base:
-            base.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
+        with self._writing() as connection:
+            connection.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
 
     def parts(self) -> list[tuple[Path, float]]:
         """Part files and the time they were last opened, oldest first."""
@@ -159,32 +166,32 @@ class Journal:
 
     def close(self) -> None:
         with self._lock:
-            self._base.close()
+            self._connection.close()
 
     def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock:
             try:
-                return self._base.execute(query, values).fetchall()
+                return self._connection.execute(query, values).fetchall()
             except sqlite3.Error as error:
-                raise self._translated(error) from error
+                raise self._journal_error(error) from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, rolled back on any error."""
         with self._lock:
             try:
-                self._base.execute("BEGIN IMMEDIATE")
-                yield self._base
-                self._base.execute("COMMIT")
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._translated(error) from error
+                raise self._journal_error(error) from error
             finally:
                 # ProgrammingError: the agent has closed the journal.
                 with suppress(sqlite3.ProgrammingError):
-                    if self._base.in_transaction:
-                        self._base.rollback()
+                    if self._connection.in_transaction:
+                        self._connection.rollback()
 
-    def _translated(self, error: sqlite3.Error) -> JournalError:
+    def _journal_error(self, error: sqlite3.Error) -> JournalError:
         full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
         reason = f"the agent's journal {self._file} cannot be used: {error}"
         return JournalError(errno.ENOSPC if full else errno.EIO, reason)

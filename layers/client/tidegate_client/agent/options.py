@@ -11,7 +11,7 @@ from tidegate_client.swarm.host import SwarmOptions
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """`patience`: seconds without a byte after which a download is put off and its worker takes another."""
+    """`patience`: seconds without a byte after which a download is postponed and its worker takes another."""
 
     agent_id: str
     root: Path

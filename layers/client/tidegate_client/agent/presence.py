@@ -37,7 +37,10 @@ class PresenceReporter:
                     self._client.agents.tell_presence(self._agent_id, presence)
                 except (Invalid, NotFound) as error:
                     # Wrong addresses, or an API without swarms: try again in an hour.
-                    log.warning("the API refuses this host for swarms: %s", error)
+                    log.warning(
+                        "the API refuses this host's peer addresses, next attempt in an hour: %s",
+                        error,
+                    )
                     reported, due = presence, time.monotonic() + REPORT_EVERY
                 except TidegateError as error:
                     pause = self._backoff.next()

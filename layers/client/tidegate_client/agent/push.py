@@ -27,14 +27,14 @@ FIRST_PAUSE, LONGEST_PAUSE, LEAST_PAUSE = 30.0, 300.0, 0.05
 LISTEN_SECONDS = 5.0
 # As long as API Gateway waits for its function.
 CONNECT_SECONDS = 30.0
-# How long the first answer over a new connection may take, with cold functions.
-PROOF_SECONDS = 20.0
+# How long the answer to the first ping may take, with cold functions.
+PING_ANSWER_SECONDS = 20.0
 # After a connection that lasted this long, the next one is not tested with a ping.
-PROVEN_SECONDS = 3600.0
+TRUSTED_AFTER_SECONDS = 3600.0
 
 
 class Push:
-    """Holds the WebSocket. `ring` triggers a poll: on a notification, and after each new connection.
+    """Holds the WebSocket. `trigger_poll` is called on each notification and new connection.
 
     The host's inventory is sent with the connection request: a message of its own would cost more."""
 
@@ -42,7 +42,7 @@ class Push:
         self,
         client: Client,
         inventory: Callable[[], dict[str, Any]],
-        ring: Callable[..., None],
+        trigger_poll: Callable[..., None],
         stopping: threading.Event,
         *,
         proxy: str | None = None,
@@ -50,28 +50,29 @@ class Push:
     ) -> None:
         self._client = client
         self._inventory = inventory
-        self._ring = ring
+        self._trigger_poll = trigger_poll
         self._stopping = stopping
         self._proxy = proxy
         self._backoff = Backoff(first_pause, LONGEST_PAUSE, least=LEAST_PAUSE)
-        self._proven = False
+        self._trusted = False
         self.connected = False
         self.connections = 0
 
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._hold()
+                self._use_connection()
             except NoSocketLibrary:
                 log.warning(
-                    "websocket-client is not installed: this host polls, and notices new files up to two minutes later"
+                    "websocket-client is not installed: this host polls, and receives new files up to two minutes "
+                    "later; install it to be notified at once"
                 )
                 return
             except MessageTooBig as error:
                 # The next connection would be closed the same way.
                 self.connected = False
-                self._ring(0.0, again=False)
-                log.warning("the WebSocket cannot be used, this host polls from now on: %s", error)
+                self._trigger_poll(0.0, again=False)
+                log.warning("the WebSocket cannot be used, this host polls until the agent is restarted: %s", error)
                 return
             except TidegateError as error:
                 was_connected, self.connected = self.connected, False
@@ -80,26 +81,26 @@ class Push:
                 log.log(level, "no WebSocket, this host polls; next attempt in %.0f s: %s", pause, error)
                 if was_connected:
                     # Wake the poller: its pauses are hours while there is a connection.
-                    self._ring(pause, again=False)
+                    self._trigger_poll(pause, again=False)
                 self._stopping.wait(pause)
             finally:
                 self.connected = False
 
-    def _hold(self) -> None:
+    def _use_connection(self) -> None:
         with contextlib.closing(
-            Socket(self._client, None, timeout=CONNECT_SECONDS, proxy=self._proxy, about=self._inventory())
+            Socket(self._client, None, timeout=CONNECT_SECONDS, proxy=self._proxy, host_facts=self._inventory())
         ) as socket:
             began = time.monotonic()
-            self._prove(socket)
+            self._test_connection(socket)
             self.connected = True
             self.connections += 1
             self._backoff.reset()
             log.info("WebSocket connected: the API notifies this host of new files")
             # Notifications may have been missed while there was no connection.
-            self._ring(0.0, again=False)
+            self._trigger_poll(0.0, again=False)
             beat_at = time.monotonic() + BEAT_SECONDS * random.uniform(0.9, 1.0)  # noqa: S311
             while not self._stopping.is_set():
-                self._proven = time.monotonic() - began >= PROVEN_SECONDS
+                self._trusted = time.monotonic() - began >= TRUSTED_AFTER_SECONDS
                 message = socket.receive(min(LISTEN_SECONDS, max(0.01, beat_at - time.monotonic())))
                 self._handle(message)
                 if time.monotonic() >= beat_at:
@@ -108,23 +109,26 @@ class Push:
 
     def _handle(self, message: dict[str, Any] | None) -> None:
         if message is not None and message.get("type") == "transfers":
-            self._ring(_seconds(message.get("within_s")))
+            self._trigger_poll(_seconds(message.get("within_s")))
 
-    def _prove(self, socket: Socket) -> None:
+    def _test_connection(self, socket: Socket) -> None:
         """Tests a new connection with a ping: a proxy may open it and pass nothing on.
 
         A host that relied on such a connection would poll every few hours and get no notification."""
-        if self._proven:
+        if self._trusted:
             return
         socket.ping()
-        deadline = time.monotonic() + PROOF_SECONDS
+        deadline = time.monotonic() + PING_ANSWER_SECONDS
         while not self._stopping.is_set():
             message = socket.receive(min(LISTEN_SECONDS, max(0.01, deadline - time.monotonic())))
             if message is not None:
                 self._handle(message)
                 return
             if time.monotonic() >= deadline:
-                raise SocketFailed("the WebSocket opens, but no answer comes back: does a proxy block it?")
+                raise SocketFailed(
+                    f"the WebSocket opens, but a ping got no answer within {PING_ANSWER_SECONDS:.0f} s: "
+                    "does a proxy block it?"
+                )
 
 
 def _seconds(value: object) -> float:

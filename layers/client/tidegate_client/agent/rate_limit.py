@@ -30,7 +30,7 @@ class RateLimit:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.bytes_a_second = bytes_a_second
-        # Unused time that may be made up for, since sleeps end late.
+        # Seconds of unused rate that may be used later, since sleeps end late.
         self._saved = saved_seconds
         self._clock = clock
         self._sleep = sleep

@@ -12,15 +12,15 @@ class RefusedOwner(Exception):
 
 
 class Superseded(Exception):
-    """The path already has content of a later window, or is about to get it."""
+    """The path has, or is about to get, content of a later window."""
 
 
 class StagedFileLost(Exception):
-    """The file that was staged for its Job's `activate_at` was changed or removed by somebody else."""
+    """The file that was staged for its Job's `activate_at` was changed or removed by another process."""
 
 
 class UpdateFailed(Exception):
-    """A new version of the agent is no valid release, or did not start."""
+    """A new version of the agent is not a valid release, or did not start."""
 
 
 class Restarting(Exception):

@@ -1,4 +1,4 @@
-"""Versions of the agent that a Job delivers: each is tried first, and rolled back if it does not start.
+"""Versions of the agent that a Job delivers: each runs on trial first, and is rolled back if it does not start.
 
 A release is a wheel, run directly from its file. The package that is installed on the host always starts first and
 decides which version runs. It is never replaced, so a bad release cannot prevent the next update.
@@ -27,7 +27,7 @@ UPDATE_DIR = "/.tidegate/agent"
 RELEASE, TRIAL = "TIDEGATE_RELEASE", "TIDEGATE_TRIAL"
 TRIAL_SECONDS = 60.0
 STOP_SECONDS = 30.0
-KEPT = 3
+KEPT_RELEASES = 3
 
 
 class NotARelease(ValueError):
@@ -51,7 +51,7 @@ class Releases:
         return self.directory / f"{signature}.whl"
 
     def current(self) -> str | None:
-        return self._named(self._current)
+        return self._release_at(self._current)
 
     def why_refused(self, signature: str) -> str | None:
         return self._read_refused().get(signature)
@@ -60,17 +60,17 @@ class Releases:
         """Makes a downloaded release the current one, on trial. A crash leaves either the old or the new one."""
         with zipfile.ZipFile(self.file(signature)) as wheel:
             if "tidegate_client/__main__.py" not in wheel.namelist() or wheel.testzip() is not None:
-                raise NotARelease("the file is not a wheel of tidegate-client")
-        self._point(self._previous, self.current())
+                raise NotARelease("it is not a wheel of tidegate-client")
+        self._set_link(self._previous, self.current())
         # Written before the switch: a crash must not leave an untried release that counts as confirmed.
         self._write(self._trial, signature)
-        self._point(self._current, signature)
+        self._set_link(self._current, signature)
 
     def confirm(self) -> None:
         """Ends the trial of the running release: it has reached the API."""
         if self.on_trial() == running_release():
             self._trial.unlink(missing_ok=True)
-            self._forget_old()
+            self._remove_old()
 
     def on_trial(self) -> str | None:
         """The current release, if it is still on trial."""
@@ -85,24 +85,24 @@ class Releases:
         if signature := self.on_trial():
             refused = self._read_refused() | {signature: why}
             self._write(self._refused, json.dumps(dict(list(refused.items())[-50:])))
-            self._point(self._current, self._named(self._previous))
+            self._set_link(self._current, self._release_at(self._previous))
         self._trial.unlink(missing_ok=True)
 
-    def _forget_old(self) -> None:
+    def _remove_old(self) -> None:
         keep = {self._current.resolve(), self._previous.resolve()}
         wheels = sorted(self.directory.glob("*.whl"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for wheel in wheels[KEPT:]:
+        for wheel in wheels[KEPT_RELEASES:]:
             if wheel.resolve() not in keep:
                 wheel.unlink(missing_ok=True)
 
-    def _named(self, link: Path) -> str | None:
+    def _release_at(self, link: Path) -> str | None:
         try:
             target = link.readlink()
         except OSError:
             return None
         return target.stem if (self.directory / target).is_file() else None
 
-    def _point(self, link: Path, signature: str | None) -> None:
+    def _set_link(self, link: Path, signature: str | None) -> None:
         if signature is None:
             link.unlink(missing_ok=True)
             return
@@ -148,23 +148,23 @@ def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
     return environment | ({"PYTHONPATH": os.pathsep.join(parts)} if parts else {})
 
 
-def command_of(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "tidegate_client", *words]
+def command_of(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "tidegate_client", *arguments]
 
 
 def run_trial(
     releases: Releases,
     signature: str,
-    words: Sequence[str],
-    alive: Callable[[], None],
+    arguments: Sequence[str],
+    notify_alive: Callable[[], None],
     seconds: float = TRIAL_SECONDS,
 ) -> None:
-    """Runs the release as a child process until it has reached the API; else rolls back.
+    """Runs the release as a child process until it has reached the API; rolls back if it does not.
 
-    `alive` is called meanwhile, for systemd's watchdog. The child is stopped in any case."""
-    # By itself SIGTERM would end this process only, and the child would go on without a parent.
+    `notify_alive` is called meanwhile, for systemd's watchdog. The child is stopped in any case."""
+    # By default SIGTERM would end this process only, and the child would keep running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    child = subprocess.Popen(command_of(words), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603
+    child = subprocess.Popen(command_of(arguments), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603
     deadline = time.monotonic() + seconds
     try:
         while releases.on_trial() == signature:
@@ -174,14 +174,14 @@ def run_trial(
             if time.monotonic() > deadline:
                 releases.roll_back(f"the new version did not reach the API within {seconds:.0f} s")
                 return
-            alive()
+            notify_alive()
             time.sleep(0.1)
     finally:
-        _end(child)
+        _stop_child(child)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _stop_child(child: subprocess.Popen[bytes]) -> None:
     """Stops the child; its unfinished downloads resume from their part files."""
     child.terminate()
     try:
@@ -191,19 +191,19 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def start_right_version(releases: Releases, words: Sequence[str], alive: Callable[[], None]) -> None:
+def start_current_release(releases: Releases, arguments: Sequence[str], notify_alive: Callable[[], None]) -> None:
     """Called first by the installed package. Replaces this process by the current release; returns if there is none."""
     if running_release() is not None or os.environ.get(TRIAL):
         return
     if signature := releases.on_trial():
-        run_trial(releases, signature, words, alive)
+        run_trial(releases, signature, arguments, notify_alive)
     if signature := releases.current():
-        become(releases, signature, words)
+        replace_process(releases, signature, arguments)
 
 
-def become(releases: Releases, signature: str | None, words: Sequence[str]) -> None:
+def replace_process(releases: Releases, signature: str | None, arguments: Sequence[str]) -> None:
     """Replaces this process by that version, with the same process id; None: by the installed package."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
-    command = command_of(words)
+    command = command_of(arguments)
     os.execve(command[0], command, environment_of(releases, signature))  # noqa: S606

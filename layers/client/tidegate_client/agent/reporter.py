@@ -1,4 +1,4 @@
-"""Reports to the API: progress every few seconds, and each result until the API has taken it."""
+"""Reports to the API: progress every few seconds, and each result until the API has accepted it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import cast
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Journal, JournalError, Key
-from tidegate_client.agent.service.supervisor import Watched
+from tidegate_client.agent.service.supervisor import SupervisedThread
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, Conflict, Gone, Invalid, NotFound, TidegateError
 from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
-A_CALL = 100
+RESULTS_A_CALL = 100
 # Well below the time without a beat after which the agent counts as unhealthy.
 LONGEST_SPREAD = 60.0
 # How long the thread may take to end when it is stopped, if it is not in a call.
 END_SECONDS = 1.0
+# Optional fields, which an older API refuses.
 FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm", "staged_at"})
 
 
@@ -42,7 +43,7 @@ class Reporter:
         # Results that could not be written to the journal, as on a full disk.
         self._unsaved: dict[Key, TransferResult] = {}
         self._lock = threading.Lock()
-        self.thread = Watched("reporter", self._loop, self._stopped)
+        self.thread = SupervisedThread("reporter", self._loop, self._stopped)
 
     def start(self) -> None:
         self.thread.start()
@@ -53,7 +54,7 @@ class Reporter:
 
     def finished(self, result: TransferResult) -> None:
         """Stores the result in the journal, then closes the transfer and wakes the thread."""
-        self._keep(result)
+        self._store(result)
         self._inbox.finish(result)
         self._wake.set()
 
@@ -61,11 +62,12 @@ class Reporter:
         """Reports without waiting for the next round."""
         self._wake.set()
 
-    def repeat(self, result: TransferResult) -> None:
-        self._keep(result)
+    def report_again(self, result: TransferResult) -> None:
+        """Reports a result once more, because the API has lost it."""
+        self._store(result)
         self._wake.set()
 
-    def _keep(self, result: TransferResult) -> None:
+    def _store(self, result: TransferResult) -> None:
         try:
             self._journal.record(result)
         except JournalError as error:
@@ -78,11 +80,11 @@ class Reporter:
             return len(self._unsaved)
 
     def unreported(self) -> int:
-        """The number of results that the API has not taken yet."""
+        """The number of results that the API has not accepted yet."""
         return self._journal.pending_count() + self.unsaved()
 
     def drain(self, deadline: float) -> bool:
-        """Sends what is left and ends the thread. False if the API did not take all in time: the journal keeps it."""
+        """Sends what is left and ends the thread. False if the API did not accept all in time: the journal keeps it."""
         self._flush.set()
         while self._has_unreported() and time.monotonic() < deadline:
             self._wake.set()
@@ -114,11 +116,11 @@ class Reporter:
             with self._lock:
                 for result in results:
                     self._unsaved.pop(key_of(result), None)
-        while results := self._journal.pending(A_CALL):
+        while results := self._journal.pending(RESULTS_A_CALL):
             self._send(results)
             self._journal.acknowledge(key_of(result) for result in results)
-        for start in range(0, len(reports := self._inbox.unreported()), A_CALL):
-            self._send(some := reports[start : start + A_CALL])
+        for start in range(0, len(reports := self._inbox.unreported()), RESULTS_A_CALL):
+            self._send(some := reports[start : start + RESULTS_A_CALL])
             self._inbox.mark_reported(some)
 
     def _has_unreported(self) -> bool:
@@ -130,14 +132,13 @@ class Reporter:
 
     def _some_unsaved(self) -> list[TransferResult]:
         with self._lock:
-            return list(self._unsaved.values())[:A_CALL]
+            return list(self._unsaved.values())[:RESULTS_A_CALL]
 
     def _send(self, results: list[TransferResult]) -> None:
         try:
             self._client.agents.report(self._agent_id, results)
         except (Invalid, NotFound, Conflict, Gone) as error:
             if len(results) == 1 and isinstance(error, Invalid) and FIGURES & results[0].keys():
-                # An older API refuses these fields: send the result without them.
                 self._send([cast(TransferResult, {k: v for k, v in results[0].items() if k not in FIGURES})])
                 return
             if len(results) == 1:
@@ -149,4 +150,6 @@ class Reporter:
 
     @staticmethod
     def _refused(result: TransferResult, error: ApiError) -> None:
-        log.warning("the API refuses the result of %s, which is dropped: %s", result["transfer_id"], error)
+        log.warning(
+            "the API refuses the result of %s; it is dropped and not sent again: %s", result["transfer_id"], error
+        )

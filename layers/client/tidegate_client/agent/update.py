@@ -8,8 +8,9 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidegate_client.agent.disk.path_order import superseded
 from tidegate_client.agent.journal import Applied, Journal
-from tidegate_client.agent.refusals import RefusedPath, Superseded, UpdateFailed
+from tidegate_client.agent.refusals import RefusedPath, UpdateFailed
 from tidegate_client.agent.releases import UPDATE_DIR, NotARelease, Releases, running_release
 from tidegate_client.models import Transfer
 
@@ -26,22 +27,22 @@ class SelfUpdate:
     journal: Journal
     restart: Callable[[], None]
 
-    def wanted(self, transfer: Transfer) -> Transfer | None:
-        """The transfer with the place for the release; None if this process runs that release already."""
+    def local_transfer(self, transfer: Transfer) -> Transfer | None:
+        """The transfer, changed to put the release into its own directory; None if this process runs that release."""
         if transfer.get("container_id"):
             raise RefusedPath("a new version of the agent can be sent to a host only, not to a container")
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
         if signature == running_release():
             return None
-        if why := self.releases.why_refused(signature):
-            raise UpdateFailed(why)
+        if reason := self.releases.why_refused(signature):
+            raise UpdateFailed(reason)
         applied = self.journal.applied(self.releases.directory)
         if applied and sequence is not None and applied.sequence > sequence:
-            raise Superseded(f"superseded by sequence {applied.sequence}, SHA-256 {applied.signature}")
+            raise superseded(applied)
         self.releases.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        here = {"target_file_dir": "/releases", "file_name": f"{signature}.whl", "mode": "0600", "sequence": None}
-        me = pwd.getpwuid(os.geteuid()).pw_name
-        return transfer | here | {"target_user": me, "swarm": None}  # type: ignore[return-value]
+        release = {"target_file_dir": "/releases", "file_name": f"{signature}.whl", "mode": "0600", "sequence": None}
+        own_user = pwd.getpwuid(os.geteuid()).pw_name
+        return transfer | release | {"target_user": own_user, "swarm": None}  # type: ignore[return-value]
 
     def switch(self, transfer: Transfer) -> None:
         """Switches to the release, whose file is in place, and restarts."""
@@ -50,7 +51,7 @@ class SelfUpdate:
             self.releases.switch(signature)
         except (NotARelease, zipfile.BadZipFile) as error:
             self.releases.file(signature).unlink(missing_ok=True)
-            raise UpdateFailed(f"not a release of the agent: {error}") from error
+            raise UpdateFailed(f"the file is not a release of the agent: {error}") from error
         if sequence is not None:
             self.journal.apply(self.releases.directory, Applied(sequence, signature))
         self.restart()

@@ -1,4 +1,4 @@
-"""Transfers that wait for a worker: lowest sequence first; one that was put off waits until its time."""
+"""Transfers that wait for a worker: lowest sequence first; one that was postponed waits until its delay has passed."""
 
 from __future__ import annotations
 

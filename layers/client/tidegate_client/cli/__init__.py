@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(build_parser().parse_args(argv))
     except BrokenPipeError:
-        # The reader (`head`, a pager) has closed the pipe. Without this, Python would complain at exit.
+        # The reader (`head`, a pager) has closed the pipe. Without this, Python would print an error at exit.
         _drop_output()
         return Exit.OK
     except SystemExit:

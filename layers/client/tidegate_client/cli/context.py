@@ -37,10 +37,10 @@ class Context:
     def client_with(self, **options: Any) -> Client:
         client = Client(self.config.required_url(), self.config.key, project_id=self.config.project_id, **options)
         if getattr(self.args, "debug", False):
-            client.http.on_call = self._say_call
+            client.http.on_call = self._print_call
         return client
 
-    def _say_call(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+    def _print_call(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
         print(f"{method} {path} → {status} in {seconds * 1000:.0f} ms ({request_id})", file=self.output.err)
 
     def show_list(self, page: Callable[[str | None], Page[Any]], columns: Sequence[str]) -> None:
@@ -102,7 +102,9 @@ def add_command(subparsers: Subparsers, name: str, run: Command, help_text: str)
 
 def add_paging(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="rows per page (default 20, at most 100)")
-    parser.add_argument("--cursor", metavar="C", help="continue after the previous page, as its last line says")
+    parser.add_argument(
+        "--cursor", metavar="C", help="continue after the previous page, with the cursor that it printed"
+    )
     parser.add_argument("--all", action="store_true", help="print all pages")
 
 

@@ -69,7 +69,7 @@ class Output:
             padded = (text + " " * (width - width_of(text)) for text, width in zip(line, widths, strict=True))
             self.line("  ".join(padded).rstrip())
         if cursor:
-            self.note(f"there are more: --cursor {cursor}, or --all")
+            self.note(f"there are more: continue with --cursor {cursor}, or print all with --all")
 
     def _picked(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The record with the fields of --fields only; nested fields are named as in progress.bytes."""
@@ -94,7 +94,7 @@ class Output:
             print(text, file=self.err, flush=True)
 
     def error(self, error: Exception) -> None:
-        """Prints an error on stderr, with what the API said about it."""
+        """Prints an error on stderr, with the details that the API gave."""
         if self.as_json:
             problem: dict[str, Any] = {"error": type(error).__name__, "detail": str(error)}
             if isinstance(error, ApiError):

@@ -60,7 +60,7 @@ class Live:
             text = text[:-1]
         print(f"{ERASE}{text}", end="", file=self._stream, flush=True)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints a line that stays, above the status line."""
         if not self._silent:
             print(f"{ERASE}{text}" if self._terminal else text, file=self._stream, flush=True)

@@ -64,11 +64,11 @@ class Overview:
             self._live.show(line_of(change.record, elapsed, speed), important=is_new)
             return
         if change.ended and not change.succeeded:
-            self._live.say(line_of(change.record))
+            self._live.print_line(line_of(change.record))
         states = Counter(self._states.values())
         ended = sum(1 for state in self._states.values() if state.lower() in ENDED)
         summary = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
-        # Without a terminal, a line for each of a thousand records would be too much: only the last one is certain.
+        # Without a terminal, a line for each of a thousand records would be too much: only the last is always printed.
         self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {summary}", important=ended == self._count)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Overview:
 def line_of(record: Record, elapsed: float | None = None, speed: float | None = None) -> str:
     """A record of any kind in one line; `speed` is in bytes a second."""
     name = _where(record) or record.get("name") or record.get("file_name") or record.get("type") or ""
-    parts = [part for part in (str(name), _extent(record, speed), str(record.get("status", ""))) if part]
+    parts = [part for part in (str(name), _progress_text(record, speed), str(record.get("status", ""))) if part]
     error = record.get("error")
     reasons = (
         record.get("error_msg"),
@@ -104,7 +104,7 @@ def _where(record: Record) -> str:
     return f"{host}:{container}:{path}" if container else f"{host}:{path}"
 
 
-def _extent(record: Record, speed: float | None) -> str:
+def _progress_text(record: Record, speed: float | None) -> str:
     if counts := record.get("counts"):
         ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout", "cancelled"))
         total = counts.get("total", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate_client.model import Model
 
-# What callers of the API store there themselves, in whatever shape.
+# Data that callers store with a batch: any JSON.
 Json = dict[str, object] | list[object] | str | float | bool | None
 
 
@@ -52,7 +52,7 @@ class BatchSchedule(Model):
 
 
 class BatchRun(Model):
-    """One run of a recurring batch: `started`, or `skipped` with the reason. `batch` is its present state."""
+    """One run of a recurring batch: `started`, or `skipped` with the reason. `batch`: the batch as it is now."""
 
     due: str
     state: str

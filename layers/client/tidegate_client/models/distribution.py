@@ -46,7 +46,7 @@ class Task(Model):
     status: str
     error_code: int | None
     error_msg: str | None
-    # When the file is to be put in place, and since when the host has it staged for that.
+    # When the host puts the file in place, and when it reported the file as staged.
     activate_at: str | None
     staged_at: str | None
     create_time: str
@@ -119,7 +119,7 @@ class Job(Model):
     cancelled_at: str | None
     redrive_of: str | None
     limit_rate: int | None
-    # When the hosts put the file in place; None: as it arrives.
+    # When the hosts put the file in place; None: on arrival.
     activate_at: str | None
     waves: list[Wave] | None
     wave: int | None

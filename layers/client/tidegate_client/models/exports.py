@@ -30,7 +30,7 @@ class Export(Model):
 
 
 class ExportSchedule(Model):
-    """A recurring export; times are UTC. `order` has the fields that it was ordered with: only if it is read alone."""
+    """A recurring export; times are UTC. `order`, the fields of the export, is not in lists."""
 
     schedule_id: str
     name: str

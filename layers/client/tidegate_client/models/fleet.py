@@ -37,7 +37,7 @@ class LastJob(Model):
     job_id: str
     key: str
     file_name: str
-    # Of this host in the Job; None once the Job's records have expired.
+    # This host's status in the Job; None once the Job's records have expired.
     status: str | None
     at: str
 
@@ -51,7 +51,7 @@ class Agent(Model):
     version: str | None
     last_seen: str | None
     free_bytes: int | None
-    # The newest Job that it has fetched its transfer of.
+    # The newest Job whose transfer this host has fetched.
     last_job: LastJob | None
     # Its open transfers; only in `agents.get`, not in lists.
     current: list[dict[str, object]] | None
@@ -110,5 +110,5 @@ class TransferResult(TypedDict):
     speed: NotRequired[int]
     start_time: NotRequired[str]
     end_time: NotRequired[str]
-    # With error_code 115: the whole file is here and waits for `activate_at`.
+    # With error_code 115: the host has the whole file, and waits for `activate_at`.
     staged_at: NotRequired[str]

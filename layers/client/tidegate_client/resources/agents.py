@@ -10,7 +10,7 @@ from tidegate_client.resources.paging import one_page
 
 # Added to the seconds of a long poll for the time-out of the call.
 LONG_POLL_MARGIN = 12.0
-NEEDED = frozenset({"transfer_id", "url", "file_name", "target_file_dir", "target_user", "signature"})
+REQUIRED_FIELDS = frozenset({"transfer_id", "url", "file_name", "target_file_dir", "target_user", "signature"})
 
 
 class Agents:
@@ -22,13 +22,19 @@ class Agents:
     def transfers(self, agent_id: str, *, wait: int = 0) -> list[Transfer]:
         """The open transfers of a host (scope `agent`). `wait`: seconds of a long poll while there are none."""
         path = f"/v1/agents/{path_part(agent_id)}/transfers"
-        # An agent that does not say this gets a file with `activate_at` only when that time has come.
-        can = {"X-Tidegate-Can": "stage"}
-        reply = self._http.call("GET", path, query={"wait": wait}, headers=can, timeout=wait + LONG_POLL_MARGIN)
+        # Without this header the API lists a file with `activate_at` only when that time has come.
+        capabilities = {"X-Tidegate-Can": "stage"}
+        reply = self._http.call(
+            "GET", path, query={"wait": wait}, headers=capabilities, timeout=wait + LONG_POLL_MARGIN
+        )
         answer = reply.json()
         items = answer.get("items") if isinstance(answer, dict) else None
-        if not isinstance(items, list) or not all(isinstance(item, dict) and item.keys() >= NEEDED for item in items):
-            raise BadAnswer("the answer is not a list of transfers: is a proxy in between?")
+        if not isinstance(items, list) or not all(
+            isinstance(item, dict) and item.keys() >= REQUIRED_FIELDS for item in items
+        ):
+            raise BadAnswer(
+                f"the answer to GET {path} is not a list of transfers: check that no proxy answers for the API"
+            )
         return cast("list[Transfer]", items)
 
     def report(self, agent_id: str, results: Sequence[TransferResult]) -> None:
@@ -36,10 +42,12 @@ class Agents:
         path = f"/v1/agents/{path_part(agent_id)}/results"
         answer = self._http.act(path, {"items": list(results)}, idempotent=True)
         if not isinstance(answer, dict) or "taken" not in answer:
-            raise BadAnswer("the answer does not confirm the results: is a proxy in between?")
+            raise BadAnswer(
+                f"the answer to POST {path} does not confirm the results: check that no proxy answers for the API"
+            )
 
     def tell_presence(self, agent_id: str, presence: Presence) -> None:
-        """Tells the API at which addresses peers reach this host. It expires two hours after the last call."""
+        """Reports the addresses at which peers reach this host. They expire two hours after the last call."""
         self._http.call("PUT", f"/v1/agents/{path_part(agent_id)}/presence", body=presence)
 
     def list(
@@ -79,12 +87,12 @@ class Agents:
         expires_in: int | None = None,
     ) -> Enrolment:
         """Creates a token, shown once, with which `uses` hosts can get a key each."""
-        given = {"groups": groups and [*groups], "labels": labels or None, "uses": uses, "expires_in": expires_in}
-        body = {name: value for name, value in given.items() if value is not None}
+        fields = {"groups": groups and [*groups], "labels": labels or None, "uses": uses, "expires_in": expires_in}
+        body = {name: value for name, value in fields.items() if value is not None}
         return Enrolment(self._http.create("/v1/enrolments", body))
 
     def enrol(self, token: str, agent_id: str, *, version: str | None = None, zone: str | None = None) -> Enrolled:
         """Exchanges a token for this host's key. May be repeated until a key is used; only the last key works."""
-        given = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
-        body = {name: value for name, value in given.items() if value is not None}
+        fields = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
+        body = {name: value for name, value in fields.items() if value is not None}
         return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))

@@ -33,8 +33,8 @@ def _schedule_path(schedule_id: str) -> str:
 
 
 def _batch_body(biz_id: str, name: str, total: int | None, rate: float, optional: dict[str, Any]) -> dict[str, Any]:
-    whole = {"biz_id": biz_id, "name": name, "total": total, "rate": rate} | optional
-    return {field: value for field, value in whole.items() if value is not None}
+    fields = {"biz_id": biz_id, "name": name, "total": total, "rate": rate} | optional
+    return {field: value for field, value in fields.items() if value is not None}
 
 
 class Batches:
@@ -91,7 +91,9 @@ class Batches:
         return Batch(self._http.create(f"/v1/batches/{path_part(batch_id)}/redrive", body))
 
     def send_result(self, batch_id: str, index: int, result: str, **optional: Any) -> bool:
-        """Sends the result of one item of a batch with `ack: "async"`. `optional`: msg, stop, logs, auth_code."""
+        """Sends the result of one item of a batch with `ack: "async"`; True if it was accepted.
+
+        `optional`: msg, stop, logs, auth_code."""
         body = {"result": result} | {field: value for field, value in optional.items() if value is not None}
         path = f"/v1/batches/{path_part(batch_id)}/items/{int(index)}/result"
         return bool(self._http.call("POST", path, body=body, idempotent=True).json()["accepted"])
@@ -116,7 +118,7 @@ class Batches:
         idempotency_key: str | None = None,
         **optional: Any,
     ) -> BatchSchedule:
-        """Creates and starts such a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in UTC.
+        """Creates and starts a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in UTC.
 
         `optional` as for `create`."""
         body = {"schedule": schedule, "batch": _batch_body(biz_id, name, total, rate, optional)}
@@ -144,12 +146,14 @@ class Batches:
         """Changes or pauses a recurring batch. `batch`: those fields of `create` that change. With `revision`, refused
         (409) if it was changed since.
 
-        Runs that are missed while it is paused are not made up for."""
+        Runs that are missed while it is paused are not repeated later."""
         given = {"schedule": schedule, "paused": paused, "batch": batch, "revision": revision}
         body = {field: value for field, value in given.items() if value is not None}
         # With a revision, a repeated call would be refused although the first one was carried out.
-        again = revision is None
-        return BatchSchedule(self._http.call("PATCH", _schedule_path(schedule_id), body=body, idempotent=again).json())
+        repeatable = revision is None
+        return BatchSchedule(
+            self._http.call("PATCH", _schedule_path(schedule_id), body=body, idempotent=repeatable).json()
+        )
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Deletes the schedule; the batches that it created stay."""

@@ -34,7 +34,7 @@ class Downloads:
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
-        """Asks for a file on one host. Requests for the same file within the window share a Job.
+        """Sends a file to one host. Submits of the same file within the window share a Job.
 
         `activate_at` (RFC 3339, at most 7 days ahead): the host fetches the file now and puts it in place then."""
         body: dict[str, object] = {
@@ -81,7 +81,7 @@ class Downloads:
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
-        """Asks for a file on `targets`, or on the hosts in any of the `groups` that have all of the `labels`.
+        """Sends a file to `targets`, or to the hosts in any of the `groups` that have all of the `labels`.
 
         `activate_at` (RFC 3339, at most 7 days ahead): hosts fetch the file now and put it in place then."""
         body: dict[str, object] = {

@@ -25,14 +25,14 @@ class Exports:
     def submit(
         self, fields: Mapping[str, Any], *, multiple: bool = False, idempotency_key: str | None = None
     ) -> dict[str, str]:
-        """Orders an export. `fields` are those of POST /v1/task; `multiple`: several tables (/v1/task/multiple)."""
+        """Queues an export. `fields` are those of POST /v1/task; `multiple`: several tables (/v1/task/multiple)."""
         path = "/v1/task/multiple" if multiple else "/v1/task"
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
 
     def repeat(
         self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = False, idempotency_key: str | None = None
     ) -> ExportSchedule:
-        """Orders the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
+        """Queues the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
         path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
         body = {**fields, "schedule": schedule}
         return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
@@ -48,11 +48,12 @@ class Exports:
         return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
     def update_schedule(self, schedule_id: str, fields: Mapping[str, Any]) -> ExportSchedule:
-        """`fields` are any of those that it was made with, `schedule` and `paused`; None takes a field away.
+        """Changes a recurring export: any field of `submit`, and `schedule` and `paused`. None removes a field.
 
-        With `revision`, a `Conflict` is raised if someone else has changed it since that one was read.
-        """
-        answer = self._http.call("PATCH", _schedule_path(schedule_id), body=dict(fields), idempotent=True)
+        With `revision`, raises `Conflict` if it was changed since that revision."""
+        # With a revision, a repeated call would be refused although the first one was carried out.
+        repeatable = fields.get("revision") is None
+        answer = self._http.call("PATCH", _schedule_path(schedule_id), body=dict(fields), idempotent=repeatable)
         return ExportSchedule(answer.json())
 
     def pause_schedule(self, schedule_id: str) -> ExportSchedule:
@@ -62,7 +63,7 @@ class Exports:
         return ExportSchedule(self._http.act(f"{_schedule_path(schedule_id)}/resume", idempotent=True))
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Deletes the schedule; the exports that it ordered stay."""
+        """Deletes the schedule; the exports that it created stay."""
         self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def sample(self, source_url: str) -> Model:

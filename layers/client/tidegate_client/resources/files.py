@@ -54,14 +54,14 @@ class Files:
         self._http.call("DELETE", f"/v1/files/{path_part(file_id)}", idempotent=True)
 
     def wait(self, file_id: str, *, timeout: float = 3600) -> File:
-        """Waits until the file is ready. TransferError if its content was refused or the time is over."""
+        """Waits until the file is ready. TransferError if its content is refused or the timeout expires."""
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
             record = self.get(file_id)
             if record["state"] == "ready":
                 return record
             if record["state"] == "failed":
-                raise TransferError(f"{file_id} was refused: {record.get('error', 'no reason was given')}")
+                raise TransferError(f"{file_id} failed: {record.get('error', 'the API gives no reason')}")
             if time.monotonic() > deadline:
                 raise TransferError(f"{file_id} is still {record['state']} after {timeout:g} s")
             time.sleep(pause)
@@ -144,7 +144,7 @@ class Files:
         try:
             return self.get(file_id).state
         except NotFound:
-            return "gone"
+            return "not_found"
 
     def fetch(self, file_id: str, destination: Path, *, on_progress: Progress | None = None) -> File:
         """Downloads to `destination`, which appears only when it is complete and its SHA-256 is right."""

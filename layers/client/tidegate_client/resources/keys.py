@@ -31,14 +31,14 @@ class Keys:
         return self._created("/v1/keys", {"name": name, "expires_in": expires_in})
 
     def _created(self, path: str, body: Mapping[str, Any]) -> Key:
-        given = {name: value for name, value in body.items() if value is not None}
+        fields = {name: value for name, value in body.items() if value is not None}
         try:
-            return Key(self._http.create(path, given))
-        except AlreadyCreated as lost:
-            if lost.key_id is None:
+            return Key(self._http.create(path, fields))
+        except AlreadyCreated as error:
+            if error.key_id is None:
                 raise
-            self.delete(lost.key_id)
-            return Key(self._http.create(path, given))
+            self.delete(error.key_id)
+            return Key(self._http.create(path, fields))
 
     def list(self, project_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[KeyRecord]:
         return one_page(self._http, f"/v1/projects/{path_part(project_id)}/keys", {}, limit, cursor, KeyRecord)
@@ -51,10 +51,10 @@ class Keys:
         body = {} if overlap_s is None else {"overlap_s": overlap_s}
         try:
             return Key(self._http.create(f"/v1/keys/{path_part(key_id)}/rotate", body))
-        except AlreadyCreated as lost:
-            if lost.key_id is None:
+        except AlreadyCreated as error:
+            if error.key_id is None:
                 raise
-            return Key(self._http.create(f"/v1/keys/{path_part(lost.key_id)}/rotate", {"overlap_s": 0}))
+            return Key(self._http.create(f"/v1/keys/{path_part(error.key_id)}/rotate", {"overlap_s": 0}))
 
     def delete(self, key_id: str) -> None:
         """Revokes the key and closes its WebSockets."""

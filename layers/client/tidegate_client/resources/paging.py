@@ -30,21 +30,23 @@ def one_page(
     """One page with items of the given class, which can fetch the page after it."""
     answer = http.get(path, {**query, "limit": limit, "cursor": cursor})
     if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
-        raise BadAnswer(f"the answer to GET {path} is not a list: is the address that of the API?")
+        raise BadAnswer(f"the answer to GET {path} is not a list: check that the address is that of the API")
     items = [kind(item) if isinstance(item, dict) else item for item in answer["items"]]
-    return Page(items, answer.get("next_cursor"), lambda then: one_page(http, path, query, limit, then, kind))
+    return Page(
+        items, answer.get("next_cursor"), lambda next_cursor: one_page(http, path, query, limit, next_cursor, kind)
+    )
 
 
 def walk(page: Callable[[str | None], Page[Item]], at_most: int | None = None) -> Iterator[Item]:
     """Yields the items of all pages, at most `at_most` of them; each page is fetched when it is needed."""
     cursor: str | None = None
-    given = 0
+    yielded = 0
     while True:
         answer = page(cursor)
         for item in answer["items"]:
-            if at_most is not None and given >= at_most:
+            if at_most is not None and yielded >= at_most:
                 return
-            given += 1
+            yielded += 1
             yield item
         cursor = answer.get("next_cursor")
         if not cursor:

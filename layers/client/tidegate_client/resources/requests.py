@@ -145,7 +145,7 @@ class Credentials:
         self._http = http
 
     def put(self, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
-        """Stores headers that are sent to these origins only ("https://host\" or "https://host:port")."""
+        """Stores headers that are sent to these origins only ("https://host" or "https://host:port")."""
         body = {"headers": dict(headers), "origins": [*origins]}
         self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body=body)
 

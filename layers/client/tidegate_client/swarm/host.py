@@ -20,8 +20,8 @@ import urllib3
 
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
-from tidegate_client.download import Link as FileLink
 from tidegate_client.download import Stalled as NoBytes
+from tidegate_client.download import UrlSource
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import Presence, SwarmFigures, Transfer
 from tidegate_client.swarm.blocks import OldFile
@@ -140,7 +140,7 @@ class SwarmHost:
         self,
         transfer: Transfer,
         file: BinaryIO,
-        link: FileLink,
+        get_url: UrlSource,
         *,
         pool: urllib3.PoolManager,
         cancelled: Callable[[], bool],
@@ -160,7 +160,7 @@ class SwarmHost:
                 yield Participation(self, None, transfer["signature"])
                 return
         tools = replace(self._tools, download=limit or self._tools.download)
-        origin = Origin(pool, link, tools.download)
+        origin = Origin(pool, get_url, tools.download)
         try:
             found = OldFile(old.fileno()) if old is not None else None
             session = self._call(

@@ -9,7 +9,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from tidegate_client.agent.rate_limit import RateLimit
-from tidegate_client.download import ONLY_REDIRECTS, TRANSIENT, Link, Stalled
+from tidegate_client.download import ONLY_REDIRECTS, TRANSIENT, Stalled, UrlSource
 from tidegate_client.errors import TransferError
 from tidegate_client.swarm.store import CHUNK
 
@@ -21,10 +21,10 @@ class OriginFailed(Exception):
 
 
 class Origin:
-    def __init__(self, pool: urllib3.PoolManager, link: Link, download: RateLimit | None) -> None:
-        """`link` returns a presigned URL, and a fresh one if it is called with a URL that was refused."""
+    def __init__(self, pool: urllib3.PoolManager, get_url: UrlSource, download: RateLimit | None) -> None:
+        """`get_url` returns a presigned URL, and a fresh one if it is called with a URL that was refused."""
         self._pool = pool
-        self._link = link
+        self._get_url = get_url
         self._download = download
         self._url: str | None = None
         # Held while a fresh URL is awaited, which may take 45 s: transfers that run meanwhile must not need it.
@@ -95,16 +95,16 @@ class Origin:
     def _current(self) -> str:
         with self._url_lock:
             if self._url is None:
-                self._url = self._link(None)
+                self._url = self._get_url(None)
             return self._url
 
     def _renew(self, refused: str) -> None:
         with self._url_lock:
             if self._url == refused:
                 try:
-                    self._url = self._link(refused)
+                    self._url = self._get_url(refused)
                 except Stalled as error:
-                    # Peers may have the pieces: without S3 the transfer goes on, as long as bytes arrive at all.
+                    # Peers may have the pieces: without S3 the transfer continues as long as bytes arrive at all.
                     raise OriginFailed(str(error)) from error
 
     def _count(self, length: int) -> None:

@@ -49,7 +49,7 @@ class Phase(Enum):
 
 
 class Session:
-    """Belongs to one event loop. `fetch` returns when the file is complete; serving goes on until `close`."""
+    """Belongs to one event loop. `fetch` returns when the file is complete; serving continues until `close`."""
 
     def __init__(
         self,

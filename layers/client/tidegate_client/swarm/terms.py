@@ -1,4 +1,4 @@
-"""The swarm block of a transfer: what the API tells a host about its swarm, and the tokens that peers call with."""
+"""The swarm block of a transfer: what a host needs to know about its swarm, and the tokens that peers call with."""
 
 from __future__ import annotations
 

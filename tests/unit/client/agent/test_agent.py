@@ -47,9 +47,9 @@ def test_running_transfer_reports_progress(api: AgentApi, store: Store, start_ag
     start_agent()
 
     api.wait_for(transfer)
-    told = api.progress(transfer)
-    assert told == sorted(told)
-    assert any(0 < percent < 100 for percent in told)
+    progress = api.progress(transfer)
+    assert progress == sorted(progress)
+    assert any(0 < percent < 100 for percent in progress)
 
 
 def test_cut_connection_is_resumed(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
@@ -59,7 +59,7 @@ def test_cut_connection_is_resumed(api: AgentApi, store: Store, root: Path, star
     start_agent()
 
     assert api.wait_for(transfer)["error_code"] == 0
-    assert [wanted for _, wanted in store.asked] == [None, "bytes=100000-", "bytes=150000-"]
+    assert [wanted for _, wanted in store.requests] == [None, "bytes=100000-", "bytes=150000-"]
     assert (root / "data/app.bin").read_bytes() == CONTENT
 
 
@@ -182,7 +182,7 @@ def test_expired_url_is_replaced_by_the_next_poll(
     store.seconds_a_chunk = 0.1
     transfer = api.add("app.bin", CONTENT)
     start_agent(patience=5.0)
-    while not store.asked:
+    while not store.requests:
         time.sleep(0.01)
     store.valid_token = "2"
 
@@ -202,9 +202,9 @@ def test_withdrawn_transfer_stops_and_keeps_its_part_file(
     del api.transfers[transfer]
 
     asked, deadline = 0, time.monotonic() + 30
-    while asked != len(store.asked) or store.running:
+    while asked != len(store.requests) or store.running:
         assert time.monotonic() < deadline
-        asked = len(store.asked)
+        asked = len(store.requests)
         time.sleep(0.5)
     assert api.finals(transfer) == []
     assert all(name.startswith(".tidegate-") for name in names_in(root / "data"))
@@ -232,19 +232,21 @@ def test_several_transfers_to_one_path_download_once(
     start_agent(parallel=4)
 
     assert [api.wait_for(transfer)["error_code"] for transfer in transfers] == [0] * 4
-    assert len(store.asked) == 1
+    assert len(store.requests) == 1
     assert names_in(root / "data") == ["f"]
 
 
-def test_containers_have_roots_of_their_own(api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
+def test_container_files_go_below_the_root_of_their_container(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
+) -> None:
     (tmp_path / "containers/c1").mkdir(parents=True)
     inside = api.add("f", CONTENT, container_id="c1")
-    beside = api.add("g", CONTENT, container_id="../root")
+    outside = api.add("g", CONTENT, container_id="../root")
 
     start_agent(container_root=tmp_path / "containers")
 
     assert api.wait_for(inside)["error_code"] == 0
-    assert api.wait_for(beside)["error_code"] == Code.PATH_REFUSED
+    assert api.wait_for(outside)["error_code"] == Code.PATH_REFUSED
     assert (tmp_path / "containers/c1/data/f").read_bytes() == CONTENT
 
 

@@ -23,13 +23,13 @@ from tidegate_client.agent.codes import Code
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Journal, JournalError
 from tidegate_client.agent.service.health import HEALTH_FILE, notify_systemd, read_health
-from tidegate_client.agent.service.supervisor import Watched
+from tidegate_client.agent.service.supervisor import SupervisedThread
 
 CONTENT = os.urandom(50_000)
 
 
 @pytest.fixture(autouse=True)
-def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0, 0.5))
 
 
@@ -110,8 +110,8 @@ def test_full_disk_under_the_journal_leaves_no_transaction_open(tmp_path: Path) 
     journal = Journal(tmp_path)
     for number in range(50):
         journal.record({"transfer_id": f"tr-{number}", "container_id": "", "error_code": 0})
-    pages = journal._base.execute("PRAGMA page_count").fetchone()[0]
-    journal._base.execute(f"PRAGMA max_page_count = {pages}")
+    pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
+    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def overfill() -> None:
         for number in range(1000):
@@ -120,25 +120,25 @@ def test_full_disk_under_the_journal_leaves_no_transaction_open(tmp_path: Path) 
     with pytest.raises(JournalError) as caught:
         overfill()
     assert caught.value.errno == errno.ENOSPC
-    journal._base.execute("PRAGMA max_page_count = 100000")
+    journal._connection.execute("PRAGMA max_page_count = 100000")
 
     journal.acknowledge([("tr-1", "")])
     journal.record({"transfer_id": "last", "container_id": "", "error_code": 0})
-    assert journal.has(("last", ""))
+    assert journal.has_result(("last", ""))
 
 
 @pytest.mark.parametrize("where", ["poller", "worker", "reporter"])
 def test_thread_is_restarted_after_an_unexpected_error(
     api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    method = {"poller": "offer", "worker": "called_off", "reporter": "unreported"}[where]
-    right, failures = getattr(Inbox, method), [3]
+    method = {"poller": "take_poll", "worker": "is_cancelled", "reporter": "unreported"}[where]
+    original, failures = getattr(Inbox, method), [3]
 
     def broken(self: Inbox, *args: object, **more: object) -> object:
         if failures[0] and threading.current_thread().name.startswith(where):
             failures[0] -= 1
             raise MemoryError if where != "worker" else SystemExit
-        return right(self, *args, **more)
+        return original(self, *args, **more)
 
     monkeypatch.setattr(Inbox, method, broken)
     transfer = api.add("f", CONTENT)
@@ -156,7 +156,7 @@ def test_watched_loop_backs_off_after_failures_and_stops() -> None:
         starts.append(time.monotonic())
         raise ValueError("no")
 
-    watched = Watched("loop", loop, stopping)
+    watched = SupervisedThread("loop", loop, stopping)
     watched.start()
     eventually(lambda: len(starts) >= 5)
     stopping.set()
@@ -213,12 +213,12 @@ def test_thread_without_progress_makes_the_agent_unhealthy(
     port = free_port()
     running: Running = start_agent(metrics=("127.0.0.1", port))
     eventually(lambda: get(port, "/healthz")[0] == 200)
-    monkeypatch.setattr(Watched, "silent_seconds", lambda self: 500.0)
+    monkeypatch.setattr(SupervisedThread, "silent_seconds", lambda self: 500.0)
 
     status, text = get(port, "/healthz")
 
     assert status == 503
-    assert "poller has made no progress for 500 s" in json.loads(text)["problems"]
+    assert "the thread poller has made no progress for 500 s" in json.loads(text)["problems"]
     assert not running.agent.health()["healthy"]
 
 

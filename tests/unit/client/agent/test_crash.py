@@ -25,11 +25,11 @@ STEPS = [
     "rename",
     "fsync directory",
     "journal the result",
-    "tell the API",
+    "report the result",
     "acknowledge",
 ]
 # The same for a file that is put in place an hour later.
-STAGING = ["write", "fsync file", "stage", "fsync directory", "journal the staged file", "tell that it is staged"]
+STAGING = ["write", "fsync file", "stage", "fsync directory", "journal the staged file", "report the staging"]
 SWITCHING = [
     "chown",
     "chmod",
@@ -39,7 +39,7 @@ SWITCHING = [
     "fsync directory#2",
     "journal the result",
     "forget the staged file",
-    "tell the API",
+    "report the result",
     "acknowledge",
 ]
 Launch = Callable[..., "subprocess.Popen[bytes]"]
@@ -50,7 +50,7 @@ def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(kill_before: str = "") -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.unit.client.agent.dying_agent", "agent", "--agent-id", AGENT]
+        command = [sys.executable, "-m", "tests.unit.client.agent.self_killing_agent", "agent", "--agent-id", AGENT]
         command += ["--root", str(root), "--state-dir", str(tmp_path / "state"), "--wait", "1"]
         environment = os.environ | {"TIDEGATE_API_URL": api.url, "TIDEGATE_KEY": "key", "KILL_BEFORE": kill_before}
         environment |= {"STEPS": str(tmp_path / "steps"), "CLOCK": str(tmp_path / "clock")}
@@ -84,10 +84,10 @@ def add_ahead(api: AgentApi, content: bytes, sequence: int) -> str:
 
 def wait_for_step(tmp_path: Path, step: str) -> list[str]:
     deadline, steps = time.monotonic() + 20, tmp_path / "steps"
-    while not steps.exists() or step not in (told := steps.read_text().splitlines()):
+    while not steps.exists() or step not in (done := steps.read_text().splitlines()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return told
+    return done
 
 
 def pass_an_hour(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def pass_an_hour(tmp_path: Path) -> None:
     (tmp_path / "clock.new").replace(tmp_path / "clock")
 
 
-def staged_told(api: AgentApi) -> bool:
+def staging_reported(api: AgentApi) -> bool:
     return any(one.get("staged_at") for one in api.results)
 
 
@@ -139,7 +139,7 @@ def test_kill_before_any_step_then_restart_delivers_and_reports(
 def test_kill_then_older_transfer_without_the_newer_one_is_refused(
     api: AgentApi, launch: Launch, target: Path, step: str
 ) -> None:
-    """The Job of the newer transfer timed out while the host was down: only the journal knows of it."""
+    """The Job of the newer transfer timed out while the host was down: only the journal has a record of it."""
     newer = add(api, NEW, 2)
     assert launch(step).wait(30) == -9
     left = target.read_bytes()
@@ -163,11 +163,11 @@ def test_steps_of_a_staged_delivery_are_in_crash_safe_order(
     assert target.read_bytes() == OLDEST
     pass_an_hour(tmp_path)
     assert api.wait_for(transfer)["error_code"] == 0
-    told = wait_for_step(tmp_path, "acknowledge")[len(STAGING) :]
+    done = wait_for_step(tmp_path, "acknowledge")[len(STAGING) :]
 
     until_result = SWITCHING.index("forget the staged file")
-    assert told[:until_result] == SWITCHING[:until_result]
-    assert sorted(told[until_result:]) == sorted(SWITCHING[until_result:]), "two threads: in either order"
+    assert done[:until_result] == SWITCHING[:until_result]
+    assert sorted(done[until_result:]) == sorted(SWITCHING[until_result:]), "two threads: in either order"
     assert target.read_bytes() == NEW
 
 
@@ -182,7 +182,7 @@ def test_kill_while_staging_then_restart_switches_at_its_time(
     launch()
 
     deadline = time.monotonic() + 20
-    while not staged_told(api):
+    while not staging_reported(api):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert target.read_bytes() == OLDEST
@@ -209,7 +209,7 @@ def test_kill_while_switching_then_restart_ends_with_the_new_file(
     assert api.wait_for(transfer)["error_code"] == 0
     assert target.read_bytes() == NEW
     assert [path.name for path in target.parent.iterdir()] == ["f"]
-    assert len(api.store.asked) == 1, "it was fetched once"
+    assert len(api.store.requests) == 1, "it was fetched once"
     older = add(api, OLDER, 1)
     assert api.wait_for(older)["error_code"] == 409
 

@@ -28,31 +28,31 @@ def test_day_offline_loses_no_result_and_refuses_old_content(
     applied = api.add("app", NEW, sequence=5)
     assert api.wait_for(applied)["error_code"] == 0
     api.refuse_results = True
-    untold = api.add("untold", OLD, sequence=6)
+    unreported = api.add("unreported", OLD, sequence=6)
     store.slow["half"] = 0.05
     half = api.add("half", BIG, sequence=7)
     deadline = time.monotonic() + 20
-    while not (root / "data/untold").exists() or not list((root / "data").glob(".tidegate-*.part")):
+    while not (root / "data/unreported").exists() or not list((root / "data").glob(".tidegate-*.part")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    api.away = True
+    api.unavailable = True
     first.agent.stop()
     first.stop()
 
     with time_machine.travel(datetime.now(UTC) + timedelta(days=1, hours=1)):
         start_agent()
         time.sleep(0.5)
-        api.away = api.refuse_results = False
+        api.unavailable = api.refuse_results = False
         store.slow.clear()
         stale = api.add("app", OLD, sequence=4)
 
-        assert api.wait_for(untold)["error_code"] == 0
+        assert api.wait_for(unreported)["error_code"] == 0
         assert api.wait_for(half)["error_code"] == 0
         assert api.wait_for(stale)["error_code"] == Code.SUPERSEDED
 
     assert (root / "data/app").read_bytes() == NEW
     assert (root / "data/half").read_bytes() == BIG
-    assert len(api.finals(untold)) == 1
+    assert len(api.finals(unreported)) == 1
     assert not list((root / "data").glob(".tidegate-*.part"))
 
 

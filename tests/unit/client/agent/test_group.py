@@ -22,7 +22,7 @@ from tidegate_client.agent import pace
 from tidegate_client.agent.group import AgentGroup, GroupNotifier, make_group, merged_metrics
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.cli import main
-from tidegate_client.config import Config, also, save
+from tidegate_client.config import Config, further_login, save
 
 CONTENT = b"of one project or the other " * 5000
 
@@ -68,10 +68,10 @@ def test_files_of_both_projects_arrive_under_one_limit(
     api: AgentApi, second: AgentApi, root: Path, group: AgentGroup
 ) -> None:
     began = time.monotonic()
-    mine, theirs = api.add("a", CONTENT), second.add("b", CONTENT, directory="/shop")
+    first, other = api.add("a", CONTENT), second.add("b", CONTENT, directory="/shop")
 
-    assert api.wait_for(mine)["error_code"] == 0
-    assert second.wait_for(theirs)["error_code"] == 0
+    assert api.wait_for(first)["error_code"] == 0
+    assert second.wait_for(other)["error_code"] == 0
     assert ((root / "data/a").read_bytes(), (root / "shop/b").read_bytes()) == (CONTENT, CONTENT)
     assert time.monotonic() - began > 2 * len(CONTENT) / 100_000 * 0.8, "both projects share the limit of the host"
     assert 'tidegate_agent_healthy{profile="shop"} 1' in page(group, "/metrics")
@@ -132,8 +132,10 @@ def test_further_login_ignores_the_environment_of_the_first(tmp_path: Path) -> N
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "TIDEGATE_API_URL": "http://one", "TIDEGATE_KEY": "first"}
     save(Config("http://two", "second"), environ, "my-shop")
 
-    assert also("my-shop", environ) == Config("http://two", "second")
-    assert also("my-shop", environ | {"TIDEGATE_ALSO_MY_SHOP": "http://three third"}) == Config("http://three", "third")
+    assert further_login("my-shop", environ) == Config("http://two", "second")
+    assert further_login("my-shop", environ | {"TIDEGATE_ALSO_MY_SHOP": "http://three third"}) == Config(
+        "http://three", "third"
+    )
 
 
 def test_installed_unit_serves_both_projects_and_shows_no_key(

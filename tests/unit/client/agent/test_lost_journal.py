@@ -1,4 +1,4 @@
-"""A host whose journal is damaged goes on working, and still refuses older content."""
+"""A host whose journal is damaged keeps working, and still refuses older content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate_client.agent.service.health import pause_as_service
 V1, V2 = (random.Random(seed).randbytes(10_000) for seed in (1, 2))
 
 
-def spoil(state: Path, *, whole: bool = True) -> None:
+def damage(state: Path, *, whole: bool = True) -> None:
     """Overwrites the whole file, or all pages but the first."""
     state.mkdir(exist_ok=True)
     file = state / "journal.sqlite"
@@ -37,7 +37,7 @@ def test_unreadable_journal_is_renamed_and_replaced(tmp_path: Path, whole: bool)
     before = Journal(tmp_path)
     before.apply(Path("/data/f"), Applied(1, "a" * 64))
     before.close()
-    spoil(tmp_path, whole=whole)
+    damage(tmp_path, whole=whole)
 
     after = Journal(tmp_path, now=lambda: 1_700_000_000.5)
     after.apply(Path("/data/g"), Applied(2, "b" * 64))
@@ -60,11 +60,11 @@ def test_intact_journal_has_no_loss_time(tmp_path: Path) -> None:
 def test_lost_journal_still_refuses_older_content(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
-    asked_for = int(time.time() * 1000) - 60_000
+    requested_at = int(time.time() * 1000) - 60_000
     (root / "data").mkdir()
     (root / "data/f").write_bytes(V2)
-    spoil(tmp_path / "state")
-    old = add(api, V1, asked_for)
+    damage(tmp_path / "state")
+    old = add(api, V1, requested_at)
 
     start_agent()
 
@@ -83,7 +83,7 @@ def test_lost_journal_replaces_a_file_older_than_the_request(
     (root / "data").mkdir()
     (root / "data/f").write_bytes(V1)
     os.utime(root / "data/f", (time.time() - 3600, time.time() - 3600))
-    spoil(tmp_path / "state")
+    damage(tmp_path / "state")
     wanted = add(api, V2, int(time.time() * 1000) - 60_000)
 
     start_agent()
@@ -93,13 +93,13 @@ def test_lost_journal_replaces_a_file_older_than_the_request(
 
 
 def test_service_whose_key_is_refused_pauses_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise 10,000 hosts would ask an API that refuses every key by mistake every few seconds."""
+    """Otherwise 10,000 hosts would call an API that refuses every key by mistake every few seconds."""
     notifications: list[str] = []
     slept: list[float] = []
     monkeypatch.setattr(health, "notify_systemd", notifications.append)
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     pause_as_service(slept.append)
-    assert (notifications, slept) == ([], []), "an agent that is no service ends at once"
+    assert (notifications, slept) == ([], []), "an agent that is not a service ends at once"
 
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/somewhere")
     pause_as_service(slept.append)

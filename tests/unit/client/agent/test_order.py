@@ -58,7 +58,7 @@ def test_older_content_after_a_restart_is_refused_without_download(
 
     assert api.wait_for(old)["error_code"] == Code.SUPERSEDED
     assert (root / "data/f").read_bytes() == V2
-    assert [name for name, _ in store.asked] == [sha256(V2)]
+    assert [name for name, _ in store.requests] == [sha256(V2)]
 
 
 def test_older_transfer_of_the_current_content_succeeds(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
@@ -120,7 +120,7 @@ def test_inbox_and_queue_order_transfers_by_sequence(seed: int) -> None:
     items = [transfer(number, number) for number in range(30)]
     random.Random(seed).shuffle(items)
 
-    new, _ = Inbox().offer(items, settled=lambda _: False)
+    new, _ = Inbox().take_poll(items, has_result=lambda _: False)
     queue = WorkQueue()
     for item in reversed(new):
         queue.put(item)

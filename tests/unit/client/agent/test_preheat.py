@@ -17,28 +17,28 @@ import pytest
 from tests.unit.client.conftest import Running, StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.inbox import CUT_SHORT, STAGED_CUT_SHORT, Inbox, is_cut_short
+from tidegate_client.agent.inbox import LIST_LIMIT, STAGED_LIST_LIMIT, Inbox, is_truncated
 from tidegate_client.agent.journal import Journal
-from tidegate_client.agent.preheat.model import CONFIRM_SECONDS, Looks, Move, Staged, StagedFile, next_move
+from tidegate_client.agent.preheat.model import CONFIRM_SECONDS, Action, FileMetadata, Staged, StagedFile, next_action
 from tidegate_client.agent.preheat.switcher import Switcher
 from tidegate_client.agent.results import iso, staged_result
 from tidegate_client.models import Transfer
 
 V1, V2, V3 = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
 HOUR = 3600.0
-Later = Callable[[float], None]
+AdvanceClock = Callable[[float], None]
 
 
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+def advance_clock(monkeypatch: pytest.MonkeyPatch) -> AdvanceClock:
     """Moves the clock of everything in this process."""
     real, ahead = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
 
-    def move(seconds: float) -> None:
+    def advance(seconds: float) -> None:
         ahead[0] += seconds
 
-    return move
+    return advance
 
 
 def at(seconds: float) -> str:
@@ -74,7 +74,7 @@ def staged_file(root: Path) -> Path:
 
 
 @pytest.fixture
-def staged(api: AgentApi, root: Path, start_agent: StartAgent, later: Later) -> tuple[str, Running]:
+def staged(api: AgentApi, root: Path, start_agent: StartAgent, advance_clock: AdvanceClock) -> tuple[str, Running]:
     (root / "data").mkdir()
     (root / "data/f").write_bytes(V1)
     transfer, running = add(api, V2), start_agent()
@@ -83,7 +83,7 @@ def staged(api: AgentApi, root: Path, start_agent: StartAgent, later: Later) -> 
 
 
 def test_staged_file_goes_in_place_at_its_time_only(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     transfer, _ = staged
     report = staging_reports(api, transfer)[0]
@@ -94,25 +94,25 @@ def test_staged_file_goes_in_place_at_its_time_only(
     time.sleep(0.3)
     assert not api.finals(transfer)
 
-    later(HOUR)
+    advance_clock(HOUR)
 
     result = api.wait_for(transfer)
     assert (result["error_code"], result["size"]) == (0, len(V2))
     assert (root / "data/f").read_bytes() == V2
     assert names(root) == ["f"]
-    assert [name for name, _ in api.store.asked] == [sha256(V2)], "it was fetched once"
+    assert [name for name, _ in api.store.requests] == [sha256(V2)], "it was fetched once"
 
 
 def test_staged_transfer_is_not_downloaded_again(api: AgentApi, staged: tuple[str, Running]) -> None:
     polls = len(api.polls)
     until(lambda: len(api.polls) > polls + 2)
 
-    assert len(api.store.asked) == 1
+    assert len(api.store.requests) == 1
     assert len(staging_reports(api, staged[0])) == 1
 
 
 def test_staging_is_reported_until_the_api_accepts_it(
-    api: AgentApi, root: Path, start_agent: StartAgent, later: Later
+    api: AgentApi, root: Path, start_agent: StartAgent, advance_clock: AdvanceClock
 ) -> None:
     api.refuse_results = True
     transfer = add(api, V2)
@@ -127,13 +127,13 @@ def test_staging_is_reported_until_the_api_accepts_it(
 
 
 def test_cancel_before_the_time_removes_the_staged_file(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     transfer, running = staged
     api.transfers.pop(transfer)
 
     until(lambda: names(root) == ["f"])
-    later(2 * HOUR)
+    advance_clock(2 * HOUR)
     time.sleep(0.2)
 
     assert (root / "data/f").read_bytes() == V1
@@ -142,27 +142,27 @@ def test_cancel_before_the_time_removes_the_staged_file(
 
 
 def test_agent_restarted_before_the_time_switches_without_downloading(
-    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, advance_clock: AdvanceClock
 ) -> None:
     transfer, running = staged
     running.stop()
     start_agent()
-    until(lambda: len(staging_reports(api, transfer)) == 2, "a restarted agent tells it again")
+    until(lambda: len(staging_reports(api, transfer)) == 2, "a restarted agent reports it again")
     assert (root / "data/f").read_bytes() == V1
 
-    later(HOUR)
+    advance_clock(HOUR)
 
     assert api.wait_for(transfer)["error_code"] == 0
     assert (root / "data/f").read_bytes() == V2
-    assert len(api.store.asked) == 1
+    assert len(api.store.requests) == 1
 
 
 def test_agent_restarted_after_the_time_switches_at_once(
-    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, advance_clock: AdvanceClock
 ) -> None:
     transfer, running = staged
     running.stop()
-    later(HOUR + 10)
+    advance_clock(HOUR + 10)
     start_agent()
 
     assert api.wait_for(transfer)["error_code"] == 0
@@ -170,12 +170,12 @@ def test_agent_restarted_after_the_time_switches_at_once(
 
 
 def test_agent_restarted_after_a_cancel_removes_the_file(
-    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, advance_clock: AdvanceClock
 ) -> None:
     transfer, running = staged
     running.stop()
     api.transfers.pop(transfer)
-    later(HOUR + 10)
+    advance_clock(HOUR + 10)
     start_agent()
 
     until(lambda: names(root) == ["f"])
@@ -204,40 +204,40 @@ def test_content_already_in_place_succeeds_at_once(api: AgentApi, root: Path, st
 
 
 def test_changed_staged_file_fails_with_the_reason(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     file = staged_file(root)
-    looks = file.stat()
+    metadata = file.stat()
     file.write_bytes(V3)
-    os.utime(file, ns=(looks.st_atime_ns, looks.st_mtime_ns))
-    later(HOUR)
+    os.utime(file, ns=(metadata.st_atime_ns, metadata.st_mtime_ns))
+    advance_clock(HOUR)
 
     result = api.wait_for(staged[0])
 
     assert result["error_code"] == Code.STAGED_FILE_LOST
-    assert f"{file.name} in {root / 'data'} was changed before its time" in result["error_msg"]
+    assert f"{file.name} in {root / 'data'} was changed before its activate_at" in result["error_msg"]
     assert (root / "data/f").read_bytes() == V1
     assert names(root) == ["f"]
 
 
 def test_removed_staged_file_fails_with_the_reason(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     staged_file(root).unlink()
-    later(HOUR)
+    advance_clock(HOUR)
 
     result = api.wait_for(staged[0])
 
     assert result["error_code"] == Code.STAGED_FILE_LOST
-    assert "was removed before its time" in result["error_msg"]
+    assert "was removed before its activate_at" in result["error_msg"]
     assert (root / "data/f").read_bytes() == V1
 
 
 def test_touched_staged_file_goes_in_place(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     os.utime(staged_file(root))
-    later(HOUR)
+    advance_clock(HOUR)
 
     assert api.wait_for(staged[0])["error_code"] == 0
     assert (root / "data/f").read_bytes() == V2
@@ -245,7 +245,7 @@ def test_touched_staged_file_goes_in_place(
 
 @pytest.mark.parametrize("hard", [True, False])
 def test_hard_linked_or_symlinked_staged_file_is_refused(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later, hard: bool
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock, hard: bool
 ) -> None:
     file, other = staged_file(root), root / "other"
     if hard:
@@ -254,18 +254,18 @@ def test_hard_linked_or_symlinked_staged_file_is_refused(
         other.write_bytes(V2)
         file.unlink()
         file.symlink_to(other)
-    later(HOUR)
+    advance_clock(HOUR)
 
     assert api.wait_for(staged[0])["error_code"] == Code.STAGED_FILE_LOST
     assert (root / "data/f").read_bytes() == V1
 
 
 def test_destination_that_cannot_be_replaced_fails_with_the_reason(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     (root / "data/f").unlink()
     (root / "data/f").mkdir()
-    later(HOUR)
+    advance_clock(HOUR)
 
     result = api.wait_for(staged[0])
 
@@ -275,13 +275,13 @@ def test_destination_that_cannot_be_replaced_fails_with_the_reason(
 
 
 def test_newer_content_at_the_path_supersedes_a_staged_file(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     signature = sha256(V3)
     api.store.objects[signature] = V3
     newer = api.add("f", V3, object=signature, sequence=3)
     assert api.wait_for(newer)["error_code"] == 0
-    later(60)
+    advance_clock(60)
 
     assert api.wait_for(staged[0])["error_code"] == Code.SUPERSEDED
     assert (root / "data/f").read_bytes() == V3
@@ -289,20 +289,20 @@ def test_newer_content_at_the_path_supersedes_a_staged_file(
 
 
 def test_delivery_of_the_same_content_keeps_the_staged_file(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
     now = api.add("f", V2, object=sha256(V2), sequence=1, directory="/data")
     assert api.wait_for(now)["error_code"] == 0
     assert staged_file(root).read_bytes() == V2
 
-    later(HOUR)
+    advance_clock(HOUR)
 
     assert api.wait_for(staged[0])["error_code"] == 0
     assert names(root) == ["f"]
 
 
 def test_busy_workers_do_not_delay_the_switch(
-    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, later: Later
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, advance_clock: AdvanceClock
 ) -> None:
     transfer = add(api, V2)
     start_agent(parallel=1)
@@ -312,22 +312,24 @@ def test_busy_workers_do_not_delay_the_switch(
     store.objects[sha256(V3)] = V3
     until(lambda: store.running)
 
-    later(HOUR)
+    advance_clock(HOUR)
 
     assert api.wait_for(transfer)["error_code"] == 0
     assert not api.finals(slow), "the worker was busy all the time"
 
 
 def test_unavailable_api_does_not_delay_the_switch(
-    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+    api: AgentApi, root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
 ) -> None:
-    api.away = True
-    later(HOUR)
+    api.unavailable = True
+    advance_clock(HOUR)
 
     until(lambda: (root / "data/f").read_bytes() == V2)
 
 
-def test_sweep_of_part_files_leaves_staged_files_alone(root: Path, staged: tuple[str, Running], later: Later) -> None:
+def test_sweep_of_part_files_leaves_staged_files_alone(
+    root: Path, staged: tuple[str, Running], advance_clock: AdvanceClock
+) -> None:
     partials = staged[1].agent._partials
     partials._most_bytes, partials._seconds = 0, 0.0
 
@@ -336,7 +338,9 @@ def test_sweep_of_part_files_leaves_staged_files_alone(root: Path, staged: tuple
     assert staged_file(root).read_bytes() == V2
 
 
-def test_agent_update_with_activate_at_is_refused(api: AgentApi, start_agent: StartAgent, later: Later) -> None:
+def test_agent_update_with_activate_at_is_refused(
+    api: AgentApi, start_agent: StartAgent, advance_clock: AdvanceClock
+) -> None:
     transfer = add(api, V2, directory="/.tidegate/agent")
     start_agent(self_update=True)
 
@@ -352,33 +356,33 @@ def transfer_at(ahead: float = 0.0, lasts: float = 600.0) -> Transfer:
     return {"transfer_id": "tr-1", "container_id": "", "file_name": "f", "signature": "", **times}  # type: ignore[typeddict-item]
 
 
-STAGED = Staged(transfer_at(), StagedFile(".x.staged", "/data/f", Looks(1, 2, 3, 4, 5)), "then", {"size": 3})
+STAGED = Staged(transfer_at(), StagedFile(".x.staged", "/data/f", FileMetadata(1, 2, 3, 4, 5)), "then", {"size": 3})
 T = STAGED.activate_at
 
 
 @pytest.mark.parametrize(
-    ("now", "listed_at", "known_since", "move"),
+    ("now", "listed_at", "known_since", "action"),
     [
-        (T - 0.001, None, T - 9, Move.WAIT),
-        (T - 0.001, T - 1, T - 9, Move.WAIT),
-        (T, T - 9000, T - 9999, Move.SWITCH),
-        (T, None, T - 9, Move.ASK),
-        (T + CONFIRM_SECONDS - 1, None, T - 9, Move.ASK),
-        (T + CONFIRM_SECONDS, None, T - 9, Move.SWITCH),
-        (T + 400, None, T + 399, Move.ASK),
-        (T + 400 + CONFIRM_SECONDS, None, T + 400, Move.SWITCH),
-        (T + 601, T - 9000, T - 9999, Move.ASK),
-        (T + 601, None, T + 1, Move.ASK),
-        (T + 601, T + 590, T - 9999, Move.SWITCH),
-        (T + 999_999, None, T - 9, Move.ASK),
+        (T - 0.001, None, T - 9, Action.WAIT),
+        (T - 0.001, T - 1, T - 9, Action.WAIT),
+        (T, T - 9000, T - 9999, Action.SWITCH),
+        (T, None, T - 9, Action.CONFIRM),
+        (T + CONFIRM_SECONDS - 1, None, T - 9, Action.CONFIRM),
+        (T + CONFIRM_SECONDS, None, T - 9, Action.SWITCH),
+        (T + 400, None, T + 399, Action.CONFIRM),
+        (T + 400 + CONFIRM_SECONDS, None, T + 400, Action.SWITCH),
+        (T + 601, T - 9000, T - 9999, Action.CONFIRM),
+        (T + 601, None, T + 1, Action.CONFIRM),
+        (T + 601, T + 590, T - 9999, Action.SWITCH),
+        (T + 999_999, None, T - 9, Action.CONFIRM),
     ],
 )
-def test_next_move_of_a_staged_file(now: float, listed_at: float | None, known_since: float, move: Move) -> None:
-    def decide(called_off: bool) -> Move:
-        return next_move(STAGED, now, called_off=called_off, listed_at=listed_at, known_since=known_since)
+def test_next_action_of_a_staged_file(now: float, listed_at: float | None, known_since: float, action: Action) -> None:
+    def decide(cancelled: bool) -> Action:
+        return next_action(STAGED, now, cancelled=cancelled, listed_at=listed_at, known_since=known_since)
 
-    assert decide(False) is move
-    assert decide(True) is Move.REMOVE
+    assert decide(False) is action
+    assert decide(True) is Action.REMOVE
 
 
 def test_stored_record_of_a_staged_file_has_no_urls_or_secrets() -> None:
@@ -397,7 +401,7 @@ def test_switcher_wakes_up_at_activate_at(tmp_path: Path) -> None:
     moment = time.time() + 0.4
     transfer = STAGED.transfer | {"activate_at": iso(moment), "activate_until": iso(moment + 600)}
     one = Staged(transfer, STAGED.file, "", {})
-    inbox.offer([transfer | {"url": ""}], settled=lambda _: False)
+    inbox.take_poll([transfer | {"url": ""}], has_result=lambda _: False)
     switcher.add(one)
     until(lambda: switched)
     stopping.set()
@@ -431,18 +435,18 @@ def test_staged_file_with_an_unreadable_time_does_not_hold_up_others(tmp_path: P
     switcher = Switcher(journal, inbox, switched.append, lambda *_: None, lambda: None, threading.Event())
 
     switcher.load()
-    inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)
-    switcher.look()
+    inbox.take_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
+    switcher.run_due()
 
     assert [one.key for one in switched] == [STAGED.key]
 
 
 def test_reported_progress_does_not_report_the_staging() -> None:
     inbox = Inbox()
-    inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)
+    inbox.take_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
     inbox.advance(STAGED.key, 50)
     reports = inbox.unreported()
-    inbox.hold(staged_result(STAGED))
+    inbox.mark_staged(staged_result(STAGED))
 
     inbox.mark_reported(reports)
 
@@ -450,9 +454,9 @@ def test_reported_progress_does_not_report_the_staging() -> None:
 
 
 def test_staged_entries_do_not_count_for_the_list_limit() -> None:
-    staged: list[Transfer] = [STAGED.transfer | {"staged_at": "x"}] * (CUT_SHORT + 1)
+    staged: list[Transfer] = [STAGED.transfer | {"staged_at": "x"}] * (LIST_LIMIT + 1)
 
-    assert not is_cut_short(staged)
-    assert is_cut_short([STAGED.transfer] * CUT_SHORT)
-    assert is_cut_short(staged * 10)
-    assert len(staged * 10) >= STAGED_CUT_SHORT
+    assert not is_truncated(staged)
+    assert is_truncated([STAGED.transfer] * LIST_LIMIT)
+    assert is_truncated(staged * 10)
+    assert len(staged * 10) >= STAGED_LIST_LIMIT

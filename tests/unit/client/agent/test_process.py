@@ -74,7 +74,7 @@ def test_kill_9_during_a_download_then_restart_delivers_the_file(
     assert api.wait_for(transfer)["error_code"] == 0
     assert (root / "data/app.bin").read_bytes() == CONTENT
     assert [path.name for path in (root / "data").iterdir()] == ["app.bin"]
-    assert store.asked[-1][1], "the second run resumed the download"
+    assert store.requests[-1][1], "the second run resumed the download"
 
 
 @pytest.mark.parametrize(("signature", "code"), [(sha256(CONTENT), Code.DONE), ("f" * 64, Code.WRONG_CONTENT)])
@@ -96,7 +96,7 @@ def test_kill_9_before_the_report_still_reports_after_restart(
     launch()
 
     assert api.wait_for(transfer)["error_code"] == code
-    assert len(store.asked) == 1, "the result is reported, and the file is not downloaded again"
+    assert len(store.requests) == 1, "the result is reported, and the file is not downloaded again"
 
 
 def test_sigterm_finishes_running_downloads(api: AgentApi, store: Store, root: Path, launch: Launch) -> None:

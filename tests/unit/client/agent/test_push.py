@@ -16,10 +16,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from tests.unit.client.fakes import AgentApi
-from tidegate_client.agent import pace, poll_alarm, push
+from tidegate_client.agent import pace, poll_trigger, push
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.pace import Pace
-from tidegate_client.agent.poll_alarm import PollAlarm
+from tidegate_client.agent.poll_trigger import PollTrigger
 from tidegate_client.agent.push import Push
 from tidegate_client.errors import ApiError, NotFound
 from tidegate_client.socket import Socket
@@ -32,8 +32,8 @@ class SocketServer:
     """A fake API Gateway. `ticket` replaces the API's tickets."""
 
     url: str = ""
-    heard: list[dict[str, Any]] = field(default_factory=list)
-    asked: list[dict[str, str]] = field(default_factory=list)
+    received: list[dict[str, Any]] = field(default_factory=list)
+    queries: list[dict[str, str]] = field(default_factory=list)
     open: list[ServerConnection] = field(default_factory=list)
     connected: int = 0
     refusal: ApiError | None = None
@@ -44,11 +44,11 @@ class SocketServer:
         self.connected += 1
         self.open.append(connection)
         assert connection.request is not None
-        self.asked.append(dict(parse_qsl(urlsplit(connection.request.path).query)))
+        self.queries.append(dict(parse_qsl(urlsplit(connection.request.path).query)))
         try:
             for text in connection:
-                self.heard.append(json.loads(text))
-                if self.heard[-1] == {"action": "ping"} and not self.mute:
+                self.received.append(json.loads(text))
+                if self.received[-1] == {"action": "ping"} and not self.mute:
                     connection.send('{"type":"pong","data":{}}')
         except ConnectionClosed:
             pass
@@ -60,7 +60,7 @@ class SocketServer:
             raise self.refusal
         return {"ticket": "t", "ws_url": self.url, "expires_at": ""}
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         for connection in list(self.open):
             connection.send(json.dumps(message))
 
@@ -92,17 +92,17 @@ def client_of(server: SocketServer) -> Any:
     return Client()
 
 
-class Told:
+class RunningPush:
     def __init__(self, server: SocketServer, inventory: dict[str, Any] | None = None) -> None:
         self.wakeups: list[float] = []
         self.stopping = threading.Event()
 
-        told = inventory or {"version": "1.0", "free_bytes": 7}
-        self.push = Push(client_of(server), lambda: told, self._ring, self.stopping, first_pause=0.05)
+        facts = inventory or {"version": "1.0", "free_bytes": 7}
+        self.push = Push(client_of(server), lambda: facts, self._trigger_poll, self.stopping, first_pause=0.05)
         self.thread = threading.Thread(target=self.push.run)
         self.thread.start()
 
-    def _ring(self, within: float, *, again: bool = True) -> None:
+    def _trigger_poll(self, within: float, *, again: bool = True) -> None:
         self.wakeups.append(within)
 
     def stop(self) -> None:
@@ -112,108 +112,110 @@ class Told:
 
 
 @pytest.fixture
-def told(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def running(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPush]:
     monkeypatch.setattr(push, "LISTEN_SECONDS", 0.05)
-    made = Told(server)
-    until(lambda: server.asked)
+    made = RunningPush(server)
+    until(lambda: server.queries)
     yield made
     made.stop()
 
 
-def test_new_connection_sends_the_inventory_and_polls(server: SocketServer, told: Told) -> None:
-    assert server.asked == [{"ticket": "t", "version": "1.0", "free_bytes": "7"}]
-    until(lambda: told.wakeups == [0.0])
-    assert told.push.connected
+def test_new_connection_sends_the_inventory_and_polls(server: SocketServer, running: RunningPush) -> None:
+    assert server.queries == [{"ticket": "t", "version": "1.0", "free_bytes": "7"}]
+    until(lambda: running.wakeups == [0.0])
+    assert running.push.connected
 
 
-def test_notification_of_transfers_wakes_the_poller(server: SocketServer, told: Told) -> None:
-    until(lambda: told.wakeups)
-    server.tell(type="transfers")
-    server.tell(type="transfers", within_s=20)
-    server.tell(type="something else")
+def test_notification_of_transfers_wakes_the_poller(server: SocketServer, running: RunningPush) -> None:
+    until(lambda: running.wakeups)
+    server.send(type="transfers")
+    server.send(type="transfers", within_s=20)
+    server.send(type="something else")
 
-    until(lambda: len(told.wakeups) == 3)
-    assert told.wakeups == [0.0, 0.0, 20.0]
-
-
-@pytest.mark.parametrize("odd", ["soon", -5, None, {}])
-def test_invalid_spread_is_ignored(server: SocketServer, told: Told, odd: object) -> None:
-    until(lambda: told.wakeups)
-    server.tell(type="transfers", within_s=odd)
-
-    until(lambda: len(told.wakeups) == 2)
-    assert told.wakeups[1] == 0.0
+    until(lambda: len(running.wakeups) == 3)
+    assert running.wakeups == [0.0, 0.0, 20.0]
 
 
-def test_lost_connection_is_reopened(server: SocketServer, told: Told) -> None:
-    until(lambda: told.push.connected)
+@pytest.mark.parametrize("invalid", ["soon", -5, None, {}])
+def test_invalid_spread_is_ignored(server: SocketServer, running: RunningPush, invalid: object) -> None:
+    until(lambda: running.wakeups)
+    server.send(type="transfers", within_s=invalid)
+
+    until(lambda: len(running.wakeups) == 2)
+    assert running.wakeups[1] == 0.0
+
+
+def test_lost_connection_is_reopened(server: SocketServer, running: RunningPush) -> None:
+    until(lambda: running.push.connected)
     for connection in list(server.open):
         connection.close()
 
     until(lambda: server.connected == 2)
-    until(lambda: told.push.connected)
+    until(lambda: running.push.connected)
 
 
 def test_api_without_tickets_for_agents_leaves_the_host_polling(server: SocketServer) -> None:
     server.refusal = NotFound(404, "route_not_found", "no such route")
-    told = Told(server)
+    running = RunningPush(server)
     try:
-        until(lambda: told.push._backoff.failures >= 2)
-        assert not told.push.connected
-        assert told.wakeups == []
-        assert told.thread.is_alive()
+        until(lambda: running.push._backoff.failures >= 2)
+        assert not running.push.connected
+        assert running.wakeups == []
+        assert running.thread.is_alive()
     finally:
-        told.stop()
+        running.stop()
 
 
 def test_idle_connection_sends_heartbeats(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "BEAT_SECONDS", 0.1)
-    told = Told(server)
+    running = RunningPush(server)
     try:
-        until(lambda: server.heard.count({"action": "beat"}) >= 3)
+        until(lambda: server.received.count({"action": "beat"}) >= 3)
     finally:
-        told.stop()
+        running.stop()
 
 
-def test_connection_without_an_answer_does_not_count(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "PROOF_SECONDS", 0.1)
+def test_connection_without_an_answer_leaves_the_host_polling(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "PING_ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(push, "LISTEN_SECONDS", 0.05)
     server.mute = True
-    told = Told(server)
+    running = RunningPush(server)
     try:
         until(lambda: server.connected >= 3)
-        assert not told.push.connected
-        assert told.push.connections == 0
-        assert told.wakeups == [], "the poller is not woken"
+        assert not running.push.connected
+        assert running.push.connections == 0
+        assert running.wakeups == [], "the poller is not woken"
 
         server.mute = False
-        until(lambda: told.push.connected)
+        until(lambda: running.push.connected)
     finally:
-        told.stop()
+        running.stop()
 
 
 def test_connection_after_a_long_one_is_not_tested(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle host opens 360 connections a month; two more messages for each would cost money."""
     monkeypatch.setattr(push, "LISTEN_SECONDS", 0.02)
-    monkeypatch.setattr(push, "PROVEN_SECONDS", 0.05)
-    told = Told(server)
+    monkeypatch.setattr(push, "TRUSTED_AFTER_SECONDS", 0.05)
+    running = RunningPush(server)
     try:
-        until(lambda: told.push._proven)
+        until(lambda: running.push._trusted)
         for connection in list(server.open):
             connection.close()
-        until(lambda: told.push.connections == 2)
-        assert server.heard.count({"action": "ping"}) == 1
+        until(lambda: running.push.connections == 2)
+        assert server.received.count({"action": "ping"}) == 1
     finally:
-        told.stop()
+        running.stop()
 
 
-def test_connection_after_a_short_one_is_tested_again(server: SocketServer, told: Told) -> None:
-    until(lambda: told.push.connected)
+def test_connection_after_a_short_one_is_tested_again(server: SocketServer, running: RunningPush) -> None:
+    until(lambda: running.push.connected)
     for connection in list(server.open):
         connection.close()
-    until(lambda: told.push.connections == 2)
+    until(lambda: running.push.connections == 2)
 
-    assert server.heard.count({"action": "ping"}) == 2
+    assert server.received.count({"action": "ping"}) == 2
 
 
 def test_fleet_reconnects_spread_over_half_a_minute() -> None:
@@ -234,39 +236,39 @@ def test_connection_uses_tcp_keepalive(server: SocketServer) -> None:
         made.close()
 
 
-def test_alarm_repeats_until_a_poll_lists_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_alarm, "ASK_AGAIN_AFTER", (0.05, 0.1))
-    alarm = PollAlarm()
-    threading.Timer(0.02, alarm.ring).start()
+def test_poll_trigger_repeats_until_a_poll_lists_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_trigger, "FOLLOW_UP_SECONDS", (0.05, 0.1))
+    trigger = PollTrigger()
+    threading.Timer(0.02, trigger.trigger).start()
 
-    assert [alarm.sleep(5), alarm.sleep(5)] == [True, True]
-    alarm.satisfied()
-    assert not alarm.sleep(0.15)
+    assert [trigger.sleep(5), trigger.sleep(5)] == [True, True]
+    trigger.found_new()
+    assert not trigger.sleep(0.15)
 
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_wakeups_during_a_slow_successful_poll_are_dropped(slow: bool) -> None:
     """Otherwise an overloaded API would get a poll for each notification that it repeated."""
-    alarm = PollAlarm()
-    alarm.ring()
-    assert alarm.sleep(1), "the first poll starts"
-    alarm.ring()
-    alarm.ring(3000.0, again=False)
-    alarm.satisfied(slow=slow)
+    trigger = PollTrigger()
+    trigger.trigger()
+    assert trigger.sleep(1), "the first poll starts"
+    trigger.trigger()
+    trigger.trigger(3000.0, again=False)
+    trigger.found_new(slow=slow)
 
-    assert alarm.sleep(0.05) is not slow
-    assert len(alarm._due) == 1, "a poll planned for later stays"
+    assert trigger.sleep(0.05) is not slow
+    assert len(trigger._due) == 1, "a poll planned for later stays"
 
 
-def test_alarm_of_a_new_connection_rings_once() -> None:
-    alarm = PollAlarm()
-    alarm.ring(0.0, again=False)
+def test_poll_trigger_of_a_new_connection_fires_once() -> None:
+    trigger = PollTrigger()
+    trigger.trigger(0.0, again=False)
 
-    assert [alarm.sleep(5), alarm.sleep(0.05)] == [True, False]
+    assert [trigger.sleep(5), trigger.sleep(0.05)] == [True, False]
 
 
 def test_connected_agent_polls_rarely_and_each_minute_while_working() -> None:
-    made = Pace(20, lively_until=1e9)
+    made = Pace(20, active_until=1e9)
 
     assert made.wait(0, pushed=True) == 0
     assert 7200 <= made.pause(0, listed=False, new=False, pushed=True) <= 14400
@@ -279,7 +281,7 @@ def test_notified_file_arrives_within_two_seconds(
     monkeypatch.setattr(pace, "FIRST_IDLE_ROUND", 100.0)
     monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
     start_agent(push=True, wait=0)
-    until(lambda: server.asked and len(api.polls) >= 2, 15)
+    until(lambda: server.queries and len(api.polls) >= 2, 15)
     time.sleep(0.3)
     polls = len(api.polls)
     time.sleep(0.3)
@@ -287,19 +289,19 @@ def test_notified_file_arrives_within_two_seconds(
 
     began = time.monotonic()
     transfer = api.add("f", CONTENT)
-    server.tell(type="transfers")
+    server.send(type="transfers")
     api.wait_for(transfer)
 
     assert time.monotonic() - began < 2
 
 
-def test_connection_closed_with_1009_leaves_the_host_polling(server: SocketServer, told: Told) -> None:
+def test_connection_closed_with_1009_leaves_the_host_polling(server: SocketServer, running: RunningPush) -> None:
     until(lambda: server.open)
     server.open[0].close(1009, "frame too large")
 
-    told.thread.join(5)
+    running.thread.join(5)
 
-    assert not told.thread.is_alive()
+    assert not running.thread.is_alive()
     assert server.connected == 1
-    assert not told.push.connected
-    assert len(told.wakeups) == 2, "the poller is woken, since its pause is hours while there is a connection"
+    assert not running.push.connected
+    assert len(running.wakeups) == 2, "the poller is woken, since its pause is hours while there is a connection"

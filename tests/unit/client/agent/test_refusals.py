@@ -76,7 +76,7 @@ def test_unknown_user_fails_and_writes_nothing(
     assert result["error_code"] == Code.OWNER_REFUSED
     assert "nobody-of-that-name" in result["error_msg"]
     assert list(root.iterdir()) == []
-    assert store.asked == []
+    assert store.requests == []
 
 
 def test_container_target_without_container_root_fails_and_writes_nothing(
@@ -90,7 +90,7 @@ def test_container_target_without_container_root_fails_and_writes_nothing(
     assert result["error_code"] == Code.PATH_REFUSED
     assert "--container-root" in result["error_msg"]
     assert list(root.iterdir()) == []
-    assert store.asked == []
+    assert store.requests == []
 
 
 def test_unknown_container_fails_the_transfer(
@@ -149,7 +149,7 @@ def test_agent_without_chown_permission_refuses_before_downloading(
     start_agent()
 
     assert api.wait_for(transfer)["error_code"] == Code.OWNER_REFUSED
-    assert store.asked == []
+    assert store.requests == []
 
 
 @pytest.mark.parametrize(

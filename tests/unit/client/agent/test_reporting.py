@@ -1,4 +1,4 @@
-"""Results reach the API: later if it is away, again if it lost them, once if it took them."""
+"""Results reach the API: later if it is unavailable, again if it lost them, once if it accepted them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 @pytest.fixture(autouse=True)
-def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0, 0.5))
 
 
-def test_agent_backs_off_and_recovers_when_the_api_is_away(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
-    api.away = True
+def test_agent_backs_off_and_recovers_when_the_api_is_unavailable(
+    api: AgentApi, root: Path, start_agent: StartAgent
+) -> None:
+    api.unavailable = True
     transfer = api.add("f", CONTENT)
     start_agent()
     time.sleep(0.6)
     assert api.results == []
 
-    api.away = False
+    api.unavailable = False
 
     assert api.wait_for(transfer)["error_code"] == 0
     assert (root / "data/f").read_bytes() == CONTENT
@@ -82,7 +84,7 @@ def test_unreported_result_is_reported_by_the_next_process(
     start_agent()
 
     assert api.wait_for(transfer)["error_code"] == 1002
-    assert api.store.asked == []
+    assert api.store.requests == []
 
 
 def test_reported_result_leaves_the_journal(api: AgentApi, tmp_path: Path, start_agent: StartAgent) -> None:
@@ -98,12 +100,12 @@ def test_result_that_the_api_lost_is_reported_without_downloading_again(api: Age
     transfer = api.add("f", CONTENT)
     start_agent()
     api.wait_for(transfer)
-    asked = len(api.store.asked)
+    asked = len(api.store.requests)
 
     api.results.clear()
 
     assert api.wait_for(transfer)["error_code"] == 0
-    assert len(api.store.asked) == asked
+    assert len(api.store.requests) == asked
 
 
 def test_result_of_an_unknown_transfer_does_not_block_others(
@@ -143,7 +145,7 @@ def test_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) -> N
 
 
 def test_idle_agent_makes_no_long_polls_and_polls_rarely() -> None:
-    pace = Pace(20, lively_until=60)
+    pace = Pace(20, active_until=60)
     assert [pace.wait(now) for now in (0, 59, 60, 600)] == [20, 20, 0, 0]
 
     pauses = [pace.pause(now, listed=False, new=False) for now in range(100, 110)]
@@ -153,7 +155,7 @@ def test_idle_agent_makes_no_long_polls_and_polls_rarely() -> None:
 
 
 def test_new_work_makes_an_idle_agent_poll_often() -> None:
-    pace = Pace(20, lively_until=0)
+    pace = Pace(20, active_until=0)
     pace.pause(100, listed=False, new=False)
 
     assert pace.pause(110, listed=True, new=True) == 0
@@ -198,4 +200,4 @@ def test_journal_stays_open_for_a_report_during_the_stop(
 
     assert [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING] == []
     running.agent._journal.close()
-    assert Journal(tmp_path / "state").pending() == [], "the result that the API took is acknowledged"
+    assert Journal(tmp_path / "state").pending() == [], "the result that the API accepted is acknowledged"

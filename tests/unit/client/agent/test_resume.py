@@ -42,13 +42,13 @@ def test_resubmit_after_a_time_out_resumes_the_part_file(
             time.sleep(0.05)
     kept = parts(root)[0].stat().st_size
     store.seconds_a_chunk = 0
-    begun = len(store.asked)
+    begun = len(store.requests)
 
     again = api.add("f", CONTENT, sequence=9, transfer_id="tr-again")
     api.transfers["tr-again"] = api.transfers.pop(again)
 
     assert api.wait_for("tr-again")["error_code"] == 0
-    assert store.asked[begun:] == [("f", f"bytes={kept}-")]
+    assert store.requests[begun:] == [("f", f"bytes={kept}-")]
     assert kept >= 400_000
     assert (root / "data/f").read_bytes() == CONTENT
     assert parts(root) == []
@@ -70,7 +70,7 @@ def test_stalled_download_is_postponed_and_frees_its_worker(
     store.silent = set()
 
     assert api.wait_for(stalled)["error_code"] == 0
-    assert store.asked[-1] == ("f", "bytes=300000-")
+    assert store.requests[-1] == ("f", "bytes=300000-")
     assert (root / "data/f").read_bytes() == CONTENT
 
 

@@ -152,7 +152,7 @@ def test_agent_without_a_site_reports_no_presence_and_downloads_directly(
     start_agent()
 
     assert api.wait_for(transfer)["error_code"] == 0
-    assert [wanted for _, wanted in store.asked] == [None]
+    assert [wanted for _, wanted in store.requests] == [None]
     assert (api.presences, origin.sent) == ([], 0)
     assert sha256((root / "data/large.bin").read_bytes()) == sha256(CONTENT)
     origin.close()

@@ -87,10 +87,10 @@ def test_version_that_fails_to_start_is_rolled_back_and_reported(
     process = launch()
     update = api.add("agent.whl", broken, directory=UPDATE_DIR, sequence=7)
 
-    told = api.wait_for(update)
+    result = api.wait_for(update)
 
-    assert told["error_code"] == Code.UPDATE_FAILED
-    assert "before it reached the API" in told["error_msg"]
+    assert result["error_code"] == Code.UPDATE_FAILED
+    assert "before it reached the API" in result["error_msg"]
     assert Releases(state).current() is None
     file = api.add("after", b"by the old version", sequence=8)
     assert api.wait_for(file)["error_code"] == 0

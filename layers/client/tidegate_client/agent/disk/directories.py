@@ -1,4 +1,4 @@
-"""Directories below a root, opened one component at a time, so that none can be swapped for a symlink meanwhile."""
+"""Directories below a root, opened one component at a time, so that none can be replaced by a symlink meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate_client.agent.refusals import RefusedPath
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Called with the descriptor of each directory that was created.
-Made = Callable[[int], None]
+OnCreated = Callable[[int], None]
 
 
 def resolve_inside(root: Path, directory: str) -> Path:
@@ -25,17 +25,17 @@ def resolve_inside(root: Path, directory: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise RefusedPath(f"{directory!r} cannot be resolved: {error}") from error
     if not real.is_relative_to(real_root):
-        raise RefusedPath(f"{directory!r} leads outside of the agent's --root")
+        raise RefusedPath(f"{directory!r} leads outside {str(real_root)!r}, below which this agent puts files")
     return real
 
 
 @contextlib.contextmanager
-def opened_beneath(root: Path, path: Path, made: Made | None = None) -> Iterator[int]:
+def opened_beneath(root: Path, path: Path, on_created: OnCreated | None = None) -> Iterator[int]:
     """Yields a descriptor of `path`, which is below `root`. Creates missing directories if `made` is given."""
     descriptor = os.open(root, DIRECTORY)
     try:
         for part in path.relative_to(root).parts:
-            inner = _enter(descriptor, part, made)
+            inner = _enter(descriptor, part, on_created, path)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -43,24 +43,25 @@ def opened_beneath(root: Path, path: Path, made: Made | None = None) -> Iterator
         os.close(descriptor)
 
 
-def _enter(parent: int, name: str, made: Made | None) -> int:
+def _enter(parent: int, name: str, on_created: OnCreated | None, path: Path) -> int:
+    """Opens one component of `path`, which is only named in errors."""
     try:
         return os.open(name, DIRECTORY, dir_fd=parent)
     except FileNotFoundError:
-        if made is None:
+        if on_created is None:
             raise
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=parent)
             os.fsync(parent)
     except NotADirectoryError as error:
-        raise RefusedPath(f"{name!r} is not a directory") from error
+        raise RefusedPath(f"{name!r} in {str(path)!r} is not a directory") from error
     # The path was resolved before, so a symlink here was created since: O_NOFOLLOW refuses it.
     try:
         descriptor = os.open(name, DIRECTORY, dir_fd=parent)
     except OSError as error:
-        raise RefusedPath(f"{name!r} is not a plain directory") from error
+        raise RefusedPath(f"{name!r} in {str(path)!r} is a symlink or not a directory") from error
     try:
-        made(descriptor)
+        on_created(descriptor)
     except BaseException:
         os.close(descriptor)
         raise

@@ -55,11 +55,12 @@ def require_chown(owner: Owner) -> None:
     """RefusedOwner if this process may not give files to that owner. Checked before the download starts."""
     if owner[0] != os.geteuid() and not _may_chown():
         raise RefusedOwner(
-            f"the agent may not give files to uid {owner[0]}: it runs as uid {os.geteuid()}, not as root"
+            f"the agent cannot give files to uid {owner[0]}, because it runs as uid {os.geteuid()}: "
+            "run it as root or with CAP_CHOWN"
         )
 
 
-def give(descriptor: int, owner: Owner) -> None:
+def set_owner(descriptor: int, owner: Owner) -> None:
     """Sets the owner. RefusedOwner if that is not permitted: the file must not belong to another user."""
     try:
         os.fchown(descriptor, *owner)

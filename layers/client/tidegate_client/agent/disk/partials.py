@@ -45,7 +45,7 @@ class Partials:
                 if not self._in_use[path]:
                     del self._in_use[path]
 
-    def gone(self, path: Path) -> None:
+    def remove_record(self, path: Path) -> None:
         """Removes the record of a part file that was renamed or deleted. If that fails, the sweep does it."""
         with contextlib.suppress(JournalError):
             self._journal.part_closed(path)
@@ -83,7 +83,7 @@ class Partials:
                 try:
                     path.unlink(missing_ok=True)
                 except OSError as error:
-                    # Go on with the others; the next sweep tries this one again.
+                    # Continue with the others; the next sweep tries this one again.
                     log.warning("the part file %s cannot be removed: %s", path, error)
                     return False
             self._journal.part_closed(path)

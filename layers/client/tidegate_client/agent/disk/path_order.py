@@ -36,17 +36,19 @@ class PathOrder:
                 "redrive the Job if it is to be replaced"
             )
 
-    def apply(self, transfer: Transfer, place: Place, previous: Applied | None, put: Callable[[], None]) -> None:
-        """Writes the journal first: after a crash before the rename, older content must still be refused."""
+    def apply(self, transfer: Transfer, place: Place, previous: Applied | None, replace: Callable[[], None]) -> None:
+        """Records the content in the journal, then calls `replace`.
+
+        In this order, because after a crash before the rename older content must still be refused."""
         sequence = transfer.get("sequence")
         if sequence is None:
-            put()
+            replace()
             return
         wanted = Applied(sequence, transfer["signature"].lower())
         if previous != wanted:
             self.journal.apply(place.file, wanted)
         try:
-            put()
+            replace()
         except OSError:
             if previous != wanted:
                 self.journal.apply(place.file, previous)
@@ -54,4 +56,6 @@ class PathOrder:
 
 
 def superseded(applied: Applied) -> Superseded:
-    return Superseded(f"superseded by sequence {applied.sequence}, SHA-256 {applied.signature}")
+    return Superseded(
+        f"superseded by newer content of this path: sequence {applied.sequence}, SHA-256 {applied.signature}"
+    )

@@ -18,11 +18,15 @@ class Permits:
 
     def check_user(self, user: str) -> None:
         if self.users and user not in self.users:
-            raise RefusedOwner(f"this host accepts no files for user {user!r}: its agent has --allow-user for others")
+            raise RefusedOwner(
+                f"this host accepts no files for user {user!r}: its agent was started with --allow-user for other users"
+            )
 
     def check_directory(self, root: Path, real: Path) -> None:
         """RefusedPath unless `real` is below a permitted directory. Both are resolved, so symlinks do not matter."""
         if not self.directories:
             return
         if not any(real.is_relative_to(resolve_inside(root, allowed)) for allowed in self.directories):
-            raise RefusedPath(f"this host accepts no files in {str(real)!r}: its agent has --allow-dir for others")
+            raise RefusedPath(
+                f"this host accepts no files in {str(real)!r}: its agent was started with --allow-dir for others"
+            )

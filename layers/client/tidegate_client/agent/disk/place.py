@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from tidegate_client.agent.disk.directories import opened_beneath, resolve_inside
-from tidegate_client.agent.disk.owners import Owner, give, require_chown
+from tidegate_client.agent.disk.owners import Owner, require_chown, set_owner
 from tidegate_client.agent.disk.permits import Permits
 from tidegate_client.agent.refusals import RefusedPath
 from tidegate_client.content import sha256_of_stream
@@ -104,7 +104,7 @@ class Place:
         with self.existing() as file:
             if file is None or not _has(file, signature, size):
                 return False
-            give(file.fileno(), self.owner)
+            set_owner(file.fileno(), self.owner)
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
@@ -137,7 +137,7 @@ class Place:
     def finish(self, file: BinaryIO, mode: int | None) -> None:
         """Sets owner and mode and syncs everything to disk, before the rename."""
         file.flush()
-        give(file.fileno(), self.owner)
+        set_owner(file.fileno(), self.owner)
         os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
 
@@ -165,7 +165,7 @@ class Place:
 
 
 def is_plain(file: IO[bytes], owner: int | None = None) -> bool:
-    """A regular file with one name. A hard link could be a trap: the agent would write or chown another file."""
+    """A regular file with one name. With a hard link, the agent could be made to write or chown another file."""
     status = os.fstat(file.fileno())
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and owner in (None, status.st_uid)
 
@@ -184,5 +184,5 @@ def open_place(root: Path, directory: str, name: str, owner: Owner, permits: Per
     require_chown(owner)
     path = resolve_inside(root, directory)
     (permits or Permits()).check_directory(root, path)
-    with opened_beneath(root.resolve(), path, made=lambda descriptor: give(descriptor, owner)) as descriptor:
+    with opened_beneath(root.resolve(), path, on_created=lambda descriptor: set_owner(descriptor, owner)) as descriptor:
         yield Place(descriptor, path, name, owner)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from tidegate_client.agent.journal import Key
 from tidegate_client.models import Transfer
 
-# How long a restarted agent waits, at the file's time, for the API to confirm that the file is still wanted.
+# How long after `activate_at` a restarted agent waits for the API to confirm that the file is still wanted.
 CONFIRM_SECONDS = 60.0
 # How recently a poll must have listed a file whose Job has ended by the host's clock.
 RECENT_SECONDS = 30.0
@@ -19,8 +19,8 @@ RECENT_SECONDS = 30.0
 _LEFT_OUT = frozenset({"url", "swarm", "expires_at"})
 
 
-class Looks(NamedTuple):
-    """Shows cheaply whether a file was changed."""
+class FileMetadata(NamedTuple):
+    """File system metadata, which shows without reading the file whether it was changed."""
 
     device: int
     inode: int
@@ -34,7 +34,7 @@ class StagedFile(NamedTuple):
 
     name: str
     path: str
-    looks: Looks
+    metadata: FileMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,10 @@ class Staged:
     @classmethod
     def from_json(cls, text: str) -> Self:
         stored = json.loads(text)
-        name, path, looks = stored["file"]
-        return cls(stored["transfer"], StagedFile(name, path, Looks(*looks)), stored["staged_at"], stored["figures"])
+        name, path, metadata = stored["file"]
+        return cls(
+            stored["transfer"], StagedFile(name, path, FileMetadata(*metadata)), stored["staged_at"], stored["figures"]
+        )
 
 
 def activation_of(transfer: Transfer) -> float | None:
@@ -81,26 +83,26 @@ def activation_of(transfer: Transfer) -> float | None:
     return datetime.fromisoformat(at).timestamp() if at else None
 
 
-class Move(Enum):
+class Action(Enum):
     WAIT = "wait"
-    ASK = "ask"
+    CONFIRM = "confirm"
     SWITCH = "switch"
     REMOVE = "remove"
 
 
-def next_move(staged: Staged, now: float, *, called_off: bool, listed_at: float | None, known_since: float) -> Move:
+def next_action(staged: Staged, now: float, *, cancelled: bool, listed_at: float | None, known_since: float) -> Action:
     """What to do with a staged file now.
 
     `listed_at`: when a poll of this process last listed it. `known_since`: when this process staged or loaded it.
     A running agent switches by its own clock, whether it reaches the API or not. A restarted one first waits for the
     API's confirmation, for a while, since the Job may have been cancelled. After the Job's end it switches only if the
     API still lists the transfer."""
-    if called_off:
-        return Move.REMOVE
+    if cancelled:
+        return Action.REMOVE
     if now < staged.activate_at:
-        return Move.WAIT
+        return Action.WAIT
     if now >= staged.activate_until:
         recent = listed_at is not None and abs(now - listed_at) <= RECENT_SECONDS
-        return Move.SWITCH if recent else Move.ASK
+        return Action.SWITCH if recent else Action.CONFIRM
     waited = now - max(staged.activate_at, known_since)
-    return Move.SWITCH if listed_at is not None or waited >= CONFIRM_SECONDS else Move.ASK
+    return Action.SWITCH if listed_at is not None or waited >= CONFIRM_SECONDS else Action.CONFIRM

@@ -57,11 +57,13 @@ def _api(client: Client, agent_id: str) -> Finding:
 def _clock(client: Client, now: Callable[[], float]) -> Finding:
     try:
         reply = client.http.send("GET", "/healthz")
-        theirs = parsedate_to_datetime(reply.headers["Date"]).timestamp()
+        api_time = parsedate_to_datetime(reply.headers["Date"]).timestamp()
     except (TidegateError, KeyError, ValueError) as error:
-        return Finding("clock", False, f"cannot be compared with the API's: {error}")
-    skew = now() - theirs
-    return Finding("clock", abs(skew) <= MOST_SKEW, f"differs by {skew:+.0f} s from the API's")
+        return Finding("clock", False, f"the API's clock cannot be read: {error}")
+    skew = now() - api_time
+    ok = abs(skew) <= MOST_SKEW
+    advice = "" if ok else "; synchronise it with NTP: S3 refuses URLs if the clocks differ by 15 minutes"
+    return Finding("clock", ok, f"differs by {skew:+.0f} s from the API's{advice}")
 
 
 def _writable(name: str, directory: Path) -> Finding:
@@ -75,7 +77,9 @@ def _writable(name: str, directory: Path) -> Finding:
 
 def _space(root: Path) -> Finding:
     free = shutil.disk_usage(root).free
-    return Finding("free space", free >= LEAST_FREE, f"{free / 1024**3:.1f} GiB free at {root}")
+    ok = free >= LEAST_FREE
+    advice = "" if ok else f"; make room for at least {LEAST_FREE / 1024**3:.0f} GiB"
+    return Finding("free space", ok, f"{free / 1024**3:.1f} GiB free at {root}{advice}")
 
 
 def _allowed(root: Path, directory: str) -> Finding:
@@ -86,7 +90,7 @@ def _allowed(root: Path, directory: str) -> Finding:
     return Finding(
         "allowed directory",
         real.is_dir(),
-        f"{directory} is {real}" + ("" if real.is_dir() else ", which does not exist"),
+        f"{directory} is {real}" + ("" if real.is_dir() else ", which does not exist; create it"),
     )
 
 

@@ -57,7 +57,7 @@ def read_health(directory: Path) -> Health | None:
 
 
 def notify_systemd(state: str, address: str | None = None) -> None:
-    """Sends `READY=1`, `WATCHDOG=1` or `STOPPING=1` to systemd; does nothing if the process is no service."""
+    """Sends `READY=1`, `WATCHDOG=1` or `STOPPING=1` to systemd; does nothing if the process is not a service."""
     address = address or os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -69,7 +69,7 @@ def notify_systemd(state: str, address: str | None = None) -> None:
 def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
     """Waits five to ten minutes before a service whose key was refused ends and systemd starts it again.
 
-    An API that refuses every key by mistake gets its hosts back, and is not asked by all of them every few seconds.
+    So hosts recover by themselves after an API refused every key by mistake, and do not all call it every few seconds.
     """
     if not os.environ.get("NOTIFY_SOCKET"):
         return
@@ -106,7 +106,7 @@ def local_pages(host: str, port: int, health: Callable[[], Health], metrics: Cal
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """No access log: Prometheus asks every few seconds."""
+            """No access log: Prometheus calls every few seconds."""
 
     try:
         server = ThreadingHTTPServer((host, port), Pages)

@@ -15,7 +15,7 @@ from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.service.health import Health
 from tidegate_client.agent.service.statistics import Labels, Statistics, prometheus_text
-from tidegate_client.agent.service.supervisor import Watched
+from tidegate_client.agent.service.supervisor import SupervisedThread
 
 # Longer than the longest poll, its time-out margin and the longest back-off together.
 SILENT_SECONDS = 120.0
@@ -29,8 +29,8 @@ class Monitor:
         inbox: Inbox,
         reporter: Reporter,
         partials: Partials,
-        poller: Watched,
-        workers: Sequence[Watched],
+        poller: SupervisedThread,
+        workers: Sequence[SupervisedThread],
         connected: Callable[[], bool] = lambda: False,
     ) -> None:
         self._connected = connected
@@ -39,7 +39,7 @@ class Monitor:
         self._inbox = inbox
         self._reporter = reporter
         self._partials = partials
-        # These two must beat regularly. A worker may wait for work, or for bytes, for a long time.
+        # These two must show progress regularly. A worker may wait for work, or for bytes, for a long time.
         self._beating = (poller, reporter.thread)
         self._threads = (*self._beating, *workers)
         self._last_poll: float | None = None
@@ -66,16 +66,20 @@ class Monitor:
         }
 
     def _problems(self) -> list[str]:
-        problems = [f"{thread.name} has ended" for thread in self._threads if not thread.is_alive()]
+        problems = [
+            f"the thread {thread.name} has ended; restart the agent"
+            for thread in self._threads
+            if not thread.is_alive()
+        ]
         problems += [
-            f"{thread.name} has made no progress for {thread.silent_seconds():.0f} s"
+            f"the thread {thread.name} has made no progress for {thread.silent_seconds():.0f} s"
             for thread in self._beating
             if thread.silent_seconds() > SILENT_SECONDS
         ]
         if self._reporter.unsaved():
-            problems.append("the journal cannot be written; is the disk full?")
+            problems.append(f"the journal in {self._options.state_dir} cannot be written; is the disk full?")
         if free_bytes(self._options.root) is None:
-            problems.append(f"{self._options.root} cannot be read; is it still there, or mounted?")
+            problems.append(f"{self._options.root} cannot be read; does it exist, and is it mounted?")
         return problems
 
     def metrics(self) -> str:

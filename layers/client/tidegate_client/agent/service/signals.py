@@ -14,15 +14,15 @@ def call_on_stop_signals(stop: Callable[[], None]) -> None:
     """Calls `stop` for each SIGTERM or SIGINT, in another thread.
 
     A handler runs in the main thread between any two of its instructions. It must take no lock: the main thread may
-    hold that very lock, as inside `Event.wait`, and would wait for itself for ever. `SimpleQueue.put` takes none."""
+    hold that very lock, as inside `Event.wait`, and would deadlock. `SimpleQueue.put` takes none."""
     received: SimpleQueue[int] = SimpleQueue()
 
-    def pass_on() -> None:
+    def handle_signals() -> None:
         while True:
             received.get()
             stop()
 
-    threading.Thread(target=pass_on, name="signals", daemon=True).start()
+    threading.Thread(target=handle_signals, name="signals", daemon=True).start()
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, _frame: received.put(number))
 

@@ -12,7 +12,7 @@ from tidegate_client.agent.backoff import Backoff
 log = logging.getLogger("tidegate.agent")
 
 
-class Watched:
+class SupervisedThread:
     """Runs `loop` in a thread of its own until it returns; after an error it is called again."""
 
     def __init__(self, name: str, loop: Callable[[], None], stopping: threading.Event) -> None:

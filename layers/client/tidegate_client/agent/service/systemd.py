@@ -17,7 +17,7 @@ UNIT = """\
 Description=Tidegate agent {agent_id}
 Wants=network-online.target
 After=network-online.target
-# Never give up: the cause of a failed start (a full disk, an API that refuses every key) may go away.
+# No limit of restarts: the cause of a failed start (a full disk, an API that refuses every key) may be temporary.
 StartLimitIntervalSec=0
 
 [Service]

@@ -29,12 +29,12 @@ _LIMITS = (
 
 def register(subparsers: Subparsers) -> None:
     login = add_command(subparsers, "login", _login, "check a key and store it, readable by you alone")
-    login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else it asks")
-    login.add_argument("--key", help="default: TIDEGATE_KEY, else it asks; '-' asks too, or reads it from a pipe")
+    login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else a prompt")
+    login.add_argument("--key", help="default: TIDEGATE_KEY, else a prompt; '-' reads it from stdin")
     login.add_argument(
         "--ws-url", metavar="URL", help="address of the WebSocket; needed only if the API does not name it"
     )
-    logout = add_command(subparsers, "logout", _logout, "forget the stored key of this profile")
+    logout = add_command(subparsers, "logout", _logout, "remove the stored key of this profile")
     logout.epilog = "The key itself stays valid: `tidegate key delete` revokes it."
 
     project = Group(subparsers, "project", "projects (admin)")
@@ -44,7 +44,7 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument(
         "--allow-private-urls",
         action="store_true",
-        help="its URLs may lead to private addresses, this machine included",
+        help="allow URLs with private addresses, including loopback",
     )
     add_paging(project.command("list", _list_projects, "list projects"))
     show = project.command("show", _show_project, "show a project with its quotas and their usage")
@@ -52,21 +52,21 @@ def register(subparsers: Subparsers) -> None:
     update = project.command("update", _update_project, "change a project or its quotas")
     update.add_argument("project_id")
     update.add_argument("--name")
-    update.add_argument("--group", help="an empty text removes it")
+    update.add_argument("--group", help="an empty value removes it")
     update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
-    update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts pass pieces to each other")
+    update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts exchange pieces of files")
     update.add_argument(
         "--deliver-to",
         action="append",
         metavar="BUCKET/KEY*",
-        help="where its exports may be copied to; replaces the whole list, an empty text clears it",
+        help="where its exports may be copied to; replaces the whole list, an empty value clears it",
     )
     update.add_argument(
         "--read-from",
         action="append",
         metavar="SOURCE",
         help="what its exports may read directly: s3://BUCKET/KEY*, dynamodb://TABLE, athena://WORKGROUP; "
-        "replaces the whole list, an empty text clears it",
+        "replaces the whole list, an empty value clears it",
     )
     update.add_argument(
         "--quota",
@@ -84,12 +84,12 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _login(context: Context, args: argparse.Namespace) -> Exit | None:
-    api_url = args.api_url or os.environ.get("TIDEGATE_API_URL") or _asked("API address: ")
-    key = args.key or os.environ.get("TIDEGATE_KEY") or _asked_secretly("Key: ")
+    api_url = args.api_url or os.environ.get("TIDEGATE_API_URL") or _prompt("API address: ")
+    key = args.key or os.environ.get("TIDEGATE_KEY") or _prompt_secret("Key: ")
     if key == "-":
-        key = _asked_secretly("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        key = _prompt_secret("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not api_url or not key.strip():
-        raise UsageError("an API address and a key are needed: give --api-url and --key, or run it in a terminal")
+        raise UsageError("an API address and a key are needed: give --api-url and --key, or run this in a terminal")
     client = Client(api_url, key)
     _check(client)
     ws_url = args.ws_url or os.environ.get("TIDEGATE_WS_URL")
@@ -103,14 +103,16 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
 def _logout(context: Context, args: argparse.Namespace) -> None:
     profile = getattr(args, "profile", None) or os.environ.get("TIDEGATE_PROFILE") or config.DEFAULT_PROFILE
     if not config.forget(profile=profile):
-        raise UsageError(f"there is no stored login for the profile {profile}")
+        raise UsageError(
+            f"the profile {profile} has no stored login: nothing was removed; choose another with --profile"
+        )
     context.output.record({"logged_out": profile})
 
 
 def _check(client: Client) -> None:
-    """Raises if the key is unknown, or if something else than the API is at the address.
+    """Raises if the key is unknown, or if the address is not that of the API.
 
-    Any other answer of the API's own will do: a key need not have the scope to list files."""
+    Any other answer of the API is accepted: a key need not have the scope to list files."""
     try:
         client.files.list(limit=1)
     except Unauthorized:
@@ -119,31 +121,31 @@ def _check(client: Client) -> None:
         if error.status >= 500:
             raise
         if error.code == f"http_{error.status}":
-            # Without a code it is no answer of the API, and the key was never looked at.
+            # Without a code it is not an answer of the API, so nothing has checked the key.
             raise ConfigError(
                 f"{client.http.api_url} answers HTTP {error.status}, but not as the API does: is the address complete? "
                 "`make run` prints it, and the stack's output ApiUrl has it"
             ) from error
 
 
-def _asked(prompt: str) -> str:
+def _prompt(prompt: str) -> str:
     if not sys.stdin.isatty():
         return ""
     print(prompt, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
 
 
-def _asked_secretly(prompt: str) -> str:
+def _prompt_secret(prompt: str) -> str:
     try:
         return getpass.getpass(prompt).strip() if sys.stdin.isatty() else ""
     except EOFError:
-        # Ctrl-D: nothing is given.
+        # Ctrl-D at the prompt.
         return ""
 
 
 def _create_project(context: Context, args: argparse.Namespace) -> None:
-    made = context.client.projects.create(args.name, group=args.group, allow_private_urls=args.allow_private_urls)
-    context.output.record(made)
+    created = context.client.projects.create(args.name, group=args.group, allow_private_urls=args.allow_private_urls)
+    context.output.record(created)
 
 
 def _list_projects(context: Context, args: argparse.Namespace) -> None:
@@ -161,8 +163,8 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         "name": args.name,
         "allow_private_urls": args.allow_private_urls,
         "swarm": args.swarm,
-        "deliver_to": _named(args.deliver_to),
-        "read_from": _named(args.read_from),
+        "deliver_to": _without_empty(args.deliver_to),
+        "read_from": _without_empty(args.read_from),
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.group is not None:
@@ -177,7 +179,7 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.projects.update(args.project_id, changes))
 
 
-def _named(places: Sequence[str] | None) -> list[str] | None:
+def _without_empty(places: Sequence[str] | None) -> list[str] | None:
     return None if places is None else [place for place in places if place]
 
 
@@ -187,15 +189,15 @@ def quotas_of(given: Sequence[str]) -> dict[str, Any]:
     for text in given:
         name, _, number = text.partition("=")
         limit = int(number) if number.isdecimal() else None
-        lifted = number == "none"
-        if (name in _LIMITS and (lifted or limit is not None)) or text == "share=none":
+        removed = number == "none"
+        if (name in _LIMITS and (removed or limit is not None)) or text == "share=none":
             quotas[name] = limit
         elif name.startswith("share.") and limit is not None:
             quotas["share"] = (quotas.get("share") or {}) | {name.removeprefix("share."): limit}
         else:
             known = ", ".join(f"{one}=N" for one in (*_LIMITS, "share.CHANNEL"))
             raise UsageError(
-                f"--quota {text} is none of {known}; NAME=none sets the default (for most, no limit), "
+                f"--quota {text} is not valid: give one of {known}; NAME=none sets the default (for most, no limit), "
                 "share=none removes all shares"
             )
     return quotas

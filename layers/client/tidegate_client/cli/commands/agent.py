@@ -15,7 +15,7 @@ from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
 from tidegate_client.cli.logs import log_to_stderr
 from tidegate_client.client import Client
-from tidegate_client.config import also, state_path
+from tidegate_client.config import further_login, state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="address at which other hosts of a Job fetch pieces from this one (repeatable)",
     )
     add("--site", help="location of this host; hosts of one site exchange pieces (default with --peer-listen: default)")
-    add("--zone", help="zone within the site: hosts of the same zone are asked first; `tidegate fleet list` shows it")
+    add(
+        "--zone",
+        help="zone within the site: pieces come from hosts of the same zone first; `tidegate fleet list` shows it",
+    )
     add("--peer-upload-rate", type=rate, metavar="RATE", help="bytes a second to all peers together, as in 500K or 50M")
     add("--no-peers", action="store_true", help="take part in no swarm: download everything from S3")
     add("--proxy", metavar="URL", help="proxy for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
@@ -103,7 +106,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="install new versions of the agent that Jobs send to /.tidegate/agent",
     )
-    add("--no-push", action="store_true", help="open no WebSocket: poll, and notice new files up to two minutes later")
+    add("--no-push", action="store_true", help="open no WebSocket: poll, and receive new files up to two minutes later")
     add(
         "--wait",
         type=int,
@@ -115,20 +118,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--drain-seconds",
         type=float,
         metavar="S",
-        help="how long running downloads may go on after SIGTERM (default 30)",
+        help="how long running downloads may continue after SIGTERM (default 30)",
     )
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def _listen(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither PORT nor HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither PORT nor HOST:PORT, with a port from 1 to 65535")
     return host.strip("[]") or LOOPBACK, int(port)
 
 
@@ -137,9 +140,10 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
     from tidegate_client.agent.options import AgentOptions
 
     given = vars(args)
-    for name in ("agent_id", "root"):
+    required = {"agent_id": "give the name of this host in Tidegate", "root": "give the directory for all files"}
+    for name, meaning in required.items():
         if name not in given:
-            raise UsageError(f"--{name.replace('_', '-')} is missing")
+            raise UsageError(f"--{name.replace('_', '-')} is missing: {meaning}")
     root: Path = args.root
     if not root.is_dir():
         raise UsageError(f"--root {root} is not a directory; create it first")
@@ -182,25 +186,25 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     # Imported here, because the agent needs Unix and the other commands do not.
     from tidegate_client.agent.daemon import Agent
     from tidegate_client.agent.group import make_group
-    from tidegate_client.agent.releases import Releases, become, start_right_version
+    from tidegate_client.agent.releases import Releases, replace_process, start_current_release
     from tidegate_client.agent.service.health import notify_systemd, pause_as_service
     from tidegate_client.agent.service.signals import call_on_stop_signals, restore_stop_signals
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
     if options.self_update:
-        start_right_version(Releases(options.state_dir), sys.argv[1:], lambda: notify_systemd("READY=1\nWATCHDOG=1"))
+        start_current_release(Releases(options.state_dir), sys.argv[1:], lambda: notify_systemd("READY=1\nWATCHDOG=1"))
     log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
-    # No retries within a call: the agent backs off by itself, and for longer.
+    # No retries within a call: the agent has a longer back-off of its own.
     pool = make_pool(options.proxy, maxsize=4)
     client = context.client_with(attempts=0, pool=pool)
-    others = {name: also(name) for name in getattr(args, "also", ())}
+    others = {name: further_login(name) for name in getattr(args, "also", ())}
     agent = make_group(client, others, options) if others else Agent(client, options)
     call_on_stop_signals(agent.stop)
     agent.run()
     if agent.restarting:
-        become(Releases(options.state_dir), None, sys.argv[1:])
+        replace_process(Releases(options.state_dir), None, sys.argv[1:])
     if agent.failure:
         context.output.error(agent.failure)
         restore_stop_signals()
@@ -218,11 +222,11 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     token = sys.stdin.readline().strip() if args.token == "-" else args.token  # noqa: S105
     # Without a key: a stored one may belong to another project.
     with Client(url) as client:
-        made = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
-    mine = config.Config(api_url=url, key=made["key"], project_id=made["project_id"])
-    kept = config.save(mine, profile=getattr(args, "profile", None))
-    context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})
-    context.output.note(f"the key is stored in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
+        enrolled = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
+    login = config.Config(api_url=url, key=enrolled["key"], project_id=enrolled["project_id"])
+    path = config.save(login, profile=getattr(args, "profile", None))
+    context.output.record({name: enrolled[name] for name in ("project_id", "agent_id", "key_id")})
+    context.output.note(f"the key is stored in {path}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 
 
 def _install(context: Context, args: argparse.Namespace) -> Exit | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidegate_client.cli.context import Context
 from tidegate_client.cli.exits import Exit
-from tidegate_client.config import also, also_variable, state_path
+from tidegate_client.config import further_login, further_login_variable, state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ def install(context: Context, args: argparse.Namespace, options: AgentOptions) -
         return None
     for directory in service.writable:
         if not directory.is_dir():
-            raise UsageError(f"{directory} is not a directory; create it first, since the service may not")
+            raise UsageError(f"{directory} is not a directory; create it first: the service is not permitted to")
     # The key is in a file of its own, because every user can read units.
     _write(service.environment_path, service.environment_text(), 0o600)
     _write(service.unit_path, service.unit(), 0o644)
     if not args.no_start:
         _systemctl("daemon-reload")
         _systemctl("enable", "--now", service.unit_path.name)
-        # An agent that is already running takes the new unit.
+        # So that an agent that is already running uses the new unit.
         _systemctl("restart", service.unit_path.name)
     context.output.note(f"installed {service.unit_path}; `tidegate agent status` shows its state")
     return None
@@ -53,10 +53,10 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
     from tidegate_client.agent.service.systemd import Service
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", args.name):
-        raise UsageError(f"--name {args.name}: use 1 to 64 letters, digits, '-' and '_'")
+        raise UsageError(f"--name {args.name} is not valid: use 1 to 64 letters, digits, '-' and '_'")
     if options.root == Path("/") and not options.permits.directories:
         raise UsageError(
-            "with --root /, name the directories that may receive files, with --allow-dir DIR (repeatable)"
+            "--root / is not safe alone: name the directories that may receive files with --allow-dir DIR (repeatable)"
         )
     config = context.config
     environment = [("TIDEGATE_API_URL", config.required_url()), ("TIDEGATE_KEY", config.key or "")]
@@ -65,9 +65,9 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
             "no key: run `tidegate agent enrol`, or set TIDEGATE_KEY to a key of scope `agent` for this host"
         )
     for profile in getattr(args, "also", ()):
-        other = also(profile)
-        environment += [(also_variable(profile), f"{other.required_url()} {other.key or ''}")]
-    # The same variables that the agent itself would read, in either spelling; the lower-case one wins there too.
+        other = further_login(profile)
+        environment += [(further_login_variable(profile), f"{other.required_url()} {other.key or ''}")]
+    # The variables that the agent itself would read, in either spelling; the lower-case one takes precedence there too.
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
         if value := os.environ.get(name.lower()) or os.environ.get(name):
             environment.append((name, value))
@@ -113,6 +113,13 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
 
 
 def _write(path: Path, text: str, mode: int) -> None:
+    try:
+        _replace_file(path, text, mode)
+    except PermissionError as error:
+        raise PermissionError(error.errno, f"{error.strerror}; run this as root", str(path)) from error
+
+
+def _replace_file(path: Path, text: str, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
@@ -126,7 +133,9 @@ def _write(path: Path, text: str, mode: int) -> None:
 def _systemctl(*words: str) -> None:
     program = shutil.which("systemctl")
     if not program:
-        raise UsageError("this host has no systemctl: use --print, and start the agent with its own service manager")
+        raise UsageError(
+            "this host has no systemctl: use --print, and start the agent with the service manager of this host"
+        )
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise UsageError(f"systemctl {' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -137,7 +146,9 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
 
     service = Service(args.name, "", (), (), ())
     if not service.unit_path.exists():
-        raise UsageError(f"{service.unit_path} does not exist: nothing to uninstall (another --name?)")
+        raise UsageError(
+            f"{service.unit_path} does not exist: nothing to uninstall; give --name if the service has another name"
+        )
     _systemctl("disable", "--now", service.unit_path.name)
     service.unit_path.unlink()
     _systemctl("daemon-reload")
@@ -154,7 +165,10 @@ def status(context: Context, args: argparse.Namespace) -> Exit:
 
     found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]
     if not found:
-        raise UsageError("no agent has run on this host for this user; give --state-dir if it was started with one")
+        raise UsageError(
+            f"neither an agent of this user nor a readable service {args.name} was found: run this as root to "
+            "see a service, or give the --state-dir that the agent was started with"
+        )
     rows = [_row(where, health) for where, health in found]
     columns = (
         "agent_id",
@@ -190,7 +204,9 @@ def _row(where: Path, health: Health) -> dict[str, object]:
         state, problems = "stopped", []
     elif abs(age) > STALE_SECONDS:
         state = "unhealthy"
-        problems.append(f"wrote its health file {age:.0f} s ago, by this host's clock; expected: every second")
+        problems.append(
+            f"its health file is {age:.0f} s old; expected is 1 s: the agent hangs, or the clock was changed"
+        )
     return {**health, "state": state, "problems": "; ".join(problems) or None, "state_dir": str(where)}
 
 

@@ -75,7 +75,7 @@ def _register_schedules(schedule: Group) -> None:
     add_paging(schedule.command("list", _schedules, "list recurring batches"))
     for name, run, text in (
         ("show", _schedule, "show a recurring batch and what it creates"),
-        ("pause", _pause, "stop a recurring batch; missed runs are not made up for"),
+        ("pause", _pause, "stop a recurring batch; missed runs are not repeated later"),
         ("resume", _resume, "run it on its schedule again"),
         ("delete", _unschedule, "delete a recurring batch; the batches that it created stay"),
     ):
@@ -83,7 +83,7 @@ def _register_schedules(schedule: Group) -> None:
     runs = schedule.command("runs", _runs, "its history, newest first")
     runs.add_argument("schedule_id")
     add_paging(runs)
-    change = schedule.command("change", _change, "change when it runs, or the batch that it makes; the rest stays")
+    change = schedule.command("change", _change, "change when it runs, or the batch that it creates; the rest stays")
     change.add_argument("schedule_id")
     change.add_argument("schedule", metavar="WHEN", nargs="?", help=_WHEN)
     change.add_argument("--revision", type=int, metavar="N", help="refuse if it was changed since this revision")
@@ -150,7 +150,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
 
 
 def _whole(rate: float) -> float:
@@ -177,8 +177,8 @@ def _create(context: Context, args: argparse.Namespace) -> None:
 
 
 def _dry_run(context: Context, args: argparse.Namespace) -> None:
-    tried = context.client.batches.dry_run(args.batch_id, items=args.items)
-    context.output.table(tried, ("index", "answer"))
+    items = context.client.batches.dry_run(args.batch_id, items=args.items)
+    context.output.table(items, ("index", "answer"))
 
 
 def _start(context: Context, args: argparse.Namespace) -> Exit | None:
@@ -210,7 +210,10 @@ def _update(context: Context, args: argparse.Namespace) -> None:
     if args.rate is not None:
         changes["rate"] = _whole(args.rate)
     if not changes:
-        raise UsageError("nothing to change: give at least one option")
+        raise UsageError(
+            "nothing to change: give --rate, --max-errors, --job-data, --on-item-failure, --max-failed or "
+            "--max-failed-percent"
+        )
     context.output.record(context.client.batches.update(args.batch_id, **changes))
 
 

@@ -25,7 +25,7 @@ def _doctor(context: Context, args: argparse.Namespace) -> Exit:
     url = args.api_url or context.config.required_url()
     key = sys.stdin.readline().strip() if args.key == "-" else args.key or context.config.key
     if not key:
-        raise UsageError("no admin key: give --key, set TIDEGATE_KEY or run `tidegate login`")
+        raise UsageError("no admin key: give --key, set TIDEGATE_KEY or run `tidegate login` with one")
     findings = list(examine(Client(url, key), lambda other: Client(url, other), seconds=args.timeout))
     rows = [
         {"check": one.check, "result": "ok" if one.ok else "FAILED", "seconds": one.seconds, "detail": one.detail}

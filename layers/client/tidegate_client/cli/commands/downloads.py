@@ -20,7 +20,7 @@ TASK_COLUMNS = ("task_id", "target_agent_id", "target_container_id", "status", "
 
 def register(subparsers: Subparsers) -> None:
     download = Group(subparsers, "distribute", "send a file of the library to hosts", old="download")
-    submit = download.command("submit", _submit, "ask for a file on one or more hosts")
+    submit = download.command("submit", _submit, "send a file to one or more hosts")
     submit.add_argument("--file", metavar="FILE_ID", help="a file of the library; sets the five options below")
     submit.add_argument("--biz-id", type=int)
     submit.add_argument("--app-id", type=int)
@@ -118,7 +118,7 @@ def _wave(text: str) -> Wave:
     return {"percent": percent, "wait_s": wait, "max_failed_percent": failed}
 
 
-def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
+def _file_and_place(context: Context, args: argparse.Namespace) -> dict[str, Any]:
     """The file and the place on the hosts, as both submit calls take them."""
     wanted: dict[str, Any] = {
         "biz_id": args.biz_id,
@@ -136,7 +136,12 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
         options = ", ".join(
             "--signature" if name == "file_signature" else f"--{name.replace('_', '-')}" for name in missing
         )
-        raise UsageError(f"which file? Give --file FILE_ID, or also {options}")
+        if args.file:
+            raise UsageError(
+                f"file {args.file} (state {record.get('state')}) has no {', '.join(missing)}: "
+                f"wait until it is ready, or give {options}"
+            )
+        raise UsageError(f"the file is not fully named: give --file FILE_ID, or also {options}")
     return wanted | {
         "target_user": args.user,
         "target_file_dir": args.dir,
@@ -148,12 +153,15 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
-    what, targets = _what(context, args), args.target or []
+    what, targets = _file_and_place(context, args), args.target or []
     answers: list[dict[str, Any]] = []
     if bool(targets) == bool(args.group or args.label):
-        raise UsageError("say which hosts: give either --target, or --group and --label")
+        problem = "--target cannot be combined with --group or --label" if targets else "no hosts are named"
+        raise UsageError(f"{problem}: give either --target, or --group and --label")
     if args.wave and len(targets) > TARGETS_A_CALL:
-        raise UsageError(f"--wave works within one Job: give at most {TARGETS_A_CALL} targets, or a --group")
+        raise UsageError(
+            f"--wave works within one Job: give at most {TARGETS_A_CALL} targets (not {len(targets)}), or a --group"
+        )
     if not targets or args.wave:
         choice = {"targets": targets} if targets else {"groups": args.group, "labels": dict(args.label or ())}
         made = context.client.downloads.submit_batch(**what, **choice, waves=args.wave)
@@ -179,7 +187,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
         ended = follow(context, list(tasks), known=tasks)
         if ended is not Exit.OK:
             for job_id in dict.fromkeys(str(answer["job_id"]) for answer in answers):
-                context.output.note(f"to the hosts that failed once more: tidegate job redrive {job_id} --watch")
+                context.output.note(f"to send it again to the hosts that failed: tidegate job redrive {job_id} --watch")
         return ended
     for answer in answers:
         context.output.record(answer)

@@ -18,7 +18,7 @@ from tidegate_client.errors import UsageError
 
 def register(subparsers: Subparsers) -> None:
     export = Group(subparsers, "export", "CSV, Excel, JSON lines and Parquet files from rows or a paged source")
-    submit = export.command("submit", _submit, "order an export")
+    submit = export.command("submit", _submit, "submit an export")
     submit.add_argument("--name", help="name of the export, 2 to 60 characters")
     source = submit.add_mutually_exclusive_group()
     source.add_argument("--source-url", metavar="URL", help="the endpoint that serves the pages")
@@ -43,7 +43,7 @@ def register(subparsers: Subparsers) -> None:
     )
     submit.add_argument("--email", action="append", metavar="ADDRESS", help="send a link there (repeatable)")
     submit.add_argument(
-        "--schedule", metavar="WHEN", help="order it on a schedule: 'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC"
+        "--schedule", metavar="WHEN", help="run it on a schedule: 'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC"
     )
     submit.add_argument("--file-name")
     submit.add_argument("--template", type=_json, metavar="JSON", help="the columns, as JSON or @FILE")
@@ -79,20 +79,20 @@ def register(subparsers: Subparsers) -> None:
     for name, run, text in (
         ("pause", _pause, "pause a recurring export"),
         ("resume", _resume, "run it on its schedule again"),
-        ("unschedule", _unschedule, "delete a recurring export; the exports that it ordered stay"),
+        ("unschedule", _unschedule, "delete a recurring export; the exports that it created stay"),
     ):
         export.command(name, run, text).add_argument("schedule_id")
 
-    change = export.command("change", _change, "change when a recurring export runs, or what it orders")
+    change = export.command("change", _change, "change when a recurring export runs, or what it exports")
     change.add_argument("schedule_id")
     change.add_argument("--schedule", metavar="WHEN", help="'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC")
     change.add_argument("--name", help="2 to 60 characters")
     change.add_argument("--file-name")
     change.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
     change.add_argument(
-        "--fields", type=_json, metavar="JSON", help="other fields of the order: JSON, or @FILE; null takes one away"
+        "--fields", type=_json, metavar="JSON", help="other fields of the export: JSON, or @FILE; null removes one"
     )
-    change.add_argument("--revision", type=int, help="refuse if someone else has changed it since this one")
+    change.add_argument("--revision", type=int, help="refuse if it was changed since this revision")
 
     listing = export.command("list", _list, "list exports, newest first")
     for option in ("--status", "--operator-id", "--merchant-id", "--name"):
@@ -107,7 +107,7 @@ def _json(text: str) -> Any:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}; a file is named as @FILE") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}; write @FILE to read a file") from error
 
 
 def _bucket(text: str) -> dict[str, str]:
@@ -118,13 +118,13 @@ def _bucket(text: str) -> dict[str, str]:
 
 
 def _rows(source: str) -> Any:
-    """The rows of a JSON file; as text where a float would not keep their digits, which the API reads as well."""
+    """The rows of a JSON file; as text if a float would lose digits. The API accepts both."""
     content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     try:
-        # With or without the mark that some editors put before UTF-8.
+        # With or without a byte order mark.
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"--data {source} is not UTF-8 (byte {error.start}): store it as UTF-8") from error
+        raise UsageError(f"--data {source} is not UTF-8 (at byte {error.start}): save it as UTF-8") from error
     lossy = False
 
     def number(digits: str) -> float:
@@ -168,7 +168,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def _require_folder(output: Path | None) -> None:
-    """Checked before the export is ordered: otherwise a missing folder would be noticed only at the end."""
+    """Checked before the export is submitted: otherwise a missing folder would be found only at the end."""
     if output and not output.parent.is_dir():
         raise UsageError(f"--output {output}: the folder {output.parent} does not exist; create it first")
 
@@ -220,7 +220,7 @@ def _runs(context: Context, args: argparse.Namespace) -> None:
 def _change(context: Context, args: argparse.Namespace) -> None:
     fields = {**given(args, "schedule", "name", "file_name", "template", "revision"), **(args.fields or {})}
     if not set(fields) - {"revision"}:
-        raise UsageError("name what is to be changed, such as --schedule 'rate(1 day)'")
+        raise UsageError("nothing to change: give --schedule, --name, --file-name, --template or --fields")
     context.output.record(context.client.exports.update_schedule(args.schedule_id, fields))
 
 

@@ -71,7 +71,9 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 def _put(context: Context, args: argparse.Namespace) -> None:
     if not args.source.is_file():
-        raise TransferError(f"{args.source} is not a file; give the path of one")
+        raise TransferError(
+            f"{args.source} does not exist or is not a regular file; give the path of the file to upload"
+        )
     with contextlib.closing(ByteBar(context.output, args.source.name)) as progress:
         record = context.client.files.put(
             args.source,
@@ -113,8 +115,8 @@ def _delete(context: Context, args: argparse.Namespace) -> None:
 
 def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:
     optional = given(args, "file_name", "mirrors", "signature", "credentials", "channel", "priority")
-    asked = {**optional, **politeness(args), "source_url": args.source_url}
-    made = context.client.files.create(biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, **asked)
+    options = {**optional, **politeness(args), "source_url": args.source_url}
+    made = context.client.files.create(biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, **options)
     if args.watch and "request_id" in made:
         context.output.note(f"request {made['request_id']}: `tidegate request log` shows its steps")
         return follow(context, [made["request_id"]])

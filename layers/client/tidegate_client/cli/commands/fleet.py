@@ -72,4 +72,6 @@ def _token(context: Context, args: argparse.Namespace) -> None:
         groups=args.group, labels=dict(args.label or ()), uses=args.uses, expires_in=args.expires_in
     )
     context.output.record(made)
-    context.output.note("On the host: tidegate agent enrol --url URL --token TOKEN --agent-id ID")
+    context.output.note(
+        f"on the host: tidegate agent enrol --url {context.client.http.api_url} --token TOKEN --agent-id ID"
+    )

@@ -19,8 +19,8 @@ def register(subparsers: Subparsers) -> None:
         "--scope", action="append", choices=SCOPES, required=True, help="what the key may do (repeatable)"
     )
     create.add_argument("--agent-id", help="the host of a key of scope agent")
-    _add_lasting(create)
-    _add_lasting(key.command("create-admin", _create_admin, "create an admin key; it is shown only once"))
+    _add_name_and_expiry(create)
+    _add_name_and_expiry(key.command("create-admin", _create_admin, "create an admin key; it is shown only once"))
     listing = key.command("list", _list, "list the keys of a project, or the admin keys")
     listing.add_argument("project_id", nargs="?", help="without it: the admin keys")
     add_paging(listing)
@@ -31,7 +31,7 @@ def register(subparsers: Subparsers) -> None:
     delete.add_argument("key_id")
 
 
-def _add_lasting(parser: argparse.ArgumentParser) -> None:
+def _add_name_and_expiry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="what the key is for; lists show it")
     parser.add_argument("--expires-in", type=int, metavar="SECONDS", help="default: it does not expire")
 

@@ -48,7 +48,7 @@ def _day(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
-        raise argparse.ArgumentTypeError("give a day as in 2026-11-16") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date: give a day as in 2026-11-16") from error
 
 
 def _compensation(context: Context, _args: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from tidegate_client.cli.views import follow
 
 ACTIONS = {
     "cancel": "cancel a request; a running one is stopped",
-    "pause": "keep a request from running",
+    "pause": "pause a request: it does not run until it is resumed",
     "resume": "let a paused request run",
     "retry": "run a failed or cancelled request again",
 }
@@ -69,9 +69,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is JSON, but not an object: {{…}}")
+        raise argparse.ArgumentTypeError(f'{text!r} is JSON, but not an object, as in {{"file_id": "…"}}')
     return value
 
 

@@ -65,6 +65,8 @@ def register(subparsers: Subparsers) -> None:
 
 
 _SELECTION = ("format", "include", "exclude", "file_path")
+# For these "none" is a value like any other.
+_NOT_REMOVABLE = frozenset({"name", "source_url"})
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +89,13 @@ def _preview(context: Context, args: argparse.Namespace) -> None:
 
 def _update(context: Context, args: argparse.Namespace) -> None:
     named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority", "concurrency")
-    changes = {name: None if value == "none" else value for name, value in named.items()} | politeness(args)
+    changes = {
+        name: None if value == "none" and name not in _NOT_REMOVABLE else value for name, value in named.items()
+    } | politeness(args)
     if not changes:
-        raise UsageError("nothing to change: give at least one option")
+        raise UsageError(
+            "nothing to change: give an option such as --schedule; `tidegate subscription update --help` lists them"
+        )
     context.output.record(context.client.subscriptions.update(args.subscription_id, cast(SubscriptionChanges, changes)))
 
 
@@ -102,8 +108,8 @@ def _switch(name: str) -> Command:
 
 def _create(context: Context, args: argparse.Namespace) -> None:
     optional = given(args, "schedule", "biz_id", "app_id", "credentials", *_SELECTION, "priority", "concurrency")
-    asked = {**optional, **politeness(args)}
-    context.output.record(context.client.subscriptions.create(args.name, args.source_url, **asked))
+    options = {**optional, **politeness(args)}
+    context.output.record(context.client.subscriptions.create(args.name, args.source_url, **options))
 
 
 def _show(context: Context, args: argparse.Namespace) -> None:
@@ -136,8 +142,11 @@ def _delete(context: Context, args: argparse.Namespace) -> None:
 def _put_credential(context: Context, args: argparse.Namespace) -> None:
     # From stdin, because every user of the machine can see arguments.
     lines = [line.partition(":") for line in sys.stdin.read().splitlines() if line.strip()]
-    if not lines or not all(colon for _, colon, _ in lines):
-        raise UsageError("give the headers on stdin, one line each, as in 'Cookie: session=…'")
+    if not lines:
+        raise UsageError("stdin is empty: give the headers there, one line each, as in 'Cookie: session=…'")
+    # Headers are secrets: name the line, not its content.
+    if wrong := [number for number, (_, colon, _) in enumerate(lines, start=1) if not colon]:
+        raise UsageError(f"header {wrong[0]} on stdin has no colon: give one line each, as in 'Cookie: session=…'")
     headers = {name.strip(): value.strip() for name, _, value in lines}
     context.client.credentials.put(args.name, headers, args.origin)
     context.output.record({"stored": args.name})

@@ -38,8 +38,8 @@ def _listen(context: Context, args: argparse.Namespace) -> None:
     secret = args.secret or os.environ.get("TIDEGATE_CALLBACK_SECRET")
     if not secret:
         raise UsageError(
-            "no callback secret: give --secret whsec_…, or set TIDEGATE_CALLBACK_SECRET. `tidegate key create` with "
-            "--scope write prints it"
+            "no callback secret: give --secret whsec_…, or set TIDEGATE_CALLBACK_SECRET; `tidegate key create "
+            "PROJECT_ID --scope write` prints it"
         )
     try:
         listener = Listener((args.host, args.port), secret, context.output, args.answer)
@@ -48,10 +48,10 @@ def _listen(context: Context, args: argparse.Namespace) -> None:
         raise UsageError(f"cannot listen on {args.host}:{args.port}: {reason}") from error
     with listener as server:
         context.output.note(f"listening on http://{args.host}:{server.server_port}/")
-        while server.reader_left is None and (args.count is None or server.verified < args.count):
+        while server.output_closed is None and (args.count is None or server.verified < args.count):
             server.handle_request()
-        if server.reader_left:
-            raise server.reader_left
+        if server.output_closed:
+            raise server.output_closed
 
 
 class Listener(HTTPServer):
@@ -65,7 +65,7 @@ class Listener(HTTPServer):
         self.verified = 0
         self.seen: OrderedDict[str, None] = OrderedDict()
         # Set when stdout is closed. An exception raised within a request would only be logged by HTTPServer.
-        self.reader_left: BrokenPipeError | None = None
+        self.output_closed: BrokenPipeError | None = None
 
 
 class _Receiver(BaseHTTPRequestHandler):
@@ -79,9 +79,9 @@ class _Receiver(BaseHTTPRequestHandler):
         elif int(length) > LARGEST_BODY:
             self._reply(413)
         else:
-            self._reply(self._take(self.rfile.read(int(length))))
+            self._reply(self._receive(self.rfile.read(int(length))))
 
-    def _take(self, body: bytes) -> int:
+    def _receive(self, body: bytes) -> int:
         """Prints the callback and returns the status to answer with."""
         try:
             message_id = verify(self.server.secret, dict(self.headers.items()), body)
@@ -101,17 +101,17 @@ class _Receiver(BaseHTTPRequestHandler):
         if len(self.server.seen) > REMEMBERED_IDS:
             self.server.seen.popitem(last=False)
         shown = json.dumps(payload.get("data"), ensure_ascii=False)
-        again = "  (again)" if repeated else ""
+        mark = "  (repeated)" if repeated else ""
         self._event(
             {"verified": True, "webhook_id": message_id, "repeated": repeated, **payload},
-            f"{payload.get('timestamp', '')}  {payload.get('type', '')}  {message_id}{again}\n    {shown}",
+            f"{payload.get('timestamp', '')}  {payload.get('type', '')}  {message_id}{mark}\n    {shown}",
         )
 
     def _event(self, record: dict[str, Any], text: str) -> None:
         try:
             self.server.output.event(record, text)
         except BrokenPipeError as error:
-            self.server.reader_left = error
+            self.server.output_closed = error
 
     def _reply(self, status: int) -> None:
         self.send_response(status)

@@ -1,7 +1,7 @@
 """The port on which a host serves its peers: HTTP/1.1 over TLS 1.3, GET only, four paths, a token for every request.
 
 Any other request, or one without a valid token, is closed without an answer. The port listens only while there is a
-swarm; otherwise connections are refused, which tells a peer that this host has not started yet.
+swarm; otherwise connections are refused, which shows a peer that this host has not started yet.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class PeerServer:
                 await self._answer(request, reader, writer)
                 first = IDLE_SECONDS
         except (OSError, EOFError, Refused, ValueError, asyncio.LimitOverrunError, StaleFile):
-            # Any problem with this caller closes its connection; others go on.
+            # Any problem with this caller closes its connection; others continue.
             pass
         finally:
             if writer is not None:

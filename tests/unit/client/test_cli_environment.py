@@ -1,4 +1,4 @@
-"""The command where it is run: pipes that close, terminals without UTF-8, wrong addresses, odd keys and files."""
+"""The command in difficult environments: closed pipes, terminals without UTF-8, wrong addresses, malformed keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = {"project_id": "p", "name": "潮é"}
 
 
 @pytest.fixture(autouse=True)
-def surroundings(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("TIDEGATE_API_URL", httpserver.url_for("").rstrip("/"))
     monkeypatch.setenv("TIDEGATE_KEY", "k-1")
@@ -136,7 +136,7 @@ def test_rows_with_bom_are_read_and_other_encodings_refused(
     assert main(["export", "submit", "--name", "nn", "--data", "rows.json"]) == code
 
 
-def test_missing_output_folder_is_reported_before_the_export_is_ordered(
+def test_missing_output_folder_is_reported_before_the_export_is_submitted(
     httpserver: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""Wakes the poller before its own pause is over."""
+"""Lets other threads start a poll before the poller's own pause ends."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import random
 import threading
 import time
 
-# Further polls if the first one lists nothing new: the list may lag behind the notification, and a transfer counts as
-# cancelled only when two polls lack it.
-ASK_AGAIN_AFTER = (2.0, 10.0)
+# Seconds until further polls if the first one lists nothing new: the list may lag behind the notification, and a
+# transfer counts as cancelled only when two polls do not list it.
+FOLLOW_UP_SECONDS = (2.0, 10.0)
 
 
-class PollAlarm:
+class PollTrigger:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: list[float] = []
         self._follow_ups: list[float] = []
         self._closed = False
 
-    def ring(self, within: float = 0.0, *, again: bool = True) -> None:
+    def trigger(self, within: float = 0.0, *, again: bool = True) -> None:
         """Causes a poll within that many seconds, at random. `again`: two more if it lists nothing new."""
         at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
             self._due = sorted({*self._due, at})[:16]
             if again:
-                self._follow_ups = [at + later for later in ASK_AGAIN_AFTER]
+                self._follow_ups = [at + later for later in FOLLOW_UP_SECONDS]
             self._changed.notify_all()
 
-    def satisfied(self, *, slow: bool = False) -> None:
+    def found_new(self, *, slow: bool = False) -> None:
         """A poll listed something new, so no further polls are needed.
 
-        If it was `slow`, wake-ups that came meanwhile are dropped too, to spare an overloaded API: it notifies this
-        host again of transfers that have not started."""
+        If it was `slow`, polls that were triggered meanwhile are dropped too, to spare an overloaded API: it notifies
+        this host again of transfers that have not started."""
         with self._changed:
             self._follow_ups = []
             if slow:
@@ -44,7 +44,7 @@ class PollAlarm:
             self._changed.notify_all()
 
     def sleep(self, seconds: float) -> bool:
-        """Sleeps; True if it was woken by `ring`."""
+        """Sleeps; True if it was woken by `trigger`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not self._closed:

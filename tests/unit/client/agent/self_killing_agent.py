@@ -24,7 +24,7 @@ seen: Counter[str] = Counter()
 real_time = time.time
 
 
-def moved_time() -> float:
+def shifted_time() -> float:
     clock = Path(os.environ.get("CLOCK") or os.devnull)
     return real_time() + float((clock.exists() and clock.read_text()) or 0)
 
@@ -38,40 +38,40 @@ def step(name: str) -> None:
         file.write(f"{name}\n")
 
 
-def before(owner: Any, function: str, name: Callable[..., str | None]) -> None:
-    right = getattr(owner, function)
+def log_before(owner: Any, function: str, name: Callable[..., str | None]) -> None:
+    original = getattr(owner, function)
 
-    def noted(*args: Any, **more: Any) -> Any:
-        if told := name(*args, **more):
-            step(told)
-        return right(*args, **more)
+    def logged(*args: Any, **more: Any) -> Any:
+        if step_name := name(*args, **more):
+            step(step_name)
+        return original(*args, **more)
 
-    setattr(owner, function, noted)
+    setattr(owner, function, logged)
 
 
-def synced(descriptor: int) -> str:
+def sync_step(descriptor: int) -> str:
     return "fsync directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync file"
 
 
-def finals(_: object, __: str, results: list[dict[str, Any]]) -> str | None:
+def report_step(_: object, __: str, results: list[dict[str, Any]]) -> str | None:
     if any(result["error_code"] != 115 for result in results):
-        return "tell the API"
-    return "tell that it is staged" if any(result.get("staged_at") for result in results) else None
+        return "report the result"
+    return "report the staging" if any(result.get("staged_at") for result in results) else None
 
 
-before(ResumingDownload, "run", lambda *_: "write")
-before(os, "fchown", lambda *_: "chown")
-before(os, "fchmod", lambda *_: "chmod")
-before(os, "fsync", synced)
-before(Journal, "apply", lambda *_: "journal the sequence")
-before(os, "rename", lambda _, name, **__: "stage" if str(name).endswith(".staged") else "rename")
-before(Journal, "stage", lambda *_: "journal the staged file")
-before(Journal, "unstage", lambda *_: "forget the staged file")
-before(Journal, "record", lambda *_: "journal the result")
-before(Agents, "report", finals)
-before(Journal, "acknowledge", lambda *_: "acknowledge")
+log_before(ResumingDownload, "run", lambda *_: "write")
+log_before(os, "fchown", lambda *_: "chown")
+log_before(os, "fchmod", lambda *_: "chmod")
+log_before(os, "fsync", sync_step)
+log_before(Journal, "apply", lambda *_: "journal the sequence")
+log_before(os, "rename", lambda _, name, **__: "stage" if str(name).endswith(".staged") else "rename")
+log_before(Journal, "stage", lambda *_: "journal the staged file")
+log_before(Journal, "unstage", lambda *_: "forget the staged file")
+log_before(Journal, "record", lambda *_: "journal the result")
+log_before(Agents, "report", report_step)
+log_before(Journal, "acknowledge", lambda *_: "acknowledge")
 
-time.time = moved_time
+time.time = shifted_time
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
