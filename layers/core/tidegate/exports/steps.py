@@ -158,7 +158,7 @@ class ExportSteps:
     def _spec(self, request: Request) -> ExportSpec:
         data = self._objects.get(spec_object(request.project_id, request.request_id))
         if data is None:
-            raise RecordNotFound("the order of this export was deleted; submit the export again")
+            raise RecordNotFound("the order of this export was deleted: submit the export again")
         return ExportSpec.from_data(read_exact(data))
 
     def _heartbeat(self, request: Request) -> RunningAttempt:

@@ -50,7 +50,9 @@ class IngestSteps:
             cause = str(event["failure"])
             logger.error("the function that ran the step died", **passed, cause=cause[:500])
             self._log.write(*attempt, "died", cause)
-            return self._end(passed, attempt, error=WorkerLost("the function that ran this attempt died"))
+            return self._end(
+                passed, attempt, error=WorkerLost("the function that ran this attempt died before it was done")
+            )
         began = self._clock()
         try:
             outcome = self._step(event, attempt, seconds_left)
@@ -98,7 +100,7 @@ class IngestSteps:
             ended = self._queue.finish(*attempt, **outcome)
         except Refused as refused:
             # Another request stored the same content, or used up the quota. The next attempt looks again.
-            logger.info("the step must be repeated", **passed, why=refused.detail)
+            logger.info("the step is repeated by the next attempt", **passed, why=refused.detail)
             ended = self._queue.finish(
                 *attempt, error=WorkerLost("another request changed the project's content at the same time")
             )
