@@ -106,7 +106,10 @@ class ExportSteps:
         def step(request: Request) -> dict[str, Any]:
             if "failure" in event:
                 failure = event["failure"]
-                raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
+                # Only for the log: the cause may have a stack trace and names of AWS resources.
+                cause = str(failure.get("Cause"))[:500]
+                logger.error("the function that ran a step died", request_id=request.request_id, cause=cause)
+                raise WorkerLost(f"the function that ran a step of the export died ({failure.get('Error')})")
             result = dict(event["file"])
             if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
                 # Before the export ends, so that the copies exist when its callback is sent.
