@@ -76,7 +76,10 @@ def test_failed_items_are_listed_downloaded_and_redriven(world: BatchWorld) -> N
         (index, {"sku": f"s{index}"}, batch_id) for index in (3, 7, 11)
     ]
     refused = world.http("POST", f"/v1/batches/{made['batch_id']}/redrive")
-    assert (refused.status, refused.json()["detail"]) == (409, "no item of the batch is failed")
+    assert (refused.status, refused.json()["detail"]) == (
+        409,
+        "no item of the batch is failed: there is nothing to redrive",
+    )
 
 
 def test_item_that_stopped_the_batch_is_recovered_by_a_later_run(world: BatchWorld) -> None:

@@ -95,8 +95,16 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
+        """The settings. A variable that is missing or empty has its default. ValueError names one that is not valid."""
         source = os.environ if env is None else env
         texts = {field.name: source.get(field.name.upper()) for field in fields(cls)}
         types = {field.name: int if field.type == "int" else str for field in fields(cls)}
-        values: dict[str, Any] = {name: types[name](text) for name, text in texts.items() if text}
+        values: dict[str, Any] = {name: _value(name, text, types[name]) for name, text in texts.items() if text}
         return cls(**values)
+
+
+def _value(name: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ValueError(f"the environment variable {name.upper()} must be a whole number, not {text!r}") from error

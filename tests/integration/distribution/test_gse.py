@@ -396,7 +396,7 @@ def test_activate_at_is_refused_with_gse(fleet: Fleet) -> None:
     answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1", activate_at="2099-01-01T00:00:00Z"))
 
     assert answer.status == 422
-    assert "cannot hold a file back: submit without activate_at" in answer.json()["detail"]
+    assert "activate_at is not possible with the transfer engine of this installation" in answer.json()["detail"]
 
 
 def test_refused_portion_of_a_wave_leaves_later_waves_untouched(fleet: Fleet, gse: GseServer) -> None:

@@ -38,12 +38,12 @@ def test_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: di
 def test_column_that_no_row_has_is_a_warning(world: ExportWorld) -> None:
     world.source.rows = numbered(2)
     shown, _ = world.export(type="excel", template={"id": "No", "nmae": "Name"})
-    assert shown["warnings"] == ["template: no row has nmae; such columns are empty"]
+    assert shown["warnings"] == ["template: no row has nmae, so these columns are empty"]
 
 
 def test_cut_cells_are_a_warning(world: ExportWorld) -> None:
     shown, _ = world.export(type="excel", source_data=[{"a": "x" * 32_768}, {"a": "x" * 32_767}])
-    assert shown["warnings"] == ["1 cell was cut: an Excel cell holds 32,767 characters"]
+    assert shown["warnings"] == ["1 cell was cut: an Excel cell has at most 32,767 characters"]
 
 
 def test_given_decimals_keep_their_digits(world: ExportWorld) -> None:

@@ -221,3 +221,15 @@ def test_rows_per_file_makes_a_zip(world: ExportWorld) -> None:
     world.source.rows = numbered(25)
     shown, data = world.export(file_name="大表.csv", rows_per_file=10)
     assert (shown["file_name"], data[:2]) == ("大表.zip", b"PK")
+
+
+def test_cause_of_a_dead_function_is_not_shown_to_the_caller(world: ExportWorld) -> None:
+    world.source.rows = numbered(3)
+    task_id = world.submit()
+    state = world.cloud.invoke("pull_pages", world.admit(task_id))
+    cause = '{"errorMessage": "role/exports may not PutObject", "stackTrace": ["File /opt/python/steps.py"]}'
+
+    world.cloud.invoke("publish_export", {**state, "failure": {"Error": "ClientError", "Cause": cause}})
+
+    error = world.cloud.app.queue.queue.get(world.project.id, task_id).error
+    assert error == {"code": "worker_lost", "detail": "the function that ran a step of the export died (ClientError)"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -196,6 +197,26 @@ def test_log_has_each_step_and_shows_stacks_to_operators_only(library: Library, 
     shown = library.cloud.http("GET", path, key=library.cloud.admin_key, headers=header).json()["items"]
     assert "Traceback" in shown[1]["stack"]
     assert "upstream" in shown[1]["stack"].lower() or "503" in shown[1]["stack"]
+
+
+def test_log_shows_why_a_function_died_to_operators_only(library: Library, source: FileSource) -> None:
+    asked = library.submit("download", {"source_url": source.url("/a"), "file_path": "/a"})
+    library.cloud.deliver("AdmissionQueue")
+    request = library.cloud.app.queue.queue.get(library.project.id, asked["request_id"])
+    attempt = {"project_id": library.project.id, "request_id": request.request_id, "attempt": request.attempt}
+    secret = "role/ingest may not PutItem"
+    steps = library.cloud.app.ingest.steps
+
+    with patch.object(steps, "_step", side_effect=RuntimeError(secret)), pytest.raises(RuntimeError):
+        steps.work(attempt, 800.0)
+    steps.work(attempt | {"failure": {"Error": "ClientError", "Cause": secret}}, 800.0)
+
+    path, header = f"/v1/requests/{request.request_id}/log", {"X-Project-Id": library.project.id}
+    answer = library.cloud.http("GET", path, key=library.project.key)
+    assert [line["event"] for line in answer.json()["items"]] == ["died", "died"]
+    assert secret not in str(answer.body)
+    shown = library.cloud.http("GET", path, key=library.cloud.admin_key, headers=header).json()["items"]
+    assert all(secret in line["stack"] for line in shown)
 
 
 def test_log_of_another_projects_request_is_404(library: Library, source: FileSource) -> None:

@@ -46,5 +46,5 @@ def test_missing_scope_error_names_the_scopes_of_the_key(cloud: MotoCloud, proje
     key = cloud.make_key(project.id, ["read"])
     answer = cloud.http("POST", "/v1/task", json={}, key=key)
     assert answer.json()["detail"] == (
-        "this route needs the scope write; this key has read: ask an admin for another key"
+        "this route needs the scope write, but this key has read: ask an admin for another key"
     )

@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "conflicts are not tried again",
         f"{A}/conflicts.py",
-        "            if not _passes(error):\n                raise",
+        "            if not _is_temporary(error):\n                raise",
         "            raise",
         ("tests/unit/aws/test_conflicts.py", MODES),
     ),

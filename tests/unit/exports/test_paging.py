@@ -93,7 +93,7 @@ def test_huge_total_is_planned_lazily_and_ends_at_empty_page() -> None:
     assert list(planned) == []
     pages.continue_after_plan()
     assert pages.upcoming is None
-    assert pages.warnings() == [f"the source announced a total of {10**17} rows, its 3 pages have 107"]
+    assert pages.warnings() == [f"the source announced a total of {10**17} rows, but its 3 pages have 107"]
 
 
 def test_all_pages_of_a_source_with_smaller_pages_are_planned() -> None:
@@ -122,7 +122,7 @@ def test_changed_total_is_a_warning() -> None:
     pages.record(0, Page(rows(100), 150))
     pages.record(1, Page(rows(51), 151))
     said = pages.warnings()
-    assert said[0] == "the source announced a total of 150 rows, its 2 pages have 151"
+    assert said[0] == "the source announced a total of 150 rows, but its 2 pages have 151"
     assert said[1].startswith("the source's total changed from 150 to 151")
 
 

@@ -247,5 +247,13 @@ def test_pooled_connections_are_counted_and_given_back(site: tuple[str, list[flo
 def test_connection_that_fails_is_given_back(counters: Counters) -> None:
     http = SafeHttp(host_limits=HostLimits(counters, 0, 2))
     for _ in range(5):
-        with pytest.raises(Exception, match="no connection"):
+        with pytest.raises(Exception, match="the connection to 127"):
             http.send("GET", "http://127.0.0.1:1/", allow_private=True)
+
+
+def test_refusal_names_the_host_but_not_the_project(counters: Counters) -> None:
+    limits = HostLimits(counters, 1)
+    limits.call("p-1 source.test", 0)
+    with pytest.raises(NotSent) as refused:
+        limits.call("p-1 source.test", 0)
+    assert refused.value.detail == "source.test already gets 1 calls per second, its limit"

@@ -318,7 +318,7 @@ def test_failures_are_described_in_plain_words(http: SafeHttp, site: Site) -> No
     site.routes |= {"/cut": cut, "/silent": lambda request: time.sleep(1)}
     site.routes["/gone"] = lambda request: setattr(request, "close_connection", True)
 
-    assert detail("http://good.test:1/") == "no connection to good.test: Connection refused"
+    assert detail("http://good.test:1/") == "the connection to good.test failed: Connection refused"
     assert detail(site.url("/gone")) == "the server closed the connection without an answer"
     assert detail(site.url("/cut")) == "the connection broke: 400 bytes of the answer arrived, 600 are missing"
     assert detail(site.url("/silent")) == "the server did not send any data for 0.3 s"

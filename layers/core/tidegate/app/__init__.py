@@ -67,7 +67,7 @@ class App:
 
     @cached_property
     def http(self) -> SafeHttp:
-        """The only HTTP client for URLs that callers give."""
+        """The only HTTP client that may be used for URLs from callers."""
         from tidegate.aws.host_usage import HostUsage
         from tidegate.http.client import SafeHttp
         from tidegate.http.host_limits import HostLimits
@@ -76,7 +76,7 @@ class App:
         return SafeHttp(
             allowed_hosts=settings.url_allow_list.split(","),
             refused_endpoints=filter(None, [runtime_api]),
-            # On AWS only Lambda's own services listen on loopback. In a local cloud, test servers do.
+            # In Lambda, only Lambda's own services listen on loopback. On a developer's machine, test servers do.
             loopback=not runtime_api or "AWS_ENDPOINT_URL" in os.environ,
             host_limits=HostLimits(
                 lambda *use: HostUsage(self.table, self.clock).add(*use),
@@ -87,7 +87,7 @@ class App:
 
     @cached_property
     def sign(self) -> Callable[..., dict[str, str]]:
-        """Makes the Standard Webhooks headers of a message, signed with every valid secret of the project."""
+        """Returns the Standard Webhooks headers of a message, with a signature for each valid secret of the project."""
         from tidegate.http.signing import signed_headers
 
         secrets = self.projects.callback_secrets
@@ -153,11 +153,11 @@ class App:
 
         return IngestPart(self)
 
-    # --- registries: how capabilities below reach those above without importing them
+    # --- registries: through these a capability uses one that it may not import
 
     @cached_property
     def record_lookups(self) -> dict[str, Lookup]:
-        """Prefix of an id → (project_id, record_id) → the record as its route shows it."""
+        """Prefix of an id → a function of (project_id, record_id) that returns the record as its route shows it."""
         return {
             "AsyncDownloadTask": lambda project, record: _found(self.distribution.lookup.task, project, record),
             "AsyncDownloadJob": lambda project, record: _found(self.distribution.lookup.job, project, record),
@@ -168,7 +168,7 @@ class App:
 
     @cached_property
     def batched_record_lookups(self) -> dict[str, BatchLookup]:
-        """Prefix of an id → (project_id, record_ids) → the records that exist, in a few reads for many ids."""
+        """Prefix of an id → a function of (project_id, record_ids) that returns those that exist, with few reads."""
 
         def tasks(project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
             found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
@@ -235,7 +235,7 @@ class App:
 
     @cached_property
     def object_owners(self) -> list[Any]:
-        """Which records own which objects of the bucket, for the daily sweep."""
+        """For the daily sweep: which records own the objects under each prefix of the bucket."""
         from tidegate.aws import keys
         from tidegate.exports.objects import still_rendered, still_staged
         from tidegate.queue.retention.object_owners import RecordOwners
@@ -265,6 +265,7 @@ _installed: App | None = None
 
 
 def app() -> App:
+    """The process's App, which is made at the first call."""
     global _installed
     if _installed is None:
         _installed = App()
@@ -272,6 +273,6 @@ def app() -> App:
 
 
 def install(application: App | None) -> None:
-    """Replaces the App, for tests. None: the next call of `app` makes a new one."""
+    """Replaces the process's App, for tests. After None, the next call of `app` makes a new one."""
     global _installed
     _installed = application

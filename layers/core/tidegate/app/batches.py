@@ -1,4 +1,4 @@
-"""Wires batches: N items processed by a business at a rate."""
+"""Wires batches: a business processes many items at a limited rate."""
 
 from __future__ import annotations
 
@@ -88,9 +88,11 @@ class BatchesPart:
         return {name: stats.get(name, (0, 1)) for name in names}
 
     def dry_run(self, project_id: str, batch_id: str, items: int) -> list[dict[str, Any]]:
+        """Calls the business with the first items, and returns its answers. Stores nothing."""
         return DryRun(self._prepare).run(self.batches.get(project_id, batch_id), items)
 
     def shown(self, project_id: str, batch_id: str) -> dict[str, Any] | None:
+        """The batch as its route shows it; None if there is none."""
         batch = self.store.get(project_id, batch_id)
         return self.batches.shown(batch) if batch else None
 

@@ -99,7 +99,7 @@ class DistributionPart:
             transfer_max_targets=most_targets(settings.transfer_engine, settings.transfer_max_targets),
         )
 
-        # Hosts that GSE sends to run no Tidegate agent, so they are not in the fleet.
+        # With GSE, the hosts run no Tidegate agent, so they are not in the fleet.
         fleet = self.fleet_store if settings.transfer_engine == "agent" else None
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
         self.recovery = JobRecovery(self.jobs, self.executions, clock)
@@ -134,6 +134,7 @@ class DistributionPart:
 
     @cached_property
     def engine(self) -> Engine:
+        """What sends files to hosts: Tidegate's agents, or GSE."""
         app, settings = self._app, self._app.settings
         if settings.transfer_engine == "gse":
             from tidegate.distribution.engines.gse import gse_engine

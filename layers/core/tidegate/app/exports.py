@@ -38,7 +38,7 @@ class ExportsPart:
         self.objects = ExportBucket(app.s3, app.files.bucket)
         self.store = ExportStore(app.table)
         self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
-        # Consistent, so that a grant that was removed no longer counts.
+        # A consistent read, so that a grant that was just removed no longer counts.
         granted = partial(app.projects.projects.get, consistent=True)
         self.deliveries = Deliveries(self._s3_of, settings.files_bucket, settings.delivery_bucket, granted)
         self.allowed_sources = AllowedSources(
@@ -101,7 +101,7 @@ class ExportsPart:
 
     @property
     def _direct(self) -> DirectSources:
-        """Each kind of source is imported, and its client created, when an export first reads from one."""
+        """The reader of direct sources. Each kind is imported, and its client created, when it is first read."""
 
         def s3() -> Any:
             from tidegate.exports.direct.s3_object import S3Objects
@@ -152,7 +152,7 @@ class ExportsPart:
 
     @cached_property
     def sync(self) -> SyncExports:
-        """Imports openpyxl too."""
+        """Imports openpyxl, like `_renderer`."""
         from tidegate.exports.sync import SyncExports
         from tidegate.http.model import Limits
 

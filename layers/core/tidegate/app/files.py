@@ -27,7 +27,7 @@ class FilesPart:
 
     @cached_property
     def uploads(self) -> Uploads:
-        """Needs the queue, in which large uploads are verified."""
+        """Made at its first use, because it needs the queue, in which large uploads are verified."""
         from tidegate.files.upload import Uploads
 
         def enqueue(file: File, writes: Sequence[Any], who: str) -> None:

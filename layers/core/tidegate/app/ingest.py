@@ -67,7 +67,7 @@ class IngestPart:
         )
 
     def without_file(self, ended: Request) -> list[Any]:
-        """Writes for a request that did not complete: its file fails, and the next scan queues it again."""
+        """Writes for a request that did not complete: its file becomes `failed`, and the next scan queues it again."""
         if ended.status == "completed" or "file_id" not in ended.payload:
             return []
         why = ended.error["detail"] if ended.error else ended.status
@@ -78,7 +78,7 @@ class IngestPart:
         return writes
 
     def with_file_again(self, request: Request) -> list[Any]:
-        """Writes for a failed request that is retried: its file is coming again, and scans do not queue it again."""
+        """Writes for a failed request that is retried: its file is `coming` again, and no scan queues it too."""
         payload = request.payload
         if request.type == "verify":
             return list(self._files.verify_again_writes(request.project_id, str(payload["file_id"])))

@@ -52,7 +52,7 @@ class ProjectsPart:
 
     @cached_property
     def api_keys(self) -> ApiKeys:
-        """Needs the WebSocket's sender, because a key that ends closes its connections."""
+        """Made at its first use, because it needs the WebSocket sender: when a key ends, its connections are closed."""
         from tidegate.notifications.websocket_sender import close_connections_of_key
         from tidegate.projects.api_keys import ApiKeys
 

@@ -90,5 +90,6 @@ class QueuePart:
         return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()])
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:
+        """The request as notices show it; None if there is none."""
         request = self.store.get(project_id, request_id)
         return self.queue.shown(request) if request else None

@@ -21,7 +21,10 @@ class Alarm:
 
 
 def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
-    """CloudFormation names an alarm `{stack}-{logical id}-{random}`. `Alarm.name` is the logical id without "Alarm"."""
+    """Every alarm of the stack. CloudFormation names one `{stack}-{logical id}-{random}`.
+
+    `Alarm.name` is the logical id without "Alarm" at its end.
+    """
     prefix = f"{stack_name}-"
     for page in client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix):
         for alarm in page["MetricAlarms"]:

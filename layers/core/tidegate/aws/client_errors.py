@@ -1,4 +1,4 @@
-"""What went wrong in a call to AWS."""
+"""The code and the HTTP status of a failed call to AWS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from botocore.exceptions import ClientError
 
 
 def code_of(error: ClientError) -> str:
-    """AWS's name of the error, such as `NoSuchUpload`."""
+    """The error code of AWS, such as `NoSuchUpload`."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 

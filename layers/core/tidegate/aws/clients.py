@@ -20,9 +20,9 @@ _COMMON: dict[str, Any] = {
     "max_pool_connections": 32,
 }
 _OWN: dict[str, dict[str, Any]] = {
-    # Presigned URLs need v4 signatures; path style also works where bucket names do not resolve as hosts.
+    # Presigned URLs need v4 signatures. Path style also works where a bucket has no host name of its own.
     "s3": {"signature_version": "s3v4", "s3": {"addressing_style": "path"}},
-    # A mail whose answer was lost may have been sent: boto3 must not send it again.
+    # SES may have sent a mail although its answer was lost: boto3 must not send it again.
     "sesv2": {"retries": {"mode": "standard", "total_max_attempts": 1}},
 }
 
@@ -31,6 +31,7 @@ _making = threading.Lock()
 
 
 def client(service: str, endpoint_url: str | None = None, region: str | None = None) -> Any:
+    """A new boto3 client with this module's time-outs and retries."""
     import boto3
     from botocore.config import Config
 
@@ -56,6 +57,7 @@ class _LazyClient:
 
 
 def lazy_client(service: str) -> Any:
+    """A client that is created when it is first used."""
     return _LazyClient(service)
 
 

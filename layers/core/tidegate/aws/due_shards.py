@@ -47,7 +47,10 @@ class DueShards:
         self._count = 0
 
     def spread(self, writes: Sequence[Write], carry_out: Callable[[Write], object]) -> list[Write]:
-        """The writes, with due records moved to the process's own shard if it writes many."""
+        """The writes, with due records moved to the process's own shard if it writes many.
+
+        `carry_out` performs the write of the shard's entry, which comes first.
+        """
         due = sum(_is_due(write.item or write.sets) for write in writes)
         shard = self._shard(due, carry_out) if due else 0
         return [_moved(write, shard) for write in writes] if shard else list(writes)
@@ -55,6 +58,7 @@ class DueShards:
     def spread_items(
         self, items: Sequence[Mapping[str, Any]], carry_out: Callable[[Write], object]
     ) -> list[Mapping[str, Any]]:
+        """Like `spread`, for items that are put without a condition."""
         due = sum(map(_is_due, items))
         shard = self._shard(due, carry_out) if due else 0
         return [_with_shard(item, shard) if shard and _is_due(item) else item for item in items]

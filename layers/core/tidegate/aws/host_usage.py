@@ -1,4 +1,4 @@
-"""Counters of what all functions together send to one address, one item for each time window."""
+"""Counts what all functions together send to one address, with one item for each time window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class HostUsage:
         self._clock = clock
 
     def add(self, address: str, kind: str, window: int, amount: int) -> int:
-        """Returns the counter's new value. A retried write may count twice, which only makes the limit stricter."""
+        """Adds to a counter and returns its new value.
+
+        A retried write may count twice, which only makes the limit stricter.
+        """
         until = int(self._clock().timestamp()) + _KEPT_SECONDS
         key = keys.host_usage(address, kind, window)
         item = self._table.write(update(key, {"expires_at": until}, adds={"used": amount}, condition=""))

@@ -32,7 +32,7 @@ def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, s
 
 
 def partition(project_id: str, kind: str, *parts: str) -> str:
-    """A partition of the table or of an index."""
+    """The key of a partition of the table or of an index."""
     return "#".join(("P", project_id, kind, *parts))
 
 
@@ -104,7 +104,7 @@ def key_connections(record_id: str) -> str:
 
 
 def key_connection(record_id: str, connection_id: str) -> dict[str, str]:
-    """In the table itself, which can be read consistently: a revocation must see every connection of its key."""
+    """In the table itself, not in an index: a revocation reads consistently, to see every connection of its key."""
     return {"pk": key_connections(record_id), "sk": connection_id}
 
 
@@ -117,7 +117,7 @@ def credential(project_id: str, name: str) -> dict[str, str]:
     return {"pk": credentials(project_id), "sk": name}
 
 
-# Every submit writes a line: more a second than one partition of an index takes.
+# Every submit writes a line: under load, more lines a second than one partition of an index takes.
 AUDIT_SPREAD = 8
 
 
@@ -142,7 +142,7 @@ def idempotent_answers(project_id: str, answer_id: str) -> str:
 
 
 def idempotent_answer(project_id: str, answer_id: str, number: int) -> dict[str, str]:
-    """A piece of an answer that is too large for the record of its Idempotency-Key."""
+    """One piece of an answer that is too large for the record of its Idempotency-Key."""
     return _key(project_id, "IDEMPOTENT_ANSWER", answer_id, sk=f"{number:04d}")
 
 
@@ -227,7 +227,7 @@ def compensation() -> dict[str, str]:
 
 
 def compensated(generation: int) -> dict[str, str]:
-    """Exists once the starts of one poll were counted."""
+    """Exists once the work that one poll started was counted."""
     return _key(SYSTEM, "COMPENSATED", str(generation))
 
 
@@ -260,7 +260,7 @@ def request_log_line(project_id: str, request_id: str, at: str, line_id: str) ->
 
 
 def dedupe(project_id: str, dedupe_key: str) -> dict[str, str]:
-    """The request that a caller's dedupe key belongs to."""
+    """Names the request that has a caller's dedupe_key."""
     return _key(project_id, "DEDUPE", digest(dedupe_key, length=32))
 
 
@@ -268,7 +268,7 @@ def subscription_requests(project_id: str, subscription_id: str) -> str:
     return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
 
 
-# Every move of a request changes its counts: more a second than one item takes.
+# Every transition of a request changes the counts: under load, more often than one item can be written.
 STATS_SPREAD = 4
 
 
@@ -315,7 +315,7 @@ def waiting_by_age(channel_name: str) -> str:
 
 
 def shared_waiting(channel_name: str) -> str:
-    """The former queue of all projects together; requests from before each project had its own may still wait there."""
+    """The former queue of all projects together. Requests from before each project had its own may still wait there."""
     return partition(SYSTEM, "WAITING", channel_name)
 
 
@@ -335,7 +335,7 @@ def mutex(project_id: str, name: str) -> dict[str, str]:
     return _key(project_id, "MUTEX", name)
 
 
-# Every request that ends is written to them; only the daily clean-up reads them.
+# Every request that ends is written to one of these; only the daily clean-up reads them.
 RETENTION_SHARDS = 16
 
 
@@ -365,7 +365,7 @@ def job(project_id: str, job_key: str) -> dict[str, str]:
 
 
 def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
-    """The last sequence given to a path on hosts, however many slashes it is written with."""
+    """The last sequence number given to a path on hosts. Extra slashes in the path make no difference."""
     parts = [part for part in (*target_file_dir.split("/"), file_name) if part not in ("", ".")]
     return _key(project_id, "SEQUENCE", digest(*parts, length=32))
 
@@ -410,7 +410,7 @@ def task_spread(uuid: str) -> int:
 
 
 def tasks_of_job(project_id: str, job_key: str, spread: int) -> str:
-    """A Job may have 100,000 Tasks within seconds: more than one partition of an index takes."""
+    """Spread over partitions: a Job may get 100,000 Tasks within seconds, more than one partition of an index takes."""
     return partition(project_id, "JOBTASKS", job_key, str(spread))
 
 
@@ -427,7 +427,7 @@ def job_inbox_entries(project_id: str, job_key: str, shard_number: int) -> str:
 
 
 def inbox_entry(project_id: str, job_key: str, shard_number: int, agent_id: str, container_id: str) -> dict[str, str]:
-    """A transfer in an agent's inbox: what it is to fetch, and what it reported."""
+    """A transfer in an agent's inbox: what the agent is to fetch, and what it reported."""
     target = digest(agent_id, container_id, length=32)
     return _key(project_id, "ORDERS", job_key, str(shard_number), sk=target)
 
@@ -561,7 +561,7 @@ def batch_results(project_id: str, batch_id: str) -> str:
 
 
 def batch_result(project_id: str, batch_id: str, index: int) -> dict[str, str]:
-    """A result that the business sent by itself, until the runner has counted it."""
+    """A result that the business sent to the API, until the runner has counted it."""
     return _key(project_id, "BATCH_RESULT", batch_id, sk=f"{index:016d}")
 
 
@@ -637,5 +637,5 @@ def host_pause(project_id: str, host: str) -> dict[str, str]:
 
 
 def host_slot(project_id: str, host: str, number: int) -> dict[str, str]:
-    """One of the downloads that may run from a host at once."""
+    """A slot: one of the downloads that a project may run from a host at once."""
     return _key(project_id, "HOST_SLOT", f"{host}#{number}")

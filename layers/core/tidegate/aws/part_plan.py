@@ -24,9 +24,11 @@ class Stored:
     start: int = 0
 
     def head(self, count: int) -> Stored:
+        """The first `count` of these bytes."""
         return Stored(self.key, self.etag, count, self.start)
 
     def rest(self, count: int) -> Stored:
+        """These bytes without the first `count`."""
         return Stored(self.key, self.etag, self.size - count, self.start + count)
 
 
@@ -80,5 +82,5 @@ def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Par
     if held:
         send()
     if len(parts) > MOST_PARTS:
-        raise ValueError(f"the file would have {len(parts)} parts; S3 accepts at most {MOST_PARTS}")
+        raise ValueError(f"the file would have {len(parts):,} parts, but S3 accepts {MOST_PARTS:,}: use larger pieces")
     return parts

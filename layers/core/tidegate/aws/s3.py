@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from aws_lambda_powertools import Logger
 from botocore.exceptions import ClientError
 
 from tidegate.aws.client_errors import code_of, status_of
@@ -15,10 +16,13 @@ from tidegate.errors import Busy, RecordNotFound
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+logger = Logger(service="tidegate", child=True)
+
 CHUNK = 1024 * 1024
 NO_HEADERS: Mapping[str, str] = {}
 _DELETE_LIMIT = 1000
 _DELETE_PAUSES = (0.1, 0.5, None)
+# The headers that a presigned PUT can require, by the names that boto3 has for them.
 _PARAMETERS = {
     "Content-Length": "ContentLength",
     "If-None-Match": "IfNoneMatch",
@@ -38,6 +42,7 @@ class Bucket:
         self.name = name
 
     def head(self, key: str) -> StoredObject | None:
+        """Its size and ETag; None if there is no such object."""
         try:
             answer = self._client.head_object(Bucket=self.name, Key=key)
         except ClientError as error:
@@ -47,20 +52,21 @@ class Bucket:
         return StoredObject(answer["ContentLength"], answer["ETag"])
 
     def read(self, key: str) -> tuple[StoredObject, Iterator[bytes]]:
+        """Its size, its ETag and its content in chunks. RecordNotFound if there is no such object."""
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key)
         except ClientError as error:
             if status_of(error) == 404:
-                raise RecordNotFound(f"the bucket has no object {key}") from error
+                raise RecordNotFound("the content is gone from the bucket: upload or fetch the file again") from error
             raise
         return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
 
     def put(self, key: str, data: bytes | bytearray) -> str:
-        """Returns the ETag."""
+        """Stores an object, or replaces it. Returns its ETag."""
         return self._client.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def delete(self, *keys: str) -> None:
-        """Busy if S3 keeps some of them: it answers 200 and lists those that it did not delete."""
+        """Deletes the objects. Busy if some remain: S3 answers 200 and lists those that it did not delete."""
         for start in range(0, len(keys), _DELETE_LIMIT):
             self._delete(keys[start : start + _DELETE_LIMIT])
 
@@ -73,7 +79,8 @@ class Bucket:
                 return
             if pause:
                 time.sleep(pause)
-        raise Busy(f"S3 did not delete {len(keys)} objects, such as {keys[0]}: try again in a few seconds")
+        logger.warning("S3 did not delete objects", count=len(keys), keys=keys[:10])
+        raise Busy(f"S3 did not delete {len(keys)} objects: try again in a few seconds")
 
     def begin_upload(self, key: str) -> str:
         """Begins a multipart upload and returns its id. The object appears when the upload is completed."""

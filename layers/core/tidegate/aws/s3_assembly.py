@@ -12,11 +12,11 @@ from tidegate.aws.part_plan import Part, Piece, Stored
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-_SIDE_BY_SIDE = 16
+_PARALLEL_PARTS = 16
 
 
 def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[Part]) -> int:
-    """Writes the object and returns its size. It appears only when all parts are there; a failure aborts the upload."""
+    """Writes the object and returns its size. It appears when all parts are stored; a failure aborts the upload."""
     place: dict[str, Any] = {"Bucket": bucket, "Key": key}
     if len(parts) <= 1 and not any(part.copied for part in parts):
         body = _bytes(client, bucket, parts[0]) if parts else b""
@@ -33,7 +33,7 @@ def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts:
         return {"PartNumber": number, "ETag": etag}
 
     try:
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        with ThreadPoolExecutor(_PARALLEL_PARTS) as threads:
             sent = list(threads.map(send, range(1, len(parts) + 1), parts))
         client.complete_multipart_upload(**upload, MultipartUpload={"Parts": sent})
     except BaseException:
@@ -46,7 +46,7 @@ def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts:
 
 def _copied(client: S3Client, bucket: str, upload: dict[str, Any], number: int, piece: Piece) -> str:
     if not isinstance(piece, Stored):
-        raise TypeError("only an object's bytes can be copied")
+        raise TypeError(f"S3 can copy only a part of an object, not {type(piece).__name__}")
     copied = client.upload_part_copy(
         **upload,
         PartNumber=number,

@@ -22,7 +22,7 @@ class Upload(NamedTuple):
 
 class BucketListing(Bucket):
     def list(self, prefix: str, after: str = "") -> Iterator[Found]:
-        """Objects in the order of their keys, those behind `after` if it is given."""
+        """Objects in the order of their keys, starting after the key `after`."""
         begins: dict[str, Any] = {"StartAfter": after} if after else {}
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **begins):
             for entry in page.get("Contents", []):
@@ -32,6 +32,7 @@ class BucketListing(Bucket):
         return (found.key for found in self.list(prefix))
 
     def uploads(self) -> Iterator[Upload]:
+        """Multipart uploads that are neither completed nor aborted."""
         for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self.name):
             for entry in page.get("Uploads", []):
                 yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"])

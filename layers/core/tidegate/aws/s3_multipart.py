@@ -12,7 +12,7 @@ from tidegate.errors import Conflict
 
 
 class MultipartStore(Bucket):
-    """The files bucket for content that comes in parts."""
+    """The files bucket, for content that this system fetches and stores in parts."""
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
         self._client.upload_part(
@@ -41,7 +41,7 @@ class MultipartStore(Bucket):
             return stored
         stored = self.head(key)
         if stored is None or stored.etag != etag:
-            raise Conflict(f"the object {key} was replaced while its upload was completed")
+            raise Conflict("the object was replaced while its upload was completed: fetch the file again")
         return stored
 
     def _complete(self, key: str, upload_id: str, count: int | None) -> str:

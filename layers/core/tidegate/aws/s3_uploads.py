@@ -25,7 +25,9 @@ class UploadBucket(Bucket):
             answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}", IfMatch=etag)
         except ClientError as error:
             if code_of(error) in ("PreconditionFailed", "NoSuchKey", "412", "404"):
-                raise Conflict("the uploaded object was replaced or deleted while it was read") from error
+                raise Conflict(
+                    "the uploaded object was replaced or deleted while it was read: complete the file again"
+                ) from error
             raise
         return answer["Body"].read()
 
@@ -44,10 +46,11 @@ class UploadBucket(Bucket):
             code = code_of(error)
             if code in _BAD_PARTS:
                 raise Invalid(
-                    f"S3 refused the parts ({code}): name every part once with the ETag that its PUT answered"
+                    f"S3 refused the parts ({code}): name every part once, with the ETag from the answer to its PUT; "
+                    "every part but the last must have part_size bytes"
                 ) from error
             if code in _STILL_JOINING and self.head(key) is None:
-                raise Busy("S3 is still joining the parts; complete the file again") from error
+                raise Busy("S3 is still joining the parts: complete the file again in a few seconds") from error
             if code not in {"NoSuchUpload", "PreconditionFailed", *_STILL_JOINING}:
                 raise
         stored = self.head(key)

@@ -31,11 +31,11 @@ def _wire(value: Any) -> Any:
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, int):
         if abs(value) >= _TOO_LARGE:
-            raise Invalid(f"{str(value)[:12]}… cannot be stored: numbers have at most {_DIGITS} digits")
+            raise Invalid(f"{str(value)[:12]}… cannot be stored: whole numbers have at most {_DIGITS} digits")
         return value
     if isinstance(value, float):
         if not abs(value) < _LARGEST:
-            raise Invalid(f"{value} cannot be stored: numbers must be below {_LARGEST:g}")
+            raise Invalid(f"{value} cannot be stored: numbers must be between -{_LARGEST:g} and {_LARGEST:g}")
         return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
     if isinstance(value, Mapping):
         return {_wire(name): _wire(inner) for name, inner in value.items()}
@@ -82,17 +82,20 @@ def _fits(key: str, most: int) -> bool:
 
 
 def unknown_cursor() -> Invalid:
+    """The error for a cursor that this list did not return."""
     return Invalid(
-        "the cursor does not belong to this list: use next_cursor of the page before, or none for the first page",
+        "the cursor does not belong to this list: send next_cursor of the previous page, or none for the first one",
         errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
     )
 
 
 def encode_cursor(key: Mapping[str, Any]) -> str:
+    """The key of a page's last item as text, with which a caller asks for the next page."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str) -> dict[str, Any]:
+    """The key that `encode_cursor` encoded. Invalid for any other text."""
     try:
         key = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except ValueError:

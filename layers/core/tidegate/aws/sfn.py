@@ -23,7 +23,7 @@ class Machines:
         return started["executionArn"]
 
     def status(self, machine_arn: str, name: str) -> str | None:
-        """RUNNING, SUCCEEDED, FAILED, TIMED_OUT, ABORTED; None if it was never started."""
+        """RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED; None if there is no such execution."""
         try:
             found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
         except self._client.exceptions.ExecutionDoesNotExist:
@@ -47,6 +47,7 @@ class Machines:
             name = following
 
     def stop(self, machine_arn: str, name: str, cause: str) -> None:
+        """Stops an execution. Does nothing if there is no such execution."""
         try:
             self._client.stop_execution(executionArn=execution_arn(machine_arn, name), cause=cause[:200])
         except self._client.exceptions.ExecutionDoesNotExist:

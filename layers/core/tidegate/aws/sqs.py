@@ -41,7 +41,7 @@ class Message:
 
 
 def _pause(record: Mapping[str, Any]) -> int:
-    """Seconds until the message is shown again; doubled after each failure."""
+    """Seconds until the message is visible again; doubled after each failure."""
     received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
     return min(_FIRST_PAUSE << min(max(0, received - 1), 10), _LONGEST_PAUSE)
 
@@ -53,11 +53,12 @@ class SqsQueue:
         self._sleep = sleep
 
     def send(self, *messages: Message) -> None:
+        """Sends the messages. Busy if SQS refuses some of them several times."""
         for start in range(0, len(messages), _BATCH):
             self._send_batch(messages[start : start + _BATCH])
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Makes failed messages visible again after seconds. SQS alone would hide them, and a FIFO group, for minutes.
+        """Makes failed messages visible again within a minute. SQS alone hides them, and their FIFO group, for longer.
 
         `records` are the event's, as Lambda gets them. If this fails, they come back after their visibility time-out.
         """
@@ -69,7 +70,7 @@ class SqsQueue:
             try:
                 self._client.change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
             except (ClientError, BotoCoreError):
-                logger.exception("failed messages stay hidden until their visibility time-out ends")
+                logger.exception("failed messages are retried only after their visibility time-out")
                 return
 
     def size(self) -> int:

@@ -36,7 +36,11 @@ _FIND_PAGES = 20
 
 
 class ConditionFailed(Conflict):
-    """Has the item that the write found; of a transaction, the indexes of the writes whose condition failed."""
+    """The condition of a write was not met.
+
+    `item` is what a single write found. Of a transaction, `failed` are the indexes of the writes that were refused, and
+    `met` the items that they found.
+    """
 
     def __init__(
         self,
@@ -71,13 +75,14 @@ class Table:
         self._due_shards = due_shards
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
+        """The item; None if there is none."""
         if not can_be_stored(*key.values()):
             return None
         answer = self._client.get_item(TableName=self.name, Key=to_wire(key), ConsistentRead=consistent)
         return from_wire(answer["Item"]) if "Item" in answer else None
 
     def write(self, write: Write) -> Item:
-        """Performs one write. Returns the new item of an update, the old one of a delete."""
+        """Performs one write. Returns the new item, or a deleted one. ConditionFailed if its condition fails."""
         [write] = self._spread([write])
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
@@ -146,7 +151,7 @@ class Table:
         project: Sequence[str] = (),
         **values: Any,
     ) -> ItemPage:
-        """One page of one partition. `where` (`#name`, `:name`) filters after the read: AWS bills all items read."""
+        """One page of one partition. `where` (`#name`, `:name`) filters after the read: AWS bills every item read."""
         if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
             return ItemPage([], None)
         hash_name, range_name = _INDEX_KEYS[index]
@@ -217,7 +222,7 @@ class Table:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
     def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
-        """(count of the items in the first pages of a partition, whether these are all). Reads no item's content."""
+        """(number of items in the first `pages` pages of a partition, whether that is all of it). Returns no items."""
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -236,6 +241,7 @@ class Table:
         return found, False
 
     def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
+        """Every item of one partition, page by page. The options are those of `query`."""
         cursor: str | None = None
         while True:
             page = self.query(pk, cursor=cursor, **options)
@@ -245,6 +251,7 @@ class Table:
                 return
 
     def batch_get(self, keys: Iterable[Key], *, consistent: bool = False) -> list[Item]:
+        """The items that exist, in any order. Busy if DynamoDB throttles for too long."""
         wanted = [to_wire(key) for key in keys if can_be_stored(*key.values())]
         found: list[Item] = []
         attempt = 0
@@ -259,7 +266,7 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Writes without a condition: only for new records, or where every writer writes the same."""
+        """Puts items without a condition: only for new records, or where every writer writes the same."""
         given = list(items)
         placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
@@ -279,6 +286,7 @@ class Table:
             pending = [*left, *pending]
 
     def _after_unprocessed(self, some_left: bool, attempt: int) -> int:
+        """Waits if DynamoDB left something undone. Returns the number of the next attempt; Busy after too many."""
         if not some_left:
             return 0
         if attempt >= 8:

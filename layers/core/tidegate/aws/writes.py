@@ -33,6 +33,7 @@ def put(item: Mapping[str, Any], condition: str = "", **values: Any) -> Write:
 
 
 def put_new(item: Mapping[str, Any]) -> Write:
+    """Puts the item; refused if one with its key exists."""
     return put(item, "attribute_not_exists(#pk)")
 
 
@@ -45,6 +46,7 @@ def update(
     condition: str = "attribute_exists(#pk)",
     **values: Any,
 ) -> Write:
+    """Updates an item that exists; with `condition=""`, creates it if it does not. A value of None is not written."""
     return Write("Update", key, sets=sets, adds=adds, removes=removes, condition=condition, values=values)
 
 
@@ -53,17 +55,22 @@ def delete(key: Key, condition: str = "", **values: Any) -> Write:
 
 
 def check(key: Key, condition: str, **values: Any) -> Write:
+    """Writes nothing, but the whole transaction is refused if the condition is not met."""
     return Write("ConditionCheck", key, condition=condition, values=values)
 
 
 def names_in(expression: str) -> dict[str, str]:
+    """The attribute names in an expression, such as {"#state": "state"}."""
     words = "".join(char if char.isalnum() or char in "_#" else " " for char in expression).split()
     return {word: word[1:] for word in words if word.startswith("#")}
 
 
 def as_request(table: str, write: Write) -> dict[str, Any]:
+    """The parameters of the DynamoDB call, or of the transaction's entry. Invalid if the key cannot be stored."""
     if not can_be_stored(*write.key.values()):
-        raise Invalid(f"{write.key['pk'][:100]}… cannot be a key: it is too long, or is not valid UTF-8")
+        raise Invalid(
+            "an id or a name in the request is too long to be stored, or is not valid UTF-8: send another one"
+        )
     names = names_in(write.condition)
     values = {f":{name}": to_wire_value(value) for name, value in (write.values or {}).items()}
     request: dict[str, Any] = {"TableName": table}

@@ -173,7 +173,7 @@ class Batches:
 
     def authorize(self, batch: Batch, auth_code: str | None) -> None:
         if not self._registry.get(batch.project_id, batch.biz_id).accepts(auth_code):
-            raise WrongAuthCode("this is not the auth_code that the business was registered with")
+            raise WrongAuthCode("this is not the auth_code that the business was registered with: send that one")
 
     def outcomes(
         self, project_id: str, batch_id: str, state: str | None, limit: int, cursor: str | None
@@ -213,7 +213,7 @@ class Batches:
         )
         total = self._outcomes.copy_items(batch, self._parts(batch), states, made)
         if total == 0:
-            raise WrongState(f"no item of the batch is {' or '.join(states)}")
+            raise WrongState(f"no item of the batch is {' or '.join(states)}: there is nothing to redrive")
         why = f"redrive of {batch_id}: {total} items"
         line = act(project_id, made.batch_id, now, who, "batch.redrive", why, states=(None, CREATED))
         made = replace(made, total=total)
@@ -234,7 +234,9 @@ class Batches:
                 'this batch takes the answers of process_url as results: only a batch with ack: "async" takes them here'
             )
         if batch.redrive_of is None and batch.total is not None and index >= batch.total:
-            raise RecordNotFound(f"the batch has {batch.total} items; there is no item {index}")
+            raise RecordNotFound(
+                f"the batch has no item {index}: it has {batch.total} items, and their indexes start at 0"
+            )
         if batch.status == FINISHED:
             return False
         return self._results.add(batch, index, dict(result), self._clock().timestamp())

@@ -34,7 +34,10 @@ class DryRun:
                 answers += [parsed.answer.shown() for parsed in work.dry_call(connection, call)]
         finally:
             connection.close()
-        late = {"result": "error", "msg": f"not called: the business took the {_SECONDS:g} s of a dry run"}
+        late = {
+            "result": "error",
+            "msg": f"not called: the items before it took the {_SECONDS:g} s that a dry run may take",
+        }
         answers += [late] * (len(entries) - len(answers))
         return [
             {"index": item["index"], "answer": answer} | ({"job_data": item["job_data"]} if "job_data" in item else {})

@@ -44,7 +44,9 @@ SYNC, ASYNC = "sync", "async"
 def next_state(action: str, status: str) -> str:
     allowed = TRANSITIONS[action]
     if status not in allowed:
-        raise WrongState(f"cannot {action.replace('_', ' ')}: the batch is {status}")
+        raise WrongState(
+            f"cannot {action.replace('_', ' ')}: the batch is {status}, and must be {' or '.join(sorted(allowed))}"
+        )
     return allowed[status]
 
 

@@ -46,7 +46,7 @@ def refuse_large(job_data: Any) -> None:
     if len(json.dumps(job_data)) > LONGEST_DATA:
         raise invalid(
             "job_data",
-            f"has more than {LONGEST_DATA} bytes as JSON; upload the items as a file and give it as source",
+            f"has more than {LONGEST_DATA:,} bytes as JSON: upload the items as a file and give it as source",
         )
 
 

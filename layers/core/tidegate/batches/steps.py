@@ -139,7 +139,10 @@ class BatchSteps:
         """Runs one slice. The first step of a batch for several functions returns the inputs of the others instead."""
         if "failure" in event:
             failure = event["failure"]
-            raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
+            # Only for the log: the cause may have a stack trace and names of AWS resources.
+            cause = str(failure.get("Cause"))[:500]
+            logger.error("the function that ran a slice died", request_id=request.request_id, cause=cause)
+            raise WorkerLost(f"the function that ran a slice of the batch died ({failure.get('Error')})")
         batch = self._batches.get(request.project_id, request.payload["batch_id"])
         if batch is None or batch.run != request.payload["run"] or batch.status == FINISHED:
             self._queue.finish(request.project_id, request.request_id, request.attempt, result={"status": "outdated"})

@@ -13,18 +13,18 @@ def read_json(text: str | bytes, *, exact: bool = False) -> Any:
     try:
         return json.loads(text, **rules)
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
+        raise ValueError("it is nested too deep: use fewer levels") from error
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not a JSON number: send null or a number")
 
 
 def _finite(number: str) -> float:
     """Refuses numbers that are too large for a float: they would become Infinity, which JSON does not have."""
     value = float(number)
     if math.isinf(value):
-        raise ValueError(f"{number} is too large")
+        raise ValueError(f"{number[:40]} is too large for a number: send it as text")
     return value
 
 

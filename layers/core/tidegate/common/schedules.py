@@ -28,6 +28,7 @@ class Cron:
     years: frozenset[int]
 
     def on(self, day: date) -> bool:
+        """Whether it fires on this day."""
         weekday = day.isoweekday() % 7 + 1
         return (
             day.year in self.years
@@ -75,7 +76,7 @@ def run_after(expression: str, due_at: int, now: datetime) -> int | None:
 
 
 def check_schedule(expression: str) -> None:
-    """Invalid if the expression cannot be parsed, or names a day that no year has."""
+    """Invalid if the expression cannot be parsed, or never fires, as on 30 February."""
     next_run(expression, datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC))
 
 
@@ -91,6 +92,7 @@ def _first_day(cron: Cron, start: date) -> date | None:
 
 
 def _on(cron: Cron, day: date, start: datetime) -> datetime | None:
+    """The first moment of the day, from `start` on, at which the schedule fires; None if there is none."""
     for hour in sorted(cron.hours):
         for minute in sorted(cron.minutes):
             moment = datetime(day.year, day.month, day.day, hour, minute, tzinfo=start.tzinfo)
@@ -107,7 +109,7 @@ def _parse(expression: str) -> Cron:
         )
     minute, hour, day, month, weekday, year = found.groups()
     if (day == "?") == (weekday == "?"):
-        raise Invalid(f"{expression!r}: exactly one of day and weekday must be ?")
+        raise Invalid(f"{expression!r} is not a schedule: exactly one of day and weekday must be ?")
     return Cron(
         minutes=_values(minute, 0, 59),
         hours=_values(hour, 0, 23),
@@ -135,6 +137,8 @@ def _values(text: str, low: int, high: int) -> frozenset[int]:
         start = low if span == "*" else int(first)
         end = high if span == "*" or (match[2] and not last) else int(last or first)
         if not low <= start <= end <= high or step < 1:
-            raise Invalid(f"{piece!r} is outside {low}-{high}")
+            raise Invalid(
+                f"{piece!r} is not a field of a schedule: write numbers from {low} to {high}, the smaller one first"
+            )
         found.update(range(start, end + 1, step))
     return frozenset(found)

@@ -71,7 +71,9 @@ class JobControl:
             raise WrongState(f"the Job is {job.status}: redrive it when it has ended, or cancel it first")
         targets = self._ended_as(job, statuses)
         if not targets:
-            raise WrongState(f"no target of the Job ended as {' or '.join(sorted(statuses))}")
+            raise WrongState(
+                f"no target of the Job ended as {' or '.join(sorted(statuses))}: there is nothing to redrive"
+            )
         spec = replace(job.spec, redrive_of=job.key)
         if not spec.until_activation(self._clock().timestamp()):
             spec = replace(spec, activate_at=None)

@@ -69,7 +69,7 @@ class Dispatch:
 
     def _after_rejection(self, job: Job, rejected: Sequence[Transfer]) -> None:
         if len(rejected) == len(job.portions):
-            raise TransferRefused(rejected[0].reason or "the provider refused the transfer")
+            raise TransferRefused(rejected[0].reason or "the provider refused the transfer without a reason")
         for transfer in rejected:
             self._fail(job, transfer)
 
@@ -80,7 +80,7 @@ class Dispatch:
         failed = [shard.after_all(report, lambda target: job.in_wave(target, job.wave)) for shard in shards]
         changed = [after for before, after in zip(shards, failed, strict=True) if after is not before]
         if changed and not self._targets.save(job, changed, self._clock()):
-            raise Busy("the shards were changed by another poller: the step is retried")
+            raise Busy("another poll changed the targets at the same time: the step is retried")
 
     def _dispatch_one(self, job: Job, number: int, transfer: Transfer | None) -> str:
         ours = False

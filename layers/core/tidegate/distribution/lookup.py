@@ -51,7 +51,9 @@ class Lookup:
         task = self._tasks.get(project_id, uuid) if uuid else None
         job = self._jobs.get(project_id, job_key(task.job_id)) if task else None
         if task is None or job is None or (":" in given and not job.spec.is_task_id(given, task.uuid)):
-            raise RecordNotFound(f"no Task {given} was found: check its id; Tasks are deleted some time after they end")
+            raise RecordNotFound(
+                f"no Task {given} was found: check its id, and note that Tasks are deleted some time after they end"
+            )
         number = shard_number(task, job)
         return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)
 
@@ -208,7 +210,7 @@ def _position(cursor: str | None) -> tuple[int, int]:
     number, dot, place = (cursor or "0.0").partition(".")
     if not dot or not number.isdecimal() or not place.isdecimal() or len(number + place) > 12:
         raise Invalid(
-            "the cursor does not belong to this list: use next_cursor of the page before, or none for the first page",
+            "the cursor does not belong to this list: send next_cursor of the previous page, or none for the first one",
             errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
         )
     return int(number), int(place)

@@ -102,8 +102,8 @@ class PollTransfer:
         failed = job.counts.failed - job.failed_before + (unfinished if late else 0)
         if failed * 100 > rule.max_failed_percent * size:
             raise WaveFailed(
-                f"wave {job.wave + 1} of {len(job.spec.waves)} failed: {failed} of its {size} targets "
-                f"(at most {rule.max_failed_percent} %); {job.counts.total - total} targets were not sent"
+                f"wave {job.wave + 1} of {len(job.spec.waves)} failed: {failed} of its {size} targets failed, and at "
+                f"most {rule.max_failed_percent} % may. The other {job.counts.total - total} targets were not sent"
             )
         if unfinished > 0 and not late:
             return False

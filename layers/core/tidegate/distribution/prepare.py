@@ -36,7 +36,8 @@ class PrepareFile:
         content = self._contents.get(project_id, job.spec.file_signature)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound(
-                f"the library has no file with the SHA-256 {job.spec.file_signature}, and no ingest is fetching it"
+                f"the library has no file with the SHA-256 {job.spec.file_signature}, and no ingest is fetching it: "
+                "upload it and submit again"
             )
         if content.state == COMING:
             return WAITING
@@ -62,7 +63,9 @@ class PrepareFile:
             # In parallel ranges: one stream of tens of gigabytes may outlast the Job, and starts over if it breaks.
             read = check(self._objects, key, found)
             if read.signature != signature:
-                raise SignatureMismatch(f"the stored content's SHA-256 is {read.signature}, not {signature}")
+                raise SignatureMismatch(
+                    f"the stored content's SHA-256 is {read.signature}, not {signature}: upload the file again"
+                )
             if read.pieces is not None:
                 # Stored before the content's record names them, so that a named list can be read.
                 for name, listed in read.pieces.objects(job.project_id, signature).items():

@@ -154,13 +154,13 @@ class Submit:
             return
         ahead = spec.until_activation(self._clock().timestamp())
         if not self._can_stage:
-            why = "the transfer engine of this installation cannot hold a file back: submit without activate_at"
+            why = "is not possible with the transfer engine of this installation: submit without it"
         elif not ahead:
-            why = f"must be in the future: it is {iso(self._clock())} and {spec.activate_at} was given"
+            why = f"must be in the future: it is {iso(self._clock())} now, and {spec.activate_at} was given"
         elif ahead > MOST_AHEAD:
             why = f"must be at most {MOST_AHEAD // 86400} days ahead: {spec.activate_at} was given"
         elif spec.waves:
-            why = "cannot be combined with waves: all hosts switch at the same time"
+            why = "cannot be combined with waves, because all hosts switch at the same time: leave one of them out"
         else:
             return
         raise Invalid(f"activate_at {why}", errors=[{"loc": ["body", "activate_at"], "msg": why}])
@@ -175,7 +175,7 @@ class Submit:
         content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound(
-                "no stored file has this signature and no ingest is bringing it: "
+                f"no stored file has the signature {signature}, and no ingest is fetching it: "
                 "upload it first (POST /v1/files, PUT, complete)"
             )
         if content.state == READY:

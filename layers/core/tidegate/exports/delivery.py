@@ -48,8 +48,8 @@ class Deliveries:
             if self._is_open(each.bucket) and self._is_granted(project_id, f"{each.bucket}/{each.key}"):
                 continue
             detail = (
-                f"this project may not copy exports to {each.bucket}/{each.key}: an admin allows it with deliver_to of "
-                "PATCH /v1/projects/{project_id}, in a bucket that the parameter DeliveryBucket names"
+                f"this project may not copy exports to {each.bucket}/{each.key}: an admin can allow it with deliver_to "
+                "of PATCH /v1/projects/{project_id}, in a bucket that the parameter DeliveryBucket names"
             )
             raise Invalid(detail, errors=[{"loc": ["body", "deliver", number, "bucket"], "msg": detail}])
 

@@ -52,7 +52,7 @@ class LinkMail:
             allowed = NOBODY not in (self.sender, self.recipients)
             if not allowed or not fnmatchcase(address.lower(), self.recipients.lower()):
                 detail = (
-                    f"mail to {address} is not allowed: the operator sets the sender and the recipients with the "
+                    f"mail to {address} is not allowed: an operator can allow it with the "
                     "parameters EmailSender and EmailRecipients"
                 )
                 raise Invalid(detail, errors=[{"loc": ["body", "email", number], "msg": detail}])

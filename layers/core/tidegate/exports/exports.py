@@ -72,7 +72,7 @@ class Exports:
                 if table.data is not None:
                     check_rows(flat_rows(table.data, f"source_data{place}"), laid.template, excel=spec.type == EXCEL)
                 elif not table.address:
-                    raise BadTable(f"table {number + 1} needs source_data, source_url or source")
+                    raise BadTable(f"table {number + 1} has no rows: give its source_data, source_url or source")
             if table.data is None and table.source:
                 self._allowed.check(project_id, table.source, f"source{place}")
             elif table.data is None:
@@ -161,9 +161,10 @@ class Exports:
         request = self._request(project_id, task_id)
         shown = self.shown(request)
         if shown["status"] == EXPIRED:
-            raise Expired("the file was deleted after 7 days; order the export again")
+            raise Expired("the file was deleted after 7 days: order the export again")
         if request.status != COMPLETED or not request.result:
-            raise NotReady(f"the export is {request.status}; its file can be downloaded once it is completed")
+            then = "order the export again" if request.is_over else "its file can be downloaded once it is completed"
+            raise NotReady(f"the status of the export is {request.status}: {then}")
         url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
         return DownloadLink(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
@@ -192,7 +193,7 @@ class Exports:
     def _request(self, project_id: str, task_id: str) -> Request:
         request = self._queue.get(project_id, task_id)
         if request.type != domain.TYPE:
-            raise RecordNotFound(f"no export of this project has the id {task_id[:200]}")
+            raise RecordNotFound(f"this project has no export with the id {task_id[:200]}")
         return request
 
 

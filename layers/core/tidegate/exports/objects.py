@@ -48,7 +48,7 @@ class ExportBucket:
             stored = self.get(key)
             if stored is not None:
                 return stored
-        raise WorkerLost(f"{key} could not be stored: other workers keep writing and deleting it")
+        raise WorkerLost("an intermediate result could not be stored: other workers kept writing and deleting it")
 
     def store(self, key: str, data: bytes | bytearray) -> str:
         """Stores the object and returns its ETag."""

@@ -114,7 +114,9 @@ class TablePages:
         if number == 0 or not seen.issuperset(fresh) or any(other > number for other in self.keys):
             self.keys[number] = fresh
         if len(seen.union(fresh)) > MAX_KEYS:
-            raise SourceBroken(f"page {number}: the rows have more than {MAX_KEYS} different keys")
+            raise SourceBroken(
+                f"page {number}: the rows have more than {MAX_KEYS} different keys: return fewer columns"
+            )
 
     def planned(self) -> Iterator[int]:
         """The pages that the total announces and that are still missing; none after an empty page."""
@@ -124,7 +126,9 @@ class TablePages:
             if self.empty_page is not None and number > self.empty_page:
                 return
             if number >= MAX_PAGES:
-                raise SourceBroken(f"the source has more than {MAX_PAGES} pages; raise `step`")
+                raise SourceBroken(
+                    f"the source has more than {MAX_PAGES} pages of {self.step} rows: raise `step`, or split the export"
+                )
             if number not in self.counts:
                 yield number
 
@@ -158,12 +162,17 @@ class TablePages:
     def _next_after(self, number: int, page: Page) -> int | None:
         """The rules for the end of the pages. `force_continue` overrides the others."""
         if number + 1 >= MAX_PAGES:
-            raise SourceBroken(f"the source has more than {MAX_PAGES} pages; raise `step`")
+            raise SourceBroken(
+                f"the source has more than {MAX_PAGES} pages of {self.step} rows: raise `step`, or split the export"
+            )
         if page.force_continue is not None:
             return number + 1 if page.force_continue else None
         if self.by_cursor:
             if page.next is not None and page.next == self.cursor:
-                raise SourceBroken(f"page {number}: the source returned the cursor of this page as `next`")
+                raise SourceBroken(
+                    f"page {number}: the source returned the cursor of this page as `next`: "
+                    "it must return that of the following page, or null at the end"
+                )
             self.cursor = page.next
             return None if page.next is None else number + 1
         return number + 1 if page.rows and len(page.rows) >= self.size else None
@@ -187,7 +196,7 @@ class TablePages:
         found = []
         if self.total is not None and not self.forced and self.rows != self.total:
             found.append(
-                f"the source announced a total of {self.total} rows, its {len(self.counts)} pages have {self.rows}"
+                f"the source announced a total of {self.total} rows, but its {len(self.counts)} pages have {self.rows}"
             )
         if self.other_total is not None and not self.forced and not self.by_cursor:
             found.append(

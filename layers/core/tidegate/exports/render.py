@@ -115,7 +115,7 @@ class Renderer:
                 number, future = ahead.popleft()
                 body = future.result()
                 if body is None:
-                    raise RecordNotFound(f"the staged page {number} is missing; retry the export")
+                    raise RecordNotFound(f"the stored page {number} of the source is gone: retry the export")
                 yield read(body, number).rows
                 most = _READ_AHEAD
 

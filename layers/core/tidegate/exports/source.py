@@ -52,7 +52,7 @@ class SignedSource:
         stored = None
         if credential is not None:
             if self._credentials is None:
-                raise UseAsync("stored credentials are only available to POST /v1/task; order the export there")
+                raise UseAsync("stored credentials are only available to POST /v1/task: order the export there")
             stored = self._credentials.get(project_id, credential)
         return partial(self._fetch, self._project_of(project_id), task_id, stored)
 
@@ -114,7 +114,7 @@ class Sources:
                     limits.call(f"{project_id} {urlsplit(source_url).netloc.lower()}", _PATIENCE)
                 return read_url(source_url, place, step, seconds)
             if self._direct is None:
-                raise UseAsync("`source` is only available to POST /v1/task; order the export there")
+                raise UseAsync("`source` is only available to POST /v1/task: order the export there")
             return self._direct.page(project_id, task_id, source_url, place, step)
 
         return read

@@ -28,11 +28,11 @@ def read_exact(text: str | bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
+        raise ValueError("it is nested too deep: use fewer levels") from error
     try:
         return json.loads(text, parse_float=Digits)
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
+        raise ValueError("it is nested too deep: use fewer levels") from error
 
 
 def write_exact(value: Any) -> bytes:

@@ -142,7 +142,7 @@ def _texts(value: Any, where: str) -> Any:
         raise BadTable(f'{where} must be text, or an object of texts such as {{"date": "2026-11-16"}}')
     for key, text in value.items():
         if not (text is None or isinstance(text, str | int | float | Digits)):
-            raise BadTable(f"{where}.{key} is not text")
+            raise BadTable(f"{where}.{key} is not text: {str(text)[:60]}")
     return {key: digits_of(text) if isinstance(text, Digits) else text for key, text in value.items()}
 
 

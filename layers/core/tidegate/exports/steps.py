@@ -106,7 +106,10 @@ class ExportSteps:
         def step(request: Request) -> dict[str, Any]:
             if "failure" in event:
                 failure = event["failure"]
-                raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
+                # Only for the log: the cause may have a stack trace and names of AWS resources.
+                cause = str(failure.get("Cause"))[:500]
+                logger.error("the function that ran a step died", request_id=request.request_id, cause=cause)
+                raise WorkerLost(f"the function that ran a step of the export died ({failure.get('Error')})")
             result = dict(event["file"])
             if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
                 # Before the export ends, so that the copies exist when its callback is sent.
@@ -158,7 +161,7 @@ class ExportSteps:
     def _spec(self, request: Request) -> ExportSpec:
         data = self._objects.get(spec_object(request.project_id, request.request_id))
         if data is None:
-            raise RecordNotFound("the order of this export was deleted; submit the export again")
+            raise RecordNotFound("the order of this export was deleted: submit the export again")
         return ExportSpec.from_data(read_exact(data))
 
     def _heartbeat(self, request: Request) -> RunningAttempt:

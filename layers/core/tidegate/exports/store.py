@@ -85,7 +85,7 @@ class ExportStore:
                 ]
             )
         except ConditionFailed as error:
-            raise WrongState("the export has not ended yet; cancel it first") from error
+            raise WrongState("the export has not ended yet: cancel it first") from error
 
 
 def _export_from(item: Mapping[str, Any]) -> Export:

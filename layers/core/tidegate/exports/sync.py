@@ -100,7 +100,7 @@ class SyncExports:
                     raise
                 body = None
             if body is None:
-                raise UseAsync(f"the source did not return all rows within {SECONDS:g} s; use POST /v1/task instead")
+                raise UseAsync(f"the source did not return all rows within {SECONDS:g} s: use POST /v1/task instead")
             return number, read_page(body, number)
 
         def take(number: int, page: Page) -> None:
@@ -130,5 +130,5 @@ class SyncExports:
 def _refuse_many(rows: int) -> None:
     if rows > MAX_ROWS:
         raise UseAsync(
-            f"the export has {rows} rows, at most {MAX_ROWS} are returned at once; use POST /v1/task instead"
+            f"the export has {rows} rows, but a synchronous one may have {MAX_ROWS}: use POST /v1/task instead"
         )

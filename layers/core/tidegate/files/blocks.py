@@ -3,7 +3,7 @@
 A piece has 16 blocks. The list of a file's blocks has one entry of 36 bytes for each: the offset of the block's probe
 in the block (4 bytes), the probe (16 bytes of its content), and the first half of the block's SHA-256. A host searches
 its old file for the probe, at any offset, and then compares the digest. So bytes that were inserted or removed before a
-block do not matter. The probe plays the part of rsync's weak checksum; searching for bytes is faster in Python than a
+block do not matter. The probe takes the place of rsync's weak checksum: in Python, a search for bytes is faster than a
 rolling checksum.
 """
 
@@ -16,7 +16,7 @@ PROBE_BYTES = 16
 DIGEST_BYTES = 16
 ENTRY_BYTES = 4 + PROBE_BYTES + DIGEST_BYTES
 NO_PROBE = b"\xff" * 4 + bytes(PROBE_BYTES)
-# A probe must have this many different byte values: a run of one byte would be found everywhere.
+# A probe must have this many different byte values: a run of one byte would be found in many places.
 _DIFFERENT = 6
 _STEP = 512
 
@@ -44,13 +44,14 @@ class BlockDigests:
         self._block.clear()
 
     def finish(self) -> bytes:
-        """The list. Call it once, after the last chunk."""
+        """The list of blocks. Call it once, after the last chunk."""
         if self._block:
             self._close()
         return b"".join(self._entries)
 
 
 def _probe(block: bytes) -> bytes:
+    """The offset and the bytes of the first suitable probe; NO_PROBE if the block has none."""
     for at in range(0, len(block) - PROBE_BYTES + 1, _STEP):
         probe = block[at : at + PROBE_BYTES]
         if len(set(probe)) >= _DIFFERENT:

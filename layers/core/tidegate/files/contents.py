@@ -1,4 +1,4 @@
-"""Content records, as distribution needs them: stored, coming, or unknown."""
+"""Records of stored content, as distribution reads them: its state, size and object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.files.pieces import PieceList
 
 
 class Content(NamedTuple):
-    """`pieces_sha256` and `blocks_sha256` are digests of its lists; None for small content, and if no list was made."""
+    """`pieces_sha256` and `blocks_sha256` are the digests of its lists; None if it has none, as small content."""
 
     state: str
     size: int
@@ -41,7 +41,10 @@ class ContentStore:
         return _content(project_id, signature, item) if item else None
 
     def use(self, project_id: str, signature: str, until: float) -> Content | None:
-        """The content, protected against deletion until `until` or a later time set before; None if there is none."""
+        """The content, protected against deletion until `until`, or until a later time that was set before.
+
+        None if there is no such content.
+        """
         later = "attribute_exists(#pk) AND (attribute_not_exists(#used_until) OR #used_until < :until)"
         key, until = keys.content(project_id, signature), int(until)
         try:
@@ -58,7 +61,7 @@ class ContentStore:
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
-        """Records that the object with this ETag was read and has this signature. Its lists must be stored before."""
+        """Records that the object with this ETag was read and has this signature. Store its lists before."""
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}

@@ -48,7 +48,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class PresignedUrl:
-    """A request to the URL must have these `headers`."""
+    """A URL that is valid until `expires_at`. A request to it must have these `headers`."""
 
     url: str
     expires_at: str
@@ -92,6 +92,7 @@ class Library:
         limit: int,
         cursor: str | None,
     ) -> Listed[File]:
+        """Files of the project, newest first. None matches every value."""
         if biz_id is not None and app_id is not None and file_path is not None:
             return self._store.find(project_id, (biz_id, app_id, file_path), limit, cursor)
         wanted = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
@@ -99,10 +100,11 @@ class Library:
         return self._store.list(project_id, limit, cursor, **given)
 
     def link(self, project_id: str, file_id: str) -> PresignedUrl:
+        """A presigned GET of the content. WrongState if the file is not ready."""
         file = self.get(project_id, file_id)
         if file.state != READY or file.signature is None:
             raise WrongState(
-                f"the file {file_id} has failed ({file.error or 'no reason given'}): announce it again"
+                f"the file {file_id} has failed ({file.error or 'no reason was recorded'}): announce it again"
                 if file.state == FAILED
                 else f"the file {file_id} is {file.state} and has no content yet: ask again when it is ready"
             )
@@ -111,7 +113,7 @@ class Library:
         return PresignedUrl(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def delete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> None:
-        """Deletes the file's record, and the content with its last file. InUse while a Job may need the content."""
+        """Deletes the file, and its content if no other file has it. InUse while a Job may need the content."""
         file = self.get(project_id, file_id)
         if file.state in (COMING, VERIFYING):
             raise WrongState(f"the file {file_id} is {file.state}: cancel its request {file.request_id} first")

@@ -18,7 +18,7 @@ LARGEST_SINGLE_UPLOAD = 64 * MIB
 # S3's limits: 10,000 parts, each of 5 MiB to 5 GiB; the last may be smaller.
 MOST_PARTS = 10_000
 _SMALLEST_PART = 16 * MIB
-# For an upload of unknown size: enough for 625 GiB.
+# For an upload of unknown size. 10,000 parts of this size are 625 GiB.
 _USUAL_PART = 64 * MIB
 
 
@@ -38,13 +38,14 @@ class File:
     error: str | None = None
     source_url: str | None = None
     source_etag: str | None = None
-    # Of an upload in parts.
+    # Only of an upload in parts.
     upload_id: str | None = None
     part_size: int | None = None
     # The URL to call when a large upload is verified.
     callback: str | None = None
 
     def shown(self) -> dict[str, Any]:
+        """The file as routes show it."""
         names = ("file_id", "biz_id", "app_id", "file_path", "file_name", "signature", "size", "state", "created_at")
         optional = {name: getattr(self, name) for name in ("request_id", "error") if getattr(self, name)}
         return {name: getattr(self, name) for name in names} | optional
@@ -55,7 +56,7 @@ def path_fault(path: str) -> str | None:
     if not path:
         return "must not be empty"
     if len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH_BYTES:
-        return f"must be at most {LONGEST_PATH_BYTES} bytes"
+        return f"must have at most {LONGEST_PATH_BYTES} bytes in UTF-8"
     if any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF or char == "\x7f" for char in path):
         return "must not contain control characters"
     if ".." in path.replace("\\", "/").split("/"):
@@ -64,6 +65,7 @@ def path_fault(path: str) -> str | None:
 
 
 def name_of(path: str) -> str:
+    """The last part of a path; `file` if it has none."""
     return path.rstrip("/").rsplit("/", 1)[-1] or "file"
 
 

@@ -14,15 +14,15 @@ from tidegate.files.blocks import BlockDigests
 MIB = 1 << 20
 SMALLEST_PIECE, LARGEST_PIECE = MIB, 16 * MIB
 DIGEST_BYTES = 32
-# Smaller files come from S3: for them a swarm would be slower.
+# Smaller files come from S3 only: a swarm would be slower.
 SMALLEST_FILE = 8 * MIB
 _WANTED_PIECES = 512
-# Above 64 GiB pieces are larger than 16 MiB, so that bitmaps and lists stay small.
+# Files above 64 GiB have pieces of more than 16 MiB, so that bitmaps and lists stay small.
 _MOST_PIECES = 4096
 
 
 def piece_size(size: int) -> int:
-    """The power of two that gives about 256 to 512 pieces, from 1 MiB to 16 MiB."""
+    """The power of two from 1 MiB to 16 MiB that gives about 256 to 512 pieces; larger for files above 64 GiB."""
     wanted = _power_of_two(-(-size // _WANTED_PIECES))
     needed = _power_of_two(-(-size // _MOST_PIECES))
     return max(needed, min(LARGEST_PIECE, max(SMALLEST_PIECE, wanted)))
@@ -95,7 +95,7 @@ class PieceDigests:
         self._room = self.piece_size
 
     def finish(self) -> PieceList:
-        """The lists. Call it once, after the last chunk."""
+        """The lists of pieces and blocks. Call it once, after the last chunk."""
         if self._room < self.piece_size:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())

@@ -69,7 +69,7 @@ def file_item(file: File) -> dict[str, Any]:
 
 
 def _kept(file: File, name: str) -> Write:
-    """Keeps the owner record of an object: while it exists, the sweep leaves the object of that name alone."""
+    """Makes an object's owner record permanent: while it exists, the daily sweep does not delete the object `name`."""
     owner = keys.content(file.project_id, name)
     return update(owner, {"file_id": file.file_id}, removes=("expires_at",), condition="")
 
@@ -105,6 +105,7 @@ class FileStore:
         return file
 
     def find(self, project_id: str, place: tuple[int, int, str], limit: int, cursor: str | None) -> Listed[File]:
+        """Files at one (biz_id, app_id, file_path), newest first."""
         biz_id, app_id, path = place
         partition = keys.files_at_path(project_id, str(biz_id), str(app_id), path)
         page = self._table.query(partition, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
@@ -115,7 +116,7 @@ class FileStore:
         return Listed([file_from(item) for item in page.items], page.cursor)
 
     def verifying_writes(self, file: File, line: AuditLine) -> Writes:
-        """For a complete upload that waits to be verified: the sweep leaves its object alone from now on."""
+        """For a complete upload that waits to be verified. From now on the daily sweep does not delete its object."""
         return [
             update(
                 keys.file(file.project_id, file.file_id),
@@ -190,7 +191,7 @@ class FileStore:
         ]
 
     def verify_again_writes(self, project_id: str, file_id: str) -> Writes:
-        """For a failed verification that is retried. The sweep leaves the uploaded object alone again."""
+        """For a failed verification that is retried. Again, the daily sweep does not delete the uploaded object."""
         file = self.get(project_id, file_id)
         if file is None or file.state != FAILED:
             return []
@@ -198,9 +199,10 @@ class FileStore:
         return [*self.finish_writes(again, was=(FAILED,)), _kept(file, file.file_id)]
 
     def finish(self, ended: Callable[[], tuple[File, Stored | None]], *, was: Sequence[str], line: AuditLine) -> File:
-        """Makes a file ready or failed and records its content, in one transaction. The first caller wins.
+        """Makes a file ready or failed and records its content, in one transaction.
 
-        `ended` is called before each try: it must look again at what the project stores.
+        `ended` is called before each try, and must read again what the project stores. WrongState if another caller was
+        first, with another result.
         """
         for _ in range(_TRIES):
             file, stored = ended()
@@ -212,7 +214,7 @@ class FileStore:
                     return now
                 if 0 in error.failed:
                     raise WrongState(
-                        f"another request completed or deleted the file {file.file_id} meanwhile: read it"
+                        f"another request completed or deleted the file {file.file_id} meanwhile: read the file again"
                     ) from error
                 # The content record or the quota has changed: read them again.
             else:
@@ -256,7 +258,9 @@ class FileStore:
                 self._table.transact([*writes, audit_write(line)])
             except ConditionFailed as error:
                 if 0 in error.failed:
-                    raise WrongState(f"the file {file.file_id} was changed or deleted meanwhile: read it") from error
+                    raise WrongState(
+                        f"the file {file.file_id} was changed or deleted meanwhile: read the file again"
+                    ) from error
             else:
                 return gone
         raise Busy("too many requests change this content at once: try again in a few seconds")

@@ -77,12 +77,14 @@ class Uploads:
         """A presigned URL for each of these parts."""
         file = self._store.require(project_id, file_id)
         if not file.upload_id:
-            raise WrongState(f"the file {file_id} is not uploaded in parts: PUT it to upload_url")
+            raise WrongState(f"the file {file_id} is not uploaded in parts: PUT its content to upload_url")
         if file.state != PENDING:
-            raise WrongState(f"the file {file_id} is {file.state}: its parts can no longer be uploaded")
+            raise WrongState(
+                f"the file {file_id} is {file.state}: only a pending file takes parts; announce a new file"
+            )
         last = part_count(file.size, file.part_size) if file.size and file.part_size else MOST_PARTS
         if wrong := [number for number in numbers if not 1 <= number <= last]:
-            raise Invalid(f"the file has no part {wrong[0]}: its parts are 1 to {last}")
+            raise Invalid(f"the file has no part {wrong[0]}: its parts have the numbers 1 to {last}")
         key = upload_object(project_id, file_id)
         return [
             Part(number, self._objects.presign_part(key, file.upload_id, number, PART_LINK_SECONDS))
@@ -99,7 +101,9 @@ class Uploads:
         if file.state == FAILED:
             raise SignatureMismatch(file.error or "the upload was refused")
         if file.state == COMING:
-            raise WrongState(f"the request {file.request_id} fetches this file: there is no upload to complete")
+            raise WrongState(
+                f"the request {file.request_id} fetches this file: there is no upload to complete; wait for the request"
+            )
         found = self._stored(file, parts)
         if file.size is not None and file.size != found.size:
             return self._refuse(file, str(fault_of(file, found.size, "")), who)

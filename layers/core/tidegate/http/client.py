@@ -194,7 +194,7 @@ class SafeHttp:
             if origin_of(there) != origin_of(here):
                 sent = {name: value for name, value in sent.items() if name in _FOR_ANY_ORIGIN}
             here = there
-        raise RedirectRefused(f"the server redirected more than {redirects} times")
+        raise RedirectRefused(f"the server redirected more than {redirects} times: use the URL that it leads to")
 
     def _exchange(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
@@ -220,7 +220,7 @@ class SafeHttp:
     ) -> BaseHTTPResponse:
         left = under_way.until - time.monotonic()
         if left <= 0:
-            raise FetchTimeout(f"no answer within {asked.limits.total:g} s")
+            raise FetchTimeout(f"the server did not answer within {asked.limits.total:g} s")
         pools = self._pools[asked.allow_private]
         pool = pools.connection_from_host(host_of(url), port_of(url), url.scheme)
         token = exchange.set(under_way)
@@ -269,13 +269,13 @@ def _hung_up(error: HTTPError) -> bool:
 def _body(response: BaseHTTPResponse, max_bytes: int, size: int, *, decode: bool) -> Iterator[bytes]:
     announced = response.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced[:20]) > max_bytes:
-        raise ContentTooLarge(f"the server announced {announced[:20]} bytes; at most {max_bytes} are accepted")
+        raise ContentTooLarge(f"the server announced {announced[:20]} bytes, but at most {max_bytes} are accepted")
     taken = 0
     with _translated():
         while chunk := response.read1(size, decode_content=decode):
             taken += len(chunk)
             if taken > max_bytes:
-                raise ContentTooLarge(f"the server sent more than {max_bytes} bytes")
+                raise ContentTooLarge(f"the server sent more than the {max_bytes} bytes that are accepted")
             yield chunk
 
 

@@ -71,7 +71,7 @@ class _Guarded:
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"the connection to {host} timed out") from error
         except OSError as error:
-            raise NewConnectionError(self, f"no connection to {host}: {_text_of(error)}") from error
+            raise NewConnectionError(self, f"the connection to {host} failed: {_text_of(error)}") from error
         self.peer, self.idle = sock.peer, Idle()
         return sock
 

@@ -21,7 +21,7 @@ def read_origin(text: str) -> str:
     scheme, host, given = found.groups()
     port = int(given) if given else _PORTS[scheme]
     if not 0 < port < 65536:
-        raise ValueError(f"{port} is not a port: it is a number from 1 to 65535")
+        raise ValueError(f"{port} is not a port: write a number from 1 to 65535")
     return origin(scheme, host, port)
 
 

@@ -51,7 +51,8 @@ class _Use:
 class HostLimits:
     """At most `calls` per second and `connections` to one address, over all processes that share `count`; 0: no limit.
 
-    An address is what `counted_address` returns. Waiting ends after `patience` seconds.
+    An address is what `counted_address` returns, or a project and a host with a space between. Waiting ends after
+    `patience` seconds.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class HostLimits:
         while (wait := self._take_call(address, use)) > 0:
             waited = time.monotonic() - began
             if waited + wait > patience:
-                raise NotSent(f"{address} already gets {self._calls} calls per second, its limit", retry_after=1)
+                raise NotSent(
+                    f"{_named(address)} already gets {self._calls} calls per second, its limit", retry_after=1
+                )
             self._sleep(wait)
         return time.monotonic() - began
 
@@ -91,7 +94,9 @@ class HostLimits:
         use, began = self._use(address), time.monotonic()
         while not self._take_connection(address, use):
             if time.monotonic() - began + 0.1 > patience:
-                raise NotSent(f"{address} already has {self._connections} connections, its limit", retry_after=2)
+                raise NotSent(
+                    f"{_named(address)} already has {self._connections} connections, its limit", retry_after=2
+                )
             self._sleep(0.1)
 
     def disconnect(self, address: str) -> None:
@@ -103,7 +108,7 @@ class HostLimits:
     # --- calls
 
     def _take_call(self, address: str, use: _Use) -> float:
-        """0 if the call may be made; otherwise the seconds until it is worth asking again."""
+        """0 if the call may be made now; otherwise the seconds to wait before the next try."""
         with use.lock:
             now = self._clock()
             if int(now) != use.second:
@@ -188,6 +193,11 @@ class HostLimits:
 
 def _free(limit: int, most: int) -> int:
     return max(1, min(most, limit // 100))
+
+
+def _named(address: str) -> str:
+    """The address without the project that counts its calls, for error texts: `p-1 host` is `host`."""
+    return address.rpartition(" ")[2]
 
 
 def counted_address(address: str) -> str:

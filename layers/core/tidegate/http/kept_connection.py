@@ -89,7 +89,7 @@ class KeptConnection:
             # The rest of a broken exchange would be taken for the next answer.
             self.close()
             if isinstance(error, TimeoutError):
-                raise FetchTimeout(f"no answer within {self._limits.total:g} s") from error
+                raise FetchTimeout(f"the server did not answer within {self._limits.total:g} s") from error
             if isinstance(error, (OSError, HTTPException)):
                 raise ConnectionFailed(self._reason(error)) from error
             raise
@@ -126,9 +126,9 @@ class KeptConnection:
     def _content(self, response: HTTPResponse) -> bytes:
         content = response.read(self._limits.max_bytes + 1)
         if len(content) > self._limits.max_bytes:
-            raise ContentTooLarge(f"the server sent more than {self._limits.max_bytes} bytes")
+            raise ContentTooLarge(f"the server sent more than the {self._limits.max_bytes} bytes that are accepted")
         if response.length:
-            raise ConnectionFailed(f"the connection broke with {response.length} bytes of the answer missing")
+            raise ConnectionFailed(f"the connection broke: {response.length} bytes of the answer are missing")
         return content
 
     def _open(self, until: float) -> PlainSocket | TlsSocket:

@@ -45,7 +45,7 @@ class NameLookups:
         until = time.monotonic() + timeout
         lookup = self._join(host, port, project_id, until)
         if not lookup.done.wait(max(0.0, until - time.monotonic())):
-            raise FetchTimeout(f"the name {host} was not resolved within {timeout:g} s")
+            raise FetchTimeout(f"the host name {host} was not resolved within {timeout:g} s")
         if lookup.failure:
             raise lookup.failure
         return lookup.found
@@ -59,7 +59,9 @@ class NameLookups:
                 if self._by_project[project_id] < LOOKUPS_PER_PROJECT and len(self._running) < LOOKUPS:
                     return self._start(host, port, project_id)
                 if not self._ended.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
-                    raise NotSent(f"{host} was not looked up: {self._slow_names(project_id)}", retry_after=5)
+                    raise NotSent(
+                        f"the host name {host} was not looked up yet: {self._slow_names(project_id)}", retry_after=5
+                    )
 
     def _start(self, host: str, port: int, project_id: str) -> _Lookup:
         lookup = self._running[host, port] = _Lookup(project_id)

@@ -39,7 +39,9 @@ def joined(here: Url, location: str) -> str:
     try:
         return urljoin(here.url, location)
     except ValueError:
-        raise UrlNotAllowed(f"the server redirects to {location[:200]!r}, which is not a URL") from None
+        raise UrlNotAllowed(
+            f"the server redirects to {location[:200]!r}, which is not a URL: its owner must correct that"
+        ) from None
 
 
 def host_of(url: Url) -> str:

@@ -68,10 +68,10 @@ def entries_of(archive: IO[bytes], size: int) -> Iterator[ArchiveEntry]:
                 raise BadArchive(f"{entry.path!r} is in the archive twice: make an archive with each path once")
             seen.add(entry.path)
             if len(seen) > MOST_ENTRIES:
-                raise BadArchive(f"the archive has more than {MOST_ENTRIES:,} files: split it")
+                raise BadArchive(f"the archive has more than {MOST_ENTRIES:,} files: split it into several")
             yield entry
     except _BROKEN as error:
-        raise BadArchive(f"the archive cannot be read: {error}") from error
+        raise BadArchive(f"the archive cannot be read: {error}. Pack it again, or upload it again") from error
 
 
 class _Budget:
@@ -81,7 +81,9 @@ class _Budget:
     def spend(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise BadArchive(f"the archive unpacks to more than {self._most:,} bytes, so it may be a bomb: split it")
+            raise BadArchive(
+                f"the archive unpacks to more than {self._most:,} bytes, so it may be an archive bomb: split it"
+            )
 
 
 def _is_zip(archive: IO[bytes]) -> bool:
@@ -119,7 +121,9 @@ class _TarInfo(tarfile.TarInfo):
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size > _LONGEST_HEADER and not (self.isreg() or self.isdir()):
-            raise BadArchive(f"the header of {self.name!r} has {self.size:,} bytes, so the archive may be a bomb")
+            raise BadArchive(
+                f"the header of {self.name!r} has {self.size:,} bytes, so this may be an archive bomb: pack it again"
+            )
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
@@ -127,7 +131,9 @@ def _tar_entries(archive: IO[bytes], budget: _Budget) -> Iterator[ArchiveEntry]:
     try:
         opened = tarfile.open(fileobj=archive, mode="r|*", tarinfo=_TarInfo)  # noqa: SIM115 - closed below
     except tarfile.ReadError as error:
-        raise BadArchive("the file is neither a zip nor a tar (plain, gzip, bzip2 or xz)") from error
+        raise BadArchive(
+            "the file is neither a zip nor a tar (plain, gzip, bzip2 or xz): pack it in one of these formats"
+        ) from error
     with opened:
         for info in opened:
             if info.isdir():
@@ -182,7 +188,9 @@ class RangeReader(io.RawIOBase):
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         if len(buffer) > _LARGEST_READ:
-            raise BadArchive(f"the archive's directory has {len(buffer):,} bytes, so the archive may be a bomb")
+            raise BadArchive(
+                f"the archive's directory has {len(buffer):,} bytes, so this may be an archive bomb: pack it again"
+            )
         last = min(self._at + len(buffer), self._size) - 1
         if last < self._at:
             return 0

@@ -78,7 +78,7 @@ class Download:
         try:
             self._files.require_room(project_id, size)
         except QuotaExceeded as error:
-            raise NoSpace(f"the file's {size} bytes do not fit: {error.detail}") from error
+            raise NoSpace(f"the file's {size} bytes do not fit into the project's storage: {error.detail}") from error
 
     def _remote(self, step: Step) -> Remote:
         request = step.request
@@ -131,7 +131,9 @@ class Download:
         except (Conflict, RecordNotFound) as error:
             # The step ran twice, and the other run has finished: the next attempt finds what that one stored.
             self._fetcher.discard(step.request)
-            raise WorkerLost("another run of this request finished or discarded the upload") from error
+            raise WorkerLost(
+                "another run of this request completed or deleted the upload; the next attempt continues"
+            ) from error
 
     def _placed(self, step: Step, key: str, file: File, got: Fetched, whole: StoredObject) -> tuple[str, Stored | None]:
         project_id = step.request.project_id
@@ -188,7 +190,7 @@ class Download:
         try:
             writes = self._files.finish_writes(ready, was=(COMING, FAILED), stored=stored)
         except QuotaExceeded as error:
-            raise NoSpace(f"the file's {size} bytes do not fit: {error.detail}") from error
+            raise NoSpace(f"the file's {size} bytes do not fit into the project's storage: {error.detail}") from error
         return Outcome(result, [*writes, self._unfinished.forget_write(request)])
 
 

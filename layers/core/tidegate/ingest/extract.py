@@ -71,7 +71,7 @@ class Extract:
         key = self._files.object_of(request.project_id, str(archive.signature))
         stored = self._parts.head(key)
         if stored is None:
-            raise FileNotFound(f"the content of the archive {archive.file_id} is gone: upload it again")
+            raise FileNotFound(f"the content of the archive {archive.file_id} is gone from the bucket: upload it again")
         include: Sequence[str] = request.payload.get("include") or ()
         exclude: Sequence[str] = request.payload.get("exclude") or ()
         raw = RangeReader(lambda start, last: self._parts.read_range(key, start, last), stored.size)
@@ -91,7 +91,7 @@ class Extract:
             return
         written = self._write(upload_object(file.project_id, file.file_id), entry, heartbeat, done)
         if written != entry.size:
-            raise BadArchive(f"{entry.path!r} has {written} bytes, but the archive states {entry.size}")
+            raise BadArchive(f"{entry.path!r} has {written} bytes, but the archive states {entry.size}: pack it again")
         try:
             self._uploads.complete(file.project_id, file.file_id)
         except QuotaExceeded as error:

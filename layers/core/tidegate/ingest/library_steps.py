@@ -58,7 +58,9 @@ class Check:
             hashed.update(chunk)
             step.heartbeat({})
         if hashed.hexdigest() != file.signature:
-            raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}, not {file.signature}")
+            raise SignatureMismatch(
+                f"the stored content's SHA-256 is {hashed.hexdigest()}, not {file.signature}: upload the file again"
+            )
         result = {"file_id": file.file_id, "signature": file.signature, "size": stored.size}
         url = request.payload.get("source_url") or file.source_url
         if url:

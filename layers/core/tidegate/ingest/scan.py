@@ -44,7 +44,7 @@ class Scan:
         request = step.request
         subscription = self._store.get(request.project_id, str(request.subscription_id))
         if subscription is None or subscription.status == DELETING:
-            raise RecordNotFound(f"the subscription {request.subscription_id} was deleted")
+            raise RecordNotFound(f"the subscription {request.subscription_id} was deleted: there is nothing to scan")
         with self._pauses.kept(subscription.project_id, subscription.source_url):
             found = self._read(step, subscription)
         written = self._store.scanned_write(subscription, found.etag, iso(self._clock()))

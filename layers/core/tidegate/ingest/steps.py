@@ -49,8 +49,10 @@ class IngestSteps:
         if "failure" in event:
             cause = str(event["failure"])
             logger.error("the function that ran the step died", **passed, cause=cause[:500])
-            self._log.write(*attempt, "died", cause)
-            return self._end(passed, attempt, error=WorkerLost("the function that ran this attempt died"))
+            died = WorkerLost("the function that ran this attempt died before it was done")
+            # The cause may have a stack trace and names of AWS resources: only operators see the line's stack.
+            self._log.write(*attempt, "died", died.detail, error=WorkerLost(cause))
+            return self._end(passed, attempt, error=died)
         began = self._clock()
         try:
             outcome = self._step(event, attempt, seconds_left)
@@ -63,8 +65,8 @@ class IngestSteps:
             self._log.write(*attempt, "failed", error.detail, since=began, error=error)
             return self._end(passed, attempt, error=error)
         except Exception as error:
-            # The state machine catches the error; the request's log keeps where it happened.
-            self._log.write(*attempt, "died", str(error), since=began, error=error)
+            # The state machine catches the error. Its text may name AWS resources: only operators see the line's stack.
+            self._log.write(*attempt, "died", "an unexpected error", since=began, error=error)
             raise
         if outcome.state is not None:
             self._log.write(*attempt, "goes on", "the time of one invocation is over", since=began)
@@ -98,7 +100,7 @@ class IngestSteps:
             ended = self._queue.finish(*attempt, **outcome)
         except Refused as refused:
             # Another request stored the same content, or used up the quota. The next attempt looks again.
-            logger.info("the step must be repeated", **passed, why=refused.detail)
+            logger.info("the step is repeated by the next attempt", **passed, why=refused.detail)
             ended = self._queue.finish(
                 *attempt, error=WorkerLost("another request changed the project's content at the same time")
             )

@@ -159,7 +159,8 @@ class IngestSubmit:
     ) -> Request:
         if not subscription_id:
             raise Invalid(
-                "a scan needs a subscription_id", errors=[{"loc": ["body", "subscription_id"], "msg": "required"}]
+                "a scan needs a subscription_id: name the subscription to scan",
+                errors=[{"loc": ["body", "subscription_id"], "msg": "required"}],
             )
         subscription = self._subscription(project_id, subscription_id)
         payload = {"credentials": subscription.credentials, "name": subscription.name}

@@ -112,7 +112,7 @@ class Deliverer:
         if now.timestamp() >= delivery.gives_up_at and not delivery.tries:
             delivery = replace(delivery, gives_up_at=now.timestamp() + GIVE_UP_SECONDS)
         if now.timestamp() >= delivery.gives_up_at:
-            code, detail = "host_in_trouble", "other callbacks to this host failed"
+            code, detail = "host_in_trouble", "not sent yet, because other callbacks to this host failed"
             if held_back:
                 code, detail = held_back.code, held_back.detail
             refused = Attempt(iso(now), 0, error=code, detail=detail)

@@ -95,7 +95,7 @@ class DeliveryStore:
         try:
             self._table.transact([restarted, audit_write(line)])
         except ConditionFailed as error:
-            raise WrongState("an attempt to deliver this callback is running: try again in a few seconds") from error
+            raise WrongState("the callback is being delivered right now: try again in a few seconds") from error
 
     def get(self, project_id: str, delivery_id: str) -> Delivery | None:
         item = self._table.get(keys.callback(project_id, delivery_id), consistent=True)

@@ -130,7 +130,9 @@ class WebSocketClients:
             try:
                 received = parse(text)
                 if received.action != "ping" and not holder.may_watch:
-                    raise ScopeMissing("watching needs a ticket made with a key that has the scope read")
+                    raise ScopeMissing(
+                        "this connection may not watch records: get its ticket with a key that has the scope read"
+                    )
                 answers = self._answers(holder.project_id, connection_id, received)
             except DomainError as error:
                 answers = [error_message(error)]

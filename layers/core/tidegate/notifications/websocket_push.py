@@ -63,7 +63,9 @@ class Pusher:
         if removed == len(watches):
             self._watches.unmark(project_id, record_id)
         if failed:
-            raise Busy(f"{failed} of {len(watches)} clients could not be sent the end of {record_id}: run it again")
+            raise Busy(
+                f"{failed} of {len(watches)} clients did not get the end of {record_id}: Lambda runs the push again"
+            )
         return sent
 
     def _portions(

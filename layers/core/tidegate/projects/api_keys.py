@@ -111,7 +111,9 @@ class ApiKeys:
         until = end if old.valid_until is None else min(end, old.valid_until)
         line = self._line(old, by, "key.rotate", f"to {new.key_id}, overlap {overlap_s} s")
         if not self._store.replace(old, new, until, line):
-            raise WrongState(f"the key {key_id} was rotated or revoked meanwhile: list the project's keys")
+            raise WrongState(
+                f"another request rotated or revoked the key {key_id} meanwhile: list the keys to see their states"
+            )
         if overlap_s == 0:
             self._close_connections(old.record_id)
         return NewKey(new.key_id, text)

@@ -59,7 +59,9 @@ class CredentialStore:
         try:
             allowed = frozenset(read_origin(str(origin)) for origin in origins)
         except ValueError as error:
-            raise CredentialUnbound(f"the credential {name} cannot be used: {error}") from None
+            raise CredentialUnbound(
+                f"the credential {name} cannot be used: {error}. Store it again with PUT /v1/credentials/{name}"
+            ) from None
         return Credential(name, {str(header): str(value) for header, value in headers.items()}, allowed)
 
     def put(self, project_id: str, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:

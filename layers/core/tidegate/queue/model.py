@@ -99,7 +99,9 @@ def next_state(action: str, status: str) -> str:
     """The state after an action. WrongState if the action is not allowed in this state."""
     allowed, target = TRANSITIONS[action]
     if status not in allowed:
-        raise WrongState(f"cannot {action.replace('_', ' ')} a request that is {status}")
+        raise WrongState(
+            f"cannot {action.replace('_', ' ')} a request that is {status}: it must be {' or '.join(sorted(allowed))}"
+        )
     return target or status
 
 

@@ -61,7 +61,7 @@ def policies_from(text: str) -> dict[str, Policy]:
     policies = dict(POLICIES)
     for kind, values in changed.items():
         if kind not in policies:
-            raise Invalid(f"request policies: there is no type {kind}, only {', '.join(POLICIES)}")
+            raise Invalid(f"request policies: there is no request type {kind}, only {', '.join(POLICIES)}")
         if unknown := set(values) - names:
             raise Invalid(
                 f"request policies: {kind} has no {', '.join(sorted(unknown))}, only {', '.join(sorted(names))}"

@@ -100,7 +100,7 @@ class RequestQueue:
     def policy(self, type: str) -> Policy:
         if type not in self._policies:
             raise Invalid(
-                f"there is no type {type}, only {', '.join(self._policies)}",
+                f"there is no request type {type}: use one of {', '.join(self._policies)}",
                 errors=[{"loc": ["body", "type"], "msg": "unknown type"}],
             )
         return self._policies[type]
@@ -123,7 +123,7 @@ class RequestQueue:
         if request.status != RUNNING or request.attempt != attempt:
             raise LeaseLost(f"attempt {attempt} is over: the request is {request.status}, attempt {request.attempt}")
         if request.deadline is not None and self._clock().timestamp() >= request.deadline:
-            raise RequestTimedOut(f"the request may run {request.timeout} s, and that time is over")
+            raise RequestTimedOut(f"the request did not end within the {request.timeout} s that it may run")
         return request
 
     def heartbeat(

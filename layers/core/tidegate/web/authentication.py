@@ -34,7 +34,9 @@ class Caller:
     def require(self, scope: str) -> None:
         if not self.is_admin and scope not in self.scopes:
             has = ", ".join(sorted(self.scopes)) or "none"
-            raise ScopeMissing(f"this route needs the scope {scope}; this key has {has}: ask an admin for another key")
+            raise ScopeMissing(
+                f"this route needs the scope {scope}, but this key has {has}: ask an admin for another key"
+            )
 
     def require_agent(self, agent_id: str) -> None:
         if not self.is_admin and self.agent_id != agent_id:

@@ -25,8 +25,8 @@ def text_body(event: dict[str, Any]) -> str:
     size = len(body.encode("utf-8", "surrogatepass"))
     if size > BODY_LIMIT:
         raise BodyTooLarge(
-            f"the body has {size:,} bytes; at most {BODY_LIMIT:,} are accepted: upload larger data as a file, or let "
-            "it be pulled from a source_url"
+            f"the body has {size:,} bytes, but at most {BODY_LIMIT:,} are accepted: upload larger data as a file, or "
+            "let it be pulled from a source_url"
         )
     if body:
         _require_json(body)

@@ -44,7 +44,7 @@ def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
     def invalid(error: RequestValidationError) -> Response[str]:
         found = list(error.errors())
         if any(entry.get("type") == "json_invalid" for entry in found):
-            return problem(BrokenJson("the body is not valid JSON"))
+            return problem(BrokenJson("the body is not valid JSON: correct it and send it again"))
         return problem(invalid_fields(found))
 
     @app.exception_handler(RequestUnsupportedContentType)

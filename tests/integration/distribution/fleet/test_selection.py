@@ -66,7 +66,7 @@ def test_selection_above_the_limit_of_a_job_is_422(fleet: Fleet, monkeypatch: py
     answer = send(fleet, groups=["web"])
 
     assert answer.status == 422
-    assert "2 agents are in web: a Job takes 1 at most" in answer.json()["detail"]
+    assert "2 agents have web, but a Job takes 1 at most" in answer.json()["detail"]
 
 
 def test_selection_reads_groups_and_labels_only(fleet: Fleet) -> None:

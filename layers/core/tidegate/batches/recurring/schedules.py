@@ -95,9 +95,7 @@ class BatchSchedules:
         for _ in range(_CHANGE_TRIES):
             old = self._store.get(project_id, schedule_id)
             if revision not in (None, old.revision):
-                raise Conflict(
-                    f"the schedule has revision {old.revision}, not {revision}: it changed since it was read"
-                )
+                raise Conflict(f"the schedule has revision {old.revision}, not {revision}: read it and try again")
             changed = self._try_change(old, schedule, paused, batch, who)
             if changed is not None:
                 return changed

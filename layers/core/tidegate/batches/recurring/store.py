@@ -61,7 +61,7 @@ class BatchScheduleStore:
         """Returns the batch that each run creates."""
         item = self._table.get(keys.batch_schedule_order(schedule.project_id, schedule.schedule_id), consistent=True)
         if item is None:
-            raise RecordNotFound("the schedule of batches was deleted meanwhile")
+            raise RecordNotFound("the schedule of batches was deleted by another request meanwhile")
         return batch_from(json.loads(item["batch"]))
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[BatchSchedule]:

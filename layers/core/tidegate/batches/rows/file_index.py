@@ -42,7 +42,9 @@ class FileIndex:
         size = objects.size(key)
         if size is None:
             # Must not look like an empty file, with which a batch finishes successfully.
-            raise RecordNotFound(f"the rows cannot be read: their file is not in the library any more ({key})")
+            raise RecordNotFound(
+                "the rows cannot be read, because their file is not in the library any more: create a batch of another"
+            )
         self._size = size
         self._lock = threading.Lock()
         self._advancing = threading.Lock()

@@ -44,4 +44,6 @@ class BusinessCalls:
         except ValueError:
             return
         if isinstance(answer, dict) and answer.get("result", "ok") != "ok":
-            raise BusinessRefused(str(answer.get("msg") or answer.get("message") or "the business refused")[:500])
+            raise BusinessRefused(
+                str(answer.get("msg") or answer.get("message") or "the business refused without a reason")[:500]
+            )

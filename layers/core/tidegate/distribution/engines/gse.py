@@ -144,7 +144,7 @@ class GseEngine:
         if spec.mode:
             raise TransferRefused(f"GSE cannot set the mode {spec.mode} of a file: submit without `mode`")
         if spec.activate_at:
-            raise TransferRefused("GSE cannot hold a file back until a named time: submit without `activate_at`")
+            raise TransferRefused("GSE cannot hold a file back until a given time: submit without `activate_at`")
         source = _agent(self._config.source) | {"user": self._config.source_user}
         targets = [_agent(target) | {"user": spec.target_user} for shard in shards for target in shard.states]
         left = (job.deadline or 0) - self._clock().timestamp()
@@ -249,7 +249,7 @@ def _answer(reply: Reply) -> dict[str, Any]:
     try:
         answer = reply.json()
     except ValueError as error:
-        raise AnswerLost("GSE's answer is not JSON") from error
+        raise AnswerLost(f"GSE's answer (status {reply.status}) is not JSON") from error
     if not isinstance(answer, dict):
-        raise AnswerLost("GSE's answer is not an object")
+        raise AnswerLost(f"GSE's answer is not a JSON object, but {type(answer).__name__}")
     return answer

@@ -34,7 +34,7 @@ def read_results(data: Any) -> Results:
 def _rows(data: Any) -> Iterable[dict[str, Any]]:
     rows = data.get("result") if isinstance(data, dict) else None
     if not isinstance(rows, list):
-        raise SourceBroken("GSE's results are not a list")
+        raise SourceBroken("GSE's answer has no list at data.result")
     return [row for row in rows if isinstance(row, dict) and _is_result(row)]
 
 

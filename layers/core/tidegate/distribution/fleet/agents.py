@@ -135,7 +135,9 @@ class Agents:
         places = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
         entries = self._inbox.read(project_id, places)
         if unknown := next((place for place in places if place not in entries), None):
-            raise RecordNotFound(f"the agent {agent_id} has no transfer {unknown[0]}, or it has expired")
+            raise RecordNotFound(
+                f"the agent {agent_id} has no transfer {unknown[0]}, or it has expired: leave it out of the report"
+            )
         for place, result in zip(places, results, strict=True):
             if _is_news(entries[place], result.report):
                 self._inbox.report(entries[place], result.report)

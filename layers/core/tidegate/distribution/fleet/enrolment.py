@@ -84,7 +84,9 @@ class Enrolments:
                 raise _exists(agent_id)
         elif not self._store.use(found, key, agent, line):
             if self._fleet.get(found.project_id, agent_id) is None:
-                raise TokenRefused(f"the token was used {found.uses} times, which is all it allows")
+                raise TokenRefused(
+                    f"the token was used {found.uses} times, as often as it allows: ask an admin for another one"
+                )
             raise _exists(agent_id)
         return {"project_id": found.project_id, "agent_id": agent_id, "key_id": key.key_id, "key": text}
 
@@ -103,7 +105,7 @@ class Enrolments:
         if found is None or not hmac.compare_digest(found.token_sha256, digest(token)):
             raise TokenRefused("no enrolment has this token: ask an admin for one (POST /v1/enrolments)")
         if found.valid_until <= self._clock().timestamp():
-            raise TokenRefused(f"the token expired at {iso(_whole(found.valid_until))}: ask for another one")
+            raise TokenRefused(f"the token expired at {iso(_whole(found.valid_until))}: ask an admin for another one")
         return found
 
 

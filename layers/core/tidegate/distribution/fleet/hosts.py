@@ -137,9 +137,11 @@ class Fleet:
         found = [agent.agent_id for agent in self._store.memberships(project_id) if agent.has(wanted, labels)]
         selection = ", ".join([*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())])
         if not found:
-            raise Invalid(f"no agent is in {selection}")
+            raise Invalid(f"no agent has {selection}: GET /v1/agents shows the groups and labels of each")
         if len(found) > MOST_SELECTED:
-            raise Invalid(f"{len(found)} agents are in {selection}: a Job takes {MOST_SELECTED} at most")
+            raise Invalid(
+                f"{len(found)} agents have {selection}, but a Job takes {MOST_SELECTED} at most: select fewer"
+            )
         return found
 
     def _known(self, project_id: str, agent_id: str) -> FleetAgent:
@@ -150,7 +152,7 @@ class Fleet:
 
 
 def _unknown(agent_id: str) -> RecordNotFound:
-    return RecordNotFound(f"no agent {agent_id} is known: it has neither connected nor enrolled")
+    return RecordNotFound(f"this project has no agent {agent_id}: it has neither connected nor enrolled")
 
 
 def inventory_of(about: Mapping[str, str]) -> Inventory:

@@ -93,7 +93,7 @@ class JobStore:
                     return stored, False
                 raise
             return job, True
-        raise Busy(f"too many Jobs are opened at once for {job.spec.target_file_dir}/{job.spec.file_name}: try again")
+        raise Busy(f"too many Jobs for {job.spec.target_file_dir}/{job.spec.file_name} are opened at once: try again")
 
     def _sequence(self, job: Job) -> Write:
         """The write that raises the path's sequence, even if clocks differ. Expires when the time is surely higher."""
@@ -139,7 +139,7 @@ class JobStore:
         job = self.get(project_id, job_key)
         if job is None:
             raise RecordNotFound(
-                f"no Job {named or job_key} was found: check its id; ended Jobs are deleted after a while"
+                f"no Job {named or job_key} was found: check its id, and note that ended Jobs are deleted after a while"
             )
         return job
 

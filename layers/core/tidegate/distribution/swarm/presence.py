@@ -40,10 +40,11 @@ class SwarmSettings:
 
 
 def network_fault(given: str) -> str | None:
+    """Why the text is not a network; None if it is one."""
     try:
         ipaddress.ip_network(given)
     except ValueError as error:
-        return str(error)
+        return f"{error}: write a network such as 10.0.0.0/8"
     return None
 
 
@@ -55,11 +56,12 @@ def address_fault(address: str, networks: Iterable[str], source: str) -> str | N
     except ValueError:
         return f"{address!r} is not an IP address and a port, as in 10.1.2.3:7471 or [2001:db8::3]:7471"
     if not port.isascii() or not port.isdigit() or not SMALLEST_PORT <= int(port) <= LARGEST_PORT:
-        return f"the port of {address!r} is not from {SMALLEST_PORT} to {LARGEST_PORT}"
+        return f"the port of {address!r} is not allowed: use one from {SMALLEST_PORT} to {LARGEST_PORT}"
     if str(ip) == source or any(_holds(network, ip) for network in networks):
         return None
     return (
-        f"{ip} is in none of the project's peer_networks ({', '.join(networks)}), and the request did not come from it"
+        f"{ip} is in none of the project's peer_networks ({', '.join(networks)}), and the request did not come from it:"
+        " listen at another address, or ask an admin to add its network"
     )
 
 

@@ -194,7 +194,7 @@ class Collect:
             arrivals = [arrival for arrival in arrivals if arrival.uuid not in rebound.gone]
             if not arrivals:
                 return
-        raise Busy(f"{_TRIES} windows closed before the targets could be moved: the message is retried")
+        raise Busy(f"{_TRIES} windows closed before the targets could be added to a Job: the message is retried")
 
     def _expires_at(self, spec: TransferSpec | None) -> int:
         return self._windows.needed_until(self._clock(), spec)

@@ -87,7 +87,7 @@ class JobOpener:
             if job.spec == spec:
                 return job
         raise Conflict(
-            f"all ids of the Job for {spec.file_path} are taken by other contents: try again in the next window"
+            f"the Job ids for {spec.file_path} in this window belong to other contents: try again in the next window"
         )
 
     def _start(self, job: Job) -> None:

@@ -77,10 +77,12 @@ class AthenaQueries:
         until, polls = self._now() + SECONDS, 0
         while (status := self._state(execution))["State"] != "SUCCEEDED":
             if status["State"] in _FAILED:
-                raise SourceBroken(f"Athena: {status['State']}: {str(status.get('StateChangeReason'))[:400]}")
+                raise SourceBroken(
+                    f"Athena ended the query as {status['State']}: {str(status.get('StateChangeReason'))[:400]}"
+                )
             if self._now() >= until:
                 raise FetchTimeout(
-                    f"the query did not end within {SECONDS:g} s; the next attempt continues to wait for it"
+                    f"the Athena query did not end within {SECONDS:g} s; the next attempt continues to wait for it"
                 )
             self._sleep(_POLL_SECONDS[min(polls, len(_POLL_SECONDS) - 1)])
             polls += 1

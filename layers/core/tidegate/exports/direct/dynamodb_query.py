@@ -61,7 +61,7 @@ def _cursor(last: Mapping[str, Any]) -> str:
         return encode_cursor(last)
     except TypeError as error:
         raise SourceBroken(
-            "the table has a binary key: only tables with text or number keys can be exported"
+            "the table has a binary key: only tables whose keys are text or numbers can be exported"
         ) from error
 
 

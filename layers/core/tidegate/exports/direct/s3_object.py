@@ -59,7 +59,7 @@ class S3Objects:
             records, end = reading.records(begin, 1)
             names = _fields(records[0], options, begin) if records else []
             if len(set(names)) != len(names):
-                raise SourceBroken("the head line of the object names a column twice")
+                raise SourceBroken("the header row of the object names a column twice: give every column its own name")
             self._heads[version] = names, end
         return self._heads[version]
 
@@ -80,7 +80,9 @@ class _Reading:
         data = b""
         while True:
             if len(data) >= MOST_BYTES:
-                raise SourceBroken(f"the row at byte {offset} of the object does not end within {MOST_BYTES} bytes")
+                raise SourceBroken(
+                    f"the row at byte {offset} does not end within {MOST_BYTES:,} bytes: is a quote missing?"
+                )
             data += self._bytes(offset + len(data), max(WINDOW, len(data)))
             at_end = offset + len(data) >= self.size
             records, used = split_records(data, most, quoted=self._options["format"] == "csv", at_end=at_end)
@@ -101,7 +103,7 @@ class _Reading:
             )
         except ClientError as error:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
-                raise SourceBroken("the object was replaced while it was read; retry the export") from error
+                raise SourceBroken("the object was replaced while it was read: retry the export") from error
             raise
         return answer["Body"].read()
 
@@ -143,14 +145,19 @@ def _text(data: bytes, options: Mapping[str, Any], offset: int) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise SourceBroken(f"byte {offset + error.start} of the object is not {encoding}") from error
+        raise SourceBroken(
+            f"byte {offset + error.start} of the object is not valid {encoding}: name the right `encoding`"
+        ) from error
 
 
 def _csv_rows(records: list[bytes], head: list[str], options: Mapping[str, Any], offset: int) -> list[bytes]:
     rows = []
     for fields in _csv_reader(_text(b"\n".join(records), options, offset), options):
         if len(fields) > len(head):
-            detail = f"a row after byte {offset} has {len(fields)} fields, the head line {len(head)}: {fields[:3]}"
+            detail = (
+                f"a row after byte {offset} has {len(fields)} fields, but the header row has {len(head)}: check the "
+                f"quotes and the `delimiter`. The row begins with {fields[:3]}"
+            )
             raise SourceBroken(detail[:500])
         rows.append(write_exact(dict(zip(head, fields, strict=False))))
     return rows

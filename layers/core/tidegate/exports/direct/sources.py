@@ -58,10 +58,10 @@ class AllowedSources:
         }[kind]
         name = str(options[part])
         if allowed == NOTHING or not fnmatchcase(name, allowed) or name in self.own:
-            detail = f"the {part} {name} may not be read: the operator allows it with the parameter {parameter}"
+            detail = f"the {part} {name} may not be read: an operator can allow it with the parameter {parameter}"
         elif not self._is_granted(project_id, place := _place(kind, options)):
             detail = (
-                f"this project may not read {place}: an admin allows it with read_from of PATCH /v1/projects/"
+                f"this project may not read {place}: an admin can allow it with read_from of PATCH /v1/projects/"
                 "{project_id}"
             )
         else:

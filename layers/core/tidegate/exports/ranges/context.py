@@ -86,7 +86,7 @@ class RangeContext:
     def _stored_plan(self) -> RangePlan:
         data = self.objects.get(plan_object(*self._ids))
         if data is None:
-            raise RecordNotFound("the stored plan of this export is missing; retry the export")
+            raise RecordNotFound("the stored plan of this export is gone: retry the export")
         return RangePlan(**json.loads(data))
 
     @cached_property
@@ -103,7 +103,7 @@ class RangeContext:
             return TableContext(self.spec, number, None)
         body = self.objects.get(page_object(*self._ids, number, 0))
         if body is None:
-            raise RecordNotFound(f"the staged first page of table {number + 1} is missing; retry the export")
+            raise RecordNotFound(f"the stored first page of table {number + 1} is gone: retry the export")
         return TableContext(self.spec, number, body)
 
     def file(self, footers: Sequence[Any] = ()) -> JoinedFile:

@@ -10,7 +10,7 @@ from tidegate.errors import WorkerLost
 from tidegate.exports.model import ExportSpec, file_name_for, output_object, output_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.ranges.context import JoinedFile, RangeContext
-from tidegate.exports.ranges.plan import RangeRecord, given_up_object, record_object
+from tidegate.exports.ranges.plan import RangeRecord, given_up_object
 from tidegate.exports.ranges.worker import sums_of
 from tidegate.exports.render import MAX_WARNINGS, Rendered, output_of
 from tidegate.exports.rendering.files import content_type
@@ -74,8 +74,9 @@ class Joiner:
             if record is None or (record.past <= page and not record.ended):
                 if self._objects.get(given_up_object(*ids)) is not None:
                     return None
-                key = record_object(*ids, table, page)
-                raise WorkerLost(f"{key} is missing; the next attempt renders that range")
+                raise WorkerLost(
+                    f"the rows of table {table + 1} from page {page} on were not rendered; the next attempt does it"
+                )
             records.append(record)
             if record.ended:
                 return records

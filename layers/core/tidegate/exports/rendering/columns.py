@@ -57,20 +57,23 @@ def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
     if not excel:
         return
     if not template.cols and len(keys_of(rows)) > MAX_COLUMNS:
-        raise BadTable(f"the rows have {len(keys_of(rows))} different keys; a sheet has {MAX_COLUMNS} columns")
+        raise BadTable(
+            f"the rows have {len(keys_of(rows))} different keys, but a sheet has {MAX_COLUMNS} columns: "
+            "name the columns in a template, or export csv"
+        )
     owners = {leaf.name for leaf in leaves(template.rows)}
     for row in rows if owners else ():
         if str(row.get(ROW_HEAD)) not in owners:
             fault = (
                 f"row head {row[ROW_HEAD]!r} is not in the template" if ROW_HEAD in row else f"a row has no {ROW_HEAD}"
             )
-            raise BadTable(f"{fault}; the template has {', '.join(sorted(owners)[:20])}")
+            raise BadTable(f"{fault}: use one of {', '.join(sorted(owners)[:20])}")
 
 
 def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:
     if not isinstance(data, list):
-        raise BadTable(f"{where} is not a list of rows")
+        raise BadTable(f'{where} is not a list of rows: write [{{"column": "value"}}, …]')
     for index, row in enumerate(data):
         if not isinstance(row, dict):
-            raise BadTable(f"{where}[{index}] is not an object with columns as keys")
+            raise BadTable(f'{where}[{index}] is not an object with columns as keys: write {{"column": "value"}}')
         yield row

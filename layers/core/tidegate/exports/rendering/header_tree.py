@@ -56,7 +56,7 @@ class Template:
         """Warns of columns that are empty because no row has their key."""
         unseen = [leaf.name for leaf in leaves(self.cols) if leaf.name not in set(keys)] if keys else []
         more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
-        return [f"template: no row has {', '.join(unseen[:5])}{more}; such columns are empty"] if unseen else []
+        return [f"template: no row has {', '.join(unseen[:5])}{more}, so these columns are empty"] if unseen else []
 
 
 NO_TEMPLATE = Template()

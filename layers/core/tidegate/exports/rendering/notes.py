@@ -17,8 +17,8 @@ class Notes:
         found = []
         if self.cut_cells:
             cells = "1 cell was" if self.cut_cells == 1 else f"{self.cut_cells} cells were"
-            found.append(f"{cells} cut: an Excel cell holds {MAX_CELL_UNITS:,} characters")
+            found.append(f"{cells} cut: an Excel cell has at most {MAX_CELL_UNITS:,} characters")
         if self.refused_values:
             values = "1 value was" if self.refused_values == 1 else f"{self.refused_values} values were"
-            found.append(f"{values} left out: not of the type that the template gives to the column")
+            found.append(f"{values} left out, because the template gives the column another type")
         return found

@@ -42,7 +42,9 @@ def gather(
     for seen, row in enumerate(chain.from_iterable(RowBlocks.of(rows)), 1):
         owned.add(row)
         if most is not None and seen > most:
-            raise BadTable(f"the table has row heads and more than {most} rows, which do not fit on one sheet")
+            raise BadTable(
+                f"the table has row heads and more than {most} rows, which do not fit on one sheet: split it"
+            )
     sizes = {leaf.name: max(leaf.row_count, owned.counts[leaf.name]) for leaf in owners}
     heads = place_rows(nodes, owned.counts, top=top, left=1)
     return RowHeadTable(RowBlocks(_in_order(owned, sizes)), sum(sizes.values()), heads)
@@ -69,7 +71,7 @@ class _RowsByLeaf:
         owner = digits_of(name) if isinstance(name, Digits) else str(name)
         if owner not in self.counts:
             fault = f"row head {owner!r} is not in the template" if name is not None else f"a row has no {ROW_HEAD}"
-            raise BadTable(f"{fault}; the template has {', '.join(list(self.counts)[:20])}")
+            raise BadTable(f"{fault}: use one of {', '.join(list(self.counts)[:20])}")
         self.counts[owner] += 1
         self._held[owner].append(row)
         self._held_rows += 1

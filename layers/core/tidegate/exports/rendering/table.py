@@ -91,7 +91,7 @@ def lay_out(table: SheetTable, keys: Sequence[str] = ()) -> Layout:
     texts = _top_texts(table)
     head_top, head_rows, row_heads = len(texts) + 1, depth(cols), depth(table.template.rows)
     if row_heads + len(leaves(cols)) > MAX_COLUMNS:
-        raise BadTable(f"the table has more than {MAX_COLUMNS} columns")
+        raise BadTable(f"the table has more than {MAX_COLUMNS} columns: leave some out")
     head = place_columns(cols, top=head_top, left=row_heads + 1)
     if row_heads and head_rows:
         head.insert(0, HeadCell("", head_top, 1, head_rows, row_heads))

@@ -38,7 +38,7 @@ def parse_template(raw: object) -> Template:
     if isinstance(raw, Mapping) and isinstance(raw.get("col", raw.get("row")), list | dict):
         unknown = [str(key) for key in raw if key not in ("col", "row")]
         if unknown:
-            raise BadTable(f"template has no field {', '.join(unknown)}; it takes col and row")
+            raise BadTable(f"template has no field {', '.join(unknown[:5])}: it takes col and row")
         parsed = Template(_nodes(raw.get("col"), "template.col"), _nodes(raw.get("row"), "template.row"))
     else:
         parsed = Template(_nodes(raw, "template"))
@@ -56,13 +56,13 @@ def _from_json(text: str) -> object:
 
 def _checked(template: Template) -> Template:
     if len(leaves(template.cols)) > MAX_COLUMNS:
-        raise BadTable(f"template has more than {MAX_COLUMNS} columns")
+        raise BadTable(f"template has more than {MAX_COLUMNS} columns: leave some out")
     owners = leaves(template.rows)
     twice = [name for name, count in Counter(leaf.name for leaf in owners).items() if count > 1]
     if twice:
         raise BadTable(f"template.row names {', '.join(sorted(twice)[:5])} twice; names of row heads must differ")
     if sum(leaf.row_count for leaf in owners) > MAX_ROWS:
-        raise BadTable(f"template.row has more than {MAX_ROWS} rows")
+        raise BadTable(f"template.row has more than {MAX_ROWS} rows: leave some out, or lower a row_count")
     return template
 
 
@@ -72,9 +72,9 @@ def _nodes(raw: object, where: str, level: int = 1) -> tuple[Node, ...]:
     if isinstance(raw, Mapping):
         raw = [{"name": key, "title": title} for key, title in raw.items()]
     if not isinstance(raw, Sequence) or isinstance(raw, str):
-        raise BadTable(f"{where} is not a list of nodes")
+        raise BadTable(f'{where} is not a list of nodes: write [{{"name": "id", "title": "Id"}}, …]')
     if level > MAX_DEPTH:
-        raise BadTable(f"{where} is nested deeper than {MAX_DEPTH} levels")
+        raise BadTable(f"{where} is nested deeper than {MAX_DEPTH} levels: use fewer")
     return tuple(_node(item, f"{where}[{index}]", level) for index, item in enumerate(raw))
 
 
@@ -82,16 +82,22 @@ def _node(raw: object, where: str, level: int) -> Node:
     if isinstance(raw, str):
         raw = {"name": raw}
     if not isinstance(raw, Mapping):
-        raise BadTable(f"{where} is not an object with a title")
+        raise BadTable(f'{where} is not an object with a title: write {{"name": "id", "title": "Id"}}')
     _refuse_unknown(raw, NODE_FIELDS, where)
     children = _nodes(raw.get("children"), f"{where}.children", level + 1)
     name, title = _text(raw.get("name"), f"{where}.name"), _text(raw.get("title"), f"{where}.title")
     if not (name or title):
-        raise BadTable(f"{where} has neither a name nor a title")
+        raise BadTable(f"{where} has neither a name nor a title: give it one")
     if children:
         return Node(title or name, name, children)
     count, style = _row_count(raw.get("row_count"), where), _style(raw.get("style"), where)
     return Node(title or name, name or title, (), count, style)
+
+
+def _shown(value: object) -> str:
+    """The beginning of a refused value, for an error text."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _text(value: object, where: str) -> str:
@@ -99,7 +105,7 @@ def _text(value: object, where: str) -> str:
         return ""
     if isinstance(value, str | int | float):
         return str(value)
-    raise BadTable(f"{where} is not text")
+    raise BadTable(f"{where} is not text: {_shown(value)}")
 
 
 def _row_count(value: object, where: str) -> int:
@@ -108,7 +114,7 @@ def _row_count(value: object, where: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_ROWS)):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ROWS:
-        raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}")
+        raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}: {_shown(value)}")
     return value
 
 
@@ -116,7 +122,7 @@ def _style(raw: object, where: str) -> LeafStyle:
     if not raw:
         return PLAIN
     if not isinstance(raw, Mapping):
-        raise BadTable(f"{where}.style is not an object")
+        raise BadTable(f"{where}.style is not an object: {_shown(raw)}")
     _refuse_unknown(raw, STYLE_FIELDS, f"{where}.style")
     return LeafStyle(
         width=_width(raw.get("width"), where),
@@ -135,7 +141,7 @@ def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: st
     """Refuses a misspelt field, which would otherwise be ignored and leave its column empty."""
     unknown = [str(field) for field in raw if field not in allowed]
     if unknown:
-        raise BadTable(f"{where} has no field {', '.join(unknown[:5])}; it takes {', '.join(allowed)}")
+        raise BadTable(f"{where} has no field {', '.join(unknown[:5])}: it takes {', '.join(allowed)}")
 
 
 def _format(value: object, where: str) -> str | None:
@@ -143,7 +149,8 @@ def _format(value: object, where: str) -> str | None:
         return None
     if not isinstance(value, str) or len(value) > LONGEST_FORMAT or not value.isprintable():
         raise BadTable(
-            f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters"
+            f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters: "
+            f"{_shown(value)}"
         )
     return value
 
@@ -152,7 +159,7 @@ def _width(value: object, where: str) -> float | None:
     if value is None or value == 0:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1400:
-        raise BadTable(f"{where}.style.width is not a width in pt from 1 to 1400")
+        raise BadTable(f"{where}.style.width is not a width in pt from 1 to 1400: {_shown(value)}")
     return float(value)
 
 
@@ -160,7 +167,7 @@ def _one_of(value: object, allowed: Sequence[str], where: str) -> str | None:
     if value is None or value == "":
         return None
     if value not in allowed:
-        raise BadTable(f"{where} must be one of {', '.join(allowed)}")
+        raise BadTable(f"{where} must be one of {', '.join(allowed)}, not {_shown(value)}")
     return str(value)
 
 
@@ -171,6 +178,6 @@ def _color(value: object, where: str) -> str | None:
         return NAMED_COLORS[value.lower()]
     match = _HEX_COLOR.fullmatch(value) if isinstance(value, str) else None
     if not match:
-        raise BadTable(f"{where} is not a colour such as FF0000 or red")
+        raise BadTable(f"{where} is not a colour such as FF0000 or red: {_shown(value)}")
     digits = match[1].upper()
     return digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = Logger(service="tidegate", child=True)
 
-_CHANGED = "the schedule was changed by another request at the same time; read it and try again"
+_CHANGED = "the schedule was changed by another request at the same time: read it and try again"
 
 
 class ExportSchedules:
@@ -74,9 +74,7 @@ class ExportSchedules:
         self._exports.check_order(project_id, order.spec, order.options)
         data = write_exact(order.as_data())
         if len(data) > MOST_BYTES:
-            detail = (
-                f"a recurring order may have {MOST_BYTES} bytes, this one has {len(data)}; use a source_url instead"
-            )
+            detail = f"a recurring export may have {MOST_BYTES:,} bytes, not {len(data):,}: use a source_url instead"
             raise Invalid(detail, errors=[{"loc": ["body", "source_data"], "msg": detail}])
         return data
 
@@ -106,7 +104,7 @@ class ExportSchedules:
         """
         old = self.get(project_id, schedule_id)
         if revision is not None and revision != old.revision:
-            raise Conflict(f"the schedule has revision {old.revision}, not {revision}; read it and try again")
+            raise Conflict(f"the schedule has revision {old.revision}, not {revision}: read it and try again")
         now, new, data = self._clock(), old, None
         if reorder is not None:
             order = reorder(self.order(old))

@@ -41,7 +41,9 @@ def from_html(text: str, base: str) -> Iterator[Entry]:
         parser.feed(text)
     except AssertionError as error:
         # The standard library raises it for broken markup.
-        raise SourceBroken("the directory index is not valid HTML") from error
+        raise SourceBroken(
+            "the directory index is not valid HTML: name another `format`, or correct the page"
+        ) from error
     here = urlsplit(base)
     folder = here.path.rsplit("/", 1)[0] + "/"
     for href, after in parser.found:

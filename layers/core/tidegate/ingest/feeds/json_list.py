@@ -20,7 +20,7 @@ def from_json(text: str, base: str) -> Iterator[Entry]:
     try:
         listed = read_json(text)
     except ValueError as error:
-        raise SourceBroken("the list of files is not JSON") from error
+        raise SourceBroken("the list of files is not valid JSON: correct it, or name another `format`") from error
     for index, item in enumerate(_files(listed)):
         described = {"url": item} if isinstance(item, str) else item
         if not isinstance(described, Mapping) or not isinstance(described.get("url"), str):

@@ -39,16 +39,16 @@ def _unpacked(body: bytes) -> bytes:
     try:
         found = zlib.decompressobj(wbits=31).decompress(body, MAX_BYTES + 1)
     except zlib.error as error:
-        raise SourceBroken("the source looks like gzip, but cannot be unpacked") from error
+        raise SourceBroken("the source looks like gzip, but cannot be unpacked: pack it again") from error
     if len(found) > MAX_BYTES:
-        raise SourceBroken(f"the source unpacks to more than {MAX_BYTES:,} bytes")
+        raise SourceBroken(f"the source unpacks to more than {MAX_BYTES:,} bytes: split it")
     return found
 
 
 def unique(entries: list[Entry]) -> list[Entry]:
     by_url = {entry.url: entry for entry in entries}
     if len(by_url) > MAX_ENTRIES:
-        raise SourceBroken(f"the source lists {len(by_url)} files; at most {MAX_ENTRIES} are allowed: split it")
+        raise SourceBroken(f"the source lists {len(by_url)} files, but at most {MAX_ENTRIES} are allowed: split it")
     return list(by_url.values())
 
 

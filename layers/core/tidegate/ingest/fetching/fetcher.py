@@ -76,7 +76,9 @@ class Fetcher:
             run.total = source.size
             if source.size is not None:
                 if source.size > MAX_BYTES:
-                    raise ContentTooLarge(f"the source has {source.size} bytes; at most {MAX_BYTES} are accepted")
+                    raise ContentTooLarge(
+                        f"the source has {source.size} bytes, but a file may have at most {MAX_BYTES}"
+                    )
                 run.wanted.require_room(source.size)
             source = parts.probed(source)
             if not source.in_parts(signed=run.wanted.signed):

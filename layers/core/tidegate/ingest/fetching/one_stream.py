@@ -97,6 +97,8 @@ class OneStream:
             again.update(known)
             left -= len(known)
             if left == 0 and known and again.digest() != self._run.digest.digest():
-                raise SourceChanged("the source changed while it was fetched: the second time it sent other bytes")
+                raise SourceChanged(
+                    "the source changed while it was fetched: after a broken connection it sent other bytes"
+                )
             if new:
                 yield new

@@ -51,7 +51,7 @@ class Parts:
         run.total = begun.size
         if stored is None:
             if run.store.head(begun.key) is None:
-                raise SourceChanged("the parts that were stored are gone")
+                raise SourceChanged("the stored parts are gone: the download starts again")
             # An earlier run completed the upload, then died.
             return self._whole(begun, None)
         mirrors = Mirrors(run, begun.url, begun.source, rests=begun.url not in run.remote.urls)
@@ -76,7 +76,9 @@ class Parts:
             # Another run of this step began an upload first: continue that one.
             run.store.abort_upload(run.wanted.key, upload_id)
             if begun.source != source:
-                raise SourceChanged("another run of this request found another version of the source")
+                raise SourceChanged(
+                    "another run of this request found another version of the source: the download starts again"
+                )
         return begun
 
     def _fetch(self, begun: Unfinished, stored: Mapping[int, object], mirrors: Mirrors) -> Fetched | None:
@@ -127,7 +129,7 @@ class Parts:
                     self._pause_after(error, failures)
             failures = failures + 1 if len(piece) == before else 0
             if failures >= _TRIES:
-                raise ConnectionFailed(f"the connection broke {failures} times without a byte of part {number}")
+                raise ConnectionFailed(f"the connection broke {failures} times before a byte of part {number} arrived")
         return run.put_part(begun.key, begun.upload_id, number, piece[: last - start + 1])
 
     def _pause_after(self, error: FetchError, failures: int) -> None:

@@ -35,9 +35,9 @@ class Ranged(AbstractContextManager[Stream]):
 
     def _check(self, stream: Stream) -> None:
         if stream.status == 412:
-            raise SourceChanged("the source changed while it was fetched (412)")
+            raise SourceChanged("the source changed while it was fetched: it answered 412")
         if stream.status == 416:
-            raise SourceChanged("the source is shorter than it was (416)")
+            raise SourceChanged("the source became shorter while it was fetched: it answered 416")
         stream.raise_for_status()
         if stream.status != 206 or starts_at(stream.headers) != self._start:
             raise SourceChanged(f"the source answered {stream.status} instead of the requested range")

@@ -65,7 +65,9 @@ class Run:
         """Sends a GET. Passes a Retry-After of the answer to `Remote.on_pause`."""
         left = self.seconds_left
         if left <= 0:
-            raise FetchTimeout("the download takes longer than one invocation, and the source cannot resume it")
+            raise FetchTimeout(
+                "the download takes longer than one invocation, and the source does not support ranges to continue it"
+            )
         self.pacer.before_request()
         try:
             with self._http.stream(

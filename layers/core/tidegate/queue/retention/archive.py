@@ -40,7 +40,7 @@ class Archive:
         """Requests that left the table on a day and have the `wanted` values, by id. `cursor` is the last id before."""
         if cursor is not None and not cursor.isprintable():
             raise Invalid(
-                "the cursor was not made by this list: leave it out to start again",
+                "the cursor does not belong to this list: leave it out to start again",
                 errors=[{"loc": ["query", "cursor"], "msg": "unknown"}],
             )
         page: dict[str, dict[str, Any]] = {}

@@ -32,7 +32,7 @@ def _absolute(value: str) -> str:
 
 def _web(value: str) -> str:
     if not value.startswith(("http://", "https://")):
-        raise ValueError("must be an http or https URL")
+        raise ValueError("must be a URL that starts with http:// or https://")
     return value
 
 
@@ -129,7 +129,7 @@ class DownloadBatchBody(TransferBody):
     @model_validator(mode="after")
     def _check_targets_and_waves(self) -> DownloadBatchBody:
         if (self.targets is None) == (self.groups is None and self.labels is None):
-            raise ValueError("give either targets, or groups and labels")
+            raise ValueError("give either targets, or groups or labels or both, but not targets with them")
         percents = [wave.percent for wave in self.waves or ()]
         if percents != sorted(set(percents)):
             raise ValueError(f"waves: each percent must be higher than the previous one, not {percents}")

@@ -43,7 +43,7 @@ def _rows(value: Any) -> Any:
         value = value["data"]
     if value is None or isinstance(value, list | dict):
         return value
-    raise ValueError("must be a list of rows or an object {group: rows}")
+    raise ValueError('must be a list of rows such as [{"id": 1}], or an object {group: rows}')
 
 
 def _parsed_exactly(value: Any) -> Any:
@@ -128,7 +128,9 @@ class ExportBody(Body):
     @model_validator(mode="after")
     def _check_compression(self) -> Self:
         if self.compression and self.type in ("excel", "parquet"):
-            raise ValueError(f"compression is for csv and jsonl only: {self.type} files are compressed already")
+            raise ValueError(
+                f"compression is for csv and jsonl only, because {self.type} files are compressed: leave it out"
+            )
         return self
 
     def options(self) -> ExportOptions:
@@ -236,10 +238,10 @@ class MultipleBody(ExportBody):
         if self.type == "parquet":
             raise ValueError("a Parquet file has one table: submit an export for each table")
         if self._count > 100:
-            raise ValueError(f"an export has at most 100 tables, not {self._count}")
+            raise ValueError(f"an export has at most 100 tables, not {self._count}: submit several exports")
         for field in ("template", "title", "summary", "header", "footer"):
-            if len(getattr(self, field) or []) > self._count:
-                raise ValueError(f"{field} has more entries than there are tables")
+            if (entries := len(getattr(self, field) or [])) > self._count:
+                raise ValueError(f"{field} has {entries} entries, but there are only {self._count} tables")
         return self
 
     @property

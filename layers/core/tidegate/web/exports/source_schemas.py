@@ -26,7 +26,9 @@ class S3Source(Body):
         if self.format is None:
             self.format = {"csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}.get(ending)  # type: ignore[assignment]
         if self.format is None:
-            raise ValueError("format is required, because the key does not end in .csv, .jsonl or .ndjson")
+            raise ValueError(
+                "format (csv or jsonl) is required, because the key does not end in .csv, .jsonl or .ndjson"
+            )
         return self
 
 

@@ -38,9 +38,11 @@ class FileBody(Body):
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
         if self.source_url is None and (self.credentials or self.channel or self.politeness or self.mirrors):
-            raise ValueError("credentials, channel, politeness and mirrors are only allowed with a source_url")
+            raise ValueError(
+                "credentials, channel, politeness and mirrors are only allowed with a source_url: leave them out"
+            )
         if self.source_url is not None and (self.multipart or self.callback):
-            raise ValueError("multipart and callback are only allowed without a source_url")
+            raise ValueError("multipart and callback are only allowed without a source_url: leave them out")
         return self
 
 

@@ -105,7 +105,7 @@ class SubscriptionChanges(Body):
         needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
         removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
         if removed:
-            raise ValueError(f"{', '.join(removed)} cannot be null")
+            raise ValueError(f"{', '.join(removed)} cannot be null: leave out what is not to change")
         return self
 
 
@@ -178,7 +178,9 @@ class CredentialBody(Body):
     def _check_size(self) -> Self:
         size = len(secret_text(self.headers, self.origins))
         if size > LARGEST_SECRET:
-            raise ValueError(f"the credential has {size:,} bytes; at most {LARGEST_SECRET:,} can be stored")
+            raise ValueError(
+                f"the credential has {size:,} bytes, but at most {LARGEST_SECRET:,} can be stored: shorten its headers"
+            )
         return self
 
 

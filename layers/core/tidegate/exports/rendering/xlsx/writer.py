@@ -139,7 +139,7 @@ class _TableStream:
             self._heads = self._row_head_cells(gathered.count)
             self._needs += gathered.count - 1
         if self._needs > sheet_rows:
-            raise BadTable(f"the table needs {self._needs} rows on one sheet; a sheet has {sheet_rows}")
+            raise BadTable(f"the table needs {self._needs} rows on one sheet, but a sheet has {sheet_rows}: split it")
         self._rows = rows
         self._begun = 0
         # The last row of data on the current sheet.
