@@ -61,7 +61,7 @@ function send(ids) {
 }
 
 // Groups of at most a hundred ids that fit into a frame.
-export function byFrames(ids) {
+function byFrames(ids) {
   const groups = [];
   let room = 0;
   for (const id of ids) {

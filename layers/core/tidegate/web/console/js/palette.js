@@ -2,8 +2,8 @@
 import { draw, h } from "./dom.js";
 import { at, get } from "./api.js";
 import { named, t } from "./i18n.js";
+import { AREAS } from "./router.js";
 
-const PAGES = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
 const SHOWN = 12;
 const PAUSE = 250;
 const NEWEST = { limit: 100 };
@@ -27,7 +27,7 @@ const EXACT = [
 ];
 
 export function palette() {
-  const known = PAGES.map((name) => entry("pages", [t(`nav.${name}`), `#/${name}`]));
+  const known = AREAS.map((name) => entry("pages", [t(`nav.${name}`), `#/${name}`]));
   let found = [];
   let chosen = 0;
   let timer = null;

@@ -6,10 +6,9 @@ import { live } from "./live.js";
 import { palette } from "./palette.js";
 import { icon } from "./parts/basics.js";
 import { logo } from "./parts/logo.js";
-import { here } from "./router.js";
+import { AREAS, here } from "./router.js";
 import { session } from "./session.js";
 
-export const AREAS = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
 const THEME = "tidegate.theme";
 
 export function wearTheme() {

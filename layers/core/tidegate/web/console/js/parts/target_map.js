@@ -6,13 +6,11 @@ import { t } from "../i18n.js";
 import { badge, chips } from "./basics.js";
 
 const STATES = { W: ["waiting", "--fill-calm"], R: ["downloading", "--fill-busy"], S: ["success", "--fill-good"], F: ["failed", "--fill-bad"], T: ["timeout", "--fill-warn"], C: ["cancelled", "--text"] };
-const STATUS = { F: "Failed", T: "Timeout", S: "Success", C: "Cancelled", R: "Running", W: "Running" };
 const MATCHES = 12;
 
 export class TargetMap {
-  constructor(job, pick) {
+  constructor(job) {
     this.job = job;
-    this.pick = pick;
     this.names = [];
     this.states = "";
     this.letter = "";
@@ -47,7 +45,7 @@ export class TargetMap {
     this.canvas.setAttribute("aria-label", `${t("jobs.map")}: ${options.slice(1).map(([, name, number]) => `${name} ${number}`).join(", ")}`);
     draw(this.root,
       h("div", { class: "filters" },
-        chips(t("jobs.filterTargets"), options, this.letter, (letter) => { this.letter = letter; this.view(); this.pick(letter ? STATUS[letter] : ""); }),
+        chips(t("jobs.filterTargets"), options, this.letter, (letter) => { this.letter = letter; this.view(); }),
         h("label", { class: "search" }, h("span", { class: "sr" }, t("jobs.searchTarget")), h("input", { type: "search", placeholder: t("jobs.searchTarget"), autocomplete: "off", oninput: (event) => { this.text = event.target.value.trim().toLowerCase(); this.paint(); this.list(); } }))),
       this.canvas, this.told, this.found);
     this.paint();

@@ -93,7 +93,6 @@ function learn(editor, asked) {
 // Puts the first rows of the source into the rows field, so that the preview shows real data.
 async function pull(asked, editor, again) {
   const { rows, total, answered } = await create("v1/task/sample", { source_url: asked.elements.source_url.value.trim() });
-  editor.sampled = rows;
   editor.know([...new Set(rows.flatMap((row) => Object.keys(row)))]);
   if (answered.template) asked.elements.template.value = pretty(answered.template, 58);
   if (answered.template) take(editor, asked);

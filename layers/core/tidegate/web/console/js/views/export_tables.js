@@ -21,7 +21,7 @@ export class ExportTables {
     this.at = 0;
     this.tabs = h("div", { class: "chips", role: "group", "aria-label": t("exports.tables") });
     this.how = field("multi_type", t("exports.multiType"), { options: [["page", t("exports.onePage")], ["tab", t("exports.oneTab")]] });
-    this.root = h("div", { class: "stack tables" }, this.tabs, this.how);
+    this.root = h("div", { class: "stack" }, this.tabs, this.how);
     this.show();
   }
 

@@ -21,7 +21,7 @@ export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";
   const targets = new Pages((page) => get(`v1/jobs/${at(id)}/targets`, { status, ...page }), 50);
   const choose = (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {});
-  const map = new TargetMap(id, () => {});
+  const map = new TargetMap(id);
   const speed = new Rate();
   const known = new TasksOfTargets();
   return screen(root, {

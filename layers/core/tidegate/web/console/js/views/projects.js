@@ -1,5 +1,4 @@
 // Projects: the tenants of this deployment.
-import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { t } from "../i18n.js";
 import { badge, button, empty, pageHead, titled, when } from "../parts/basics.js";
@@ -44,5 +43,4 @@ function newProject(go) {
     toast(t("projects.made", { name: made.name }));
     go(`operate/projects/${at(made.project_id)}`);
   }));
-  return h("span");
 }

@@ -85,7 +85,7 @@ function wavesOf(text) {
 }
 
 // One target per line: the agent id, and after a space its container.
-export function targetsOf(text) {
+function targetsOf(text) {
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   if (lines.length < 1 || lines.length > MOST_TARGETS) throw new FieldError("targets", t("jobs.targetsHint"));
   return lines.map((line) => {

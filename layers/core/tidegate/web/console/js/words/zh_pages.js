@@ -65,7 +65,7 @@ export const zhPages = {
     asUsual: "默认", compression: "压缩", noCompression: "不压缩", compressionHint: "用于 CSV 和 JSONL。", delimiter: "CSV 分隔符", tab: "制表符", csvHeader: "CSV 首行", headKeys: "行的键", headTitles: "列标题", headNone: "无", lineEnd: "换行", csvGuard: "防公式注入", csvGuardHint: "在电子表格会执行的单元格前加 '。", freeze: "冻结表头", autofilter: "表头筛选", auto_width: "按内容列宽",
     credential: "数据源凭证", credentialHint: "已保存的名称；请求头只发往其来源。", parallel: "并行数", parallelHint: "留空则按需。", deliver: "另存一份到", deliverHint: "每行一个：桶/键，若在其他区域再写区域。以 / 结尾的键用文件名。",
     tables: "表格", tableN: "表 {n}", addTable: "再加一张表", dropTable: "移除此表", multiType: "多张表", onePage: "在同一工作表上下排列", oneTab: "每表一个工作表",
-    warnings: "警告", nWarnings: "{n} 条警告", columns: "列", addColumn: "添加列", addGroup: "添加分组", columnTitle: "标题", columnField: "字段", columnType: "类型", columnFormat: "格式", asJson: "JSON 形式", moveUp: "上移", moveDown: "下移", nest: "并入上一项", unnest: "移出分组", removeColumn: "删除",
+    warnings: "警告", nWarnings: "{n} 条警告", columns: "列", addColumn: "添加列", addGroup: "添加分组", columnTitle: "标题", columnField: "字段", columnFormat: "格式", asJson: "JSON 形式", moveUp: "上移", moveDown: "下移", nest: "并入上一项", unnest: "移出分组", removeColumn: "删除",
     editorHint: "把一列拖到另一列上即可嵌套，拖到两列之间即可移动。", editorSides: "行表头请在下方以 JSON 编辑。", pull: "拉取示例数据", pulled: "{total} 行中的 {n} 行示例", type_string: "文本", type_number: "数字", type_date: "日期", type_datetime: "日期时间", type_currency: "货币", type_percent: "百分比", type_boolean: "是否", type_link: "链接", type_: "原样",
     fromRows: "按数据生成列", newGroup: "分组", newColumn: "列", drag: "移动 {name}", typeLabel: "{name} 的类型",
   },
