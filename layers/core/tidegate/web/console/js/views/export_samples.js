@@ -37,7 +37,7 @@ const nestedZh = {
   title: "员工工时统计",
   summary: "",
   template: [
-    { title: "人员", children: [{ title: "姓名", name: "name" }, { title: "其它", children: [{ title: "年龄", name: "age" }, { title: "城市", name: "city" }] }] },
+    { title: "人员", children: [{ title: "姓名", name: "name" }, { title: "其他", children: [{ title: "年龄", name: "age" }, { title: "城市", name: "city" }] }] },
     { title: "工时", children: [{ title: "计划", name: "planned" }, { title: "实际", name: "worked", style: { bold: true } }] },
     { title: "备注", name: "remark" },
   ],

@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { at, create, get, onceKey, post } from "../api.js";
 import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
-import { t } from "../i18n.js";
+import { named, t } from "../i18n.js";
 import { badge, button, card, chips, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
 import { bar, splitBar, splitLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
@@ -169,7 +169,7 @@ const EGRESS_PRICE = 0.09 / 1e9;
 
 // Why hosts fell back to S3, the most frequent reason first.
 function reasons(counted) {
-  const told = Object.entries(counted).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${t(`jobs.why_${why}`)}`);
+  const told = Object.entries(counted).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${named("fallback", why)}`);
   return told.length ? `: ${told.join(", ")}` : "";
 }
 
