@@ -69,6 +69,33 @@ def test_read_key_is_told_which_key_a_page_needs(
     expect(door.page.locator("input[name=key]")).to_be_visible()
 
 
+@pytest.mark.parametrize("list_page", ["distribution", "files", "ingest", "exports", "batches", "businesses"])
+def test_read_key_is_told_that_an_empty_list_needs_a_key_that_writes(
+    door: Console, deployed: Deployed, project: DeployedProject, list_page: str
+) -> None:
+    try_key(door, str(deployed.make_key(project.id, ["read"])["key"]))
+    door.page.locator(".frame").wait_for()
+    door.go(list_page)
+    expect(door.page.locator(".state")).to_contain_text("Sign in with a key that may write")
+
+
+@pytest.mark.parametrize(
+    "filtered",
+    [
+        "distribution?status=Failed",
+        "files?path=/no/such/file",
+        "fleet?group=no-such-group",
+        "exports?name=nothing",
+        "batches?status=stopped",
+        "queue?status=failed",
+        "callbacks?state=dead",
+    ],
+)
+def test_empty_result_of_a_filter_advises_to_change_the_filter(desk: Console, filtered: str) -> None:
+    desk.go(filtered)
+    expect(desk.page.locator(".state")).to_have_text("Nothing matchesChange or remove a filter.")
+
+
 @pytest.mark.parametrize(
     ("record", "leads_to"),
     [

@@ -27,6 +27,11 @@ export function duration(seconds) {
   return t("unit.h", { n: Math.floor(seconds / 3600), m: Math.floor((seconds % 3600) / 60) });
 }
 
+// A whole number of hours or days, for choices in forms.
+export function wholeUnits(number, unit) {
+  return new Intl.NumberFormat(locale(), { style: "unit", unit, unitDisplay: "long" }).format(number);
+}
+
 export function moment(iso) {
   const at = asDate(iso);
   if (!at) return "–";

@@ -3,6 +3,7 @@ import { h, svg } from "../dom.js";
 import { ago, moment, short } from "../format.js";
 import { named, t } from "../i18n.js";
 import { here } from "../router.js";
+import { session } from "../session.js";
 
 const TONES = {
   good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
@@ -93,6 +94,16 @@ export function crumbs(...links) {
 
 export function empty(title, advice, ...actions) {
   return h("div", { class: "state" }, icon("wave"), h("h3", null, title), h("p", null, advice), actions.length ? h("div", { class: "tools" }, actions) : null);
+}
+
+// For a list that is empty because of its filters.
+export function noMatch() {
+  return empty(t("state.noMatch"), t("state.noMatchAdvice"));
+}
+
+// What to do about an empty list; a key that may only read cannot follow the advice.
+export function toWriters(text) {
+  return session.can("write") ? text : t("state.readOnly");
 }
 
 export function failure(error, retry) {

@@ -4,7 +4,7 @@ import { at, get, patch, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { batchTabs } from "../parts/area_tabs.js";
-import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, toWriters, when } from "../parts/basics.js";
 import { act, confirm } from "../parts/dialog.js";
 import { LastRuns, nextRun, schedulePast, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
@@ -33,18 +33,13 @@ export function batchSchedules(root, { go }) {
       return [
         pageHead(t("nav.batches"), t("schedules.batchesLead"), add("primary")),
         batchTabs("schedules"),
-        data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), advice(data.businesses), add("")),
+        data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), toWriters(t(data.businesses.length ? "schedules.batchesAdvice" : "batches.noBusiness")), add("")),
         pages.moreButton(data, refresh),
       ];
     },
     quick: 8000,
     slow: 15000,
   });
-}
-
-function advice(businesses) {
-  if (!session.can("write")) return t("schedules.readOnly");
-  return businesses.length ? t("schedules.batchesAdvice") : t("batches.noBusiness");
 }
 
 function list(items, last, refresh) {

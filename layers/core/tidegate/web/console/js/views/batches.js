@@ -5,7 +5,7 @@ import { count, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { batchTabs } from "../parts/area_tabs.js";
-import { badge, button, chips, copyable, empty, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, chips, copyable, empty, noMatch, pageHead, titled, toWriters, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -27,7 +27,7 @@ export function batches(root, { query, go }) {
       pageHead(t("nav.batches"), t("batches.lead"), session.can("write") && tools(data, refresh, go)),
       batchTabs("batches"),
       chips(t("batches.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("batches", chosen ? { status: chosen } : {})),
-      data.items.length ? list(data.items, new Map(data.businesses.map((biz) => [biz.biz_id, biz.name]))) : empty(t("batches.none"), data.businesses.length ? t("batches.noneAdvice") : t("batches.noBusiness"), session.can("write") && tools(data, refresh, go)),
+      data.items.length ? list(data.items, new Map(data.businesses.map((biz) => [biz.biz_id, biz.name]))) : status ? noMatch() : empty(t("batches.none"), toWriters(t(data.businesses.length ? "batches.noneAdvice" : "batches.noBusiness")), session.can("write") && tools(data, refresh, go)),
       pages.moreButton(data, refresh),
     ],
     quick: 2000,

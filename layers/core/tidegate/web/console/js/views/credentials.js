@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { at, get, put, remove } from "../api.js";
 import { t } from "../i18n.js";
-import { button, code, copyable, empty, pageHead, when } from "../parts/basics.js";
+import { button, code, copyable, empty, pageHead, toWriters, when } from "../parts/basics.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, FieldError, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
@@ -17,7 +17,7 @@ export function credentials(root, { tabs }) {
       return [
         pageHead(t("operate.credentials"), t("credentials.lead"), add),
         tabs("credentials"),
-        data.items.length ? list(data.items, refresh) : empty(t("credentials.none"), t("credentials.noneAdvice")),
+        data.items.length ? list(data.items, refresh) : empty(t("credentials.none"), toWriters(t("credentials.noneAdvice"))),
       ];
     },
     quick: 10000,

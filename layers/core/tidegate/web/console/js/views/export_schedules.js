@@ -4,7 +4,7 @@ import { at, get, patch, post, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { exportTabs } from "../parts/area_tabs.js";
-import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, toWriters, when } from "../parts/basics.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
 import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
@@ -29,7 +29,7 @@ export function exportSchedules(root) {
     view: (data, refresh) => [
       pageHead(t("nav.exports"), t("schedules.exportsLead"), add("button primary")),
       exportTabs("schedules"),
-      data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), t(session.can("write") ? "schedules.exportsAdvice" : "schedules.readOnly"), add("button")),
+      data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), toWriters(t("schedules.exportsAdvice")), add("button")),
       pages.moreButton(data, refresh),
     ],
     quick: 8000,

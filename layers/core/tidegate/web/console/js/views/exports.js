@@ -5,7 +5,7 @@ import { bytes, count, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { exportTabs } from "../parts/area_tabs.js";
-import { badge, button, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, chips, copyable, empty, link, noMatch, pageHead, toWriters, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { act, confirm } from "../parts/dialog.js";
 import { saveFrom } from "../parts/saving.js";
@@ -32,7 +32,7 @@ export function exportsList(root, { query, go }) {
         chips(t("exports.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.status, (status) => filter({ status })),
         searchBox("name", t("exports.searchName"), wanted.name, (name) => filter({ name })),
         searchBox("operator", t("exports.searchOperator"), wanted.operator_id, (operator_id) => filter({ operator_id }))),
-      data.items.length ? list(data.items, refresh) : empty(t("exports.none"), t("exports.noneAdvice"), session.can("write") && link(t("exports.new"), "#/exports/new", "button")),
+      data.items.length ? list(data.items, refresh) : Object.values(wanted).some(Boolean) ? noMatch() : empty(t("exports.none"), toWriters(t("exports.noneAdvice")), session.can("write") && link(t("exports.new"), "#/exports/new", "button")),
       pages.moreButton(data, refresh),
     ],
   });
@@ -43,7 +43,7 @@ function list(items, refresh) {
     { title: t("field.name"), kind: "main", cell: (task) => [link(task.name, `#/exports/${at(task.task_id)}`, "strong"), h("span", { class: "under clip" }, task.file_name || ""), task.warnings?.length ? h("span", { class: "under warn-text" }, t("exports.nWarnings", { n: task.warnings.length })) : null, h("span", { class: "under" }, copyable(task.task_id))] },
     { title: t("field.status"), cell: (task) => badge(task.status) },
     { title: t("jobs.progress"), kind: "grow", cell: exportProgress },
-    { title: t("field.size"), cell: (task) => bytes(task.size) },
+    { title: t("field.size"), kind: "nowrap", cell: (task) => bytes(task.size) },
     { title: t("field.created"), cell: (task) => when(task.create_time) },
     { title: t("field.actions"), kind: "actions", cell: (task) => exportActions(task, refresh) },
   ], items, { keyOf: (task) => task.task_id });

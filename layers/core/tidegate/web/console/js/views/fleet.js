@@ -1,9 +1,9 @@
 // The fleet: the list of hosts, and enrolment tokens for new ones.
 import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
-import { bytes, moment } from "../format.js";
+import { bytes, moment, wholeUnits } from "../format.js";
 import { named, t } from "../i18n.js";
-import { badge, button, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, chips, empty, link, noMatch, pageHead, when } from "../parts/basics.js";
 import { dialog, showOnce } from "../parts/dialog.js";
 import { field, FieldError, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
@@ -28,7 +28,7 @@ export function fleet(root, { query, go }) {
         chips(t("fleet.filter"), STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.state, (state) => filter({ state })),
         searchBox("group", t("fleet.group"), wanted.group, (group) => filter({ group })),
         searchBox("host", t("fleet.goTo"), "", (host) => go(`fleet/${at(host)}`))),
-      data.items.length ? list(data.items, filter) : empty(t("fleet.none"), t(session.isAdmin ? "fleet.noneAdvice" : "fleet.noneAsk"), enrol()),
+      data.items.length ? list(data.items, filter) : wanted.state || wanted.group ? noMatch() : empty(t("fleet.none"), t(session.isAdmin ? "fleet.noneAdvice" : "fleet.noneAsk"), enrol()),
       pages.moreButton(data, refresh),
     ],
     quick: 5000,
@@ -72,7 +72,7 @@ function enrolDialog() {
     h("p", { class: "muted" }, t("fleet.enrolWhat")),
     h("div", { class: "pair" },
       field("uses", t("fleet.uses"), { type: "number", min: 1, max: 100000, value: "1", required: true }),
-      field("expires_in", t("keys.expires"), { options: [["3600", t("unit.h", { n: 1, m: 0 })], ["86400", t("keys.days", { n: 1 })], ["604800", t("keys.days", { n: 7 })]] })),
+      field("expires_in", t("keys.expires"), { options: [["3600", wholeUnits(1, "hour")], ["86400", wholeUnits(1, "day")], ["604800", wholeUnits(7, "day")]] })),
     field("groups", t("fleet.groups"), { hint: t("fleet.groupsHint") }),
     field("labels", t("fleet.labels"), { hint: t("fleet.labelsHint") }),
   ], t("fleet.makeToken"), async (given, once) => {

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { count, duration, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, card, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, card, empty, link, pageHead, toWriters, when } from "../parts/basics.js";
 import { capacity, columns, ring, splitBar, spread, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { jobLink } from "./jobs.js";
@@ -88,7 +88,7 @@ function recent(data) {
   const rows = [...ended.map((job) => [job.finish_time || job.create_time, jobLink(job), t("type.job"), job.status, job.key]),
     ...data.requests.map((request) => [request.finish_time || request.create_time, link(requestName(request), requestHref(request)), named("type", request.type), request.status, request.request_id])]
     .sort(([one], [other]) => String(other).localeCompare(String(one))).slice(0, 8);
-  if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), t("overview.nothingAdvice")));
+  if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), toWriters(t("overview.nothingAdvice"))));
   return card(t("overview.recent"), { id: "recent" }, h("ul", { class: "rows tight" }, rows.map(([at, name, kind, status, key]) =>
     h("li", { class: "row-head", "data-key": key }, h("span", { class: "clip" }, name, h("span", { class: "muted" }, ` ${kind}`)), h("span", { class: "nowrap" }, badge(status), " ", when(at))))));
 }

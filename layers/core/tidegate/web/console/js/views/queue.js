@@ -4,7 +4,7 @@ import { at, get, post } from "../api.js";
 import { count, duration } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, card, chips, copyable, empty, link, noMatch, pageHead, when } from "../parts/basics.js";
 import { capacity } from "../parts/bars.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
@@ -33,7 +33,7 @@ export function queue(root, { query, go }) {
         chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),
         chips(t("queue.filterStatus"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("queue", given({ channel, status: chosen })))),
       session.can("write") && (channel || status) && data.items.length ? bulkTools({ channel, status }, refresh) : null,
-      data.items.length ? requestTable(data.items, refresh) : empty(t("queue.none"), t("queue.noneAdvice")),
+      data.items.length ? requestTable(data.items, refresh) : channel || status ? noMatch() : empty(t("queue.none"), t("queue.noneAdvice")),
       pages.moreButton(data, refresh),
     ],
     quick: 2500,

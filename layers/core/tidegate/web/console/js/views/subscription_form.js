@@ -88,7 +88,7 @@ async function preview(seen, read) {
       h("p", null, t("ingest.found", { format: found.format, chosen: count(found.chosen), listed: count(found.listed) })),
       found.items.length ? table(t("ingest.preview"), [
         { title: t("field.name"), kind: "main", cell: (entry) => [h("span", { class: "strong", title: entry.url }, entry.file_name), h("span", { class: "under clip" }, entry.file_path)] },
-        { title: t("field.size"), cell: (entry) => bytes(entry.size) },
+        { title: t("field.size"), kind: "nowrap", cell: (entry) => bytes(entry.size) },
         { title: "SHA-256", cell: (entry) => (entry.signature ? t("action.yes") : "–") },
       ], found.items) : empty(t("ingest.nothing"), t("ingest.nothingAdvice")));
   } catch (error) {

@@ -12,7 +12,7 @@ export const en = {
     socket: "Live", polling: "Polling", connecting: "Connecting",
     socketTitle: "Changes come over a WebSocket", pollingTitle: "There is no WebSocket at present; the page asks the server every few seconds", connectingTitle: "Opening a WebSocket",
   },
-  state: { loading: "Loading", failed: "This could not be loaded", stale: "Shown as it was a moment ago:" },
+  state: { loading: "Loading", noMatch: "Nothing matches", noMatchAdvice: "Change or remove a filter.", readOnly: "Sign in with a key that may write to create the first one.", failed: "This could not be loaded", stale: "Shown as it was a moment ago:" },
   error: {
     unknown: "Something went wrong", network: "No answer from the server", status: "The server answered {n}", json: "Not JSON: {detail}",
     expired: "This key is not valid any more. Sign in again.",

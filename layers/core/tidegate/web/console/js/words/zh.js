@@ -13,7 +13,7 @@ export const zh = {
     socket: "实时", polling: "轮询", connecting: "连接中",
     socketTitle: "变化通过 WebSocket 推送", pollingTitle: "WebSocket 暂不可用，页面每隔几秒查询一次", connectingTitle: "正在建立 WebSocket",
   },
-  state: { loading: "加载中", failed: "无法加载", stale: "以下是片刻之前的内容：" },
+  state: { loading: "加载中", noMatch: "没有符合条件的记录", noMatchAdvice: "请修改或减少筛选条件。", readOnly: "请用可写的密钥登录，创建第一条记录。", failed: "无法加载", stale: "以下是片刻之前的内容：" },
   error: {
     unknown: "出错了", network: "服务器没有响应", status: "服务器返回 {n}", json: "不是合法的 JSON：{detail}",
     expired: "密钥已失效，请重新登录。",
