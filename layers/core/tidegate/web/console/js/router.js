@@ -31,7 +31,8 @@ function decoded(text) {
   }
 }
 
+// Goes to a page. Empty values of the query are left out.
 export function go(path, query = {}) {
-  const search = new URLSearchParams(query).toString();
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
   location.hash = `#/${path}${search ? `?${search}` : ""}`;
 }

@@ -140,6 +140,11 @@ export function chips(label, options, chosen, choose) {
       text, number === undefined ? null : h("span", { class: "chip-count" }, number))));
 }
 
+// A filter by status; the empty status stands for all.
+export function statusChips(label, statuses, chosen, choose) {
+  return chips(label, statuses.map((status) => [status, status ? named("status", status.toLowerCase()) : t("action.all")]), chosen, choose);
+}
+
 const ICONS = {
   overview: "M4 13h6V4H4zM14 20h6v-9h-6zM4 20h6v-4H4zM14 8h6V4h-6z",
   distribution: "M12 4v6M12 10 5 17M12 10l7 7M12 10v7M4 20h2M11 20h2M18 20h2",

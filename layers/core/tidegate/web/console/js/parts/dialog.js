@@ -45,6 +45,13 @@ function shelf() {
   return made;
 }
 
+// Ends a dialog whose form was saved.
+export function saved(close, refresh) {
+  close();
+  toast(t("action.saved"));
+  refresh();
+}
+
 // Runs the action of a button, shows its result, then refreshes the view.
 export async function act(doing, done, refresh) {
   try {

@@ -82,6 +82,11 @@ function complain(made, say, error) {
   first?.focus();
 }
 
+// The entries of a list that was typed one per line.
+export function textLines(text, separator = "\n") {
+  return text.split(separator).map((line) => line.trim()).filter(Boolean);
+}
+
 // Parses typed JSON: undefined for an empty field; throws FieldError if it is not valid.
 export function readJson(name, text) {
   if (!text?.trim()) return undefined;

@@ -3,8 +3,8 @@ import { h } from "../dom.js";
 import { at, create, get, patch, post } from "../api.js";
 import { t } from "../i18n.js";
 import { code } from "../parts/basics.js";
-import { act, dialog, toast } from "../parts/dialog.js";
-import { field, FieldError, form, readJson } from "../parts/form.js";
+import { act, dialog, saved, toast } from "../parts/dialog.js";
+import { field, FieldError, form, readJson, textLines } from "../parts/form.js";
 import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
@@ -47,9 +47,7 @@ export async function changeScheduleDialog(path, refresh) {
     moreFields(known),
   ], t("action.save"), async (given) => {
     await patch(path, { schedule: scheduleOf(given), batch: changesOf({ pause_windows: [], ...bodyOf(given) }, known), revision: record.revision });
-    close();
-    toast(t("action.saved"));
-    refresh();
+    saved(close, refresh);
   }));
 }
 
@@ -112,7 +110,7 @@ function bodyOf(given) {
 
 // One per line, such as 22:00-06:00.
 function windowsOf(text) {
-  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+  return textLines(text).map((line) => {
     const found = /^(\d{1,2}:\d\d)\s*[-–]\s*(\d{1,2}:\d\d)$/.exec(line);
     if (!found) throw new FieldError("pause_windows", t("batches.pausesHint"));
     return { start: found[1].padStart(5, "0"), end: found[2].padStart(5, "0") };

@@ -2,9 +2,9 @@
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, chips, code, copyable, empty, facts, noMatch, pageHead, when } from "../parts/basics.js";
+import { badge, button, code, copyable, empty, facts, noMatch, pageHead, statusChips, when } from "../parts/basics.js";
 import { act, dialog } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { searchBox } from "../parts/search.js";
@@ -15,13 +15,13 @@ const STATES = ["", "pending", "delivered", "dead"];
 export function callbacks(root, { query, go }) {
   const wanted = { state: query.get("state") || "", task_id: query.get("task_id") || "" };
   const pages = new Pages((page) => get("v1/callbacks", { ...wanted, ...page }));
-  const filter = (changes) => go("callbacks", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("callbacks", { ...wanted, ...changes });
   return screen(root, {
     load: () => pages.read(),
     view: (data, refresh) => [
       pageHead(t("nav.callbacks"), t("callbacks.lead")),
       h("div", { class: "filters" },
-        chips(t("callbacks.filter"), STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.state, (state) => filter({ state })),
+        statusChips(t("callbacks.filter"), STATES, wanted.state, (state) => filter({ state })),
         searchBox("task", t("callbacks.search"), wanted.task_id, (task_id) => filter({ task_id }))),
       data.items.length ? list(data.items, refresh) : Object.values(wanted).some(Boolean) ? noMatch() : empty(t("callbacks.none"), t("callbacks.noneAdvice")),
       pages.moreButton(data, refresh),

@@ -3,8 +3,8 @@ import { h } from "../dom.js";
 import { at, get, put, remove } from "../api.js";
 import { t } from "../i18n.js";
 import { button, code, copyable, empty, pageHead, toWriters, when } from "../parts/basics.js";
-import { act, confirm, dialog, toast } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { act, confirm, dialog, saved } from "../parts/dialog.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { table } from "../parts/table.js";
 import { session } from "../session.js";
@@ -48,16 +48,14 @@ function store(item, refresh) {
     field("origins", t("credentials.origins"), { rows: 3, required: true, value: (item.origins || []).join("\n"), hint: t("credentials.originsHint"), placeholder: "https://files.example" }),
     field("headers", t("credentials.headers"), { rows: 4, required: true, hint: t("credentials.headersHint"), placeholder: "Authorization: Bearer …" }),
   ], t("action.save"), async (given) => {
-    const origins = given.origins.split("\n").map((line) => line.trim()).filter(Boolean);
+    const origins = textLines(given.origins);
     await put(`v1/credentials/${at(given.name)}`, { headers: headersOf(given.headers), origins });
-    close();
-    toast(t("action.saved"));
-    refresh();
+    saved(close, refresh);
   }));
 }
 
 function headersOf(text) {
-  const lines = text.split("\n").filter((line) => line.trim());
+  const lines = textLines(text);
   return Object.fromEntries(lines.map((line) => {
     const colon = line.indexOf(":");
     if (colon < 1) throw new FieldError("headers", t("credentials.headersHint"));

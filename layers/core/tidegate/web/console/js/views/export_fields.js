@@ -1,7 +1,7 @@
 // The form fields for the format of an export, and the request body from all fields.
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
-import { field, FieldError, readJson } from "../parts/form.js";
+import { field, FieldError, readJson, textLines } from "../parts/form.js";
 import { sourceOf } from "./export_source.js";
 
 const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
@@ -81,7 +81,7 @@ export function bodyOf(given) {
 
 // One per line: a bucket and a key, and the region if it is another one.
 function placesOf(text) {
-  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+  return textLines(text).map((line) => {
     const [where, region] = line.replace(/^s3:\/\//, "").split(/\s+/);
     const [bucket, ...key] = where.split("/");
     if (!bucket || !key.length) throw new FieldError("deliver", t("exports.deliverHint"));

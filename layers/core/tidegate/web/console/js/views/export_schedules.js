@@ -5,7 +5,7 @@ import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { exportTabs } from "../parts/area_tabs.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, toWriters, when } from "../parts/basics.js";
-import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
 import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
@@ -74,9 +74,7 @@ function changeDialog(item, path, refresh) {
   ], t("action.save"), async (given) => {
     const more = readJson("fields", given.fields) || {};
     await patch(path, { ...more, name: given.name, schedule: scheduleOf(given), revision: item.revision });
-    close();
-    toast(t("action.saved"));
-    refresh();
+    saved(close, refresh);
   }));
 }
 

@@ -2,10 +2,10 @@
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { bytes, count, percent } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { exportTabs } from "../parts/area_tabs.js";
-import { badge, button, chips, copyable, empty, link, noMatch, pageHead, toWriters, when } from "../parts/basics.js";
+import { badge, button, copyable, empty, link, noMatch, pageHead, statusChips, toWriters, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { act, confirm } from "../parts/dialog.js";
 import { saveFrom } from "../parts/saving.js";
@@ -21,7 +21,7 @@ const MOVING = ["pending", "queued", "running"];
 export function exportsList(root, { query, go }) {
   const wanted = Object.fromEntries(["status", "name", "operator_id"].map((name) => [name, query.get(name) || ""]));
   const pages = new Pages((page) => get("v1/tasks", { ...wanted, ...page }));
-  const filter = (changes) => go("exports", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("exports", { ...wanted, ...changes });
   return screen(root, {
     load: () => pages.read(),
     watch: (data) => data.items.map((task) => [task.task_id, task.status]),
@@ -29,7 +29,7 @@ export function exportsList(root, { query, go }) {
       pageHead(t("nav.exports"), t("exports.lead"), session.can("write") && link(t("exports.new"), "#/exports/new", "button primary")),
       exportTabs("exports"),
       h("div", { class: "filters" },
-        chips(t("exports.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.status, (status) => filter({ status })),
+        statusChips(t("exports.filter"), STATUSES, wanted.status, (status) => filter({ status })),
         searchBox("name", t("exports.searchName"), wanted.name, (name) => filter({ name })),
         searchBox("operator", t("exports.searchOperator"), wanted.operator_id, (operator_id) => filter({ operator_id }))),
       data.items.length ? list(data.items, refresh) : Object.values(wanted).some(Boolean) ? noMatch() : empty(t("exports.none"), toWriters(t("exports.noneAdvice")), session.can("write") && link(t("exports.new"), "#/exports/new", "button")),

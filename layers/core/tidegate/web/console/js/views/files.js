@@ -23,7 +23,7 @@ export function files(root, { query, go }) {
   const shown = screen(below, {
     load: () => pages.read(),
     view: (data, refresh) => [
-      h("div", { class: "filters" }, searchBox("path", t("files.search"), file_path, (path) => go("files", path ? { path } : {}))),
+      h("div", { class: "filters" }, searchBox("path", t("files.search"), file_path, (path) => go("files", { path }))),
       data.items.length ? list(data.items, refresh) : file_path ? noMatch() : empty(t("files.none"), toWriters(t("files.noneAdvice"))),
       pages.moreButton(data, refresh),
     ],

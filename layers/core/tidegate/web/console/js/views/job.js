@@ -20,7 +20,7 @@ const MOST_TASKS = 2000;
 export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";
   const targets = new Pages((page) => get(`v1/jobs/${at(id)}/targets`, { status, ...page }), 50);
-  const choose = (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {});
+  const choose = (chosen) => go(`distribution/${at(id)}`, { targets: chosen });
   const map = new TargetMap(id);
   const speed = new Rate();
   const known = new TasksOfTargets();

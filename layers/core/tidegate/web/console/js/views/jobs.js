@@ -2,9 +2,9 @@
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { count } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, chips, empty, link, noMatch, pageHead, toWriters, when } from "../parts/basics.js";
+import { badge, empty, link, noMatch, pageHead, statusChips, toWriters, when } from "../parts/basics.js";
 import { splitBar, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -23,8 +23,8 @@ export function jobs(root, { query, go }) {
     watch: (data) => data.items.map((job) => [job.job_id, job.status]),
     view: (data, refresh) => [
       pageHead(t("nav.distribution"), t("jobs.lead"), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button primary")),
-      chips(t("jobs.filter"), STATUSES.map((each) => [each, each ? named("status", each.toLowerCase()) : t("action.any")]), status,
-        (chosen) => go("distribution", chosen ? { status: chosen } : {})),
+      statusChips(t("jobs.filter"), STATUSES, status,
+        (chosen) => go("distribution", { status: chosen })),
       data.items.length ? list(data.items) : status ? noMatch() : empty(t("jobs.none"), toWriters(t("jobs.noneAdvice")), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button")),
       pages.moreButton(data, refresh),
     ],

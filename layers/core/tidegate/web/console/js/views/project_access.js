@@ -3,8 +3,8 @@ import { h } from "../dom.js";
 import { patch } from "../api.js";
 import { t } from "../i18n.js";
 import { button, card, code, facts } from "../parts/basics.js";
-import { dialog, toast } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { dialog, saved } from "../parts/dialog.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 
 // The API's patterns, to report a wrong line before it is sent.
 const SHAPES = {
@@ -24,14 +24,12 @@ function accessDialog(record, path, refresh) {
     Object.keys(SHAPES).map((name) => field(name, t(`projects.${name}`), { rows: 4, class: "mono", value: record[name].join("\n"), hint: t(`projects.${name}Hint`), placeholder: EXAMPLES[name] })),
     t("action.save"), async (given) => {
       await patch(path, Object.fromEntries(Object.keys(SHAPES).map((name) => [name, patternsOf(name, given[name])])));
-      close();
-      toast(t("action.saved"));
-      refresh();
+      saved(close, refresh);
     }));
 }
 
 function patternsOf(name, text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const lines = textLines(text);
   const wrong = lines.find((line) => !SHAPES[name].test(line));
   if (wrong) throw new FieldError(name, t("projects.badPattern", { line: wrong, hint: t(`projects.${name}Hint`) }));
   return lines;

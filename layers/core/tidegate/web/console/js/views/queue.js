@@ -4,7 +4,7 @@ import { at, get, post } from "../api.js";
 import { count, duration } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, chips, copyable, empty, link, noMatch, pageHead, when } from "../parts/basics.js";
+import { badge, button, card, chips, copyable, empty, link, noMatch, pageHead, statusChips, when } from "../parts/basics.js";
 import { capacity } from "../parts/bars.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
@@ -30,8 +30,8 @@ export function queue(root, { query, go }) {
       pageHead(t("nav.queue"), t("queue.lead"), button(t("queue.week"), weekDialog), session.can("write") && button(t("queue.newRequest"), () => requestDialog(go), { key: "new-request" }), session.isAdmin && allTools(refresh)),
       h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),
       h("div", { class: "filters" },
-        chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),
-        chips(t("queue.filterStatus"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("queue", given({ channel, status: chosen })))),
+        chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", { channel: chosen, status })),
+        statusChips(t("queue.filterStatus"), STATUSES, status, (chosen) => go("queue", { channel, status: chosen }))),
       session.can("write") && (channel || status) && data.items.length ? bulkTools({ channel, status }, refresh) : null,
       data.items.length ? requestTable(data.items, refresh) : channel || status ? noMatch() : empty(t("queue.none"), t("queue.noneAdvice")),
       pages.moreButton(data, refresh),
@@ -40,8 +40,6 @@ export function queue(root, { query, go }) {
     slow: 5000,
   });
 }
-
-const given = (all) => Object.fromEntries(Object.entries(all).filter(([, value]) => value));
 
 const lanes = (stats) => Object.entries(stats.channels).map(([channel, lane]) => ({ channel, ...lane }));
 
@@ -76,7 +74,7 @@ function capacityDialog(lane, refresh) {
 
 // Applies one action to all requests that match the filter, a hundred at a time.
 export function bulkTools(filter, refresh) {
-  const wanted = given(filter);
+  const wanted = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
   const all = (action, more) => act(async () => {
     let cursor;
     let changed = 0;

@@ -3,9 +3,9 @@ import { draw, h } from "../dom.js";
 import { create, get } from "../api.js";
 import { bytes } from "../format.js";
 import { t } from "../i18n.js";
-import { card, failure, link, pageHead, skeleton } from "../parts/basics.js";
+import { card, crumbs, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 import { labelsOf, wordsOf } from "./fleet.js";
 
 const MOST_TARGETS = 1000;
@@ -20,7 +20,7 @@ export function submit(root, { query, go }) {
 }
 
 function head() {
-  return [h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
+  return [crumbs(link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
 }
 
 function asked(files, query, go) {
@@ -77,7 +77,7 @@ function receivers(given) {
 
 // One wave per line: percent, seconds to wait after it, percent that may fail.
 function wavesOf(text) {
-  return text.split("\n").filter((line) => line.trim()).map((line) => {
+  return textLines(text).map((line) => {
     const [percent, wait_s, max_failed_percent] = line.trim().split(/[\s,%]+/).filter(Boolean).map(Number);
     if (!percent || [wait_s, max_failed_percent].some(Number.isNaN)) throw new FieldError("waves", t("jobs.wavesHint"));
     return { percent, ...(wait_s === undefined ? {} : { wait_s }), ...(max_failed_percent === undefined ? {} : { max_failed_percent }) };
@@ -86,7 +86,7 @@ function wavesOf(text) {
 
 // One target per line: the agent id, and after a space its container.
 function targetsOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const lines = textLines(text);
   if (lines.length < 1 || lines.length > MOST_TARGETS) throw new FieldError("targets", t("jobs.targetsHint"));
   return lines.map((line) => {
     const [agent_id, container_id = ""] = line.split(/[\s,]+/);

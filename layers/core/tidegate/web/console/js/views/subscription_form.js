@@ -5,13 +5,12 @@ import { bytes, count } from "../format.js";
 import { t } from "../i18n.js";
 import { button, card, crumbs, empty, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
-import { field, form } from "../parts/form.js";
+import { field, form, textLines } from "../parts/form.js";
 import { politenessFields, politenessOf } from "../parts/politeness.js";
 import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"];
-const globs = (text) => text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
 
 export function newSubscription(root, { go }) {
   return describe(root, {}, t("ingest.new"), async (body, once) => {
@@ -73,7 +72,7 @@ function fields(known) {
 
 function bodyOf(given) {
   const schedule = scheduleOf(given);
-  const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
+  const body = { name: given.name, source_url: given.source_url, format: given.format, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
   if (given.priority) body.priority = Number(given.priority);
   for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
