@@ -1,6 +1,6 @@
 // The frame around every view: navigation, project, connection state.
 import { draw, h } from "./dom.js";
-import { get } from "./api.js";
+import { at, get } from "./api.js";
 import { language, speak, t } from "./i18n.js";
 import { live } from "./live.js";
 import { palette } from "./palette.js";
@@ -43,7 +43,7 @@ export function shell(root, area, redraw) {
           h("a", { href: `#/${each}`, "aria-current": each === area ? "page" : null }, icon(each), h("span", null, t(`nav.${each}`))))),
         h("a", { class: "docs", href: "docs", target: "_blank", rel: "noreferrer" }, t("nav.docs")))),
       h("div", { class: "body" },
-        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("button", { type: "button", class: "button find", "aria-label": t("find.title"), title: t("find.keys"), onclick: () => palette() }, icon("search"), h("span", null, t("find.short")), h("kbd", null, "/")), h("span", { id: "live" }), switches(redraw),
+        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("button", { type: "button", class: "button find", "aria-label": t("find.title"), title: t("find.keys"), onclick: () => palette() }, icon("search"), h("span", null, t("find.title")), h("kbd", null, "/")), h("span", { id: "live" }), switches(redraw),
           h("button", { type: "button", class: "button quiet", "aria-label": t("nav.signOut"), title: t("nav.signOut"), onclick: () => session.end() }, icon("out")))),
         h("main", { id: "view", tabindex: "-1" }))));
   said();
@@ -72,7 +72,7 @@ function showProjects(place, redraw) {
 }
 
 // The name of a project that is not among the newest hundred.
-const named = (project) => get(`v1/projects/${encodeURIComponent(project)}`).then(({ name }) => name, () => project);
+const named = (project) => get(`v1/projects/${at(project)}`).then(({ name }) => name, () => project);
 
 // A WebSocket ticket is for one project, so another project needs a new connection.
 function enter(project, redraw, where) {

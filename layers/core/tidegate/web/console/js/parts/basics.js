@@ -54,6 +54,11 @@ export function facts(pairs) {
     .map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))));
 }
 
+// A number with its label; several of them stand in a list of the class `figures`.
+export function figure(label, value) {
+  return h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
+}
+
 export function code(text) {
   return h("code", { class: "code" }, text);
 }

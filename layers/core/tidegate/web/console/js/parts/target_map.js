@@ -41,7 +41,7 @@ export class TargetMap {
   view() {
     const counts = {};
     for (const letter of this.states) counts[letter] = (counts[letter] || 0) + 1;
-    const options = [["", t("action.any"), count(this.names.length)], ...Object.entries(STATES).filter(([letter]) => counts[letter]).map(([letter, [name]]) => [letter, t(`status.${name}`), count(counts[letter])])];
+    const options = [["", t("action.all"), count(this.names.length)], ...Object.entries(STATES).filter(([letter]) => counts[letter]).map(([letter, [name]]) => [letter, t(`status.${name}`), count(counts[letter])])];
     this.canvas.setAttribute("aria-label", `${t("jobs.map")}: ${options.slice(1).map(([, name, number]) => `${name} ${number}`).join(", ")}`);
     draw(this.root,
       h("div", { class: "filters" },

@@ -23,7 +23,7 @@ export function audit(root, { query, go, tabs }) {
       pageHead(t("operate.audit"), t("audit.lead")),
       tabs("audit"),
       h("div", { class: "filters" },
-        chips(t("audit.since"), SPANS.map(([name]) => [name, name ? t(`audit.last${name}`) : t("action.any")]), wanted.since, (since_) => filter({ since: since_ })),
+        chips(t("audit.since"), SPANS.map(([name]) => [name, name ? t(`audit.last${name}`) : t("action.all")]), wanted.since, (since_) => filter({ since: since_ })),
         searchBox("record", t("audit.record"), wanted.record, (record) => filter({ record })),
         searchBox("actor", t("audit.actor"), wanted.actor, (actor) => filter({ actor })),
         searchBox("action", t("audit.action"), wanted.action, (action) => filter({ action }))),

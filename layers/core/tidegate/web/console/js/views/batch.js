@@ -4,7 +4,7 @@ import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, statusChips } from "../parts/basics.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, figure, link, pageHead, statusChips } from "../parts/basics.js";
 import { lineChart, Samples } from "../parts/chart.js";
 import { act } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
@@ -72,8 +72,6 @@ function numbers(batch) {
     figure(t("batches.left"), batch.status === "running" && left ? duration(left) : "–"),
     figure(t("batches.eta"), batch.status === "running" && eta ? moment(eta) : "–"));
 }
-
-const figure = (label, value) => h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
 
 function outcomeTable(items) {
   return table(t("batches.outcomes"), [

@@ -1,6 +1,6 @@
 // The form for an export, with a live preview of the sheet.
 import { draw, h } from "../dom.js";
-import { create } from "../api.js";
+import { at, create } from "../api.js";
 import { flatRows, readTemplate, TemplateError } from "../header_tree.js";
 import { language, t } from "../i18n.js";
 import { button, card, crumbs, link, pageHead } from "../parts/basics.js";
@@ -9,12 +9,10 @@ import { act, toast } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
 import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { sheet } from "../parts/sheet.js";
-import { advancedFields, bodyOf, fileFields } from "./export_fields.js";
+import { advancedFields, bodyOf, fileFields, JSON_FIELDS } from "./export_fields.js";
 import { pretty, samples } from "./export_samples.js";
 import { DirectSource } from "./export_source.js";
 import { EMPTY, ExportTables } from "./export_tables.js";
-
-const OBJECTS = ["source_data", "template", "header", "footer"];
 
 export function newExportSchedule(root, given) {
   return exportForm(root, { ...given, repeat: true });
@@ -65,11 +63,11 @@ async function send(go, given, tables, once) {
     const order = { ...body, schedule };
     const made = tables.several ? await create("v1/export-schedules/multiple", order, once) : await create("v1/export-schedules", order, once);
     toast(t("schedules.saved"));
-    return go(`export-schedules/${encodeURIComponent(made.schedule_id)}`);
+    return go(`export-schedules/${at(made.schedule_id)}`);
   }
   const made = tables.several ? await create("v1/task/multiple", body, once) : await create("v1/task", body, once);
   toast(t("exports.sent"));
-  return go(`exports/${encodeURIComponent(made.task_id)}`);
+  return go(`exports/${at(made.task_id)}`);
 }
 
 // Shows the typed JSON in the columns editor as soon as it can be parsed.
@@ -135,7 +133,7 @@ const number = (name, more) => field(name, t(`exports.${name}`), { type: "number
 
 function show(preview, given) {
   try {
-    const read = Object.fromEntries(OBJECTS.map((name) => [name, readJson(name, given[name])]));
+    const read = Object.fromEntries(JSON_FIELDS.map((name) => [name, readJson(name, given[name])]));
     const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data ?? (given.source_url && given.sample ? JSON.parse(given.sample) : undefined), template: readTemplate(read.template) };
     draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
   } catch (error) {

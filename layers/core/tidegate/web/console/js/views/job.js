@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, create, get, onceKey, post } from "../api.js";
 import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
 import { named, t } from "../i18n.js";
-import { badge, button, card, chips, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
+import { badge, button, card, chips, code, copyable, crumbs, empty, facts, figure, link, pageHead } from "../parts/basics.js";
 import { bar, splitBar, splitLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
 import { act, confirm } from "../parts/dialog.js";
@@ -66,7 +66,7 @@ const movedBytes = (record) => record.speed?.moved_bytes ?? (record.swarm ? reco
 
 function page({ record, shown, tasks }, { status, targets, refresh, choose, map, speed, go }) {
   const counts = record.counts || {};
-  const options = [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${value === "Running" ? "running" : name}`), count(value === "Running" ? unended(counts) : counts[name] || 0)])];
+  const options = [["", t("action.all"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${value === "Running" ? "running" : name}`), count(value === "Running" ? unended(counts) : counts[name] || 0)])];
   return [
     crumbs(link(t("nav.distribution"), "#/distribution")),
     pageHead(record.file_name || record.file_path, record.file_path, badge(record.status), session.can("write") && actions(record, refresh, go)),
@@ -117,9 +117,9 @@ function figures(record, speed) {
   if (!rate && speed.points.length < 2) return null;
   return [
     rate && h("ul", { class: "figures" },
-      h("li", null, h("span", { class: "muted" }, t("jobs.moved")), h("strong", null, bytes(rate.moved_bytes))),
-      h("li", null, h("span", { class: "muted" }, t("jobs.meanSpeed")), h("strong", null, `${bytes(rate.mean)}/s`)),
-      h("li", null, h("span", { class: "muted" }, t("jobs.hostsTold")), h("strong", null, count(rate.hosts)))),
+      figure(t("jobs.moved"), bytes(rate.moved_bytes)),
+      figure(t("jobs.meanSpeed"), `${bytes(rate.mean)}/s`),
+      figure(t("jobs.hostsTold"), count(rate.hosts))),
     lineChart(speed, t("jobs.speedNow"), { format: (value) => `${bytes(value)}/s` }),
   ];
 }

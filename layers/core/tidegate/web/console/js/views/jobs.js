@@ -37,7 +37,7 @@ function list(items) {
     { title: t("jobs.file"), kind: "main", cell: (job) => [jobLink(job), h("span", { class: "under clip" }, job.file_path)] },
     { title: t("field.status"), cell: (job) => badge(job.status) },
     { title: t("jobs.progress"), kind: "grow", cell: (job) => progress(job) },
-    { title: t("jobs.user"), cell: (job) => h("span", { class: "clip" }, `${job.target_user}:${job.target_file_dir}`) },
+    { title: t("jobs.where"), cell: (job) => h("span", { class: "clip" }, `${job.target_user}:${job.target_file_dir}`) },
     { title: t("field.created"), cell: (job) => when(job.create_time) },
   ], items, { keyOf: (job) => job.key || job.job_id });
 }

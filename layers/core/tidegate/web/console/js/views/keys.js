@@ -43,7 +43,7 @@ function actions(key, refresh) {
   const name = key.name || key.agent_id || key.key_id;
   return h("div", { class: "action-row" },
     button(t("keys.rotate"), () => rotateDialog(key, refresh), { kind: "small", key: "rotate" }),
-    button(t("keys.revoke"), () => confirm(t("keys.revokeSure", { name }), t("keys.revoke"), () => act(() => remove(`v1/keys/${at(key.key_id)}`), t("keys.revoked"), refresh)), { kind: "small danger-quiet", key: "revoke" }));
+    button(t("keys.revoke"), () => confirm(t("keys.revokeSure", { name }), t("keys.revoke"), () => act(() => remove(`v1/keys/${at(key.key_id)}`), t("status.revoked"), refresh)), { kind: "small danger-quiet", key: "revoke" }));
 }
 
 const ofDays = (number) => [String(number * DAY), wholeUnits(number, "day")];

@@ -51,7 +51,7 @@ export async function requestDialog(go) {
 function bodyOf(given) {
   const { type } = given;
   const missing = NEEDED[type].find((name) => !given[name]?.trim());
-  if (missing) throw new FieldError(missing, t("queue.needed"));
+  if (missing) throw new FieldError(missing, t("error.needed"));
   const payload = {};
   for (const name of FIELDS[type]) {
     if (!given[name]?.trim() || name === "subscription_id") continue;

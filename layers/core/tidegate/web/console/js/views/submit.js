@@ -1,6 +1,6 @@
 // The form for a distribution: a file of the library and its targets.
 import { draw, h } from "../dom.js";
-import { create, get } from "../api.js";
+import { at, create, get } from "../api.js";
 import { bytes } from "../format.js";
 import { t } from "../i18n.js";
 import { card, crumbs, failure, link, pageHead, skeleton } from "../parts/basics.js";
@@ -43,7 +43,7 @@ function asked(files, query, go) {
     const file = files.find((each) => each.file_id === given.file);
     const made = await create("v1/downloads/batch", bodyOf(file, given), once);
     toast(t("jobs.sent", { n: made.tasks?.length ?? made.targets ?? "" }));
-    go(`distribution/${encodeURIComponent(made.job_id)}`);
+    go(`distribution/${at(made.job_id)}`);
   });
 }
 

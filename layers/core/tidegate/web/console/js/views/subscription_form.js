@@ -15,7 +15,7 @@ const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"]
 export function newSubscription(root, { go }) {
   return describe(root, {}, t("ingest.new"), async (body, once) => {
     const made = await create("v1/subscriptions", body, once);
-    toast(t("ingest.made"));
+    toast(t("action.saved"));
     go(`ingest/${at(made.subscription_id)}`);
   });
 }

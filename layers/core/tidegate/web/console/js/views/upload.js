@@ -43,7 +43,7 @@ async function upload(file, place, going, refresh) {
     const parts = made.upload ? await putParts(made, file, progress) : void await put(made.upload_url, made.upload_headers, file, progress);
     show(1, t("files.checking"));
     await checked(await post(`v1/files/${at(made.file_id)}/complete`, parts && { parts }));
-    show(1, t("files.done"), "good");
+    show(1, t("status.ready"), "good");
     toast(t("files.uploaded", { name: file.name }));
     setTimeout(() => line.remove(), 6000);
   } catch (error) {

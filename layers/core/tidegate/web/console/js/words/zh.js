@@ -15,7 +15,7 @@ export const zh = {
   },
   state: { loading: "加载中", noMatch: "没有符合条件的记录", noMatchAdvice: "请修改或减少筛选条件。", readOnly: "请用可写的密钥登录，创建第一条记录。", failed: "无法加载", stale: "以下是片刻之前的内容：" },
   error: {
-    unknown: "出错了", network: "服务器没有响应", status: "服务器返回 {n}", json: "不是合法的 JSON：{detail}",
+    unknown: "出错了", needed: "此项必填。", network: "服务器没有响应", status: "服务器返回 {n}", json: "不是合法的 JSON：{detail}",
     expired: "密钥已失效，请重新登录。",
     formNetwork: "内容仍在：连接恢复后再次提交即可，不会重复创建。", adviceNetwork: "请检查网络；恢复后页面会自动继续。",
     adviceScope: "此密钥没有相应权限，请换一个密钥登录。",
@@ -23,7 +23,7 @@ export const zh = {
     adviceOther: "请重试；若仍然失败，运维人员可凭请求编号查明原因。",
   },
   action: {
-    retry: "重试", retryLoad: "再试一次", more: "加载更多", all: "全部", any: "全部", manage: "管理", close: "关闭", cancelDialog: "返回", cancel: "取消",
+    retry: "重试", retryLoad: "再试一次", more: "加载更多", all: "全部", manage: "管理", close: "关闭", cancelDialog: "返回", cancel: "取消",
     delete: "删除", download: "下载", save: "保存", pause: "暂停", resume: "恢复",
   },
   confirm: { sure: "此操作立即生效。" },
@@ -53,7 +53,7 @@ export const zh = {
   },
   jobs: {
     lead: "每个文件每个窗口一个 Job，窗口内的所有 Task 共用它。", submit: "分发文件", filter: "按状态筛选 Job", file: "文件", progress: "进度",
-    user: "目标位置", none: "这里没有 Job", noneAdvice: "分发一个文件，即可看到它的 Job 收集目标并开始传输。", doneOf: "{total} 个目标已完成 {done} 个", targets: "目标",
+    none: "这里没有 Job", noneAdvice: "分发一个文件，即可看到它的 Job 收集目标并开始传输。", doneOf: "{total} 个目标已完成 {done} 个", targets: "目标",
     filterTargets: "按状态筛选目标", noTargets: "这里没有目标", noTargetsYet: "窗口关闭后显示目标。", noTargetsAdvice: "没有处于该状态的目标。",
     details: "详情", agent: "主机", container: "容器", code: "错误码", message: "信息", task: "Task", timeline: "时间线", id: "Job 编号", taskId: "Task 编号", job: "Job",
     where: "目标位置", transfer: "传输", executed: "执行时间", fromStore: "来自 S3", fromPeers: "来自其他主机", badPieces: "错误分片", reused: "取自主机上的旧版本", saved: "节省的出口流量费（$0.09/GB）", sentBy: "来自 {names}", what: "文件与目标",
@@ -63,7 +63,7 @@ export const zh = {
   },
   timeline: { none: "没有记录", noneAdvice: "发生变更后会显示在这里。" },
   exports: {
-    lead: "用数据生成 CSV、Excel、JSON Lines 或 Parquet 文件。", new: "新建导出", filter: "按状态筛选导出", searchName: "名称", searchOperator: "操作员编号",
+    lead: "用数据生成 CSV、Excel、JSON Lines 或 Parquet 文件。", new: "新建导出", filter: "按状态筛选导出",
     none: "这里没有导出", noneAdvice: "新建一个：粘贴几行数据，或填写拉取数据的地址。", rows: "{n} 行", failedUnknown: "未给出原因",
     retried: "已重新排队", delete: "删除“{name}”及其文件？", deleted: "已删除", id: "任务编号", reason: "原因",
     newLead: "边输入边预览，合并方式与 Excel 一致。", what: "导出内容", preview: "预览", previewEmpty: "请输入模板或几行数据。",
@@ -80,7 +80,7 @@ export const zh = {
   batches: {
     outcomes: "失败或重试过的数据项", results: "下载结果", redrive: "重做失败项", redriven: "已用失败项新建批次", failedCalls: "失败调用", retrying: "{n} 项待重试",
     lead: "按设定的速率把数据项逐个发给业务处理。", none: "这里没有批次", noneAdvice: "为已登记的业务新建一个批次。",
-    noBusiness: "请先登记业务，即处理单个数据项的地址。", newBusiness: "登记业务", new: "新建批次", create: "创建", rate: "速率",
+    noBusiness: "请先登记业务，即处理单个数据项的地址。", newBusiness: "登记业务", new: "新建批次", rate: "速率",
     rateHint: "每秒项数。", perSecond: "{n}/秒", errors: "错误", process_url: "处理地址", processHint: "每个数据项收到一次签名的 POST。",
     before_create_url: "创建前调用", before_run_url: "运行前调用", process_stop_url: "停止时调用", authCode: "授权码", businessMade: "已登记",
     business: "业务", total: "总项数", maxErrors: "错误上限", startIndex: "起始序号", jobData: "每项附带的数据", made: "已创建，可随时启动",
@@ -92,7 +92,7 @@ export const zh = {
     noneAdvice: "采集、导出和批处理都在此排队。", pauseAll: "全部暂停", resumeAll: "全部恢复", paused: "已暂停", resumed: "已恢复", capacity: "容量",
     capacityHint: "同时运行的数量，立即生效。", capacityChanged: "容量已修改", filterChannel: "按通道", filterStatus: "按状态", anyChannel: "所有通道",
     request: "请求", why: "原因", channel: "通道", priority: "优先级", prioritise: "置顶", prioritised: "已置顶", cancelled: "已取消",
-    requestPaused: "已暂停", requestResumed: "已回到队列", subscription: "订阅", result: "结果",
+    requestResumed: "已回到队列", subscription: "订阅", result: "结果",
   },
   callbacks: {
     lead: "调用了哪些地址、多少次、应答如何。", filter: "按状态筛选回调", search: "任务编号", none: "这里没有回调",
@@ -102,6 +102,6 @@ export const zh = {
   files: {
     lead: "同样的内容只存一份，随时可分发。", search: "完整路径", none: "文件库为空", noneAdvice: "把文件拖到上方即可。", place: "Biz / App",
     distribute: "分发", upload: "上传", drop: "把文件拖到这里，或点击选择", dropHint: "直接上传到存储，并用 SHA-256 校验。", biz: "Biz 编号", app: "App 编号",
-    folder: "目录", announcing: "登记中", checking: "校验中", done: "就绪", uploaded: "{name} 已入库", refused: "存储返回 {n}", broken: "上传中断",
+    folder: "目录", announcing: "登记中", checking: "校验中", uploaded: "{name} 已入库", refused: "存储返回 {n}", broken: "上传中断",
   },
 };

@@ -2,7 +2,7 @@ export const zhPages = {
   nav: { fleet: "主机", ingest: "采集", operate: "运维" },
   polite: { title: "读取数据源的限制", connections: "并发连接数", bytes_per_s: "每秒字节数", delay_s: "请求间隔秒数" },
   unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。请用菜单或搜索（/）查找页面。", otherProject: "其他项目的链接", linkNames: "此链接指向项目 {project}", otherAdvice: "当前密钥属于 {name}，密钥只能看到自己的项目。", signIn: "换一个密钥登录", stay: "继续使用 {name}", notAllowed: "此密钥无权访问", needs_write: "此页面需要可写的密钥；当前密钥的权限：{scopes}", needs_admin: "此页面需要管理密钥；当前密钥的权限：{scopes}", askAdmin: "请向管理员索取相应的密钥并登录。", needsScope: "请用具有相应权限的密钥登录。", needsOther: "请用链接所属项目的密钥或管理密钥登录。" },
-  find: { title: "搜索", short: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
+  find: { title: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
   error: { requestId: "请求编号" },
   action: { copy: "点击复制", create: "创建", change: "修改", saved: "已保存", yes: "是", no: "否" },
   status: { active: "启用中", revoked: "已吊销", online: "在线", offline: "离线", ok: "正常", alarm: "告警", insufficient_data: "暂无数据", allowed: "允许", off: "关闭", waiting: "等待中", deleting: "删除中" },
@@ -18,7 +18,7 @@ export const zhPages = {
   },
   keys: {
     title: "密钥", adminLead: "供整个部署的运维人员使用。项目密钥在项目页面。", new: "新建密钥", none: "没有密钥", noneAdvice: "没有密钥，任何人都无法使用此项目。", unnamed: "未命名", scopes: "权限", lastUsed: "最近使用", expires: "到期",
-    rotate: "轮换", revoke: "吊销", revokeSure: "吊销“{name}”？使用它的一方将无法访问。", revoked: "已吊销", nameHint: "谁或什么在使用它。", readWrite: "读写", readOnly: "只读", agent: "单台主机（agent）", agentHint: "主机密钥需填写主机编号。",
+    rotate: "轮换", revoke: "吊销", revokeSure: "吊销“{name}”？使用它的一方将无法访问。", nameHint: "谁或什么在使用它。", readWrite: "读写", readOnly: "只读", agent: "单台主机（agent）", agentHint: "主机密钥需填写主机编号。",
     ofHosts: "主机的密钥：{n}", rotateWhat: "生成同权限的新密钥；旧密钥在重叠期内继续有效，业务不中断。", overlap: "旧密钥继续有效", atOnce: "立即失效", made: "新密钥", once: "只显示这一次，请立即复制。系统只保存其哈希。",
   },
   credentials: {
@@ -51,11 +51,11 @@ export const zhPages = {
     formLead: "请先预览：保存前不会获取任何内容。", preview: "预览", previewHint: "点击“预览”，查看数据源有哪些文件、其中哪些会被获取。", url: "地址", urlHint: "JSON 列表、RSS 或 Atom、HTML 目录、SHA256SUMS、站点地图，或 s3://bucket/prefix。", format: "格式",
     format_auto: "自动识别", format_json: "JSON 列表", format_html: "HTML 目录", format_rss: "RSS", format_atom: "Atom", format_s3: "S3 列表", format_sums: "SHA256SUMS", format_sitemap: "站点地图", other: "其他……",
     scheduleOther: "计划表达式", scheduleHint: "rate(n minutes) 或 cron(分 时 日 月 周 年)，UTC。", include: "只要这些", exclude: "排除这些", globHint: "每行一个，如 *.iso", path: "库中路径", pathHint: "留空则与数据源一致。", credential: "凭证", credentialHint: "已保存的名称。", found: "{format}：{listed} 个文件中将获取 {chosen} 个。",
-    nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", made: "已保存", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即扫描数据源，或等待计划运行。", scanNow: "立即扫描", scanning: "正在扫描数据源", deleteSure: "删除“{name}”并取消其排队内容？",
+    nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即扫描数据源，或等待计划运行。", scanNow: "立即扫描", scanning: "正在扫描数据源", deleteSure: "删除“{name}”并取消其排队内容？",
   },
   log: { title: "执行日志", none: "还没有步骤", noneAdvice: "采集请求的每一步都会写一行日志。", attempt: "第 {n} 次", stack: "调用栈" },
   callbacks: { body: "发送内容" },
-  queue: { newRequest: "新建请求", requestMade: "已进入队列", needed: "此项必填。", channelHint: "留空则用该类型的默认通道。", notBefore: "不早于", notBeforeHint: "按本地时区。留空则立即。", dedupeKey: "去重键", dedupeHint: "去重键相同的请求未结束时，再次提交会返回该请求。", does_check: "重新读取已存文件并比对 SHA-256", does_extract: "解包库中的归档", does_associate: "让已存内容多一个路径", does_download: "从地址获取文件并入库", does_scan: "立即扫描数据源", week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
+  queue: { newRequest: "新建请求", requestMade: "已进入队列", channelHint: "留空则用该类型的默认通道。", notBefore: "不早于", notBeforeHint: "按本地时区。留空则立即。", dedupeKey: "去重键", dedupeHint: "去重键相同的请求未结束时，再次提交会返回该请求。", does_check: "重新读取已存文件并比对 SHA-256", does_extract: "解包库中的归档", does_associate: "让已存内容多一个路径", does_download: "从地址获取文件并入库", does_scan: "立即扫描数据源", week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
   batches: {
     rowsOf: "数据项取自文件的行", noFile: "不用文件：按序号", rowsOfHint: "文件库中的 CSV 或 NDJSON，逐行发送。", retryDelay: "重试前等待秒数", priority: "优先级", runners: "执行者数量", runnersHint: "共同分担数据项与速率的函数。", concurrencyKey: "互斥键", concurrencyKeyHint: "互斥键相同的批次依次运行。", pauses: "暂停时段（UTC）", pausesHint: "每天不调用的时段，每行一个：22:00-06:00", progressUrl: "进度通知地址", progressUrlHint: "按下面两项的间隔收到签名的 batch.progress。", everyItems: "每处理多少项", everyPercent: "每完成百分之几", jobDataHint: "JSON。留空则不变。", change: "修改批次", changed: "已修改", dryRun: "试运行", dryRunWhat: "业务对前几项的应答。不计数，也不写日志。", redriveOf: "重做自", redriveAbandoned: "重做已放弃的项",
     businesses: "业务", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他调用", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
