@@ -69,7 +69,7 @@ function asDate(value) {
   return Number.isNaN(at.getTime()) ? null : at;
 }
 
-export function short(id, length = 10) {
+export function shortId(id, length = 10) {
   const text = String(id ?? "");
   return text.length > length + 2 ? `…${text.slice(-length)}` : text;
 }

@@ -1,6 +1,6 @@
 // Small elements that all views use.
 import { h, svg } from "../dom.js";
-import { ago, moment, short } from "../format.js";
+import { ago, moment, shortId } from "../format.js";
 import { named, t } from "../i18n.js";
 import { here } from "../router.js";
 import { session } from "../session.js";
@@ -26,8 +26,8 @@ export function icon(name) {
 }
 
 export function button(label, onclick, { kind = "", disabled = false, title, iconName, key } = {}) {
-  const face = iconName ? [icon(iconName), h("span", null, label)] : label;
-  return h("button", { type: "button", class: `button ${kind}`, onclick, disabled, title, "data-key": key }, face);
+  const content = iconName ? [icon(iconName), h("span", null, label)] : label;
+  return h("button", { type: "button", class: `button ${kind}`, onclick, disabled, title, "data-key": key }, content);
 }
 
 export function link(label, href, kind = "") {
@@ -65,7 +65,7 @@ export function code(text) {
 
 // An id, shortened; whole in the tooltip, copied by a click.
 export function copyable(text, label) {
-  return h("button", { type: "button", class: "copy", title: `${text}\n${t("action.copy")}`, "aria-label": `${t("action.copy")} ${text}`, onclick: copy }, label || short(text), icon("copy"));
+  return h("button", { type: "button", class: "copy", title: `${text}\n${t("action.copy")}`, "aria-label": `${t("action.copy")} ${text}`, onclick: copy }, label || shortId(text), icon("copy"));
 
   async function copy(event) {
     event.preventDefault();
@@ -81,7 +81,7 @@ export function copyable(text, label) {
 }
 
 // The name of a record as a link, and its id.
-export function titled(name, href, id) {
+export function nameAndId(name, href, id) {
   return [link(name, href, "strong"), h("span", { class: "under" }, copyable(id))];
 }
 

@@ -5,7 +5,7 @@ import { count, percent } from "../format.js";
 import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { batchTabs } from "../parts/area_tabs.js";
-import { badge, button, copyable, empty, noMatch, pageHead, statusChips, titled, toWriters, when } from "../parts/basics.js";
+import { badge, button, copyable, empty, noMatch, pageHead, statusChips, nameAndId, toWriters, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -44,7 +44,7 @@ function tools(data, refresh, go) {
 
 function list(items, names) {
   return table(t("nav.batches"), [
-    { title: t("field.name"), kind: "main", cell: (batch) => titled(batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id) },
+    { title: t("field.name"), kind: "main", cell: (batch) => nameAndId(batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id) },
     { title: t("batches.business"), cell: (batch) => names.get(batch.biz_id) || copyable(batch.biz_id) },
     { title: t("field.status"), cell: (batch) => badge(batch.status) },
     { title: t("jobs.progress"), kind: "grow", cell: batchProgress },

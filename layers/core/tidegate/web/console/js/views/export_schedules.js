@@ -4,7 +4,7 @@ import { at, get, patch, post, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { exportTabs } from "../parts/area_tabs.js";
-import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, toWriters, when } from "../parts/basics.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
 import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
 import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
@@ -39,7 +39,7 @@ export function exportSchedules(root) {
 
 function list(items, last, refresh) {
   return table(t("schedules.title"), [
-    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/export-schedules/${at(item.schedule_id)}`, item.schedule_id) },
+    { title: t("field.name"), kind: "main", cell: (item) => nameAndId(item.name, `#/export-schedules/${at(item.schedule_id)}`, item.schedule_id) },
     { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.schedule"), cell: (item) => scheduleText(item.schedule) },
     { title: t("ingest.next"), cell: nextRun },

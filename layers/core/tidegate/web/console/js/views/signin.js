@@ -14,8 +14,8 @@ export function signIn(root, entered, reason, switches) {
     // The browser does not send a header with other characters.
     if (!/^[!-~]+$/.test(trimmed)) throw new FieldError("key", t("signin.notAKey"));
     const me = await call("GET", "v1/me", { key: trimmed }).catch(explain);
-    session.begin(trimmed);
-    session.describe(me);
+    session.storeKey(trimmed);
+    session.setIdentity(me);
     entered();
   });
   draw(root, h("main", { class: "door" },

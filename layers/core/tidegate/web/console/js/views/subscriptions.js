@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { t } from "../i18n.js";
-import { badge, empty, link, pageHead, titled, toWriters, when } from "../parts/basics.js";
+import { badge, empty, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
 import { nextRun, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -25,7 +25,7 @@ export function subscriptions(root) {
 
 function list(items) {
   return table(t("nav.ingest"), [
-    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id) },
+    { title: t("field.name"), kind: "main", cell: (item) => nameAndId(item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id) },
     { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.source"), kind: "grow", cell: (item) => h("span", { title: item.source_url }, item.source_url) },
     { title: t("ingest.schedule"), cell: (item) => (item.schedule ? scheduleText(item.schedule) : t("ingest.byHand")) },
