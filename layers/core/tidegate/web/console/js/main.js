@@ -7,7 +7,7 @@ import { failure, skeleton } from "./parts/basics.js";
 import { palette } from "./palette.js";
 import { addressedProject, go, here } from "./router.js";
 import { session } from "./session.js";
-import { shell, switches, applyTheme } from "./shell.js";
+import { applyTheme, shell, switches } from "./shell.js";
 import { batchPage } from "./views/batch.js";
 import { batchSchedule, batchSchedules } from "./views/batch_schedules.js";
 import { batches } from "./views/batches.js";

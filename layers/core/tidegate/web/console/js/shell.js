@@ -65,7 +65,7 @@ function showProjects(place, redraw) {
   }).catch(() => {});
 
   function showChoice(items, chosen) {
-    draw(place, h("label", null, h("span", { class: "sr" }, t("nav.project")),
+    draw(place, h("label", null, h("span", { class: "visually-hidden" }, t("nav.project")),
       h("select", { onchange: (event) => chooseProject(event.target.value, redraw) },
         items.map((project) => h("option", { value: project.project_id, selected: project.project_id === chosen }, project.name)))));
   }

@@ -135,7 +135,7 @@ export function advice(error) {
 }
 
 export function skeleton(lines = 4) {
-  const made = Array.from({ length: lines }, () => h("div", { class: "bone" }));
+  const made = Array.from({ length: lines }, () => h("div", { class: "skeleton-line" }));
   return h("div", { class: "skeleton", role: "status", "aria-label": t("state.loading") }, made);
 }
 

@@ -22,7 +22,7 @@ export function archive(root, { query, go, tabs }) {
       pageHead(t("operate.archive"), t("archive.lead"), session.isAdmin && button(t("archive.clean"), () => clean(refresh))),
       tabs("archive"),
       h("div", { class: "filters" },
-        h("label", { class: "search" }, h("span", { class: "sr" }, t("archive.day")), h("input", { type: "date", name: "day", value: day, max: new Date().toISOString().slice(0, 10), onchange: (event) => filter({ day: event.target.value }) })),
+        h("label", { class: "search" }, h("span", { class: "visually-hidden" }, t("archive.day")), h("input", { type: "date", name: "day", value: day, max: new Date().toISOString().slice(0, 10), onchange: (event) => filter({ day: event.target.value }) })),
         statusChips(t("queue.filterStatus"), STATUSES, status, (chosen) => filter({ status: chosen }))),
       data.items.length ? list(data.items) : empty(t("archive.none", { day }), t("archive.noneAdvice")),
       pages.moreButton(data, refresh),

@@ -73,7 +73,7 @@ async function send(go, given, tables, once) {
 // Shows the typed JSON in the columns editor as soon as it can be parsed.
 function take(editor, asked) {
   try {
-    editor.take(readJson("template", asked.elements.template.value));
+    editor.load(readJson("template", asked.elements.template.value));
   } catch {
     // The preview shows what is wrong with it.
   }
@@ -82,7 +82,7 @@ function take(editor, asked) {
 function learn(editor, asked) {
   try {
     const rows = flatRows(readJson("source_data", asked.elements.source_data.value));
-    editor.know([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
+    editor.setKeys([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
   } catch {
     // The preview shows what is wrong with them.
   }
@@ -91,7 +91,7 @@ function learn(editor, asked) {
 // Puts the first rows of the source into the rows field, so that the preview shows real data.
 async function pull(asked, editor, again) {
   const { rows, total, answered } = await create("v1/task/sample", { source_url: asked.elements.source_url.value.trim() });
-  editor.know([...new Set(rows.flatMap((row) => Object.keys(row)))]);
+  editor.setKeys([...new Set(rows.flatMap((row) => Object.keys(row)))]);
   if (answered.template) asked.elements.template.value = pretty(answered.template, 58);
   if (answered.template) take(editor, asked);
   else if (!editor.nodes.length || !asked.elements.source_data.value.trim() || asked.dataset.sample) editor.fromKeys();
@@ -107,7 +107,7 @@ function fields(editor, tables, direct, schedule, pullSample) {
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
       field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"], ["parquet", "Parquet"]], value: "excel" })),
     tables.root,
-    h("fieldset", { class: "columns" }, h("legend", null, t("exports.columns")), editor.root),
+    h("fieldset", null, h("legend", null, t("exports.columns")), editor.root),
     h("details", null, h("summary", null, t("exports.asJson")), h("div", null, field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }))),
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
     field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),

@@ -18,7 +18,7 @@ export class DirectSource {
     this.kinds = {
       s3: h("div", { class: "stack" },
         h("div", { class: "pair" }, field("bucket", t("exports.bucket"), { placeholder: "acme-data" }), field("key", t("exports.key"), { placeholder: "orders/2026.csv", hint: t("exports.keyHint") })),
-        h("div", { class: "even" },
+        h("div", { class: "thirds" },
           field("s3_format", t("ingest.format"), { options: [["", t("exports.byEnding")], ["csv", "CSV"], ["jsonl", "JSONL"]] }),
           field("s3_delimiter", t("exports.s3Delimiter"), { options: delimiters() }),
           field("s3_encoding", t("exports.s3Encoding"), { options: [["", "UTF-8"], ["gb18030", "GB18030"]] }))),

@@ -4,7 +4,7 @@ import { at, create, get, onceKey, post } from "../api.js";
 import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
 import { named, t } from "../i18n.js";
 import { badge, button, card, chips, code, copyable, crumbs, empty, facts, figure, link, pageHead } from "../parts/basics.js";
-import { bar, splitBar, splitLegend, windowBar } from "../parts/bars.js";
+import { bar, statusBar, statusLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
 import { act, confirm } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
@@ -71,7 +71,7 @@ function page({ record, shown, tasks }, { status, targets, refresh, choose, map,
     crumbs(link(t("nav.distribution"), "#/distribution")),
     pageHead(record.file_name || record.file_path, record.file_path, badge(record.status), session.can("write") && actions(record, refresh, go)),
     h("div", { class: "grid" },
-      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [staging(record), splitBar(counts, t("jobs.progress")), splitLegend(counts), figures(record, speed)]),
+      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [staging(record), statusBar(counts, t("jobs.progress")), statusLegend(counts), figures(record, speed)]),
       record.waves?.length ? card(t("jobs.waves"), { wide: true, id: "waves" }, waves(record)) : null,
       card(t("jobs.map"), { wide: true, id: "map" }, counts.total ? map.view() : empty(t("jobs.noTargets"), t("jobs.noTargetsYet"))),
       card(t("jobs.targets"), { wide: true, id: "targets" },

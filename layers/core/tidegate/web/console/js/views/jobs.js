@@ -5,7 +5,7 @@ import { count } from "../format.js";
 import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, empty, link, noMatch, pageHead, statusChips, toWriters, when } from "../parts/basics.js";
-import { splitBar, windowBar } from "../parts/bars.js";
+import { statusBar, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 
@@ -45,6 +45,6 @@ function list(items) {
 function progress(job) {
   if (job.status === "Pending") return [h("span", { class: "under" }, t("jobs.windowIsOpen")), windowBar(job)];
   const counts = job.counts || {};
-  return h("div", { class: "progress" }, splitBar(counts, t("jobs.progress")),
+  return h("div", { class: "progress" }, statusBar(counts, t("jobs.progress")),
     h("span", { class: "nowrap muted" }, `${count(counts.success || 0)} / ${count(counts.total || 0)}`));
 }

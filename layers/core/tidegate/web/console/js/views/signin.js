@@ -18,13 +18,13 @@ export function signIn(root, entered, reason, switches) {
     session.setIdentity(me);
     entered();
   });
-  draw(root, h("main", { class: "door" },
-    h("div", { class: "door-card" },
-      h("div", { class: "door-brand" }, logo(), h("div", null, h("h1", null, "Tidegate"), h("p", { class: "muted" }, t("brand.lead")))),
+  draw(root, h("main", { class: "signin" },
+    h("div", { class: "signin-card" },
+      h("div", { class: "signin-brand" }, logo(), h("div", null, h("h1", null, "Tidegate"), h("p", { class: "muted" }, t("brand.lead")))),
       reason && h("p", { class: "notice warn", role: "status" }, t(reason)),
       asked,
       h("p", { class: "hint" }, t("signin.where")),
-      h("div", { class: "door-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
+      h("div", { class: "signin-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
   asked.querySelector("input").focus();
 }
 

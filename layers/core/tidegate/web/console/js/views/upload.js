@@ -14,7 +14,7 @@ export function dropZone(refresh) {
     field("app_id", t("files.app"), { type: "number", min: 0, value: "1" }),
     field("folder", t("files.folder"), { value: "/uploads/" }));
   const going = h("ul", { class: "uploads", "aria-live": "polite" });
-  const picker = h("input", { type: "file", multiple: true, class: "sr", id: "pick-files", onchange: (event) => { take(event.target.files); event.target.value = ""; } });
+  const picker = h("input", { type: "file", multiple: true, class: "visually-hidden", id: "pick-files", onchange: (event) => { take(event.target.files); event.target.value = ""; } });
   const zone = h("label", { class: "drop", for: "pick-files" }, icon("upload"), h("strong", null, t("files.drop")), h("span", { class: "muted" }, t("files.dropHint")));
   const whole = h("section", { class: "card upload-card", "aria-label": t("files.upload") }, picker, zone, places, going);
 
