@@ -6,6 +6,8 @@ import { t } from "../i18n.js";
 
 const CHANGE_DELAY = 250;
 
+// `quick` and `slow` are the milliseconds between two loads: without a WebSocket, and while one reports changes.
+// With `tick`, the view is drawn every second, for its countdowns.
 export function screen(root, { load, view, watch, quick = 3000, slow = 15000, tick = false }) {
   let data = null;
   let error = null;

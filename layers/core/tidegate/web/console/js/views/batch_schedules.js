@@ -6,7 +6,7 @@ import { t } from "../i18n.js";
 import { batchTabs } from "../parts/area_tabs.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
 import { act, confirm } from "../parts/dialog.js";
-import { LastRuns, nextRun, schedulePast, scheduleText } from "../parts/schedule.js";
+import { LastRuns, nextRun, withStatuses, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
@@ -91,7 +91,7 @@ export function batchSchedule(root, { id, go }) {
           record.last_error && h("p", { class: "notice warn" }, record.last_error),
           runs.items.length ? runTable(runs.items) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused")),
           pages.moreButton(runs, refresh)),
-        card(t("jobs.timeline"), { id: "timeline" }, timeline(schedulePast(lines))),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(withStatuses(lines))),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],

@@ -13,7 +13,7 @@ export function credentials(root, { tabs }) {
   return screen(root, {
     load: () => get("v1/credentials"),
     view: (data, refresh) => {
-      const add = session.can("write") && button(t("credentials.new"), () => store({}, refresh), { kind: "primary" });
+      const add = session.can("write") && button(t("credentials.new"), () => credentialDialog({}, refresh), { kind: "primary" });
       return [
         pageHead(t("operate.credentials"), t("credentials.lead"), add),
         tabs("credentials"),
@@ -38,11 +38,11 @@ function list(items, refresh) {
 
 function actions(item, refresh) {
   return h("div", { class: "action-row" },
-    button(t("credentials.replace"), () => store(item, refresh), { kind: "small", key: "replace" }),
+    button(t("credentials.replace"), () => credentialDialog(item, refresh), { kind: "small", key: "replace" }),
     button(t("action.delete"), () => confirm(t("credentials.deleteSure", { name: item.name }), t("action.delete"), () => act(() => remove(`v1/credentials/${at(item.name)}`), t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" }));
 }
 
-function store(item, refresh) {
+function credentialDialog(item, refresh) {
   const close = dialog(item.name ? t("credentials.replace") : t("credentials.new"), () => form([
     field("name", t("field.name"), { required: true, value: item.name || "", pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]*", hint: t("credentials.nameHint") }),
     field("origins", t("credentials.origins"), { rows: 3, required: true, value: (item.origins || []).join("\n"), hint: t("credentials.originsHint"), placeholder: "https://files.example" }),

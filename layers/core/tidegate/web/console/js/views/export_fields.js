@@ -55,8 +55,8 @@ export function commonOf(given) {
   if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
   if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
   if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };
-  const readers = (given.email || "").split(/[\s,;]+/).filter(Boolean);
-  if (readers.length) body.email = readers;
+  const addresses = (given.email || "").split(/[\s,;]+/).filter(Boolean);
+  if (addresses.length) body.email = addresses;
   const places = placesOf(given.deliver || "");
   if (places.length) body.deliver = places;
   return body;

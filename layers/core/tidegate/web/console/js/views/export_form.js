@@ -22,35 +22,35 @@ export function newExportSchedule(root, given) {
 export function exportForm(root, { go, repeat = false }) {
   const preview = h("div", { class: "preview", "aria-live": "polite" });
   const editor = new ColumnsEditor((template) => {
-    asked.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
-    again();
+    element.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
+    redraw();
   });
-  const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(asked)));
+  const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(element)));
   const direct = new DirectSource();
   const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", {
     label: t("schedules.repeatExport"), none: repeat ? undefined : t("schedules.once"), hint: t("schedules.exportHint", { date: "{date}", time: "{time}" }),
-    onchange: (chosen) => draw(asked.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
+    onchange: (chosen) => draw(element.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
   });
-  const asked = form(fields(editor, tables, direct, schedule, () => pull(asked, editor, again)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
-  const again = () => show(preview, { sample: asked.dataset.sample, ...Object.fromEntries(new FormData(asked)) });
-  asked.addEventListener("input", (event) => {
-    if (event.target.name === "template") take(editor, asked);
-    if (event.target.name === "source_data") learn(editor, asked);
-    again();
+  const element = form(fields(editor, tables, direct, schedule, () => pull(element, editor, redraw)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
+  const redraw = () => show(preview, { sample: element.dataset.sample, ...Object.fromEntries(new FormData(element)) });
+  element.addEventListener("input", (event) => {
+    if (event.target.name === "template") loadTemplate(editor, element);
+    if (event.target.name === "source_data") readKeys(editor, element);
+    redraw();
   });
   const fill = (sample) => {
-    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
-    direct.turn(asked.elements.source_kind.value);
-    learn(editor, asked);
-    take(editor, asked);
-    again();
+    for (const [name, value] of Object.entries(sample)) element.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
+    direct.turn(element.elements.source_kind.value);
+    readKeys(editor, element);
+    loadTemplate(editor, element);
+    redraw();
   };
   const examples = samples(language());
   draw(root,
     crumbs(link(t("nav.exports"), "#/exports"), repeat && link(t("schedules.title"), "#/export-schedules")),
     pageHead(t(repeat ? "schedules.new" : "exports.new"), t(repeat ? "schedules.formLead" : "exports.newLead"), examples.map(([label, sample]) => button(label, () => fill(sample), { kind: "small" }))),
     h("div", { class: "split" },
-      card(t("exports.what"), {}, asked),
+      card(t("exports.what"), {}, element),
       h("div", { class: "sticky" }, card(t("exports.preview"), {}, preview, h("p", { class: "hint" }, t("exports.previewHint"))))));
   fill(examples[0][1]);
   return { stop() {} };
@@ -71,17 +71,17 @@ async function send(go, given, tables, once) {
 }
 
 // Shows the typed JSON in the columns editor as soon as it can be parsed.
-function take(editor, asked) {
+function loadTemplate(editor, element) {
   try {
-    editor.load(readJson("template", asked.elements.template.value));
+    editor.load(readJson("template", element.elements.template.value));
   } catch {
     // The preview shows what is wrong with it.
   }
 }
 
-function learn(editor, asked) {
+function readKeys(editor, element) {
   try {
-    const rows = flatRows(readJson("source_data", asked.elements.source_data.value));
+    const rows = flatRows(readJson("source_data", element.elements.source_data.value));
     editor.setKeys([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
   } catch {
     // The preview shows what is wrong with them.
@@ -89,15 +89,15 @@ function learn(editor, asked) {
 }
 
 // Puts the first rows of the source into the rows field, so that the preview shows real data.
-async function pull(asked, editor, again) {
-  const { rows, total, answered } = await create("v1/task/sample", { source_url: asked.elements.source_url.value.trim() });
+async function pull(element, editor, redraw) {
+  const { rows, total, answered } = await create("v1/task/sample", { source_url: element.elements.source_url.value.trim() });
   editor.setKeys([...new Set(rows.flatMap((row) => Object.keys(row)))]);
-  if (answered.template) asked.elements.template.value = pretty(answered.template, 58);
-  if (answered.template) take(editor, asked);
-  else if (!editor.nodes.length || !asked.elements.source_data.value.trim() || asked.dataset.sample) editor.fromKeys();
-  asked.elements.source_data.value = "";
-  asked.dataset.sample = JSON.stringify(rows);
-  again();
+  if (answered.template) element.elements.template.value = pretty(answered.template, 58);
+  if (answered.template) loadTemplate(editor, element);
+  else if (!editor.nodes.length || !element.elements.source_data.value.trim() || element.dataset.sample) editor.fromKeys();
+  element.elements.source_data.value = "";
+  element.dataset.sample = JSON.stringify(rows);
+  redraw();
   toast(t("exports.pulled", { n: rows.length, total: total ?? "?" }));
 }
 

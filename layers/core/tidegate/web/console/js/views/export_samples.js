@@ -2,7 +2,7 @@
 import { t } from "../i18n.js";
 
 export function samples(language) {
-  return [[t("exports.sampleNested"), language === "zh" ? nestedZh : nestedEn], [t("exports.sampleRows"), language === "zh" ? sidesZh : sidesEn]];
+  return [[t("exports.sampleNested"), language === "zh" ? nestedZh : nestedEn], [t("exports.sampleRows"), language === "zh" ? rowHeadsZh : rowHeadsEn]];
 }
 
 // JSON with short values on one line, as a person would write it.
@@ -47,7 +47,7 @@ const nestedZh = {
   ],
 };
 
-const sidesEn = {
+const rowHeadsEn = {
   name: "Sales by region",
   title: "Sales by region",
   summary: "Thousand EUR",
@@ -58,7 +58,7 @@ const sidesEn = {
   source_data: { north: [{ q1: 12, q2: 15, trend: "up" }, { q1: 9, q2: 9, trend: "flat" }], south: [{ q1: 7, q2: 6, trend: "down" }], asia: [{ q1: 20, q2: 26, trend: "up" }] },
 };
 
-const sidesZh = {
+const rowHeadsZh = {
   name: "各区销售",
   title: "各区销售",
   summary: "单位：万元",

@@ -7,7 +7,7 @@ import { exportTabs } from "../parts/area_tabs.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
 import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
-import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
+import { LastRuns, nextRun, scheduleFields, scheduleOf, withStatuses, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
@@ -95,7 +95,7 @@ export function exportSchedule(root, { id, go }) {
         card(t("schedules.runs"), { id: "runs", wide: true },
           runs.items.length ? runTable(runs.items) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused")),
           pages.moreButton(runs, refresh)),
-        card(t("jobs.timeline"), { id: "timeline" }, timeline(schedulePast(lines))),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(withStatuses(lines))),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],

@@ -16,7 +16,7 @@ import { Pages, table } from "../parts/table.js";
 const STATUSES = ["", "running", "queued", "completed", "failed", "cancelled", "expired"];
 // Names of formats, which are the same in every language.
 export const TYPE_NAMES = { excel: "Excel", csv: "CSV", jsonl: "JSONL", parquet: "Parquet" };
-const MOVING = ["pending", "queued", "running"];
+const NOT_ENDED = ["pending", "queued", "running"];
 
 export function exportsList(root, { query, go }) {
   const wanted = Object.fromEntries(["status", "name", "operator_id"].map((name) => [name, query.get(name) || ""]));
@@ -62,7 +62,7 @@ export function exportActions(task, refresh, after) {
   if (task.status === "completed") made.push(button(t("action.download"), () => act(() => saveFrom("v1/download/url", { task_id: task.task_id })), { kind: "primary small", iconName: "download", key: "download" }));
   if (!session.can("write")) return h("div", { class: "action-row" }, made);
   if (task.status === "failed") made.push(button(t("action.retry"), () => act(() => post(`v1/requests/${at(task.task_id)}/retry`), t("exports.retried"), refresh), { kind: "small", key: "retry" }));
-  if (MOVING.includes(task.status)) made.push(button(t("action.cancel"), () => act(() => post(`v1/requests/${at(task.task_id)}/cancel`), t("queue.cancelled"), refresh), { kind: "small", key: "cancel" }));
+  if (NOT_ENDED.includes(task.status)) made.push(button(t("action.cancel"), () => act(() => post(`v1/requests/${at(task.task_id)}/cancel`), t("queue.cancelled"), refresh), { kind: "small", key: "cancel" }));
   else made.push(button(t("action.delete"), () => confirm(t("exports.delete", { name: task.name }), t("action.delete"), () => act(async () => {
     await post("v1/tasks/delete", { task_ids: [task.task_id] });
     after?.();

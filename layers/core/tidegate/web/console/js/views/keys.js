@@ -57,8 +57,8 @@ export function newKeyDialog(path, refresh) {
     field("expires_in", t("keys.expires"), { options: lifetimes() }),
   ], t("action.create"), async (given, once) => {
     if (given.scopes === "agent" && !given.agent_id) throw new FieldError("agent_id", t("keys.agentHint"));
-    const body = { scopes: given.scopes.split(","), ...rest(given), ...(given.agent_id ? { agent_id: given.agent_id } : {}) };
-    made(await create(`${path}/keys`, body, once), close, refresh);
+    const body = { scopes: given.scopes.split(","), ...nameAndLifetime(given), ...(given.agent_id ? { agent_id: given.agent_id } : {}) };
+    showNewKey(await create(`${path}/keys`, body, once), close, refresh);
   }));
 }
 
@@ -66,19 +66,19 @@ function newAdminKey(refresh) {
   const close = dialog(t("keys.new"), () => form([
     field("name", t("field.name"), { hint: t("keys.nameHint") }),
     field("expires_in", t("keys.expires"), { options: lifetimes() }),
-  ], t("action.create"), async (given, once) => made(await create("v1/keys", rest(given), once), close, refresh)));
+  ], t("action.create"), async (given, once) => showNewKey(await create("v1/keys", nameAndLifetime(given), once), close, refresh)));
 }
 
-const rest = (given) => ({ ...(given.name ? { name: given.name } : {}), ...(given.expires_in ? { expires_in: Number(given.expires_in) } : {}) });
+const nameAndLifetime = (given) => ({ ...(given.name ? { name: given.name } : {}), ...(given.expires_in ? { expires_in: Number(given.expires_in) } : {}) });
 
 function rotateDialog(key, refresh) {
   const close = dialog(t("keys.rotate"), () => form([
     h("p", { class: "muted" }, t("keys.rotateWhat")),
     field("overlap_s", t("keys.overlap"), { options: [["0", t("keys.atOnce")], ["3600", wholeUnits(1, "hour")], ofDays(1), ofDays(7)], value: String(DAY) }),
-  ], t("keys.rotate"), async (given, once) => made(await create(`v1/keys/${at(key.key_id)}/rotate`, { overlap_s: Number(given.overlap_s) }, once), close, refresh)));
+  ], t("keys.rotate"), async (given, once) => showNewKey(await create(`v1/keys/${at(key.key_id)}/rotate`, { overlap_s: Number(given.overlap_s) }, once), close, refresh)));
 }
 
-function made(answer, close, refresh) {
+function showNewKey(answer, close, refresh) {
   close();
   refresh();
   showOnce(t("keys.made"), t("keys.once"), [[t("signin.key"), answer.key], [t("projects.secret"), answer.callback_secret]]);

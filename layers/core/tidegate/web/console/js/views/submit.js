@@ -13,7 +13,7 @@ const MOST_TARGETS = 1000;
 export function submit(root, { query, go }) {
   draw(root, head(), skeleton(5));
   get("v1/files", { limit: 100 }).then(
-    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "asked" }, card(t("jobs.what"), {}, asked(items.filter((file) => file.state === "ready"), query, go)))),
+    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "form" }, card(t("jobs.what"), {}, distributionForm(items.filter((file) => file.state === "ready"), query, go)))),
     (error) => draw(root, head(), failure(error, () => submit(root, { query, go }))),
   );
   return { stop() {} };
@@ -23,7 +23,7 @@ function head() {
   return [crumbs(link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
 }
 
-function asked(files, query, go) {
+function distributionForm(files, query, go) {
   const chosen = query.get("file");
   if (!files.length) return h("p", null, t("jobs.noFiles"), " ", link(t("files.upload"), "#/files"));
   const options = files.map((file) => [file.file_id, `${file.file_name} · ${file.file_path} · ${bytes(file.size)}`]);
