@@ -23,7 +23,7 @@ def docs(browser: Browser, deployed: Deployed) -> Iterator[Console]:
 
 def test_docs_show_every_route_and_filter_by_word(docs: Console, deployed: Deployed) -> None:
     paths = deployed.http("GET", "/openapi.json").json()["paths"]
-    routes = docs.page.locator(".docs-op:not(.docs-theirs)")
+    routes = docs.page.locator(".docs-op:not(.docs-webhook)")
 
     expect(routes).to_have_count(sum(len(methods) for methods in paths.values()))
     docs.page.locator("input[type=search]").fill("/v1/files")

@@ -17,13 +17,13 @@ def test_slash_finds_a_record_by_its_name_and_opens_it(desk: Console, project: D
     desk.page.locator("h1").wait_for()
     desk.page.keyboard.press("/")
     desk.page.keyboard.type("winter fig")
-    expect(desk.page.locator(".found li").first).to_contain_text("Winter figures")
+    expect(desk.page.locator(".find-results li").first).to_contain_text("Winter figures")
     desk.page.keyboard.press("Enter")
     expect(desk.page.get_by_role("heading", name="Winter figures", level=1)).to_be_visible()
 
     desk.page.keyboard.press("Control+k")
     desk.page.keyboard.type(made.json()["task_id"])
-    expect(desk.page.locator(".found li").first).to_contain_text("Winter figures")
+    expect(desk.page.locator(".find-results li").first).to_contain_text("Winter figures")
     desk.page.keyboard.press("Escape")
     expect(desk.page.locator(".palette")).to_have_count(0)
 

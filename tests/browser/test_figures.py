@@ -6,7 +6,8 @@ import hashlib
 import re
 from typing import Any
 
-from playwright.sync_api import Locator, expect
+import pytest
+from playwright.sync_api import Locator, Route, expect
 
 from tests.support.batches.receiver import receiver
 from tests.support.console import Console
@@ -135,3 +136,17 @@ def test_running_batch_charts_its_rate_against_the_goal(
         until(lambda: heights(chart), lambda found: len(found) > 1, seconds=PATIENCE)
         assert project.http("POST", f"/v1/batches/{batch}/stop").status == 202
         expect(desk.page.locator(".page-head .badge")).to_have_text("Stopped")
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(59.8, "1 min 0 s"), (119.7, "2 min 0 s"), (3599.6, "1 h 0 min")])
+def test_duration_is_rounded_before_it_is_split(desk: Console, seconds: float, shown: str) -> None:
+    def answer(route: Route) -> None:
+        fetched = route.fetch()
+        overview = fetched.json()
+        overview["compensation"]["interval_s"] = seconds
+        route.fulfill(response=fetched, json=overview)
+
+    desk.page.route("**/v1/overview", answer)
+    desk.go("overview")
+    expect(desk.page.locator("[data-key=compensation]")).to_contain_text(f"Interval{shown}")
+    desk.page.unroute_all(behavior="ignoreErrors")

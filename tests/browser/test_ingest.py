@@ -30,7 +30,7 @@ def test_source_is_previewed_saved_and_scanned_with_a_log(desk: Console, httpser
     ingested.get_by_role("link").first.click()
     expect(page.locator("[data-key=log] li").first).to_contain_text("attempt 1")
     desk.go("ingest")
-    expect(page.locator("tbody tr", has_text="Images")).to_contain_text("rate(1 hour)")
+    expect(page.locator("tbody tr", has_text="Images")).to_contain_text("every hour")
     desk.go("files")
     expect(page.locator("tbody tr", has_text="one.iso")).to_be_visible()
 

@@ -94,7 +94,7 @@ def test_stored_credential_is_listed_by_origin_and_found_in_the_audit(desk: Cons
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.locator("tbody tr")).to_contain_text("credential.put")
     desk.go("operate/archive")
-    expect(page.get_by_text("Nothing left the table")).to_be_visible()
+    expect(page.get_by_text("Nothing was archived")).to_be_visible()
 
 
 def test_read_key_sees_no_buttons_for_changes(browser: Browser, deployed: Deployed) -> None:

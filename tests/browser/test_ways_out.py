@@ -13,15 +13,15 @@ from tests.support.deployed import Deployed, DeployedProject
 
 
 @pytest.fixture
-def door(browser: Browser, deployed: Deployed) -> Iterator[Console]:
+def signed_out(browser: Browser, deployed: Deployed) -> Iterator[Console]:
     with console(browser, deployed) as opened:
         opened.open()
         yield opened
 
 
-def try_key(door: Console, key: str) -> None:
-    door.page.locator("input[name=key]").fill(key)
-    door.page.get_by_role("button", name="Sign in").click()
+def try_key(signed_out: Console, key: str) -> None:
+    signed_out.page.locator("input[name=key]").fill(key)
+    signed_out.page.get_by_role("button", name="Sign in").click()
 
 
 def fail(desk: Console, path: str, status: int) -> None:
@@ -32,20 +32,20 @@ def fail(desk: Console, path: str, status: int) -> None:
     desk.page.route(path, answer)
 
 
-def test_unknown_key_is_reported(door: Console) -> None:
-    try_key(door, "tg_unknown")
-    expect(door.page.locator(".form-error")).to_contain_text("This key is not known, has expired or was revoked")
-    expect(door.page.locator(".form-error")).to_contain_text(re.compile("request id [0-9a-f-]{20,}"))
+def test_unknown_key_is_reported(signed_out: Console) -> None:
+    try_key(signed_out, "tg_unknown")
+    expect(signed_out.page.locator(".form-error")).to_contain_text("This key is not known, has expired or was revoked")
+    expect(signed_out.page.locator(".form-error")).to_contain_text(re.compile("request id [0-9a-f-]{20,}"))
 
 
-def test_invalid_key_text_is_reported_at_the_field(door: Console) -> None:
-    try_key(door, "ключ от дома")
-    expect(door.page.locator("[data-field=key] .field-error")).to_contain_text("begins with tg_")
+def test_invalid_key_text_is_reported_at_the_field(signed_out: Console) -> None:
+    try_key(signed_out, "ключ от дома")
+    expect(signed_out.page.locator("[data-field=key] .field-error")).to_contain_text("begins with tg_")
 
 
-def test_agent_key_is_told_which_scope_it_lacks(door: Console, project: DeployedProject) -> None:
-    try_key(door, project.agent_key("host-1"))
-    expect(door.page.locator(".form-error")).to_contain_text("needs the scope read; this key has agent")
+def test_agent_key_is_told_which_scope_it_lacks(signed_out: Console, project: DeployedProject) -> None:
+    try_key(signed_out, project.agent_key("host-1"))
+    expect(signed_out.page.locator(".form-error")).to_contain_text("needs the scope read; this key has agent")
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,42 @@ def test_agent_key_is_told_which_scope_it_lacks(door: Console, project: Deployed
     ],
 )
 def test_read_key_is_told_which_key_a_page_needs(
-    door: Console, deployed: Deployed, project: DeployedProject, route: str, needs: str
+    signed_out: Console, deployed: Deployed, project: DeployedProject, route: str, needs: str
 ) -> None:
-    try_key(door, str(deployed.make_key(project.id, ["read"])["key"]))
-    door.page.locator(".frame").wait_for()
-    door.go(route)
-    expect(door.page.get_by_role("heading", name="Not with this key")).to_be_visible()
-    expect(door.page.locator(".state")).to_contain_text(re.compile(f"{needs}.*yours has: read"))
-    door.page.get_by_role("button", name="Sign in with another key").click()
-    expect(door.page.locator("input[name=key]")).to_be_visible()
+    try_key(signed_out, str(deployed.make_key(project.id, ["read"])["key"]))
+    signed_out.page.locator(".frame").wait_for()
+    signed_out.go(route)
+    expect(signed_out.page.get_by_role("heading", name="Not with this key")).to_be_visible()
+    expect(signed_out.page.locator(".state")).to_contain_text(re.compile(f"{needs}.*yours has: read"))
+    signed_out.page.get_by_role("button", name="Sign in with another key").click()
+    expect(signed_out.page.locator("input[name=key]")).to_be_visible()
+
+
+@pytest.mark.parametrize("list_page", ["distribution", "files", "ingest", "exports", "batches", "businesses"])
+def test_read_key_is_told_that_an_empty_list_needs_a_key_that_writes(
+    signed_out: Console, deployed: Deployed, project: DeployedProject, list_page: str
+) -> None:
+    try_key(signed_out, str(deployed.make_key(project.id, ["read"])["key"]))
+    signed_out.page.locator(".frame").wait_for()
+    signed_out.go(list_page)
+    expect(signed_out.page.locator(".state")).to_contain_text("Sign in with a key that may write")
+
+
+@pytest.mark.parametrize(
+    "filtered",
+    [
+        "distribution?status=Failed",
+        "files?path=/no/such/file",
+        "fleet?group=no-such-group",
+        "exports?name=nothing",
+        "batches?status=stopped",
+        "queue?status=failed",
+        "callbacks?state=dead",
+    ],
+)
+def test_empty_result_of_a_filter_advises_to_change_the_filter(desk: Console, filtered: str) -> None:
+    desk.go(filtered)
+    expect(desk.page.locator(".state")).to_have_text("Nothing matchesChange or remove a filter.")
 
 
 @pytest.mark.parametrize(
@@ -135,18 +162,18 @@ def test_form_survives_a_lost_connection_without_duplicates(desk: Console, proje
 
 
 def test_revoked_key_signs_out_and_signing_in_returns_to_the_page(
-    door: Console, deployed: Deployed, project: DeployedProject
+    signed_out: Console, deployed: Deployed, project: DeployedProject
 ) -> None:
     made = deployed.make_key(project.id, ["read", "write"])
-    try_key(door, str(made["key"]))
-    door.page.locator(".frame").wait_for()
-    door.go("exports")
-    expect(door.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
+    try_key(signed_out, str(made["key"]))
+    signed_out.page.locator(".frame").wait_for()
+    signed_out.go("exports")
+    expect(signed_out.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
 
     assert deployed.http("DELETE", f"/v1/keys/{made['key_id']}", key=deployed.admin_key).status == 204
 
-    expect(door.page.locator(".notice")).to_contain_text("This key is not valid any more")
-    try_key(door, project.key)
-    expect(door.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
+    expect(signed_out.page.locator(".notice")).to_contain_text("This key is not valid any more")
+    try_key(signed_out, project.key)
+    expect(signed_out.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
     # The server closes the WebSocket of a revoked key, and the browser reports that.
-    door.complaints.clear()
+    signed_out.complaints.clear()

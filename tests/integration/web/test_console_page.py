@@ -69,20 +69,56 @@ def test_me_shows_project_and_scopes_of_the_key(cloud: MotoCloud, project: Proje
 
 
 def test_both_languages_have_every_text_of_the_console() -> None:
-    spoken = {
-        language: {word for path in (ROOT / "js/words").glob(f"{language}*.js") for word in words_of(path.read_text())}
-        for language in ("en", "zh")
-    }
-    used = {key for path in ROOT.rglob("*.js") for key in re.findall(r'\bt\("([\w.]+)"', path.read_text())}
+    english, chinese = texts("en"), texts("zh")
+    used = set(re.findall(r'\bt\("([\w.]+)"', code()))
 
-    assert spoken["en"] == spoken["zh"]
+    assert english.keys() == chinese.keys()
     assert used
-    assert used <= spoken["en"]
+    assert used <= english.keys()
 
 
-def words_of(module: str) -> set[str]:
-    groups = re.findall(r"^  (\w+): \{(.*?)\},?$", module, re.MULTILINE | re.DOTALL)
-    return {f"{group}.{key}" for group, body in groups for key in re.findall(r"[{,\s](\w+): \"", " " + body)}
+def test_values_in_texts_are_the_same_in_both_languages() -> None:
+    english, chinese = texts("en"), texts("zh")
+
+    different = [key for key in english if values_in(english[key]) != values_in(chinese[key])]
+    assert different == []
+
+
+def test_every_text_of_the_console_is_used() -> None:
+    source = code()
+    # Texts for values that the server returns.
+    by_value = set(re.findall(r'\bnamed\("(\w+)"', source))
+    # Keys that are put together, such as `live.${mode}Title`: the variable part is named elsewhere in the code.
+    composed = [
+        re.compile("(.+)".join(re.escape(part) for part in re.split(r"\$\{[^}]*\}", key)))
+        for key in re.findall(r"`(\w+\.[^`]*\$\{[^`]*)`", source)
+    ]
+    words = set(re.findall(r"\w+", source))
+
+    def is_used(key: str) -> bool:
+        if f'"{key}"' in source or key.partition(".")[0] in by_value:
+            return True
+        return any(match[1] in words for pattern in composed if (match := pattern.fullmatch(key)))
+
+    assert [key for key in texts("en") if not is_used(key)] == []
+
+
+def code() -> str:
+    return "".join(path.read_text() for path in sorted(ROOT.rglob("*.js")) if path.parent.name != "words")
+
+
+def texts(language: str) -> dict[str, str]:
+    found = {}
+    for path in sorted((ROOT / "js/words").glob(f"{language}*.js")):
+        for group, body in re.findall(r"^  (\w+): \{(.*?)\},?$", path.read_text(), re.MULTILINE | re.DOTALL):
+            for key, text in re.findall(r'[{,\s]"?(\w[\w ]*)"?: "((?:[^"\\]|\\.)*)"', " " + body):
+                found[f"{group}.{key}"] = text
+    return found
+
+
+def values_in(text: str) -> list[str]:
+    """The names in braces that the console replaces; braces around other words are examples of JSON."""
+    return sorted(re.findall(r"\{(\w+)\}", text))
 
 
 def test_modules_that_import_each_other_cannot_be_joined(tmp_path: Path) -> None:

@@ -3,20 +3,20 @@ import { draw, h } from "../js/dom.js";
 import { addressOf, send } from "./request.js";
 import { example, kindOf, limitsOf, plain, resolved } from "./schema.js";
 
-export function operation(root, method, path, told, keyOf) {
+export function operation(root, method, path, spec, keyOf) {
   const verb = method.toUpperCase();
-  const whole = h("details", { class: keyOf ? "docs-op" : "docs-op docs-theirs", id: `${method}-${path}` },
+  const element = h("details", { class: keyOf ? "docs-op" : "docs-op docs-webhook", id: `${method}-${path}` },
     h("summary", null,
-      h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, told.summary)));
+      h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, spec.summary)));
   // Drawn when it is opened, because there are more than a hundred.
-  whole.addEventListener("toggle", () => { if (whole.open && !whole.querySelector(".docs-body")) whole.append(opened(root, verb, path, told, keyOf)); });
-  return whole;
+  element.addEventListener("toggle", () => { if (element.open && !element.querySelector(".docs-body")) element.append(operationBody(root, verb, path, spec, keyOf)); });
+  return element;
 }
 
-function opened(root, verb, path, told, keyOf) {
-  const content = told.requestBody?.content?.["application/json"];
+function operationBody(root, verb, path, spec, keyOf) {
+  const content = spec.requestBody?.content?.["application/json"];
   const body = content?.schema;
-  const inputs = (told.parameters || []).map((parameter) => ({ parameter, input: inputFor(parameter, root) }));
+  const inputs = (spec.parameters || []).map((parameter) => ({ parameter, input: inputFor(parameter, root) }));
   const text = body ? h("textarea", { "aria-label": "Body", spellcheck: "false", value: JSON.stringify(content.example ?? example(body, root, 0), null, 2) }) : null;
   const result = h("div", { "aria-live": "polite" });
   const button = h("button", { type: "button" }, "Send");
@@ -33,14 +33,14 @@ function opened(root, verb, path, told, keyOf) {
     button.disabled = false;
   });
   return h("div", { class: "docs-body" },
-    told.description && h("p", null, told.description),
+    spec.description && h("p", null, spec.description),
     inputs.length > 0 && h("div", null, h("h3", null, "Parameters"), h("div", { class: "docs-fields" }, inputs.map(({ parameter, input }) =>
       row(parameter.name, parameter.required, `${parameter.in}, ${kindOf(parameter.schema, root)}`, parameter.description, limitsOf(parameter.schema, root), input)))),
     body && h("div", null, h("h3", null, "Body"), fields(body, root), text),
     keyOf && h("div", null, button), result,
     h("div", null, h("h3", null, "Answers"), h("ul", { class: "docs-answers" },
-      Object.entries(told.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), ` ${resolved(answer, root).description}`))),
-      Object.entries(told.responses || {}).filter(([, answer]) => answerExample(answer)).map(([status, answer]) =>
+      Object.entries(spec.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), ` ${resolved(answer, root).description}`))),
+      Object.entries(spec.responses || {}).filter(([, answer]) => answerExample(answer)).map(([status, answer]) =>
         h("div", null, h("h3", null, `${status}, for example`), h("pre", { tabindex: "0", class: "docs-example" }, JSON.stringify(answerExample(answer), null, 2))))));
 }
 
@@ -58,13 +58,13 @@ function inputFor(parameter, root) {
 
 function fields(schema, root) {
   const found = plain(schema, root);
-  const must = found.required || [];
+  const required = found.required || [];
   return h("div", { class: "docs-fields" }, Object.entries(found.properties || {}).map(([name, field]) =>
-    row(name, must.includes(name), kindOf(field, root), plain(field, root).description, limitsOf(field, root))));
+    row(name, required.includes(name), kindOf(field, root), plain(field, root).description, limitsOf(field, root))));
 }
 
-function row(name, must, kind, description, limits, input) {
+function row(name, required, kind, description, limits, input) {
   return h("div", { class: "docs-field" },
-    h("span", { class: must ? "mono docs-must" : "mono" }, name), h("span", { class: "muted" }, kind),
+    h("span", { class: required ? "mono docs-required" : "mono" }, name), h("span", { class: "muted" }, kind),
     h("span", null, [description, limits].filter(Boolean).join("; "), input));
 }

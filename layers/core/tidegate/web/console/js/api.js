@@ -2,7 +2,7 @@
 import { session } from "./session.js";
 import { t } from "./i18n.js";
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, problem, requestId) {
     super(problem.detail || problem.title || t("error.unknown"));
     this.status = status;

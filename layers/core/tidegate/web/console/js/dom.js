@@ -5,14 +5,14 @@ const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "selected", "open", "indeterminate"]);
 
 export function h(tag, props, ...children) {
-  return filled(document.createElement(tag), props, children);
+  return fill(document.createElement(tag), props, children);
 }
 
 export function svg(tag, props, ...children) {
-  return filled(document.createElementNS(SVG, tag), props, children);
+  return fill(document.createElementNS(SVG, tag), props, children);
 }
 
-function filled(element, props, children) {
+function fill(element, props, children) {
   for (const [name, value] of Object.entries(props || {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) listen(element, name.slice(2), value);
@@ -41,7 +41,7 @@ export function draw(parent, ...children) {
 }
 
 const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null);
-const alike = (one, other) => one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
+const sameElement = (one, other) => one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
 
 function matchChildren(parent, wanted) {
   const keyed = new Map();
@@ -50,7 +50,7 @@ function matchChildren(parent, wanted) {
   for (const next of wanted) {
     const key = keyOf(next);
     const here = key ? keyed.get(key) : at;
-    if (!here || !alike(here, next)) {
+    if (!here || !sameElement(here, next)) {
       parent.insertBefore(next, at);
       continue;
     }

@@ -22,9 +22,17 @@ export function percent(share, digits = 0) {
 export function duration(seconds) {
   if (seconds === undefined || seconds === null || Number.isNaN(seconds)) return "–";
   if (seconds < 1) return t("unit.ms", { n: Math.round(seconds * 1000) });
-  if (seconds < 60) return t("unit.s", { n: seconds < 10 ? Math.round(seconds * 10) / 10 : Math.round(seconds) });
-  if (seconds < 3600) return t("unit.m", { n: Math.floor(seconds / 60), s: Math.round(seconds % 60) });
-  return t("unit.h", { n: Math.floor(seconds / 3600), m: Math.floor((seconds % 3600) / 60) });
+  if (seconds < 10) return t("unit.s", { n: Math.round(seconds * 10) / 10 });
+  // Round before splitting, or 119.7 s would be 1 min 60 s.
+  const whole = Math.round(seconds);
+  if (whole < 60) return t("unit.s", { n: whole });
+  if (whole < 3600) return t("unit.m", { n: Math.floor(whole / 60), s: whole % 60 });
+  return t("unit.h", { n: Math.floor(whole / 3600), m: Math.floor((whole % 3600) / 60) });
+}
+
+// A whole number of hours or days, for choices in forms.
+export function wholeUnits(number, unit) {
+  return new Intl.NumberFormat(locale(), { style: "unit", unit, unitDisplay: "long" }).format(number);
 }
 
 export function moment(iso) {
@@ -64,7 +72,7 @@ function asDate(value) {
   return Number.isNaN(at.getTime()) ? null : at;
 }
 
-export function short(id, length = 10) {
+export function shortId(id, length = 10) {
   const text = String(id ?? "");
   return text.length > length + 2 ? `…${text.slice(-length)}` : text;
 }

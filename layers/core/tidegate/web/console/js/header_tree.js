@@ -34,23 +34,23 @@ function node(raw, where) {
 
 const leaf = (title, name, rowCount) => ({ title, name, children: [], rowCount, style: {} });
 
-export function leavesOf(tree) {
+function leavesOf(tree) {
   return tree.flatMap((item) => (item.children.length ? leavesOf(item.children) : [item]));
 }
 
-export function depthOf(tree) {
+function depthOf(tree) {
   return tree.reduce((deepest, item) => Math.max(deepest, 1 + depthOf(item.children)), 0);
 }
 
 // Cells of the column headings; a leaf above the last level spans down to it.
-export function placeColumns(tree, top, left) {
+function placeColumns(tree, top, left) {
   const cells = [];
   place(tree, () => 1, depthOf(tree), top, left, cells);
   return cells;
 }
 
 // The same for row headings: a leaf is as high as its rows.
-export function placeRows(tree, sizes, top, left) {
+function placeRows(tree, sizes, top, left) {
   const cells = [];
   place(tree, (item) => Math.max(item.rowCount, sizes[item.name] || 0), depthOf(tree), left, top, cells);
   return cells.map((cell) => ({ ...cell, row: cell.col, col: cell.row, height: cell.width, width: cell.height }));

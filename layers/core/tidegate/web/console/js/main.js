@@ -7,7 +7,7 @@ import { failure, skeleton } from "./parts/basics.js";
 import { palette } from "./palette.js";
 import { addressedProject, go, here } from "./router.js";
 import { session } from "./session.js";
-import { shell, switches, wearTheme } from "./shell.js";
+import { applyTheme, shell, switches } from "./shell.js";
 import { batchPage } from "./views/batch.js";
 import { batchSchedule, batchSchedules } from "./views/batch_schedules.js";
 import { batches } from "./views/batches.js";
@@ -53,11 +53,11 @@ const VIEWS = {
 };
 let shown = null;
 let frame = null;
-let place = null;
+let shownPage = null;
 let shownAt = null;
 let shownProject = null;
 
-function leave() {
+function stopView() {
   shown?.stop();
   frame?.stop();
   shown = frame = null;
@@ -65,21 +65,21 @@ function leave() {
 
 // A filter also changes the URL: then the old content and the focus stay until the new content is loaded.
 function show({ moved = false } = {}) {
-  leave();
+  stopView();
   language();
-  if (!session.me) return session.key ? resume() : door();
+  if (!session.me) return session.key ? resume() : showSignIn();
   if (session.isAdmin && session.project) session.choose(session.project);
   shownAt = location.href;
   shownProject = session.project;
   const { area: asked, id, query } = here();
-  const view = isForeign() ? otherProject : viewOf(asked, id);
+  const view = namesOtherProject() ? otherProject : viewOf(asked, id);
   const area = VIEWS[asked]?.under || asked;
   frame = shell(root, area, () => show());
   document.title = `${t(view === otherProject ? "unknown.otherProject" : view === unknown ? "unknown.title" : `nav.${area}`)} · Tidegate`;
-  const before = place;
-  place = `${asked}/${id}`;
-  if (!moved || place !== before) draw(frame.view);
-  if (moved && place !== before) enter(frame.view);
+  const before = shownPage;
+  shownPage = `${asked}/${id}`;
+  if (!moved || shownPage !== before) draw(frame.view);
+  if (moved && shownPage !== before) focusView(frame.view);
   shown = view(frame.view, { id: id?.replace(/\/change$/, "") ?? null, query, go });
   // Load the view before connecting the socket.
   Promise.resolve(shown.first).then(() => { if (session.me) live.start(); });
@@ -87,7 +87,7 @@ function show({ moved = false } = {}) {
 }
 
 // Whether the URL names a project other than the key's.
-function isForeign() {
+function namesOtherProject() {
   return !session.isAdmin && addressedProject() !== null && addressedProject() !== session.me.project_id;
 }
 
@@ -100,12 +100,12 @@ function viewOf(area, id) {
   return views.one || unknown;
 }
 
-function enter(view) {
+function focusView(view) {
   window.scrollTo(0, 0);
   view.focus({ preventScroll: true });
 }
 
-function door(reason) {
+function showSignIn(reason) {
   document.title = "Tidegate";
   draw(root);
   signIn(root, () => show(), reason, switches(() => show()));
@@ -114,15 +114,15 @@ function door(reason) {
 async function resume() {
   draw(root, skeleton(5));
   try {
-    session.describe(await call("GET", "v1/me"));
+    session.setIdentity(await call("GET", "v1/me"));
     show();
   } catch (error) {
     if (session.key) draw(root, failure(error, () => show()));
   }
 }
 
-wearTheme();
-session.onEnd((reason) => { live.stop(); leave(); door(reason); });
+applyTheme();
+session.onEnd((reason) => { live.stop(); stopView(); showSignIn(reason); });
 // `/` and ⌘K open the search, except while the user types in a field.
 window.addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, [contenteditable]");

@@ -2,10 +2,10 @@
 import { draw, h } from "./dom.js";
 import { at, get } from "./api.js";
 import { named, t } from "./i18n.js";
+import { AREAS } from "./router.js";
 
-const PAGES = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
-const SHOWN = 12;
-const PAUSE = 250;
+const MOST_SHOWN = 12;
+const TYPING_DELAY = 250;
 const NEWEST = { limit: 100 };
 // The newest records of each kind are read when the search opens; older ones are found by their exact id or name.
 const KINDS = [
@@ -27,15 +27,15 @@ const EXACT = [
 ];
 
 export function palette() {
-  const known = PAGES.map((name) => entry("pages", [t(`nav.${name}`), `#/${name}`]));
+  const known = AREAS.map((name) => entry("pages", [t(`nav.${name}`), `#/${name}`]));
   let found = [];
   let chosen = 0;
   let timer = null;
   let loading = KINDS.length;
-  const list = h("ul", { class: "found", id: "found", role: "listbox", "aria-label": t("find.title") });
-  const input = h("input", { type: "search", class: "find-input", placeholder: t("find.placeholder"), "aria-label": t("find.title"), role: "combobox", "aria-expanded": "true", "aria-controls": "found", autocomplete: "off", oninput: typed, onkeydown: pressed });
-  const say = h("p", { class: "hint", role: "status" });
-  const box = h("dialog", { class: "dialog palette", "aria-label": t("find.title") }, input, list, say);
+  const list = h("ul", { class: "find-results", id: "find-results", role: "listbox", "aria-label": t("find.title") });
+  const input = h("input", { type: "search", class: "find-input", placeholder: t("find.placeholder"), "aria-label": t("find.title"), role: "combobox", "aria-expanded": "true", "aria-controls": "find-results", autocomplete: "off", oninput: onInput, onkeydown: onKey });
+  const hint = h("p", { class: "hint", role: "status" });
+  const box = h("dialog", { class: "dialog palette", "aria-label": t("find.title") }, input, list, hint);
   box.addEventListener("close", () => { clearTimeout(timer); box.remove(); });
   box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
   document.body.append(box);
@@ -45,17 +45,17 @@ export function palette() {
     get(path, NEWEST).then(({ items }) => known.push(...items.map((item) => entry(kind, shape(item)))), () => {}).finally(() => { loading -= 1; show(); });
   }
 
-  function typed() {
+  function onInput() {
     chosen = 0;
     found = [];
     show();
     clearTimeout(timer);
     const text = input.value.trim();
-    if (text.length > 2) timer = setTimeout(() => askExactly(text), PAUSE);
+    if (text.length > 2) timer = setTimeout(() => lookUp(text), TYPING_DELAY);
   }
 
   // Looks the text up as an id of each kind; most answer 404.
-  async function askExactly(text) {
+  async function lookUp(text) {
     if (matches(text).length) return;
     const answers = await Promise.allSettled(EXACT.map(([, ask]) => ask(text)));
     if (input.value.trim() !== text) return;
@@ -70,7 +70,7 @@ export function palette() {
 
   function shown() {
     const seen = new Set();
-    return [...matches(input.value.trim()), ...found].filter((one) => !seen.has(one.href) && seen.add(one.href)).slice(0, SHOWN);
+    return [...matches(input.value.trim()), ...found].filter((one) => !seen.has(one.href) && seen.add(one.href)).slice(0, MOST_SHOWN);
   }
 
   function show() {
@@ -79,11 +79,11 @@ export function palette() {
       h("span", { class: "strong clip" }, one.name), h("span", { class: "muted clip" }, one.id), h("span", { class: "badge calm" }, one.kind === "pages" ? t("find.page") : t(`nav.${one.kind}`)))));
     if (rows.length) input.setAttribute("aria-activedescendant", `found-${chosen}`);
     else input.removeAttribute("aria-activedescendant");
-    draw(say, rows.length ? t("find.hint") : loading > 0 ? t("state.loading") : t("find.none"));
+    draw(hint, rows.length ? t("find.hint") : loading > 0 ? t("state.loading") : t("find.none"));
     list.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
   }
 
-  function pressed(event) {
+  function onKey(event) {
     const rows = shown();
     if (event.key === "ArrowDown") chosen = Math.min(rows.length - 1, chosen + 1);
     else if (event.key === "ArrowUp") chosen = Math.max(0, chosen - 1);

@@ -1,6 +1,8 @@
 // Routes are in the hash: `#/exports?status=failed`, `#/exports/new`, `#/exports/{id}`. The project that an admin chose is
 // in the query before it, `?project=…#/exports`: links within the page keep it, and a shared URL opens the same project.
 
+// The areas of the navigation, in its order.
+export const AREAS = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
 const PROJECT = "project";
 
 export const addressedProject = () => new URLSearchParams(location.search).get(PROJECT) || null;
@@ -29,7 +31,8 @@ function decoded(text) {
   }
 }
 
+// Goes to a page. Empty values of the query are left out.
 export function go(path, query = {}) {
-  const search = new URLSearchParams(query).toString();
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
   location.hash = `#/${path}${search ? `?${search}` : ""}`;
 }

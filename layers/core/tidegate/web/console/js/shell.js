@@ -1,42 +1,41 @@
 // The frame around every view: navigation, project, connection state.
 import { draw, h } from "./dom.js";
-import { get } from "./api.js";
-import { language, speak, t } from "./i18n.js";
+import { at, get } from "./api.js";
+import { language, setLanguage, t } from "./i18n.js";
 import { live } from "./live.js";
 import { palette } from "./palette.js";
 import { icon } from "./parts/basics.js";
 import { logo } from "./parts/logo.js";
-import { here } from "./router.js";
+import { AREAS, here } from "./router.js";
 import { session } from "./session.js";
 
-export const AREAS = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
-const THEME = "tidegate.theme";
+const STORED_THEME = "tidegate.theme";
 
-export function wearTheme() {
-  const chosen = localStorage.getItem(THEME);
+export function applyTheme() {
+  const chosen = localStorage.getItem(STORED_THEME);
   if (chosen) document.documentElement.dataset.theme = chosen;
 }
 
 export function switches(redraw) {
   const other = language() === "zh" ? ["en", "English"] : ["zh", "中文"];
   return h("div", { class: "switches" },
-    h("button", { type: "button", class: "button quiet", lang: other[0], onclick: () => { speak(other[0]); redraw(); } }, other[1]),
-    h("button", { type: "button", class: "button quiet", "aria-label": t("nav.theme"), title: t("nav.theme"), onclick: turnTheme }, icon("sun")));
+    h("button", { type: "button", class: "button quiet", lang: other[0], onclick: () => { setLanguage(other[0]); redraw(); } }, other[1]),
+    h("button", { type: "button", class: "button quiet", "aria-label": t("nav.theme"), title: t("nav.theme"), onclick: toggleTheme }, icon("sun")));
 }
 
-function turnTheme() {
+function toggleTheme() {
   const dark = document.documentElement.dataset.theme
     ? document.documentElement.dataset.theme === "dark"
     : matchMedia("(prefers-color-scheme: dark)").matches;
-  localStorage.setItem(THEME, dark ? "light" : "dark");
-  wearTheme();
+  localStorage.setItem(STORED_THEME, dark ? "light" : "dark");
+  applyTheme();
 }
 
 export function shell(root, area, redraw) {
-  const at = (id) => document.getElementById(id);
-  const said = () => draw(at("live"), h("span", { class: `live ${live.mode}`, role: "status", title: t(`live.${live.mode}Title`) }, h("span", { class: "live-dot" }), t(`live.${live.mode}`)));
+  const byId = (id) => document.getElementById(id);
+  const showConnection = () => draw(byId("live"), h("span", { class: `live ${live.mode}`, role: "status", title: t(`live.${live.mode}Title`) }, h("span", { class: "live-dot" }), t(`live.${live.mode}`)));
   draw(root,
-    h("a", { class: "skip", href: "#view", onclick: (event) => { event.preventDefault(); at("view").focus(); } }, t("nav.skip")),
+    h("a", { class: "skip", href: "#view", onclick: (event) => { event.preventDefault(); byId("view").focus(); } }, t("nav.skip")),
     h("div", { class: "frame" },
       h("aside", { class: "side" }, h("div", { class: "side-in" },
         h("a", { class: "brand", href: "#/" }, logo(), h("span", null, "Tidegate")),
@@ -44,13 +43,13 @@ export function shell(root, area, redraw) {
           h("a", { href: `#/${each}`, "aria-current": each === area ? "page" : null }, icon(each), h("span", null, t(`nav.${each}`))))),
         h("a", { class: "docs", href: "docs", target: "_blank", rel: "noreferrer" }, t("nav.docs")))),
       h("div", { class: "body" },
-        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("button", { type: "button", class: "button find", "aria-label": t("find.title"), title: t("find.keys"), onclick: () => palette() }, icon("search"), h("span", null, t("find.short")), h("kbd", null, "/")), h("span", { id: "live" }), switches(redraw),
+        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("button", { type: "button", class: "button find", "aria-label": t("find.title"), title: t("find.keys"), onclick: () => palette() }, icon("search"), h("span", null, t("find.title")), h("kbd", null, "/")), h("span", { id: "live" }), switches(redraw),
           h("button", { type: "button", class: "button quiet", "aria-label": t("nav.signOut"), title: t("nav.signOut"), onclick: () => session.end() }, icon("out")))),
         h("main", { id: "view", tabindex: "-1" }))));
-  said();
+  showConnection();
   root.querySelector(".areas [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
-  showProjects(at("project"), redraw);
-  return { view: at("view"), stop: live.onMode(said) };
+  showProjects(byId("project"), redraw);
+  return { view: byId("view"), stop: live.onMode(showConnection) };
 }
 
 function showProjects(place, redraw) {
@@ -59,32 +58,32 @@ function showProjects(place, redraw) {
   if (!session.isAdmin) return;
   get("v1/projects", { limit: 100 }).then(({ items }) => {
     // An admin key belongs to no project: start with one that exists.
-    if (!session.project && !me.project_name && items.length) return enter(items[0].project_id, redraw);
+    if (!session.project && !me.project_name && items.length) return openProject(items[0].project_id, redraw);
     const chosen = session.project || me.project_id;
     const known = items.some((project) => project.project_id === chosen);
-    return known ? offer(items, chosen) : named(chosen).then((name) => offer([{ project_id: chosen, name }, ...items], chosen));
+    return known ? showChoice(items, chosen) : nameOf(chosen).then((name) => showChoice([{ project_id: chosen, name }, ...items], chosen));
   }).catch(() => {});
 
-  function offer(items, chosen) {
-    draw(place, h("label", null, h("span", { class: "sr" }, t("nav.project")),
-      h("select", { onchange: (event) => choose(event.target.value, redraw) },
+  function showChoice(items, chosen) {
+    draw(place, h("label", null, h("span", { class: "visually-hidden" }, t("nav.project")),
+      h("select", { onchange: (event) => chooseProject(event.target.value, redraw) },
         items.map((project) => h("option", { value: project.project_id, selected: project.project_id === chosen }, project.name)))));
   }
 }
 
 // The name of a project that is not among the newest hundred.
-const named = (project) => get(`v1/projects/${encodeURIComponent(project)}`).then(({ name }) => name, () => project);
+const nameOf = (project) => get(`v1/projects/${at(project)}`).then(({ name }) => name, () => project);
 
 // A WebSocket ticket is for one project, so another project needs a new connection.
-function enter(project, redraw, where) {
+function openProject(project, redraw, where) {
   session.choose(project, where);
   live.stop();
   redraw();
 }
 
 // A record belongs to the previous project, so its list is shown instead. The operators' pages stay.
-function choose(project, redraw) {
+function chooseProject(project, redraw) {
   const { area, id } = here();
   const stays = !id || id === "new" || area === "operate";
-  enter(project, redraw, { adds: true, hash: stays ? location.hash : `#/${area}` });
+  openProject(project, redraw, { adds: true, hash: stays ? location.hash : `#/${area}` });
 }

@@ -10,21 +10,21 @@ export function bar(share, label, kind = "busy") {
     h("div", { class: `fill ${kind}`, style: { width: `${width * 100}%` } }));
 }
 
-const PARTS = [["success", "good"], ["failed", "bad"], ["timeout", "warn"], ["downloading", "busy"]];
+const STATUSES = [["success", "good"], ["failed", "bad"], ["timeout", "warn"], ["downloading", "busy"]];
 
-export function splitBar(counts, label) {
+export function statusBar(counts, label) {
   const total = counts?.total || 0;
-  const spoken = PARTS.map(([name]) => `${t(`status.${name}`)} ${count(counts?.[name] || 0)}`).join(", ");
-  return h("div", { class: "bar split", role: "img", "aria-label": `${label}: ${spoken} / ${count(total)}` },
-    PARTS.map(([name, kind]) => h("div", { class: `fill ${kind}`, "data-key": name, style: { width: `${total ? ((counts[name] || 0) / total) * 100 : 0}%` } })));
+  const spoken = STATUSES.map(([name]) => `${t(`status.${name}`)} ${count(counts?.[name] || 0)}`).join(", ");
+  return h("div", { class: "bar stacked", role: "img", "aria-label": `${label}: ${spoken} / ${count(total)}` },
+    STATUSES.map(([name, kind]) => h("div", { class: `fill ${kind}`, "data-key": name, style: { width: `${total ? ((counts[name] || 0) / total) * 100 : 0}%` } })));
 }
 
-export function splitLegend(counts) {
-  return h("ul", { class: "legend" }, PARTS.map(([name, kind]) =>
+export function statusLegend(counts) {
+  return h("ul", { class: "legend" }, STATUSES.map(([name, kind]) =>
     h("li", null, h("span", { class: `dot ${kind}` }), t(`status.${name}`), h("strong", null, count(counts?.[name] || 0)))));
 }
 
-export function capacity(channel) {
+export function slotBar(channel) {
   const { capacity: size = 0, running = 0 } = channel;
   const slots = Math.min(size, 20);
   const filled = size ? Math.round((Math.min(running, size) / size) * slots) : 0;
@@ -52,7 +52,7 @@ export function ring(share, label) {
 }
 
 // One column for each interval of the last hour, with failures stacked on top in red.
-export function columns(points, label) {
+export function hourChart(points, label) {
   const width = 240;
   const height = 48;
   const most = Math.max(1, ...points.map((point) => point.count));
@@ -67,10 +67,10 @@ export function columns(points, label) {
     ];
   });
   const total = points.reduce((sum, point) => sum + point.count, 0);
-  return svg("svg", { class: "columns", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${count(total)}` },
+  return svg("svg", { class: "hour-chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${count(total)}` },
     svg("line", { class: "axis", x1: 0, x2: width, y1: height - 0.5, y2: height - 0.5 }), drawn);
 }
 
-export function spread(seconds, longest, label) {
-  return h("div", { class: "measure" }, bar(longest ? seconds / longest : 0, label, "calm"), h("span", null, duration(seconds)));
+export function durationBar(seconds, longest, label) {
+  return h("div", { class: "duration-bar" }, bar(longest ? seconds / longest : 0, label, "calm"), h("span", null, duration(seconds)));
 }

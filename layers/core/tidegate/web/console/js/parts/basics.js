@@ -1,8 +1,9 @@
 // Small elements that all views use.
 import { h, svg } from "../dom.js";
-import { ago, moment, short } from "../format.js";
+import { ago, moment, shortId } from "../format.js";
 import { named, t } from "../i18n.js";
 import { here } from "../router.js";
+import { session } from "../session.js";
 
 const TONES = {
   good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
@@ -25,8 +26,8 @@ export function icon(name) {
 }
 
 export function button(label, onclick, { kind = "", disabled = false, title, iconName, key } = {}) {
-  const face = iconName ? [icon(iconName), h("span", null, label)] : label;
-  return h("button", { type: "button", class: `button ${kind}`, onclick, disabled, title, "data-key": key }, face);
+  const content = iconName ? [icon(iconName), h("span", null, label)] : label;
+  return h("button", { type: "button", class: `button ${kind}`, onclick, disabled, title, "data-key": key }, content);
 }
 
 export function link(label, href, kind = "") {
@@ -53,13 +54,18 @@ export function facts(pairs) {
     .map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))));
 }
 
+// A number with its label; several of them stand in a list of the class `figures`.
+export function figure(label, value) {
+  return h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
+}
+
 export function code(text) {
   return h("code", { class: "code" }, text);
 }
 
 // An id, shortened; whole in the tooltip, copied by a click.
 export function copyable(text, label) {
-  return h("button", { type: "button", class: "copy", title: `${text}\n${t("action.copy")}`, "aria-label": `${t("action.copy")} ${text}`, onclick: copy }, label || short(text), icon("copy"));
+  return h("button", { type: "button", class: "copy", title: `${text}\n${t("action.copy")}`, "aria-label": `${t("action.copy")} ${text}`, onclick: copy }, label || shortId(text), icon("copy"));
 
   async function copy(event) {
     event.preventDefault();
@@ -75,7 +81,7 @@ export function copyable(text, label) {
 }
 
 // The name of a record as a link, and its id.
-export function titled(name, href, id) {
+export function nameAndId(name, href, id) {
   return [link(name, href, "strong"), h("span", { class: "under" }, copyable(id))];
 }
 
@@ -93,6 +99,16 @@ export function crumbs(...links) {
 
 export function empty(title, advice, ...actions) {
   return h("div", { class: "state" }, icon("wave"), h("h3", null, title), h("p", null, advice), actions.length ? h("div", { class: "tools" }, actions) : null);
+}
+
+// For a list that is empty because of its filters.
+export function noMatch() {
+  return empty(t("state.noMatch"), t("state.noMatchAdvice"));
+}
+
+// What to do about an empty list; a key that may only read cannot follow the advice.
+export function toWriters(text) {
+  return session.can("write") ? text : t("state.readOnly");
 }
 
 export function failure(error, retry) {
@@ -119,7 +135,7 @@ export function advice(error) {
 }
 
 export function skeleton(lines = 4) {
-  const made = Array.from({ length: lines }, () => h("div", { class: "bone" }));
+  const made = Array.from({ length: lines }, () => h("div", { class: "skeleton-line" }));
   return h("div", { class: "skeleton", role: "status", "aria-label": t("state.loading") }, made);
 }
 
@@ -127,6 +143,11 @@ export function chips(label, options, chosen, choose) {
   return h("div", { class: "chips", role: "group", "aria-label": label }, options.map(([value, text, number]) =>
     h("button", { type: "button", class: "chip", "aria-pressed": String(value === chosen), onclick: () => choose(value), "data-key": `chip-${value}` },
       text, number === undefined ? null : h("span", { class: "chip-count" }, number))));
+}
+
+// A filter by status; the empty status stands for all.
+export function statusChips(label, statuses, chosen, choose) {
+  return chips(label, statuses.map((status) => [status, status ? named("status", status.toLowerCase()) : t("action.all")]), chosen, choose);
 }
 
 const ICONS = {

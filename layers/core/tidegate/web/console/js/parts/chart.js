@@ -3,7 +3,7 @@ import { svg } from "../dom.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
-const MOST = 240;
+const MOST_SAMPLES = 240;
 
 // Keeps the samples of one page; a view adds one at every refresh.
 export class Samples {
@@ -12,7 +12,7 @@ export class Samples {
   add(value) {
     if (value === undefined || value === null || Number.isNaN(value)) return;
     this.points.push({ at: Date.now(), value });
-    if (this.points.length > MOST) this.points.shift();
+    if (this.points.length > MOST_SAMPLES) this.points.shift();
   }
 }
 

@@ -4,7 +4,7 @@ import { t } from "../i18n.js";
 import { button, icon } from "./basics.js";
 
 const TYPES = ["", "string", "number", "date", "datetime", "currency", "percent", "boolean", "link"];
-let lists = 0;
+let lastId = 0;
 
 export class ColumnsEditor {
   constructor(changed) {
@@ -13,34 +13,34 @@ export class ColumnsEditor {
     this.rows = null;
     this.keys = [];
     this.dragged = null;
-    this.listId = `columns-${(lists += 1)}`;
+    this.listId = `columns-${(lastId += 1)}`;
     this.root = h("div", { class: "columns-editor" });
   }
 
   // Accepts every format of a template; row headings are kept unchanged.
-  take(template) {
+  load(template) {
     const split = template && !Array.isArray(template) && (isTree(template.col) || isTree(template.row));
     this.rows = split ? template.row : null;
     this.nodes = nodesOf(split ? template.col : template);
     this.show();
   }
 
-  know(keys) {
+  setKeys(keys) {
     this.keys = keys;
     this.show();
   }
 
   template() {
-    const cols = this.nodes.map(plain);
+    const cols = this.nodes.map(templateNode);
     return this.rows ? { col: cols, row: this.rows } : cols;
   }
 
   fromKeys() {
     this.nodes = this.keys.map((key) => ({ title: key, name: key, children: null, style: {} }));
-    this.tell();
+    this.notify();
   }
 
-  tell() {
+  notify() {
     this.show();
     this.changed(this.template());
   }
@@ -57,13 +57,13 @@ export class ColumnsEditor {
       made,
       h("p", { class: "hint" }, this.rows ? t("exports.editorSides") : t("exports.editorHint")),
       h("div", { class: "action-row" },
-        button(t("exports.addColumn"), () => { this.nodes.push({ title: `${t("exports.newColumn")} ${this.nodes.length + 1}`, name: "", children: null, style: {} }); this.tell(); }, { kind: "small", key: "add" }),
-        button(t("exports.addGroup"), () => { this.nodes.push({ title: t("exports.newGroup"), name: "", children: [{ title: t("exports.newColumn"), name: "", children: null, style: {} }], style: {} }); this.tell(); }, { kind: "small", key: "group" }),
+        button(t("exports.addColumn"), () => { this.nodes.push({ title: `${t("exports.newColumn")} ${this.nodes.length + 1}`, name: "", children: null, style: {} }); this.notify(); }, { kind: "small", key: "add" }),
+        button(t("exports.addGroup"), () => { this.nodes.push({ title: t("exports.newGroup"), name: "", children: [{ title: t("exports.newColumn"), name: "", children: null, style: {} }], style: {} }); this.notify(); }, { kind: "small", key: "group" }),
         this.keys.length ? button(t("exports.fromRows"), () => this.fromKeys(), { kind: "small", key: "keys" }) : null));
   }
 
   row(node, list, index, depth) {
-    node.id ??= `column-${(lists += 1)}`;
+    node.id ??= `column-${(lastId += 1)}`;
     const set = (change) => (event) => { change(event.target.value); this.changed(this.template()); };
     const zone = (event) => {
       const box = event.currentTarget.getBoundingClientRect();
@@ -77,7 +77,7 @@ export class ColumnsEditor {
       ondragleave: (event) => clear(event.currentTarget),
       ondrop: (event) => { event.preventDefault(); clear(event.currentTarget); this.drop(node, zone(event)); },
     },
-    h("button", { type: "button", class: "grip", draggable: "true", "aria-label": t("exports.drag", { name: node.title || node.name }), ondragstart: (event) => { this.dragged = node; event.dataTransfer.setData("text/plain", node.title); event.dataTransfer.effectAllowed = "move"; }, ondragend: () => { this.dragged = null; }, onkeydown: (event) => this.key(event, node, list, index) }, icon("grip")),
+    h("button", { type: "button", class: "grip", draggable: "true", "aria-label": t("exports.drag", { name: node.title || node.name }), ondragstart: (event) => { this.dragged = node; event.dataTransfer.setData("text/plain", node.title); event.dataTransfer.effectAllowed = "move"; }, ondragend: () => { this.dragged = null; }, onkeydown: (event) => this.onKey(event, node, list, index) }, icon("grip")),
     h("input", { value: node.title, "aria-label": t("exports.columnTitle"), placeholder: t("exports.columnTitle"), oninput: set((value) => { node.title = value; }) }),
     node.children ? null : [
       h("input", { value: node.name, list: this.listId, "aria-label": t("exports.columnField"), placeholder: t("exports.columnField"), oninput: set((value) => { node.name = value; }) }),
@@ -85,15 +85,15 @@ export class ColumnsEditor {
       h("input", { value: node.style.format || "", "aria-label": t("exports.columnFormat"), placeholder: "#,##0.00", oninput: set((value) => { node.style = { ...node.style, format: value || undefined }; }) }),
     ],
     h("div", { class: "action-row" },
-      small("↑", t("exports.moveUp"), () => this.swap(list, index, index - 1), index === 0),
-      small("↓", t("exports.moveDown"), () => this.swap(list, index, index + 1), index === list.length - 1),
-      small("→", t("exports.nest"), () => this.nest(list, index), index === 0),
-      small("←", t("exports.unnest"), () => this.unnest(node), depth === 0),
-      small("✕", t("exports.removeColumn"), () => { list.splice(index, 1); this.tidy(); this.tell(); })));
+      smallButton("↑", t("exports.moveUp"), () => this.swap(list, index, index - 1), index === 0),
+      smallButton("↓", t("exports.moveDown"), () => this.swap(list, index, index + 1), index === list.length - 1),
+      smallButton("→", t("exports.nest"), () => this.nest(list, index), index === 0),
+      smallButton("←", t("exports.unnest"), () => this.unnest(node), depth === 0),
+      smallButton("✕", t("exports.removeColumn"), () => { list.splice(index, 1); this.tidy(); this.notify(); })));
   }
 
   // The same moves with the keyboard.
-  key(event, node, list, index) {
+  onKey(event, node, list, index) {
     const moves = { ArrowUp: () => this.swap(list, index, index - 1), ArrowDown: () => this.swap(list, index, index + 1), ArrowRight: () => this.nest(list, index), ArrowLeft: () => this.unnest(node) };
     if (!moves[event.key]) return;
     event.preventDefault();
@@ -103,14 +103,14 @@ export class ColumnsEditor {
   swap(list, one, other) {
     if (other < 0 || other >= list.length) return;
     [list[one], list[other]] = [list[other], list[one]];
-    this.tell();
+    this.notify();
   }
 
   nest(list, index) {
     if (index === 0) return;
     const [moved] = list.splice(index, 1);
     asGroup(list[index - 1]).children.push(moved);
-    this.tell();
+    this.notify();
   }
 
   unnest(node) {
@@ -119,13 +119,13 @@ export class ColumnsEditor {
     list.splice(list.indexOf(node), 1);
     above.splice(above.indexOf(parent) + 1, 0, node);
     this.tidy();
-    this.tell();
+    this.notify();
   }
 
   drop(onto, place) {
     const moved = this.dragged;
     this.dragged = null;
-    if (!moved || moved === onto || holds(moved, onto)) return;
+    if (!moved || moved === onto || contains(moved, onto)) return;
     const from = this.find(moved).list;
     from.splice(from.indexOf(moved), 1);
     if (place === "into") asGroup(onto).children.push(moved);
@@ -134,7 +134,7 @@ export class ColumnsEditor {
       list.splice(list.indexOf(onto) + (place === "after" ? 1 : 0), 0, moved);
     }
     this.tidy();
-    this.tell();
+    this.notify();
   }
 
   find(node, list = this.nodes, parent = null, above = null) {
@@ -157,8 +157,8 @@ export class ColumnsEditor {
 }
 
 const isTree = (value) => typeof value === "object" && value !== null;
-const small = (face, label, act, disabled = false) => h("button", { type: "button", class: "button quiet", title: label, "aria-label": label, onclick: act, disabled }, face);
-const holds = (group, node) => Boolean(group.children?.some((child) => child === node || holds(child, node)));
+const smallButton = (content, label, act, disabled = false) => h("button", { type: "button", class: "button quiet", title: label, "aria-label": label, onclick: act, disabled }, content);
+const contains = (group, node) => Boolean(group.children?.some((child) => child === node || contains(child, node)));
 
 // Turns a column onto which another one is dropped into a group of both.
 function asGroup(node) {
@@ -177,8 +177,8 @@ function nodesOf(raw) {
     : { title: String(item), name: String(item), children: null, style: {} }));
 }
 
-function plain(node) {
-  if (node.children) return { title: node.title, children: node.children.map(plain) };
+function templateNode(node) {
+  if (node.children) return { title: node.title, children: node.children.map(templateNode) };
   const style = Object.fromEntries(Object.entries(node.style || {}).filter(([, value]) => value !== undefined && value !== ""));
   return { title: node.title || node.name, name: node.name || node.title, ...(Object.keys(style).length ? { style } : {}) };
 }

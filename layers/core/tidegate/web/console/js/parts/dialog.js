@@ -33,11 +33,11 @@ export function showOnce(title, note, pairs) {
 
 export function toast(message, kind = "good") {
   const made = h("div", { class: `toast ${kind}` }, message);
-  shelf().append(made);
+  toastArea().append(made);
   setTimeout(() => made.remove(), kind === "bad" ? 9000 : 4500);
 }
 
-function shelf() {
+function toastArea() {
   const here = document.getElementById("toasts");
   if (here) return here;
   const made = h("div", { id: "toasts", role: "status", "aria-live": "polite" });
@@ -45,11 +45,18 @@ function shelf() {
   return made;
 }
 
+// Ends a dialog whose form was saved.
+export function saved(close, refresh) {
+  close();
+  toast(t("action.saved"));
+  refresh();
+}
+
 // Runs the action of a button, shows its result, then refreshes the view.
-export async function act(doing, done, refresh) {
+export async function act(action, message, refresh) {
   try {
-    const answer = await doing();
-    if (done) toast(done);
+    const answer = await action();
+    if (message) toast(message);
     return answer;
   } catch (error) {
     toast(error.requestId ? `${error.message} (${t("error.requestId")} ${error.requestId})` : error.message, "bad");

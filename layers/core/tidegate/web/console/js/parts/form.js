@@ -8,11 +8,11 @@ let fieldNumber = 0;
 export function field(name, label, { type = "text", value = "", hint, required, options, rows, oninput, ...more } = {}) {
   const id = `field-${name}-${(fieldNumber += 1)}`;
   const described = hint ? `${id}-hint` : undefined;
-  const given = { id, name, required, oninput, "aria-describedby": described, ...more };
+  const attributes = { id, name, required, oninput, "aria-describedby": described, ...more };
   let input;
-  if (options) input = h("select", given, options.map(([choice, text]) => h("option", { value: choice, selected: choice === value }, text)));
-  else if (rows) input = h("textarea", { ...given, rows, value, spellcheck: "false" });
-  else input = h("input", { ...given, type, value: type === "checkbox" ? undefined : value, checked: type === "checkbox" && Boolean(value), autocomplete: "off" });
+  if (options) input = h("select", attributes, options.map(([choice, text]) => h("option", { value: choice, selected: choice === value }, text)));
+  else if (rows) input = h("textarea", { ...attributes, rows, value, spellcheck: "false" });
+  else input = h("input", { ...attributes, type, value: type === "checkbox" ? undefined : value, checked: type === "checkbox" && Boolean(value), autocomplete: "off" });
   if (type === "checkbox") return h("div", { class: "field tick", "data-field": name }, input, h("label", { for: id }, label, hint && h("span", { class: "hint" }, hint)), h("p", { class: "field-error", role: "alert" }));
   return h("div", { class: "field", "data-field": name },
     h("label", { for: id }, label, required && h("span", { class: "muted", "aria-hidden": "true" }, " *")),
@@ -24,25 +24,25 @@ export function field(name, label, { type = "text", value = "", hint, required, 
 export function form(fields, submitLabel, send, { after } = {}) {
   // The same Idempotency-Key until the server accepts it, so that a retry creates no second record.
   let once = onceKey();
-  const say = h("p", { class: "form-error", role: "alert" });
-  const press = h("button", { type: "submit", class: "button primary" }, submitLabel);
-  const made = h("form", { onsubmit: submit }, fields, say, h("div", { class: "tools end" }, press), after);
+  const message = h("p", { class: "form-error", role: "alert" });
+  const submitButton = h("button", { type: "submit", class: "button primary" }, submitLabel);
+  const element = h("form", { onsubmit: submit }, fields, message, h("div", { class: "tools end" }, submitButton), after);
 
   async function submit(event) {
     event.preventDefault();
-    clear(made, say);
-    press.disabled = true;
+    clearErrors(element, message);
+    submitButton.disabled = true;
     try {
-      await send(Object.fromEntries(new FormData(made)), once);
+      await send(Object.fromEntries(new FormData(element)), once);
       once = onceKey();
     } catch (error) {
       if (error.status && error.status < 500) once = onceKey();
-      complain(made, say, error);
+      showErrors(element, message, error);
     } finally {
-      press.disabled = false;
+      submitButton.disabled = false;
     }
   }
-  return made;
+  return element;
 }
 
 export class FieldError extends Error {
@@ -53,21 +53,21 @@ export class FieldError extends Error {
   }
 }
 
-function clear(made, say) {
-  draw(say);
-  for (const line of made.querySelectorAll(".field-error")) draw(line);
-  for (const bad of made.querySelectorAll("[aria-invalid]")) bad.removeAttribute("aria-invalid");
+function clearErrors(element, message) {
+  draw(message);
+  for (const line of element.querySelectorAll(".field-error")) draw(line);
+  for (const bad of element.querySelectorAll("[aria-invalid]")) bad.removeAttribute("aria-invalid");
 }
 
-function complain(made, say, error) {
+function showErrors(element, message, error) {
   let first = null;
-  const unplaced = [];
+  const otherErrors = [];
   for (const { loc, msg } of error.fields || []) {
-    const place = (loc || []).map((part) => made.querySelector(`[data-field="${CSS.escape(String(part))}"]`)).find(Boolean);
+    const place = (loc || []).map((part) => element.querySelector(`[data-field="${CSS.escape(String(part))}"]`)).find(Boolean);
     const input = place?.querySelector("input, select, textarea");
     // Errors of hidden fields are shown below the form.
     if (!input || place.closest("[hidden]")) {
-      unplaced.push(`${(loc || []).join(".")}: ${msg}`);
+      otherErrors.push(`${(loc || []).join(".")}: ${msg}`);
       continue;
     }
     for (let folded = place.closest("details"); folded; folded = folded.parentElement.closest("details")) folded.open = true;
@@ -75,11 +75,16 @@ function complain(made, say, error) {
     input.setAttribute("aria-invalid", "true");
     first = first || input;
   }
-  const told = error.requestId ? [`${t("error.requestId")} ${error.requestId}`] : [];
+  const requestId = error.requestId ? [`${t("error.requestId")} ${error.requestId}`] : [];
   const next = error.status === 0 ? [t("error.formNetwork")] : [];
-  if (!first || unplaced.length) draw(say, [error.message, ...next, ...unplaced, ...told].join(" · "));
-  (first || say).scrollIntoView({ block: "nearest" });
+  if (!first || otherErrors.length) draw(message, [error.message, ...next, ...otherErrors, ...requestId].join(" · "));
+  (first || message).scrollIntoView({ block: "nearest" });
   first?.focus();
+}
+
+// The entries of a list that was typed one per line.
+export function textLines(text, separator = "\n") {
+  return text.split(separator).map((line) => line.trim()).filter(Boolean);
 }
 
 // Parses typed JSON: undefined for an empty field; throws FieldError if it is not valid.

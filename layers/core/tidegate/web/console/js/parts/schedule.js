@@ -47,10 +47,10 @@ const DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 // 1 January 2023 was a Sunday.
 const dayName = (day) => (DAYS.includes(day) ? new Intl.DateTimeFormat(language() === "zh" ? "zh-CN" : "en-GB", { weekday: "short", timeZone: "UTC" }).format(new Date(Date.UTC(2023, 0, 1 + DAYS.indexOf(day)))) : day);
 
-// The status of a schedule after an action.
-const DONE = { create: "created", pause: "paused", resume: "resumed", change: "changed" };
-export function schedulePast(lines) {
-  return lines.map((line) => ({ ...line, to: line.to || DONE[String(line.action).split(".").pop()] }));
+// Audit lines of a schedule, with the status after each action.
+const STATUS_AFTER = { create: "created", pause: "paused", resume: "resumed", change: "changed" };
+export function withStatuses(lines) {
+  return lines.map((line) => ({ ...line, to: line.to || STATUS_AFTER[String(line.action).split(".").pop()] }));
 }
 
 // In the user's time zone, which the tooltip names.

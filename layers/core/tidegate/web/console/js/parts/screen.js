@@ -4,31 +4,33 @@ import { advice, copyable, failure, skeleton } from "./basics.js";
 import { live } from "../live.js";
 import { t } from "../i18n.js";
 
-const SETTLE = 250;
+const CHANGE_DELAY = 250;
 
+// `quick` and `slow` are the milliseconds between two loads: without a WebSocket, and while one reports changes.
+// With `tick`, the view is drawn every second, for its countdowns.
 export function screen(root, { load, view, watch, quick = 3000, slow = 15000, tick = false }) {
   let data = null;
   let error = null;
   let timer = null;
   let loading = false;
-  let again = false;
-  let over = false;
+  let reloadAgain = false;
+  let stopped = false;
 
   const show = () => {
-    if (over) return;
-    if (data) draw(root, error && stale(error), view(data, refresh));
+    if (stopped) return;
+    if (data) draw(root, error && staleNotice(error), view(data, refresh));
     else if (error) draw(root, failure(error, refresh));
     else if (!root.hasChildNodes()) draw(root, skeleton(6));
   };
 
   async function refresh() {
-    if (over) return;
-    if (loading) { again = true; return; }
+    if (stopped) return;
+    if (loading) { reloadAgain = true; return; }
     loading = true;
     clearTimeout(timer);
     try {
       const fresh = await load();
-      if (over) return;
+      if (stopped) return;
       data = fresh;
       error = null;
       live.watch(watch?.(data) || []);
@@ -38,30 +40,30 @@ export function screen(root, { load, view, watch, quick = 3000, slow = 15000, ti
       loading = false;
     }
     show();
-    later(again ? SETTLE : live.pace(quick, slow));
-    again = false;
+    reloadIn(reloadAgain ? CHANGE_DELAY : live.pace(quick, slow));
+    reloadAgain = false;
   }
 
-  function later(wait) {
+  function reloadIn(wait) {
     clearTimeout(timer);
-    if (!over) timer = setTimeout(() => (document.hidden ? later(wait) : refresh()), wait);
+    if (!stopped) timer = setTimeout(() => (document.hidden ? reloadIn(wait) : refresh()), wait);
   }
 
-  const ends = [live.onChange(() => later(SETTLE)), live.onMode(() => later(SETTLE))];
+  const unsubscribers = [live.onChange(() => reloadIn(CHANGE_DELAY)), live.onMode(() => reloadIn(CHANGE_DELAY))];
   const ticking = tick ? setInterval(() => data && show(), 1000) : null;
   show();
   return {
     refresh,
     first: refresh(),
     stop() {
-      over = true;
+      stopped = true;
       clearTimeout(timer);
       clearInterval(ticking);
-      for (const end of ends) end();
+      for (const end of unsubscribers) end();
     },
   };
 }
 
-function stale(error) {
+function staleNotice(error) {
   return h("p", { class: "notice warn", role: "status", "data-key": "stale" }, t("state.stale"), " ", error.message, ". ", advice(error), error.requestId && [" ", t("error.requestId"), " ", copyable(error.requestId)]);
 }

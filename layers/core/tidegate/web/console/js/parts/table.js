@@ -31,8 +31,6 @@ export class Pages {
     return { items, more: Boolean(cursor) };
   }
 
-  reset() { this.shown = this.size; }
-
   moreButton(data, refresh) {
     if (!data.more) return null;
     return h("div", { class: "more" }, button(t("action.more"), () => { this.shown += this.size; refresh(); }));

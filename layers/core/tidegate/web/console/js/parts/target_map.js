@@ -6,22 +6,20 @@ import { t } from "../i18n.js";
 import { badge, chips } from "./basics.js";
 
 const STATES = { W: ["waiting", "--fill-calm"], R: ["downloading", "--fill-busy"], S: ["success", "--fill-good"], F: ["failed", "--fill-bad"], T: ["timeout", "--fill-warn"], C: ["cancelled", "--text"] };
-const STATUS = { F: "Failed", T: "Timeout", S: "Success", C: "Cancelled", R: "Running", W: "Running" };
 const MATCHES = 12;
 
 export class TargetMap {
-  constructor(job, pick) {
+  constructor(job) {
     this.job = job;
-    this.pick = pick;
     this.names = [];
     this.states = "";
     this.letter = "";
     this.text = "";
-    this.canvas = h("canvas", { class: "target-map", role: "img", onmousemove: (event) => this.hover(event), onclick: (event) => this.press(event), onmouseleave: () => this.say(null) });
-    this.told = h("p", { class: "muted map-told" });
+    this.canvas = h("canvas", { class: "target-map", role: "img", onmousemove: (event) => this.hover(event), onclick: (event) => this.click(event), onmouseleave: () => this.showCaption(null) });
+    this.caption = h("p", { class: "muted map-caption" });
     this.found = h("ul", { class: "rows tight" });
     this.root = h("div", { class: "stack" });
-    this.say(null);
+    this.showCaption(null);
     new ResizeObserver(() => this.paint()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
   }
@@ -43,18 +41,18 @@ export class TargetMap {
   view() {
     const counts = {};
     for (const letter of this.states) counts[letter] = (counts[letter] || 0) + 1;
-    const options = [["", t("action.any"), count(this.names.length)], ...Object.entries(STATES).filter(([letter]) => counts[letter]).map(([letter, [name]]) => [letter, t(`status.${name}`), count(counts[letter])])];
+    const options = [["", t("action.all"), count(this.names.length)], ...Object.entries(STATES).filter(([letter]) => counts[letter]).map(([letter, [name]]) => [letter, t(`status.${name}`), count(counts[letter])])];
     this.canvas.setAttribute("aria-label", `${t("jobs.map")}: ${options.slice(1).map(([, name, number]) => `${name} ${number}`).join(", ")}`);
     draw(this.root,
       h("div", { class: "filters" },
-        chips(t("jobs.filterTargets"), options, this.letter, (letter) => { this.letter = letter; this.view(); this.pick(letter ? STATUS[letter] : ""); }),
-        h("label", { class: "search" }, h("span", { class: "sr" }, t("jobs.searchTarget")), h("input", { type: "search", placeholder: t("jobs.searchTarget"), autocomplete: "off", oninput: (event) => { this.text = event.target.value.trim().toLowerCase(); this.paint(); this.list(); } }))),
-      this.canvas, this.told, this.found);
+        chips(t("jobs.filterTargets"), options, this.letter, (letter) => { this.letter = letter; this.view(); }),
+        h("label", { class: "search" }, h("span", { class: "visually-hidden" }, t("jobs.searchTarget")), h("input", { type: "search", placeholder: t("jobs.searchTarget"), autocomplete: "off", oninput: (event) => { this.text = event.target.value.trim().toLowerCase(); this.paint(); this.list(); } }))),
+      this.canvas, this.caption, this.found);
     this.paint();
     return this.root;
   }
 
-  shows(index) {
+  matches(index) {
     return (!this.letter || this.states[index] === this.letter) && (!this.text || this.names[index].toLowerCase().includes(this.text));
   }
 
@@ -62,7 +60,7 @@ export class TargetMap {
   list() {
     const rows = [];
     for (let index = 0; this.text && index < this.names.length && rows.length < MATCHES; index += 1) {
-      if (this.shows(index)) rows.push(h("li", { class: "row-head" }, h("button", { type: "button", class: "link", onclick: () => this.open(index) }, this.names[index]), badge(STATES[this.states[index]][0])));
+      if (this.matches(index)) rows.push(h("li", { class: "row-head" }, h("button", { type: "button", class: "link", onclick: () => this.open(index) }, this.names[index]), badge(STATES[this.states[index]][0])));
     }
     draw(this.found, rows);
   }
@@ -80,31 +78,31 @@ export class TargetMap {
       this.canvas.height = Math.round(height * scale);
       this.canvas.style.height = `${height}px`;
     }
-    const pen = this.canvas.getContext("2d");
-    pen.setTransform(scale, 0, 0, scale, 0, 0);
-    pen.clearRect(0, 0, width, height);
+    const context = this.canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.clearRect(0, 0, width, height);
     const colours = coloursOf(this.canvas);
     for (let index = 0; index < number; index += 1) {
-      pen.globalAlpha = this.shows(index) ? 1 : 0.12;
-      pen.fillStyle = colours[this.states[index]];
-      pen.fillRect((index % this.columns) * this.cell, Math.floor(index / this.columns) * this.cell, this.cell - 1, this.cell - 1);
+      context.globalAlpha = this.matches(index) ? 1 : 0.12;
+      context.fillStyle = colours[this.states[index]];
+      context.fillRect((index % this.columns) * this.cell, Math.floor(index / this.columns) * this.cell, this.cell - 1, this.cell - 1);
     }
-    pen.globalAlpha = 1;
+    context.globalAlpha = 1;
   }
 
-  at(event) {
+  indexAt(event) {
     const index = Math.floor(event.offsetY / this.cell) * this.columns + Math.floor(event.offsetX / this.cell);
     return index < this.names.length ? index : null;
   }
 
-  hover(event) { this.say(this.at(event)); }
+  hover(event) { this.showCaption(this.indexAt(event)); }
 
-  say(index) {
-    draw(this.told, index === null ? t("jobs.mapHint") : [h("strong", null, this.names[index]), " ", badge(STATES[this.states[index]][0])]);
+  showCaption(index) {
+    draw(this.caption, index === null ? t("jobs.mapHint") : [h("strong", null, this.names[index]), " ", badge(STATES[this.states[index]][0])]);
   }
 
-  press(event) {
-    const index = this.at(event);
+  click(event) {
+    const index = this.indexAt(event);
     if (index !== null) this.open(index);
   }
 

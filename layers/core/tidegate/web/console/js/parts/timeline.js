@@ -12,7 +12,7 @@ export function timeline(lines) {
       h("div", { class: "row-head" },
         h("span", null, line.from && line.from !== line.to ? [named("status", line.from), " → "] : null, badge(line.to || line.action)),
         h("time", { datetime: line.at, class: "muted" }, clock(line.at))),
-      h("p", { class: "muted" }, line.why, line.why && line.who && " · ", line.who && actor(line.who)))));
+      h("p", { class: "muted" }, line.to === "queued" ? named("wait", line.why) : line.why, line.why && line.who && " · ", line.who && actor(line.who)))));
 }
 
 const actor = (who) => (who === "system" ? t("audit.system") : copyable(who));

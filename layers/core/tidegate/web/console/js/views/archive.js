@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { get, post } from "../api.js";
 import { count, moment } from "../format.js";
 import { named, t } from "../i18n.js";
-import { badge, button, card, chips, copyable, empty, facts, pageHead } from "../parts/basics.js";
+import { badge, button, card, copyable, empty, facts, pageHead, statusChips } from "../parts/basics.js";
 import { act, confirm, toast } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -15,15 +15,15 @@ export function archive(root, { query, go, tabs }) {
   const day = query.get("day") || new Date().toISOString().slice(0, 10);
   const status = query.get("status") || "";
   const pages = new Pages((page) => get("v1/archive", { day, status, ...page }), 50);
-  const filter = (changes) => go("operate/archive", Object.fromEntries(Object.entries({ day, status, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("operate/archive", { day, status, ...changes });
   return screen(root, {
     load: () => pages.read(),
     view: (data, refresh) => [
       pageHead(t("operate.archive"), t("archive.lead"), session.isAdmin && button(t("archive.clean"), () => clean(refresh))),
       tabs("archive"),
       h("div", { class: "filters" },
-        h("label", { class: "search" }, h("span", { class: "sr" }, t("archive.day")), h("input", { type: "date", name: "day", value: day, max: new Date().toISOString().slice(0, 10), onchange: (event) => filter({ day: event.target.value }) })),
-        chips(t("queue.filterStatus"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => filter({ status: chosen }))),
+        h("label", { class: "search" }, h("span", { class: "visually-hidden" }, t("archive.day")), h("input", { type: "date", name: "day", value: day, max: new Date().toISOString().slice(0, 10), onchange: (event) => filter({ day: event.target.value }) })),
+        statusChips(t("queue.filterStatus"), STATUSES, status, (chosen) => filter({ status: chosen }))),
       data.items.length ? list(data.items) : empty(t("archive.none", { day }), t("archive.noneAdvice")),
       pages.moreButton(data, refresh),
       card(t("archive.kept"), { id: "kept" }, facts(["requests", "exports", "distribution", "audit"].map((name) => [t(`archive.${name}`), t(`archive.${name}Kept`)]))),

@@ -13,7 +13,7 @@ const SPANS = [["", null], ["1h", 3600], ["24h", 86400], ["7d", 7 * 86400]];
 
 export function audit(root, { query, go, tabs }) {
   const wanted = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) || ""]));
-  const filter = (changes) => go("operate/audit", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("operate/audit", { ...wanted, ...changes });
   const span = SPANS.find(([name]) => name === wanted.since)?.[1];
   const since = span ? new Date(Date.now() - span * 1000).toISOString() : "";
   const pages = new Pages((page) => get("v1/audit", { ...wanted, since, ...page }), 50);
@@ -23,7 +23,7 @@ export function audit(root, { query, go, tabs }) {
       pageHead(t("operate.audit"), t("audit.lead")),
       tabs("audit"),
       h("div", { class: "filters" },
-        chips(t("audit.since"), SPANS.map(([name]) => [name, name ? t(`audit.last${name}`) : t("action.any")]), wanted.since, (since_) => filter({ since: since_ })),
+        chips(t("audit.since"), SPANS.map(([name]) => [name, name ? t(`audit.last${name}`) : t("action.all")]), wanted.since, (since_) => filter({ since: since_ })),
         searchBox("record", t("audit.record"), wanted.record, (record) => filter({ record })),
         searchBox("actor", t("audit.actor"), wanted.actor, (actor) => filter({ actor })),
         searchBox("action", t("audit.action"), wanted.action, (action) => filter({ action }))),

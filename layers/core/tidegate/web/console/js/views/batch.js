@@ -4,7 +4,7 @@ import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, chips, code, copyable, empty, facts, link, pageHead } from "../parts/basics.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, figure, link, pageHead, statusChips } from "../parts/basics.js";
 import { lineChart, Samples } from "../parts/chart.js";
 import { act } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
@@ -28,12 +28,12 @@ export function batchPage(root, { id, query, go }) {
     },
     watch: ({ batch }) => [[id, batch.status]],
     view: ({ batch, logs, outcomes }, refresh) => [
-      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.batches"), "#/batches")),
+      crumbs(link(t("nav.batches"), "#/batches")),
       pageHead(batch.name, business?.name || batch.biz_id, badge(batch.status), session.can("write") ? actions(batch, refresh) : null),
       h("div", { class: "grid" },
         card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch), chart(batch, rate)),
         card(t("batches.outcomes"), { id: "outcomes", wide: true },
-          chips(t("batches.outcomes"), ITEM_STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), state, (chosen) => go(`batches/${at(id)}`, chosen ? { items: chosen } : {})),
+          statusChips(t("batches.outcomes"), ITEM_STATES, state, (chosen) => go(`batches/${at(id)}`, { items: chosen })),
           outcomes.items.length ? outcomeTable(outcomes.items) : empty(t("batches.noOutcomes"), t("batches.noOutcomesAdvice")),
           items.moreButton(outcomes, refresh)),
         card(t("batches.logs"), { id: "logs" }, logs.length ? logList(logs) : empty(t("batches.noLogs"), t("batches.noLogsAdvice"))),
@@ -72,8 +72,6 @@ function numbers(batch) {
     figure(t("batches.left"), batch.status === "running" && left ? duration(left) : "–"),
     figure(t("batches.eta"), batch.status === "running" && eta ? moment(eta) : "–"));
 }
-
-const figure = (label, value) => h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
 
 function outcomeTable(items) {
   return table(t("batches.outcomes"), [

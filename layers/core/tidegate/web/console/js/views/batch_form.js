@@ -3,8 +3,8 @@ import { h } from "../dom.js";
 import { at, create, get, patch, post } from "../api.js";
 import { t } from "../i18n.js";
 import { code } from "../parts/basics.js";
-import { act, dialog, toast } from "../parts/dialog.js";
-import { field, FieldError, form, readJson } from "../parts/form.js";
+import { act, dialog, saved, toast } from "../parts/dialog.js";
+import { field, FieldError, form, readJson, textLines } from "../parts/form.js";
 import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
@@ -14,9 +14,11 @@ const TEXTS = ["biz_id", "name", "on_item_failure", "ack", "concurrency_key", "p
 const OPTIONAL = ["total", "job_data", "max_errors", "max_failed", "max_failed_percent", "concurrency", "concurrency_key", "progress_url", "progress_every_items", "progress_every_percent"];
 const DRY_ITEMS = 3;
 
-const number = (name, label, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more });
+const number = (name, label, known, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more, value: String(known[name] ?? "") });
 const onFailure = (value = "stop") => field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value });
 const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { rows: 2, value, hint: t("batches.pausesHint"), placeholder: "08:00-10:30" });
+
+const pausesText = ({ pause_windows: windows }) => (windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
 
 // With `repeat`, the form always creates a schedule.
 export async function batchDialog(businesses, go, { repeat = false } = {}) {
@@ -26,7 +28,7 @@ export async function batchDialog(businesses, go, { repeat = false } = {}) {
     ...batchFields(businesses, files, { rate: 10, retries: 5 }),
     schedule,
     moreFields({}),
-  ], t("batches.create"), async (given, once) => {
+  ], t("action.create"), async (given, once) => {
     const repeated = scheduleOf(given);
     const made = repeated ? await create("v1/batch-schedules", { schedule: repeated, batch: bodyOf(given) }, once) : await create("v1/batches", bodyOf(given), once);
     close();
@@ -47,9 +49,7 @@ export async function changeScheduleDialog(path, refresh) {
     moreFields(known),
   ], t("action.save"), async (given) => {
     await patch(path, { schedule: scheduleOf(given), batch: changesOf({ pause_windows: [], ...bodyOf(given) }, known), revision: record.revision });
-    close();
-    toast(t("action.saved"));
-    refresh();
+    saved(close, refresh);
   }));
 }
 
@@ -68,34 +68,31 @@ function withKnown(items, key, value) {
   return !value || items.some((item) => item[key] === value) ? items : [...items, { [key]: value, name: value, file_path: value }];
 }
 
-const shownNumber = (name, label, known, more) => number(name, label, { ...more, value: String(known[name] ?? "") });
-
 function batchFields(businesses, files, known) {
   return [
     field("biz_id", t("batches.business"), { options: businesses.map((biz) => [biz.biz_id, biz.name]), required: true, value: known.biz_id || businesses[0]?.biz_id || "" }),
     field("name", t("field.name"), { required: true, value: known.name || "" }),
-    h("div", { class: "pair" }, shownNumber("total", "total", known, { hint: t("batches.totalHint") }), shownNumber("rate", "rate", known, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") })),
+    h("div", { class: "pair" }, number("total", "total", known, { hint: t("batches.totalHint") }), number("rate", "rate", known, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") })),
     field("file", t("batches.rowsOf"), { options: [["", t("batches.noFile")], ...files.map((file) => [file.file_id, file.file_path])], value: known.source?.file_id || "", hint: t("batches.rowsOfHint") }),
-    h("div", { class: "pair" }, shownNumber("max_errors", "maxErrors", known), shownNumber("start_index", "startIndex", known, { min: 0 })),
+    h("div", { class: "pair" }, number("max_errors", "maxErrors", known), number("start_index", "startIndex", known, { min: 0 })),
     h("div", { class: "pair" },
       onFailure(known.on_item_failure),
-      shownNumber("retries", "retries", known, { max: 100 })),
+      number("retries", "retries", known, { max: 100 })),
   ];
 }
 
 function moreFields(known) {
-  const windows = (known.pause_windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
   return h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
-    h("div", { class: "pair" }, shownNumber("retry_delay", "retryDelay", known, { min: 0, step: "any" }), shownNumber("priority", "priority", known, { max: 10, hint: t("exports.priorityHint") })),
-    h("div", { class: "pair" }, shownNumber("max_failed", "maxFailed", known, { min: 0 }), shownNumber("max_failed_percent", "maxFailedPercent", known, { min: 0, max: 100, step: "any" })),
-    h("div", { class: "pair" }, shownNumber("concurrency", "concurrency", known), shownNumber("items_per_call", "itemsPerCall", known, { max: 100 })),
-    h("div", { class: "pair" }, shownNumber("runners", "runners", known, { max: 32, hint: t("batches.runnersHint") }), shownNumber("item_timeout", "itemTimeout", known, { max: 900 })),
+    h("div", { class: "pair" }, number("retry_delay", "retryDelay", known, { min: 0, step: "any" }), number("priority", "priority", known, { max: 10, hint: t("exports.priorityHint") })),
+    h("div", { class: "pair" }, number("max_failed", "maxFailed", known, { min: 0 }), number("max_failed_percent", "maxFailedPercent", known, { min: 0, max: 100, step: "any" })),
+    h("div", { class: "pair" }, number("concurrency", "concurrency", known), number("items_per_call", "itemsPerCall", known, { max: 100 })),
+    h("div", { class: "pair" }, number("runners", "runners", known, { max: 32, hint: t("batches.runnersHint") }), number("item_timeout", "itemTimeout", known, { max: 900 })),
     h("div", { class: "pair" },
       field("ack", t("batches.ack"), { options: [["sync", t("batches.ackSync")], ["async", t("batches.ackAsync")]], value: known.ack || "sync" }),
       field("concurrency_key", t("batches.concurrencyKey"), { hint: t("batches.concurrencyKeyHint"), value: known.concurrency_key || "" })),
-    pauses(windows),
+    pauses(pausesText(known)),
     field("progress_url", t("batches.progressUrl"), { type: "url", placeholder: "https://", hint: t("batches.progressUrlHint"), value: known.progress_url || "" }),
-    h("div", { class: "pair" }, shownNumber("progress_every_items", "everyItems", known), shownNumber("progress_every_percent", "everyPercent", known, { max: 100, step: "any" })),
+    h("div", { class: "pair" }, number("progress_every_items", "everyItems", known), number("progress_every_percent", "everyPercent", known, { max: 100, step: "any" })),
     field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON", value: known.job_data === undefined ? "" : JSON.stringify(known.job_data) })));
 }
 
@@ -112,7 +109,7 @@ function bodyOf(given) {
 
 // One per line, such as 22:00-06:00.
 function windowsOf(text) {
-  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+  return textLines(text).map((line) => {
     const found = /^(\d{1,2}:\d\d)\s*[-–]\s*(\d{1,2}:\d\d)$/.exec(line);
     if (!found) throw new FieldError("pause_windows", t("batches.pausesHint"));
     return { start: found[1].padStart(5, "0"), end: found[2].padStart(5, "0") };
@@ -120,14 +117,14 @@ function windowsOf(text) {
 }
 
 export function changeBatchDialog(batch, refresh) {
-  const windows = (batch.pause_windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
+  const windows = pausesText(batch);
   // The data cannot be changed after items may have been sent.
   const open = ["created", "stopped"].includes(batch.status);
   const close = dialog(t("batches.change"), () => form([
-    h("div", { class: "pair" }, number("rate", "rate", { min: 0.001, step: "any", value: String(batch.rate), required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", { value: String(batch.max_errors ?? "") })),
+    h("div", { class: "pair" }, number("rate", "rate", batch, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", batch)),
     h("div", { class: "pair" },
       onFailure(batch.on_item_failure),
-      number("max_failed", "maxFailed", { min: 0, value: String(batch.max_failed ?? "") }), number("max_failed_percent", "maxFailedPercent", { min: 0, max: 100, step: "any", value: String(batch.max_failed_percent ?? "") })),
+      number("max_failed", "maxFailed", batch, { min: 0 }), number("max_failed_percent", "maxFailedPercent", batch, { min: 0, max: 100, step: "any" })),
     pauses(windows),
     open ? field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: t("batches.jobDataHint") }) : null,
   ], t("action.save"), async (given) => {

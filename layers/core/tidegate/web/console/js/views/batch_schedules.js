@@ -4,9 +4,9 @@ import { at, get, patch, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { batchTabs } from "../parts/area_tabs.js";
-import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
 import { act, confirm } from "../parts/dialog.js";
-import { LastRuns, nextRun, schedulePast, scheduleText } from "../parts/schedule.js";
+import { LastRuns, nextRun, withStatuses, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
@@ -33,7 +33,7 @@ export function batchSchedules(root, { go }) {
       return [
         pageHead(t("nav.batches"), t("schedules.batchesLead"), add("primary")),
         batchTabs("schedules"),
-        data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), advice(data.businesses), add("")),
+        data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), toWriters(t(data.businesses.length ? "schedules.batchesAdvice" : "batches.noBusiness")), add("")),
         pages.moreButton(data, refresh),
       ];
     },
@@ -42,14 +42,9 @@ export function batchSchedules(root, { go }) {
   });
 }
 
-function advice(businesses) {
-  if (!session.can("write")) return t("schedules.readOnly");
-  return businesses.length ? t("schedules.batchesAdvice") : t("batches.noBusiness");
-}
-
 function list(items, last, refresh) {
   return table(t("schedules.title"), [
-    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/batch-schedules/${at(item.schedule_id)}`, item.schedule_id) },
+    { title: t("field.name"), kind: "main", cell: (item) => nameAndId(item.name, `#/batch-schedules/${at(item.schedule_id)}`, item.schedule_id) },
     { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.schedule"), cell: (item) => scheduleText(item.schedule) },
     { title: t("ingest.next"), cell: nextRun },
@@ -96,7 +91,7 @@ export function batchSchedule(root, { id, go }) {
           record.last_error && h("p", { class: "notice warn" }, record.last_error),
           runs.items.length ? runTable(runs.items) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused")),
           pages.moreButton(runs, refresh)),
-        card(t("jobs.timeline"), { id: "timeline" }, timeline(schedulePast(lines))),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(withStatuses(lines))),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],

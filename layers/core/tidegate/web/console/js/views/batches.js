@@ -2,10 +2,10 @@
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { count, percent } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { batchTabs } from "../parts/area_tabs.js";
-import { badge, button, chips, copyable, empty, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, copyable, empty, noMatch, pageHead, statusChips, nameAndId, toWriters, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -26,8 +26,8 @@ export function batches(root, { query, go }) {
     view: (data, refresh) => [
       pageHead(t("nav.batches"), t("batches.lead"), session.can("write") && tools(data, refresh, go)),
       batchTabs("batches"),
-      chips(t("batches.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("batches", chosen ? { status: chosen } : {})),
-      data.items.length ? list(data.items, new Map(data.businesses.map((biz) => [biz.biz_id, biz.name]))) : empty(t("batches.none"), data.businesses.length ? t("batches.noneAdvice") : t("batches.noBusiness"), session.can("write") && tools(data, refresh, go)),
+      statusChips(t("batches.filter"), STATUSES, status, (chosen) => go("batches", { status: chosen })),
+      data.items.length ? list(data.items, new Map(data.businesses.map((biz) => [biz.biz_id, biz.name]))) : status ? noMatch() : empty(t("batches.none"), toWriters(t(data.businesses.length ? "batches.noneAdvice" : "batches.noBusiness")), session.can("write") && tools(data, refresh, go)),
       pages.moreButton(data, refresh),
     ],
     quick: 2000,
@@ -44,7 +44,7 @@ function tools(data, refresh, go) {
 
 function list(items, names) {
   return table(t("nav.batches"), [
-    { title: t("field.name"), kind: "main", cell: (batch) => titled(batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id) },
+    { title: t("field.name"), kind: "main", cell: (batch) => nameAndId(batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id) },
     { title: t("batches.business"), cell: (batch) => names.get(batch.biz_id) || copyable(batch.biz_id) },
     { title: t("field.status"), cell: (batch) => badge(batch.status) },
     { title: t("jobs.progress"), kind: "grow", cell: batchProgress },

@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, create, get, put } from "../api.js";
 import { t } from "../i18n.js";
 import { batchTabs } from "../parts/area_tabs.js";
-import { button, code, copyable, empty, pageHead, when } from "../parts/basics.js";
+import { button, code, copyable, empty, pageHead, toWriters, when } from "../parts/basics.js";
 import { dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
@@ -21,7 +21,7 @@ export function businesses(root) {
       return [
         pageHead(t("batches.businesses"), t("batches.businessesLead"), add),
         batchTabs("businesses"),
-        data.items.length ? list(data.items, refresh) : empty(t("batches.noBusinesses"), t("batches.noBusiness"), add && button(t("batches.newBusiness"), () => businessDialog(refresh))),
+        data.items.length ? list(data.items, refresh) : empty(t("batches.noBusinesses"), toWriters(t("batches.noBusiness")), add && button(t("batches.newBusiness"), () => businessDialog(refresh))),
         pages.moreButton(data, refresh),
       ];
     },

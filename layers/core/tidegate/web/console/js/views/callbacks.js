@@ -2,9 +2,9 @@
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, chips, code, empty, facts, pageHead, when } from "../parts/basics.js";
+import { badge, button, code, copyable, empty, facts, noMatch, pageHead, statusChips, when } from "../parts/basics.js";
 import { act, dialog } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { searchBox } from "../parts/search.js";
@@ -15,15 +15,15 @@ const STATES = ["", "pending", "delivered", "dead"];
 export function callbacks(root, { query, go }) {
   const wanted = { state: query.get("state") || "", task_id: query.get("task_id") || "" };
   const pages = new Pages((page) => get("v1/callbacks", { ...wanted, ...page }));
-  const filter = (changes) => go("callbacks", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("callbacks", { ...wanted, ...changes });
   return screen(root, {
     load: () => pages.read(),
     view: (data, refresh) => [
       pageHead(t("nav.callbacks"), t("callbacks.lead")),
       h("div", { class: "filters" },
-        chips(t("callbacks.filter"), STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.state, (state) => filter({ state })),
+        statusChips(t("callbacks.filter"), STATES, wanted.state, (state) => filter({ state })),
         searchBox("task", t("callbacks.search"), wanted.task_id, (task_id) => filter({ task_id }))),
-      data.items.length ? list(data.items, refresh) : empty(t("callbacks.none"), t("callbacks.noneAdvice")),
+      data.items.length ? list(data.items, refresh) : Object.values(wanted).some(Boolean) ? noMatch() : empty(t("callbacks.none"), t("callbacks.noneAdvice")),
       pages.moreButton(data, refresh),
     ],
     quick: 4000,
@@ -33,7 +33,7 @@ export function callbacks(root, { query, go }) {
 
 function list(items, refresh) {
   return table(t("nav.callbacks"), [
-    { title: t("callbacks.to"), kind: "main", cell: (item) => [h("span", { class: "strong clip" }, item.url), h("span", { class: "under clip" }, `${item.type} · ${item.task_id}`)] },
+    { title: t("callbacks.to"), kind: "main", cell: (item) => [h("span", { class: "strong clip" }, item.url), h("span", { class: "under" }, `${item.type} `, copyable(item.task_id))] },
     { title: t("field.status"), cell: (item) => badge(item.callback_state) },
     { title: t("callbacks.attempts"), cell: (item) => button(count(item.attempts.length), () => attemptsDialog(item), { kind: "small quiet", title: t("callbacks.showAttempts") }) },
     { title: t("callbacks.last"), kind: "grow", cell: (item) => last(item) },

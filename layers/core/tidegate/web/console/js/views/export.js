@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { bytes, moment } from "../format.js";
 import { t } from "../i18n.js";
-import { badge, card, copyable, facts, link, pageHead } from "../parts/basics.js";
+import { badge, card, copyable, crumbs, facts, link, pageHead } from "../parts/basics.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
 import { exportActions, exportProgress, TYPE_NAMES } from "./exports.js";
@@ -16,7 +16,7 @@ export function exportPage(root, { id, go }) {
     },
     watch: ({ task }) => [[id, task.status]],
     view: ({ task, lines }, refresh) => [
-      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.exports"), "#/exports")),
+      crumbs(link(t("nav.exports"), "#/exports")),
       pageHead(task.name, task.file_name, badge(task.status), exportActions(task, refresh, () => go("exports"))),
       h("div", { class: "grid" },
         card(t("jobs.progress"), { wide: true, id: "progress" }, exportProgress(task), task.warnings?.length ? h("ul", { class: "notice warn", "aria-label": t("exports.warnings") }, task.warnings.map((line) => h("li", null, line))) : null),

@@ -1,12 +1,12 @@
 // The form fields for the format of an export, and the request body from all fields.
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
-import { field, FieldError, readJson } from "../parts/form.js";
-import { sourceOf } from "./export_source.js";
+import { field, FieldError, readJson, textLines } from "../parts/form.js";
+import { delimiters, sourceOf } from "./export_source.js";
 
 const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
 const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id", "parallel", "source_rate"];
-const OBJECTS = ["source_data", "template", "header", "footer"];
+export const JSON_FIELDS = ["source_data", "template", "header", "footer"];
 const OF_CSV = ["encoding", "delimiter", "csv_header", "line_end"];
 const OF_SHEETS = ["freeze", "autofilter", "auto_width"];
 // Names, because the browser trims whitespace from the value of a select.
@@ -20,7 +20,7 @@ export function fileFields() {
       field("encoding", t("exports.encoding"), { options: [["utf-8-sig", t("exports.withBom")], ["utf-8", "UTF-8"], ["gb18030", "GB18030"]], value: "utf-8-sig", hint: t("exports.encodingHint") }),
       field("compression", t("exports.compression"), { options: [["", t("exports.noCompression")], ["gzip", "gzip"]], hint: t("exports.compressionHint") })),
     h("div", { class: "pair" },
-      field("delimiter", t("exports.delimiter"), { options: [["", ","], [";", ";"], ["tab", t("exports.tab")], ["|", "|"]] }),
+      field("delimiter", t("exports.delimiter"), { options: delimiters() }),
       field("csv_header", t("exports.csvHeader"), { options: [["", t("exports.headKeys")], ["titles", t("exports.headTitles")], ["none", t("exports.headNone")]] })),
     h("div", { class: "pair" },
       field("line_end", t("exports.lineEnd"), { options: [["", "LF"], ["crlf", "CRLF (Windows)"]] }),
@@ -55,8 +55,8 @@ export function commonOf(given) {
   if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
   if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
   if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };
-  const readers = (given.email || "").split(/[\s,;]+/).filter(Boolean);
-  if (readers.length) body.email = readers;
+  const addresses = (given.email || "").split(/[\s,;]+/).filter(Boolean);
+  if (addresses.length) body.email = addresses;
   const places = placesOf(given.deliver || "");
   if (places.length) body.deliver = places;
   return body;
@@ -64,7 +64,7 @@ export function commonOf(given) {
 
 export function bodyOf(given) {
   const body = commonOf(given);
-  for (const name of OBJECTS) {
+  for (const name of JSON_FIELDS) {
     const value = readJson(name, given[name]);
     if (value !== undefined) body[name] = value;
   }
@@ -81,7 +81,7 @@ export function bodyOf(given) {
 
 // One per line: a bucket and a key, and the region if it is another one.
 function placesOf(text) {
-  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+  return textLines(text).map((line) => {
     const [where, region] = line.replace(/^s3:\/\//, "").split(/\s+/);
     const [bucket, ...key] = where.split("/");
     if (!bucket || !key.length) throw new FieldError("deliver", t("exports.deliverHint"));

@@ -1,6 +1,6 @@
 // The form for an export, with a live preview of the sheet.
 import { draw, h } from "../dom.js";
-import { create } from "../api.js";
+import { at, create } from "../api.js";
 import { flatRows, readTemplate, TemplateError } from "../header_tree.js";
 import { language, t } from "../i18n.js";
 import { button, card, crumbs, link, pageHead } from "../parts/basics.js";
@@ -9,12 +9,10 @@ import { act, toast } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
 import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { sheet } from "../parts/sheet.js";
-import { advancedFields, bodyOf, fileFields } from "./export_fields.js";
+import { advancedFields, bodyOf, fileFields, JSON_FIELDS } from "./export_fields.js";
 import { pretty, samples } from "./export_samples.js";
 import { DirectSource } from "./export_source.js";
 import { EMPTY, ExportTables } from "./export_tables.js";
-
-const OBJECTS = ["source_data", "template", "header", "footer"];
 
 export function newExportSchedule(root, given) {
   return exportForm(root, { ...given, repeat: true });
@@ -24,35 +22,35 @@ export function newExportSchedule(root, given) {
 export function exportForm(root, { go, repeat = false }) {
   const preview = h("div", { class: "preview", "aria-live": "polite" });
   const editor = new ColumnsEditor((template) => {
-    asked.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
-    again();
+    element.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
+    redraw();
   });
-  const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(asked)));
+  const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(element)));
   const direct = new DirectSource();
   const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", {
     label: t("schedules.repeatExport"), none: repeat ? undefined : t("schedules.once"), hint: t("schedules.exportHint", { date: "{date}", time: "{time}" }),
-    onchange: (chosen) => draw(asked.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
+    onchange: (chosen) => draw(element.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
   });
-  const asked = form(fields(editor, tables, direct, schedule, () => pull(asked, editor, again)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
-  const again = () => show(preview, { sample: asked.dataset.sample, ...Object.fromEntries(new FormData(asked)) });
-  asked.addEventListener("input", (event) => {
-    if (event.target.name === "template") take(editor, asked);
-    if (event.target.name === "source_data") learn(editor, asked);
-    again();
+  const element = form(fields(editor, tables, direct, schedule, () => pull(element, editor, redraw)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
+  const redraw = () => show(preview, { sample: element.dataset.sample, ...Object.fromEntries(new FormData(element)) });
+  element.addEventListener("input", (event) => {
+    if (event.target.name === "template") loadTemplate(editor, element);
+    if (event.target.name === "source_data") readKeys(editor, element);
+    redraw();
   });
   const fill = (sample) => {
-    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
-    direct.turn(asked.elements.source_kind.value);
-    learn(editor, asked);
-    take(editor, asked);
-    again();
+    for (const [name, value] of Object.entries(sample)) element.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
+    direct.turn(element.elements.source_kind.value);
+    readKeys(editor, element);
+    loadTemplate(editor, element);
+    redraw();
   };
   const examples = samples(language());
   draw(root,
     crumbs(link(t("nav.exports"), "#/exports"), repeat && link(t("schedules.title"), "#/export-schedules")),
     pageHead(t(repeat ? "schedules.new" : "exports.new"), t(repeat ? "schedules.formLead" : "exports.newLead"), examples.map(([label, sample]) => button(label, () => fill(sample), { kind: "small" }))),
     h("div", { class: "split" },
-      card(t("exports.what"), {}, asked),
+      card(t("exports.what"), {}, element),
       h("div", { class: "sticky" }, card(t("exports.preview"), {}, preview, h("p", { class: "hint" }, t("exports.previewHint"))))));
   fill(examples[0][1]);
   return { stop() {} };
@@ -65,42 +63,41 @@ async function send(go, given, tables, once) {
     const order = { ...body, schedule };
     const made = tables.several ? await create("v1/export-schedules/multiple", order, once) : await create("v1/export-schedules", order, once);
     toast(t("schedules.saved"));
-    return go(`export-schedules/${encodeURIComponent(made.schedule_id)}`);
+    return go(`export-schedules/${at(made.schedule_id)}`);
   }
   const made = tables.several ? await create("v1/task/multiple", body, once) : await create("v1/task", body, once);
   toast(t("exports.sent"));
-  return go(`exports/${encodeURIComponent(made.task_id)}`);
+  return go(`exports/${at(made.task_id)}`);
 }
 
 // Shows the typed JSON in the columns editor as soon as it can be parsed.
-function take(editor, asked) {
+function loadTemplate(editor, element) {
   try {
-    editor.take(readJson("template", asked.elements.template.value));
+    editor.load(readJson("template", element.elements.template.value));
   } catch {
     // The preview shows what is wrong with it.
   }
 }
 
-function learn(editor, asked) {
+function readKeys(editor, element) {
   try {
-    const rows = flatRows(readJson("source_data", asked.elements.source_data.value));
-    editor.know([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
+    const rows = flatRows(readJson("source_data", element.elements.source_data.value));
+    editor.setKeys([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
   } catch {
     // The preview shows what is wrong with them.
   }
 }
 
 // Puts the first rows of the source into the rows field, so that the preview shows real data.
-async function pull(asked, editor, again) {
-  const { rows, total, answered } = await create("v1/task/sample", { source_url: asked.elements.source_url.value.trim() });
-  editor.sampled = rows;
-  editor.know([...new Set(rows.flatMap((row) => Object.keys(row)))]);
-  if (answered.template) asked.elements.template.value = pretty(answered.template, 58);
-  if (answered.template) take(editor, asked);
-  else if (!editor.nodes.length || !asked.elements.source_data.value.trim() || asked.dataset.sample) editor.fromKeys();
-  asked.elements.source_data.value = "";
-  asked.dataset.sample = JSON.stringify(rows);
-  again();
+async function pull(element, editor, redraw) {
+  const { rows, total, answered } = await create("v1/task/sample", { source_url: element.elements.source_url.value.trim() });
+  editor.setKeys([...new Set(rows.flatMap((row) => Object.keys(row)))]);
+  if (answered.template) element.elements.template.value = pretty(answered.template, 58);
+  if (answered.template) loadTemplate(editor, element);
+  else if (!editor.nodes.length || !element.elements.source_data.value.trim() || element.dataset.sample) editor.fromKeys();
+  element.elements.source_data.value = "";
+  element.dataset.sample = JSON.stringify(rows);
+  redraw();
   toast(t("exports.pulled", { n: rows.length, total: total ?? "?" }));
 }
 
@@ -110,7 +107,7 @@ function fields(editor, tables, direct, schedule, pullSample) {
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
       field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"], ["parquet", "Parquet"]], value: "excel" })),
     tables.root,
-    h("fieldset", { class: "columns" }, h("legend", null, t("exports.columns")), editor.root),
+    h("fieldset", null, h("legend", null, t("exports.columns")), editor.root),
     h("details", null, h("summary", null, t("exports.asJson")), h("div", null, field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }))),
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
     field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),
@@ -136,7 +133,7 @@ const number = (name, more) => field(name, t(`exports.${name}`), { type: "number
 
 function show(preview, given) {
   try {
-    const read = Object.fromEntries(OBJECTS.map((name) => [name, readJson(name, given[name])]));
+    const read = Object.fromEntries(JSON_FIELDS.map((name) => [name, readJson(name, given[name])]));
     const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data ?? (given.source_url && given.sample ? JSON.parse(given.sample) : undefined), template: readTemplate(read.template) };
     draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
   } catch (error) {

@@ -2,7 +2,7 @@
 import { t } from "../i18n.js";
 
 export function samples(language) {
-  return [[t("exports.sampleNested"), language === "zh" ? nestedZh : nestedEn], [t("exports.sampleRows"), language === "zh" ? sidesZh : sidesEn]];
+  return [[t("exports.sampleNested"), language === "zh" ? nestedZh : nestedEn], [t("exports.sampleRows"), language === "zh" ? rowHeadsZh : rowHeadsEn]];
 }
 
 // JSON with short values on one line, as a person would write it.
@@ -37,7 +37,7 @@ const nestedZh = {
   title: "员工工时统计",
   summary: "",
   template: [
-    { title: "人员", children: [{ title: "姓名", name: "name" }, { title: "其它", children: [{ title: "年龄", name: "age" }, { title: "城市", name: "city" }] }] },
+    { title: "人员", children: [{ title: "姓名", name: "name" }, { title: "其他", children: [{ title: "年龄", name: "age" }, { title: "城市", name: "city" }] }] },
     { title: "工时", children: [{ title: "计划", name: "planned" }, { title: "实际", name: "worked", style: { bold: true } }] },
     { title: "备注", name: "remark" },
   ],
@@ -47,7 +47,7 @@ const nestedZh = {
   ],
 };
 
-const sidesEn = {
+const rowHeadsEn = {
   name: "Sales by region",
   title: "Sales by region",
   summary: "Thousand EUR",
@@ -58,7 +58,7 @@ const sidesEn = {
   source_data: { north: [{ q1: 12, q2: 15, trend: "up" }, { q1: 9, q2: 9, trend: "flat" }], south: [{ q1: 7, q2: 6, trend: "down" }], asia: [{ q1: 20, q2: 26, trend: "up" }] },
 };
 
-const sidesZh = {
+const rowHeadsZh = {
   name: "各区销售",
   title: "各区销售",
   summary: "单位：万元",

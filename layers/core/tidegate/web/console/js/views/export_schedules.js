@@ -4,10 +4,10 @@ import { at, get, patch, post, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { exportTabs } from "../parts/area_tabs.js";
-import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
-import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
+import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
-import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
+import { LastRuns, nextRun, scheduleFields, scheduleOf, withStatuses, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
@@ -29,7 +29,7 @@ export function exportSchedules(root) {
     view: (data, refresh) => [
       pageHead(t("nav.exports"), t("schedules.exportsLead"), add("button primary")),
       exportTabs("schedules"),
-      data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), t(session.can("write") ? "schedules.exportsAdvice" : "schedules.readOnly"), add("button")),
+      data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), toWriters(t("schedules.exportsAdvice")), add("button")),
       pages.moreButton(data, refresh),
     ],
     quick: 8000,
@@ -39,7 +39,7 @@ export function exportSchedules(root) {
 
 function list(items, last, refresh) {
   return table(t("schedules.title"), [
-    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/export-schedules/${at(item.schedule_id)}`, item.schedule_id) },
+    { title: t("field.name"), kind: "main", cell: (item) => nameAndId(item.name, `#/export-schedules/${at(item.schedule_id)}`, item.schedule_id) },
     { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.schedule"), cell: (item) => scheduleText(item.schedule) },
     { title: t("ingest.next"), cell: nextRun },
@@ -74,9 +74,7 @@ function changeDialog(item, path, refresh) {
   ], t("action.save"), async (given) => {
     const more = readJson("fields", given.fields) || {};
     await patch(path, { ...more, name: given.name, schedule: scheduleOf(given), revision: item.revision });
-    close();
-    toast(t("action.saved"));
-    refresh();
+    saved(close, refresh);
   }));
 }
 
@@ -97,7 +95,7 @@ export function exportSchedule(root, { id, go }) {
         card(t("schedules.runs"), { id: "runs", wide: true },
           runs.items.length ? runTable(runs.items) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused")),
           pages.moreButton(runs, refresh)),
-        card(t("jobs.timeline"), { id: "timeline" }, timeline(schedulePast(lines))),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(withStatuses(lines))),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],

@@ -10,15 +10,17 @@ const AS_JSON = {
 };
 export const SOURCE_FIELDS = ["source_kind", ...OF_S3, ...Object.keys(AS_JSON)];
 
+export const delimiters = () => [["", ","], [";", ";"], ["tab", t("exports.tab")], ["|", "|"]];
+
 export class DirectSource {
   constructor() {
     const json = (name) => field(name, t(`exports.${name}Query`), { rows: 3, class: "mono", hint: t(`exports.${name}Hint`), placeholder: AS_JSON[name] });
     this.kinds = {
       s3: h("div", { class: "stack" },
         h("div", { class: "pair" }, field("bucket", t("exports.bucket"), { placeholder: "acme-data" }), field("key", t("exports.key"), { placeholder: "orders/2026.csv", hint: t("exports.keyHint") })),
-        h("div", { class: "even" },
+        h("div", { class: "thirds" },
           field("s3_format", t("ingest.format"), { options: [["", t("exports.byEnding")], ["csv", "CSV"], ["jsonl", "JSONL"]] }),
-          field("s3_delimiter", t("exports.s3Delimiter"), { options: [["", ","], [";", ";"], ["tab", t("exports.tab")], ["|", "|"]] }),
+          field("s3_delimiter", t("exports.s3Delimiter"), { options: delimiters() }),
           field("s3_encoding", t("exports.s3Encoding"), { options: [["", "UTF-8"], ["gb18030", "GB18030"]] }))),
       dynamodb: json("dynamodb"),
       athena: json("athena"),
@@ -38,12 +40,12 @@ export function sourceOf(given) {
   if (!kind) return undefined;
   if (kind !== "s3") {
     const query = readJson(kind, given[kind]);
-    if (query === undefined) throw new FieldError(kind, t("exports.needed"));
+    if (query === undefined) throw new FieldError(kind, t("error.needed"));
     return { [kind]: query };
   }
   const found = {};
   for (const name of OF_S3) if (given[name]?.trim()) found[name.replace("s3_", "")] = given[name].trim();
-  for (const name of ["bucket", "key"]) if (!found[name]) throw new FieldError(name, t("exports.needed"));
+  for (const name of ["bucket", "key"]) if (!found[name]) throw new FieldError(name, t("error.needed"));
   if (found.delimiter === "tab") found.delimiter = "\t";
   return { s3: found };
 }

@@ -3,13 +3,12 @@ import { draw, h } from "../dom.js";
 import { t } from "../i18n.js";
 import { button } from "../parts/basics.js";
 import { field } from "../parts/form.js";
-import { bodyOf, commonOf } from "./export_fields.js";
+import { bodyOf, commonOf, JSON_FIELDS } from "./export_fields.js";
 import { SOURCE_FIELDS } from "./export_source.js";
 
 const TEXTS = ["title", "summary", "source_url"];
-const OBJECTS = ["source_data", "template", "header", "footer"];
 const ALIGNS = ["header_align", "footer_align"];
-const KEPT = [...TEXTS, ...OBJECTS, ...SOURCE_FIELDS];
+const KEPT = [...TEXTS, ...JSON_FIELDS, ...SOURCE_FIELDS];
 export const EMPTY = Object.fromEntries(KEPT.map((name) => [name, ""]));
 
 export class ExportTables {
@@ -21,7 +20,7 @@ export class ExportTables {
     this.at = 0;
     this.tabs = h("div", { class: "chips", role: "group", "aria-label": t("exports.tables") });
     this.how = field("multi_type", t("exports.multiType"), { options: [["page", t("exports.onePage")], ["tab", t("exports.oneTab")]] });
-    this.root = h("div", { class: "stack tables" }, this.tabs, this.how);
+    this.root = h("div", { class: "stack" }, this.tabs, this.how);
     this.show();
   }
 
@@ -63,7 +62,7 @@ export class ExportTables {
     this.keep();
     const body = { ...commonOf(given), multi_type: given.multi_type };
     const whole = this.kept.map((table) => bodyOf({ ...given, ...table }));
-    for (const name of [...TEXTS, ...OBJECTS, "source"]) {
+    for (const name of [...TEXTS, ...JSON_FIELDS, "source"]) {
       delete body[name];
       if (whole.some((table) => table[name] !== undefined)) body[name] = whole.map((table) => table[name] || null);
     }

@@ -2,10 +2,10 @@
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
 import { bytes, count, percent } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { exportTabs } from "../parts/area_tabs.js";
-import { badge, button, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, copyable, empty, link, noMatch, pageHead, statusChips, toWriters, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { act, confirm } from "../parts/dialog.js";
 import { saveFrom } from "../parts/saving.js";
@@ -16,12 +16,12 @@ import { Pages, table } from "../parts/table.js";
 const STATUSES = ["", "running", "queued", "completed", "failed", "cancelled", "expired"];
 // Names of formats, which are the same in every language.
 export const TYPE_NAMES = { excel: "Excel", csv: "CSV", jsonl: "JSONL", parquet: "Parquet" };
-const MOVING = ["pending", "queued", "running"];
+const NOT_ENDED = ["pending", "queued", "running"];
 
 export function exportsList(root, { query, go }) {
   const wanted = Object.fromEntries(["status", "name", "operator_id"].map((name) => [name, query.get(name) || ""]));
   const pages = new Pages((page) => get("v1/tasks", { ...wanted, ...page }));
-  const filter = (changes) => go("exports", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("exports", { ...wanted, ...changes });
   return screen(root, {
     load: () => pages.read(),
     watch: (data) => data.items.map((task) => [task.task_id, task.status]),
@@ -29,10 +29,10 @@ export function exportsList(root, { query, go }) {
       pageHead(t("nav.exports"), t("exports.lead"), session.can("write") && link(t("exports.new"), "#/exports/new", "button primary")),
       exportTabs("exports"),
       h("div", { class: "filters" },
-        chips(t("exports.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.status, (status) => filter({ status })),
-        searchBox("name", t("exports.searchName"), wanted.name, (name) => filter({ name })),
-        searchBox("operator", t("exports.searchOperator"), wanted.operator_id, (operator_id) => filter({ operator_id }))),
-      data.items.length ? list(data.items, refresh) : empty(t("exports.none"), t("exports.noneAdvice"), session.can("write") && link(t("exports.new"), "#/exports/new", "button")),
+        statusChips(t("exports.filter"), STATUSES, wanted.status, (status) => filter({ status })),
+        searchBox("name", t("field.name"), wanted.name, (name) => filter({ name })),
+        searchBox("operator", t("exports.operator"), wanted.operator_id, (operator_id) => filter({ operator_id }))),
+      data.items.length ? list(data.items, refresh) : Object.values(wanted).some(Boolean) ? noMatch() : empty(t("exports.none"), toWriters(t("exports.noneAdvice")), session.can("write") && link(t("exports.new"), "#/exports/new", "button")),
       pages.moreButton(data, refresh),
     ],
   });
@@ -43,7 +43,7 @@ function list(items, refresh) {
     { title: t("field.name"), kind: "main", cell: (task) => [link(task.name, `#/exports/${at(task.task_id)}`, "strong"), h("span", { class: "under clip" }, task.file_name || ""), task.warnings?.length ? h("span", { class: "under warn-text" }, t("exports.nWarnings", { n: task.warnings.length })) : null, h("span", { class: "under" }, copyable(task.task_id))] },
     { title: t("field.status"), cell: (task) => badge(task.status) },
     { title: t("jobs.progress"), kind: "grow", cell: exportProgress },
-    { title: t("field.size"), cell: (task) => bytes(task.size) },
+    { title: t("field.size"), kind: "nowrap", cell: (task) => bytes(task.size) },
     { title: t("field.created"), cell: (task) => when(task.create_time) },
     { title: t("field.actions"), kind: "actions", cell: (task) => exportActions(task, refresh) },
   ], items, { keyOf: (task) => task.task_id });
@@ -62,7 +62,7 @@ export function exportActions(task, refresh, after) {
   if (task.status === "completed") made.push(button(t("action.download"), () => act(() => saveFrom("v1/download/url", { task_id: task.task_id })), { kind: "primary small", iconName: "download", key: "download" }));
   if (!session.can("write")) return h("div", { class: "action-row" }, made);
   if (task.status === "failed") made.push(button(t("action.retry"), () => act(() => post(`v1/requests/${at(task.task_id)}/retry`), t("exports.retried"), refresh), { kind: "small", key: "retry" }));
-  if (MOVING.includes(task.status)) made.push(button(t("action.cancel"), () => act(() => post(`v1/requests/${at(task.task_id)}/cancel`), t("queue.cancelled"), refresh), { kind: "small", key: "cancel" }));
+  if (NOT_ENDED.includes(task.status)) made.push(button(t("action.cancel"), () => act(() => post(`v1/requests/${at(task.task_id)}/cancel`), t("queue.cancelled"), refresh), { kind: "small", key: "cancel" }));
   else made.push(button(t("action.delete"), () => confirm(t("exports.delete", { name: task.name }), t("action.delete"), () => act(async () => {
     await post("v1/tasks/delete", { task_ids: [task.task_id] });
     after?.();

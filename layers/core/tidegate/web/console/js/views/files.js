@@ -4,7 +4,7 @@ import { at, get, remove } from "../api.js";
 import { bytes } from "../format.js";
 import { t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, copyable, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, copyable, empty, link, noMatch, pageHead, toWriters, when } from "../parts/basics.js";
 import { act, confirm } from "../parts/dialog.js";
 import { saveFrom } from "../parts/saving.js";
 import { screen } from "../parts/screen.js";
@@ -23,8 +23,8 @@ export function files(root, { query, go }) {
   const shown = screen(below, {
     load: () => pages.read(),
     view: (data, refresh) => [
-      h("div", { class: "filters" }, searchBox("path", t("files.search"), file_path, (path) => go("files", path ? { path } : {}))),
-      data.items.length ? list(data.items, refresh) : empty(t("files.none"), t("files.noneAdvice")),
+      h("div", { class: "filters" }, searchBox("path", t("files.search"), file_path, (path) => go("files", { path }))),
+      data.items.length ? list(data.items, refresh) : file_path ? noMatch() : empty(t("files.none"), toWriters(t("files.noneAdvice"))),
       pages.moreButton(data, refresh),
     ],
     quick: 5000,
@@ -39,7 +39,7 @@ function list(items, refresh) {
     { title: t("field.name"), kind: "main", cell: (file) => [h("span", { class: "strong" }, file.file_name), h("span", { class: "under clip" }, file.file_path)] },
     { title: t("field.status"), cell: (file) => h("div", null, badge(file.state), file.error && h("span", { class: "under reason" }, file.error)) },
     { title: t("files.place"), cell: (file) => `${file.biz_id} / ${file.app_id}` },
-    { title: t("field.size"), cell: (file) => bytes(file.size) },
+    { title: t("field.size"), kind: "nowrap", cell: (file) => bytes(file.size) },
     { title: "SHA-256", cell: (file) => (file.signature ? copyable(file.signature) : "–") },
     { title: t("field.created"), cell: (file) => when(file.created_at) },
     { title: t("field.actions"), kind: "actions", cell: (file) => actions(file, refresh) },

@@ -1,11 +1,11 @@
 // The fleet: the list of hosts, and enrolment tokens for new ones.
 import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
-import { bytes, moment } from "../format.js";
-import { named, t } from "../i18n.js";
-import { badge, button, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { bytes, moment, wholeUnits } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, button, empty, link, noMatch, pageHead, statusChips, when } from "../parts/basics.js";
 import { dialog, showOnce } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
@@ -17,7 +17,7 @@ const STATES = ["", "online", "offline"];
 
 export function fleet(root, { query, go }) {
   const wanted = { state: query.get("state") || "", group: query.get("group") || "" };
-  const filter = (changes) => go("fleet", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const filter = (changes) => go("fleet", { ...wanted, ...changes });
   const pages = new Pages((page) => get("v1/agents", { ...wanted, ...page }), 50);
   const enrol = () => session.isAdmin && button(t("fleet.enrol"), enrolDialog, { kind: "primary" });
   return screen(root, {
@@ -25,10 +25,10 @@ export function fleet(root, { query, go }) {
     view: (data, refresh) => [
       pageHead(t("nav.fleet"), t("fleet.lead"), enrol()),
       h("div", { class: "filters" },
-        chips(t("fleet.filter"), STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.state, (state) => filter({ state })),
+        statusChips(t("fleet.filter"), STATES, wanted.state, (state) => filter({ state })),
         searchBox("group", t("fleet.group"), wanted.group, (group) => filter({ group })),
         searchBox("host", t("fleet.goTo"), "", (host) => go(`fleet/${at(host)}`))),
-      data.items.length ? list(data.items, filter) : empty(t("fleet.none"), t(session.isAdmin ? "fleet.noneAdvice" : "fleet.noneAsk"), enrol()),
+      data.items.length ? list(data.items, filter) : wanted.state || wanted.group ? noMatch() : empty(t("fleet.none"), t(session.isAdmin ? "fleet.noneAdvice" : "fleet.noneAsk"), enrol()),
       pages.moreButton(data, refresh),
     ],
     quick: 5000,
@@ -57,7 +57,7 @@ export function lastJob({ key, file_name, status, at: taken }) {
 
 // `name=value` pairs.
 export function labelsOf(text, name = "labels") {
-  const lines = text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
+  const lines = textLines(text, /[\n,]+/);
   return Object.fromEntries(lines.map((line) => {
     const [label, value] = line.split("=").map((part) => part.trim());
     if (!label || !value) throw new FieldError(name, t("fleet.labelsHint"));
@@ -72,7 +72,7 @@ function enrolDialog() {
     h("p", { class: "muted" }, t("fleet.enrolWhat")),
     h("div", { class: "pair" },
       field("uses", t("fleet.uses"), { type: "number", min: 1, max: 100000, value: "1", required: true }),
-      field("expires_in", t("keys.expires"), { options: [["3600", t("unit.h", { n: 1, m: 0 })], ["86400", t("keys.days", { n: 1 })], ["604800", t("keys.days", { n: 7 })]] })),
+      field("expires_in", t("keys.expires"), { options: [["3600", wholeUnits(1, "hour")], ["86400", wholeUnits(1, "day")], ["604800", wholeUnits(7, "day")]] })),
     field("groups", t("fleet.groups"), { hint: t("fleet.groupsHint") }),
     field("labels", t("fleet.labels"), { hint: t("fleet.labelsHint") }),
   ], t("fleet.makeToken"), async (given, once) => {

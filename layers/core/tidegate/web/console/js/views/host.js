@@ -5,7 +5,7 @@ import { bytes, moment } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, button, card, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
-import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
@@ -56,8 +56,6 @@ function changeDialog(agent, path, refresh) {
     field("labels", t("fleet.labels"), { rows: 3, value: Object.entries(agent.labels).map(([name, value]) => `${name}=${value}`).join("\n"), hint: t("fleet.labelsHint") }),
   ], t("action.save"), async (given) => {
     await patch(path, { groups: wordsOf(given.groups), labels: labelsOf(given.labels) });
-    close();
-    toast(t("action.saved"));
-    refresh();
+    saved(close, refresh);
   }));
 }

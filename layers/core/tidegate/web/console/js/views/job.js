@@ -2,9 +2,9 @@
 import { h } from "../dom.js";
 import { at, create, get, onceKey, post } from "../api.js";
 import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
-import { t } from "../i18n.js";
-import { badge, button, card, chips, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
-import { bar, splitBar, splitLegend, windowBar } from "../parts/bars.js";
+import { named, t } from "../i18n.js";
+import { badge, button, card, chips, code, copyable, crumbs, empty, facts, figure, link, pageHead } from "../parts/basics.js";
+import { bar, statusBar, statusLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
 import { act, confirm } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
@@ -20,16 +20,16 @@ const MOST_TASKS = 2000;
 export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";
   const targets = new Pages((page) => get(`v1/jobs/${at(id)}/targets`, { status, ...page }), 50);
-  const choose = (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {});
-  const map = new TargetMap(id, () => {});
+  const choose = (chosen) => go(`distribution/${at(id)}`, { targets: chosen });
+  const map = new TargetMap(id);
   const speed = new Rate();
-  const known = new TasksOfTargets();
+  const tasksOfTargets = new TasksOfTargets();
   return screen(root, {
     async load() {
       const [record, shown] = await Promise.all([get(`v1/jobs/${at(id)}`), targets.read(), map.read()]);
-      await known.find(record.job_id, shown.items);
+      await tasksOfTargets.find(record.job_id, shown.items);
       if (record.status === "Running") speed.add(movedBytes(record));
-      return { record, shown, tasks: known.tasks };
+      return { record, shown, tasks: tasksOfTargets.tasks };
     },
     watch: ({ record }) => [[record.job_id, record.status]],
     view: (data, refresh) => page(data, { status, targets, refresh, choose, map, speed, go }),
@@ -59,19 +59,19 @@ class TasksOfTargets {
 }
 
 // Splits the targets that the API calls Running into downloading and waiting ones.
-const unended = ({ total = 0, success = 0, failed = 0, timeout = 0, cancelled = 0 }) => total - success - failed - timeout - cancelled;
+const runningCount = ({ total = 0, success = 0, failed = 0, timeout = 0, cancelled = 0 }) => total - success - failed - timeout - cancelled;
 const statusOf = (target) => (target.status === "Running" && (target.error_code ?? null) === null ? "waiting" : STATUSES[target.status] || target.status);
 
 const movedBytes = (record) => record.speed?.moved_bytes ?? (record.swarm ? record.swarm.origin_bytes + record.swarm.peer_bytes : null);
 
 function page({ record, shown, tasks }, { status, targets, refresh, choose, map, speed, go }) {
   const counts = record.counts || {};
-  const options = [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${value === "Running" ? "running" : name}`), count(value === "Running" ? unended(counts) : counts[name] || 0)])];
+  const options = [["", t("action.all"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${value === "Running" ? "running" : name}`), count(value === "Running" ? runningCount(counts) : counts[name] || 0)])];
   return [
     crumbs(link(t("nav.distribution"), "#/distribution")),
     pageHead(record.file_name || record.file_path, record.file_path, badge(record.status), session.can("write") && actions(record, refresh, go)),
     h("div", { class: "grid" },
-      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [staging(record), splitBar(counts, t("jobs.progress")), splitLegend(counts), figures(record, speed)]),
+      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? openWindow(record) : [staging(record), statusBar(counts, t("jobs.progress")), statusLegend(counts), figures(record, speed)]),
       record.waves?.length ? card(t("jobs.waves"), { wide: true, id: "waves" }, waves(record)) : null,
       card(t("jobs.map"), { wide: true, id: "map" }, counts.total ? map.view() : empty(t("jobs.noTargets"), t("jobs.noTargetsYet"))),
       card(t("jobs.targets"), { wide: true, id: "targets" },
@@ -85,12 +85,12 @@ function page({ record, shown, tasks }, { status, targets, refresh, choose, map,
 
 function actions(record, refresh, go) {
   const path = `v1/jobs/${at(record.job_id)}`;
-  const lost = (record.counts?.failed || 0) + (record.counts?.timeout || 0) + (record.counts?.cancelled || 0);
+  const failedCount = (record.counts?.failed || 0) + (record.counts?.timeout || 0) + (record.counts?.cancelled || 0);
   const made = [];
   if (["Pending", "Running"].includes(record.status) && !record.cancelled_at) made.push(button(t("jobs.cancel"), () => confirm(t("jobs.cancelSure"), t("jobs.cancel"), () => act(() => post(`${path}/cancel`), t("jobs.cancelled"), refresh)), { kind: "danger-quiet", key: "cancel" }));
-  if (lost && !["Pending", "Running"].includes(record.status)) {
+  if (failedCount && !["Pending", "Running"].includes(record.status)) {
     const once = onceKey();
-    made.push(button(t("jobs.redrive", { n: count(lost) }), () => act(async () => {
+    made.push(button(t("jobs.redrive", { n: count(failedCount) }), () => act(async () => {
       const again = await create(`${path}/redrive`, { statuses: ["Failed", "Timeout", "Cancelled"] }, once);
       go(`distribution/${at(again.key)}`);
     }, t("jobs.redriven"), refresh), { kind: "primary", key: "redrive" }));
@@ -99,7 +99,7 @@ function actions(record, refresh, go) {
 }
 
 // A Pending Job: how long its window stays open.
-function filling(record) {
+function openWindow(record) {
   const left = Math.max(0, Math.ceil(secondsUntil(record.window_closes_at)));
   return h("div", { class: "row" },
     h("p", null, left ? t("jobs.windowOpen", { time: duration(left) }) : t("jobs.windowClosing")),
@@ -117,9 +117,9 @@ function figures(record, speed) {
   if (!rate && speed.points.length < 2) return null;
   return [
     rate && h("ul", { class: "figures" },
-      h("li", null, h("span", { class: "muted" }, t("jobs.moved")), h("strong", null, bytes(rate.moved_bytes))),
-      h("li", null, h("span", { class: "muted" }, t("jobs.meanSpeed")), h("strong", null, `${bytes(rate.mean)}/s`)),
-      h("li", null, h("span", { class: "muted" }, t("jobs.hostsTold")), h("strong", null, count(rate.hosts)))),
+      figure(t("jobs.moved"), bytes(rate.moved_bytes)),
+      figure(t("jobs.meanSpeed"), `${bytes(rate.mean)}/s`),
+      figure(t("jobs.hostsTold"), count(rate.hosts))),
     lineChart(speed, t("jobs.speedNow"), { format: (value) => `${bytes(value)}/s` }),
   ];
 }
@@ -169,8 +169,8 @@ const EGRESS_PRICE = 0.09 / 1e9;
 
 // Why hosts fell back to S3, the most frequent reason first.
 function reasons(counted) {
-  const told = Object.entries(counted).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${t(`jobs.why_${why}`)}`);
-  return told.length ? `: ${told.join(", ")}` : "";
+  const parts = Object.entries(counted).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${named("fallback", why)}`);
+  return parts.length ? `: ${parts.join(", ")}` : "";
 }
 
 // Where the bytes came from, if the hosts sent the file to each other.

@@ -1,7 +1,7 @@
 // Keys: create, rotate, revoke, and when each was last used.
 import { h } from "../dom.js";
 import { at, create, get, remove } from "../api.js";
-import { moment } from "../format.js";
+import { moment, wholeUnits } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, button, copyable, empty, pageHead, when } from "../parts/basics.js";
 import { act, confirm, dialog, showOnce } from "../parts/dialog.js";
@@ -43,41 +43,42 @@ function actions(key, refresh) {
   const name = key.name || key.agent_id || key.key_id;
   return h("div", { class: "action-row" },
     button(t("keys.rotate"), () => rotateDialog(key, refresh), { kind: "small", key: "rotate" }),
-    button(t("keys.revoke"), () => confirm(t("keys.revokeSure", { name }), t("keys.revoke"), () => act(() => remove(`v1/keys/${at(key.key_id)}`), t("keys.revoked"), refresh)), { kind: "small danger-quiet", key: "revoke" }));
+    button(t("keys.revoke"), () => confirm(t("keys.revokeSure", { name }), t("keys.revoke"), () => act(() => remove(`v1/keys/${at(key.key_id)}`), t("status.revoked"), refresh)), { kind: "small danger-quiet", key: "revoke" }));
 }
 
-const lives = () => [["", t("overview.never")], [String(DAY), t("keys.days", { n: 1 })], [String(30 * DAY), t("keys.days", { n: 30 })], [String(90 * DAY), t("keys.days", { n: 90 })], [String(365 * DAY), t("keys.days", { n: 365 })]];
+const ofDays = (number) => [String(number * DAY), wholeUnits(number, "day")];
+const lifetimes = () => [["", t("overview.never")], ...[1, 30, 90, 365].map(ofDays)];
 
 export function newKeyDialog(path, refresh) {
   const close = dialog(t("keys.new"), () => form([
     field("name", t("field.name"), { hint: t("keys.nameHint") }),
     field("scopes", t("keys.scopes"), { options: [["read,write", t("keys.readWrite")], ["read", t("keys.readOnly")], ["agent", t("keys.agent")]] }),
     field("agent_id", t("jobs.agent"), { hint: t("keys.agentHint") }),
-    field("expires_in", t("keys.expires"), { options: lives() }),
+    field("expires_in", t("keys.expires"), { options: lifetimes() }),
   ], t("action.create"), async (given, once) => {
     if (given.scopes === "agent" && !given.agent_id) throw new FieldError("agent_id", t("keys.agentHint"));
-    const body = { scopes: given.scopes.split(","), ...rest(given), ...(given.agent_id ? { agent_id: given.agent_id } : {}) };
-    made(await create(`${path}/keys`, body, once), close, refresh);
+    const body = { scopes: given.scopes.split(","), ...nameAndLifetime(given), ...(given.agent_id ? { agent_id: given.agent_id } : {}) };
+    showNewKey(await create(`${path}/keys`, body, once), close, refresh);
   }));
 }
 
 function newAdminKey(refresh) {
   const close = dialog(t("keys.new"), () => form([
     field("name", t("field.name"), { hint: t("keys.nameHint") }),
-    field("expires_in", t("keys.expires"), { options: lives() }),
-  ], t("action.create"), async (given, once) => made(await create("v1/keys", rest(given), once), close, refresh)));
+    field("expires_in", t("keys.expires"), { options: lifetimes() }),
+  ], t("action.create"), async (given, once) => showNewKey(await create("v1/keys", nameAndLifetime(given), once), close, refresh)));
 }
 
-const rest = (given) => ({ ...(given.name ? { name: given.name } : {}), ...(given.expires_in ? { expires_in: Number(given.expires_in) } : {}) });
+const nameAndLifetime = (given) => ({ ...(given.name ? { name: given.name } : {}), ...(given.expires_in ? { expires_in: Number(given.expires_in) } : {}) });
 
 function rotateDialog(key, refresh) {
   const close = dialog(t("keys.rotate"), () => form([
     h("p", { class: "muted" }, t("keys.rotateWhat")),
-    field("overlap_s", t("keys.overlap"), { options: [["0", t("keys.atOnce")], ["3600", t("unit.h", { n: 1, m: 0 })], [String(DAY), t("keys.days", { n: 1 })], [String(7 * DAY), t("keys.days", { n: 7 })]], value: String(DAY) }),
-  ], t("keys.rotate"), async (given, once) => made(await create(`v1/keys/${at(key.key_id)}/rotate`, { overlap_s: Number(given.overlap_s) }, once), close, refresh)));
+    field("overlap_s", t("keys.overlap"), { options: [["0", t("keys.atOnce")], ["3600", wholeUnits(1, "hour")], ofDays(1), ofDays(7)], value: String(DAY) }),
+  ], t("keys.rotate"), async (given, once) => showNewKey(await create(`v1/keys/${at(key.key_id)}/rotate`, { overlap_s: Number(given.overlap_s) }, once), close, refresh)));
 }
 
-function made(answer, close, refresh) {
+function showNewKey(answer, close, refresh) {
   close();
   refresh();
   showOnce(t("keys.made"), t("keys.once"), [[t("signin.key"), answer.key], [t("projects.secret"), answer.callback_secret]]);

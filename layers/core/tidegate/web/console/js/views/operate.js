@@ -17,7 +17,7 @@ const ADMINS = ["projects", "keys", "system"];
 
 const pages = () => Object.keys(PAGES).filter((name) => session.isAdmin || !ADMINS.includes(name));
 
-export function operateTabs(chosen) {
+function operateTabs(chosen) {
   return tabs(t("nav.operate"), pages().map((name) => [name, `#/operate/${name}`, t(`operate.${name}`)]), chosen);
 }
 

@@ -4,8 +4,8 @@ import { get } from "../api.js";
 import { count, duration, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, card, empty, link, pageHead, when } from "../parts/basics.js";
-import { capacity, columns, ring, splitBar, spread, windowBar } from "../parts/bars.js";
+import { badge, card, empty, link, pageHead, toWriters, when } from "../parts/basics.js";
+import { durationBar, hourChart, ring, slotBar, statusBar, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { jobLink } from "./jobs.js";
 import { requestHref, requestName } from "./queue.js";
@@ -59,7 +59,7 @@ function openWindow(job) {
 function movingJob(job) {
   return h("li", { class: "row", "data-key": job.key },
     h("div", { class: "row-head" }, jobLink(job), badge(job.status)),
-    splitBar(job.counts, job.file_name),
+    statusBar(job.counts, job.file_name),
     h("span", { class: "muted" }, t("jobs.doneOf", { done: count(job.counts?.success ?? 0), total: count(job.counts?.total ?? 0) })));
 }
 
@@ -68,7 +68,7 @@ function channels(data) {
   return card(t("overview.channels"), { id: "channels", tools: link(t("action.manage"), "#/queue") }, h("ul", { class: "rows" }, data.channels.map((channel) =>
     h("li", { class: "row", "data-key": channel.channel },
       h("div", { class: "row-head" }, h("strong", null, named("channel", channel.channel)), channel.paused ? badge("paused") : h("span", { class: "muted" }, t("queue.waiting", { n: count(channel.queued) }))),
-      h("div", { class: "row-line" }, capacity(channel), h("span", { class: "nowrap" }, `${count(channel.running)} / ${count(channel.capacity)}`))))));
+      h("div", { class: "row-line" }, slotBar(channel), h("span", { class: "nowrap" }, `${count(channel.running)} / ${count(channel.capacity)}`))))));
 }
 
 function lastHour(data) {
@@ -79,8 +79,8 @@ function lastHour(data) {
       ring(each.success_rate, t("overview.success")),
       h("div", { class: "type-body" },
         h("div", { class: "row-head" }, h("strong", null, named("type", each.type)), h("span", { class: "muted" }, t("overview.nEnded", { n: count(each.count) }))),
-        each.points?.length ? columns(each.points, named("type", each.type)) : null,
-        h("div", { class: "row-line" }, h("span", { class: "muted nowrap" }, "p95"), spread(each.p95_s, slowest, "p95")))))));
+        each.points?.length ? hourChart(each.points, named("type", each.type)) : null,
+        h("div", { class: "row-line" }, h("span", { class: "muted nowrap" }, "p95"), durationBar(each.p95_s, slowest, "p95")))))));
 }
 
 function recent(data) {
@@ -88,7 +88,7 @@ function recent(data) {
   const rows = [...ended.map((job) => [job.finish_time || job.create_time, jobLink(job), t("type.job"), job.status, job.key]),
     ...data.requests.map((request) => [request.finish_time || request.create_time, link(requestName(request), requestHref(request)), named("type", request.type), request.status, request.request_id])]
     .sort(([one], [other]) => String(other).localeCompare(String(one))).slice(0, 8);
-  if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), t("overview.nothingAdvice")));
+  if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), toWriters(t("overview.nothingAdvice"))));
   return card(t("overview.recent"), { id: "recent" }, h("ul", { class: "rows tight" }, rows.map(([at, name, kind, status, key]) =>
     h("li", { class: "row-head", "data-key": key }, h("span", { class: "clip" }, name, h("span", { class: "muted" }, ` ${kind}`)), h("span", { class: "nowrap" }, badge(status), " ", when(at))))));
 }

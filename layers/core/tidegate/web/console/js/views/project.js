@@ -5,8 +5,8 @@ import { bytes, count } from "../format.js";
 import { named, t } from "../i18n.js";
 import { badge, button, card, copyable, crumbs, facts, link, pageHead, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
-import { act, confirm, dialog, showOnce, toast } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { act, confirm, dialog, saved, showOnce } from "../parts/dialog.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { keyTable, newKeyDialog } from "./keys.js";
 import { accessCard } from "./project_access.js";
@@ -117,7 +117,7 @@ function quotaDialog(record, path, refresh) {
 }
 
 function sharesOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const lines = textLines(text);
   if (!lines.length) return null;
   return Object.fromEntries(lines.map((line) => {
     const [channel, slots] = line.split(/[\s:=]+/);
@@ -132,14 +132,7 @@ function swarmDialog(swarm, path, refresh) {
     field("peer_networks", t("projects.peerNetworks"), { rows: 3, value: swarm.peer_networks.join("\n"), hint: t("projects.perLine"), placeholder: "10.0.0.0/8" }),
     field("free_sites", t("projects.freeSites"), { rows: 2, value: swarm.free_sites.join("\n"), hint: t("projects.perLine") }),
   ], t("action.save"), async (given) => {
-    const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
-    await put(`${path}/swarm`, { swarm: given.swarm, peer_networks: lines(given.peer_networks), free_sites: lines(given.free_sites) });
+    await put(`${path}/swarm`, { swarm: given.swarm, peer_networks: textLines(given.peer_networks), free_sites: textLines(given.free_sites) });
     saved(close, refresh);
   }));
-}
-
-function saved(close, refresh) {
-  close();
-  toast(t("action.saved"));
-  refresh();
 }

@@ -1,8 +1,7 @@
 // Projects: the tenants of this deployment.
-import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { t } from "../i18n.js";
-import { badge, button, empty, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, empty, pageHead, nameAndId, when } from "../parts/basics.js";
 import { dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
@@ -25,7 +24,7 @@ export function projects(root, { go, tabs }) {
 
 function list(items) {
   return table(t("operate.projects"), [
-    { title: t("field.name"), kind: "main", cell: (project) => titled(project.name, `#/operate/projects/${at(project.project_id)}`, project.project_id) },
+    { title: t("field.name"), kind: "main", cell: (project) => nameAndId(project.name, `#/operate/projects/${at(project.project_id)}`, project.project_id) },
     { title: t("projects.group"), cell: (project) => project.group || "–" },
     { title: t("projects.private"), cell: (project) => (project.allow_private_urls ? badge("allowed") : "–") },
     { title: t("field.created"), cell: (project) => when(project.created_at) },
@@ -44,5 +43,4 @@ function newProject(go) {
     toast(t("projects.made", { name: made.name }));
     go(`operate/projects/${at(made.project_id)}`);
   }));
-  return h("span");
 }

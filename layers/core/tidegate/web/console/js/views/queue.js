@@ -4,8 +4,8 @@ import { at, get, post } from "../api.js";
 import { count, duration } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
-import { capacity } from "../parts/bars.js";
+import { badge, button, card, chips, copyable, empty, link, noMatch, pageHead, statusChips, when } from "../parts/basics.js";
+import { slotBar } from "../parts/bars.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
@@ -23,17 +23,17 @@ export function queue(root, { query, go }) {
   return screen(root, {
     async load() {
       const [shown, stats] = await Promise.all([pages.read(), get("v1/queue/stats")]);
-      return { ...shown, channels: lanes(stats) };
+      return { ...shown, channels: channelsOf(stats) };
     },
     watch: (data) => data.items.map((request) => [request.request_id, request.status]),
     view: (data, refresh) => [
       pageHead(t("nav.queue"), t("queue.lead"), button(t("queue.week"), weekDialog), session.can("write") && button(t("queue.newRequest"), () => requestDialog(go), { key: "new-request" }), session.isAdmin && allTools(refresh)),
-      h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),
+      h("div", { class: "channel-cards" }, data.channels.map((channel) => channelCard(channel, refresh))),
       h("div", { class: "filters" },
-        chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),
-        chips(t("queue.filterStatus"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("queue", given({ channel, status: chosen })))),
+        chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((channel) => [channel.channel, named("channel", channel.channel)])], channel, (chosen) => go("queue", { channel: chosen, status })),
+        statusChips(t("queue.filterStatus"), STATUSES, status, (chosen) => go("queue", { channel, status: chosen }))),
       session.can("write") && (channel || status) && data.items.length ? bulkTools({ channel, status }, refresh) : null,
-      data.items.length ? requestTable(data.items, refresh) : empty(t("queue.none"), t("queue.noneAdvice")),
+      data.items.length ? requestTable(data.items, refresh) : channel || status ? noMatch() : empty(t("queue.none"), t("queue.noneAdvice")),
       pages.moreButton(data, refresh),
     ],
     quick: 2500,
@@ -41,9 +41,7 @@ export function queue(root, { query, go }) {
   });
 }
 
-const given = (all) => Object.fromEntries(Object.entries(all).filter(([, value]) => value));
-
-const lanes = (stats) => Object.entries(stats.channels).map(([channel, lane]) => ({ channel, ...lane }));
+const channelsOf = (stats) => Object.entries(stats.channels).map(([name, channel]) => ({ channel: name, ...channel }));
 
 function allTools(refresh) {
   return [
@@ -52,22 +50,22 @@ function allTools(refresh) {
   ];
 }
 
-function laneCard(lane, refresh) {
-  const scope = lane.channel;
-  const toggle = lane.paused
+function channelCard(channel, refresh) {
+  const scope = channel.channel;
+  const toggle = channel.paused
     ? button(t("action.resume"), () => act(() => post("v1/queue/resume", { scope }), t("queue.resumed"), refresh), { kind: "small", key: "toggle" })
     : button(t("action.pause"), () => act(() => post("v1/queue/pause", { scope }), t("queue.paused"), refresh), { kind: "small", key: "toggle" });
-  const tools = session.isAdmin && [toggle, button(t("queue.capacity"), () => capacityDialog(lane, refresh), { kind: "small", key: "capacity" })];
-  return card(named("channel", scope), { id: scope, tools: lane.paused && badge("paused") }, h("div", { class: "row-line" }, capacity(lane), h("span", { class: "nowrap" }, `${count(lane.running)} / ${count(lane.capacity)}`)),
-    h("p", { class: "muted" }, t("queue.waiting", { n: count(lane.queued) }), lane.oldest_wait_s ? ` · ${t("overview.oldest", { time: duration(lane.oldest_wait_s) })}` : ""),
+  const tools = session.isAdmin && [toggle, button(t("queue.capacity"), () => capacityDialog(channel, refresh), { kind: "small", key: "capacity" })];
+  return card(named("channel", scope), { id: scope, tools: channel.paused && badge("paused") }, h("div", { class: "row-line" }, slotBar(channel), h("span", { class: "nowrap" }, `${count(channel.running)} / ${count(channel.capacity)}`)),
+    h("p", { class: "muted" }, t("queue.waiting", { n: count(channel.queued) }), channel.oldest_wait_s ? ` · ${t("overview.oldest", { time: duration(channel.oldest_wait_s) })}` : ""),
     tools && h("div", { class: "action-row" }, tools));
 }
 
-function capacityDialog(lane, refresh) {
-  const close = dialog(`${named("channel", lane.channel)}: ${t("queue.capacity")}`, () => form([
-    field("capacity", t("queue.capacity"), { type: "number", min: 0, max: 10000, value: String(lane.capacity), required: true, hint: t("queue.capacityHint") }),
+function capacityDialog(channel, refresh) {
+  const close = dialog(`${named("channel", channel.channel)}: ${t("queue.capacity")}`, () => form([
+    field("capacity", t("queue.capacity"), { type: "number", min: 0, max: 10000, value: String(channel.capacity), required: true, hint: t("queue.capacityHint") }),
   ], t("action.save"), async (form_) => {
-    await post("v1/queue/capacity", { [lane.channel]: Number(form_.capacity) });
+    await post("v1/queue/capacity", { [channel.channel]: Number(form_.capacity) });
     toast(t("queue.capacityChanged"));
     close();
     refresh();
@@ -76,7 +74,7 @@ function capacityDialog(lane, refresh) {
 
 // Applies one action to all requests that match the filter, a hundred at a time.
 export function bulkTools(filter, refresh) {
-  const wanted = given(filter);
+  const wanted = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
   const all = (action, more) => act(async () => {
     let cursor;
     let changed = 0;
@@ -87,9 +85,9 @@ export function bulkTools(filter, refresh) {
     } while (cursor);
     toast(t("queue.bulkDone", { n: count(changed) }));
   }, null, refresh);
-  const may = (status) => !wanted.status || wanted.status === status;
+  const applies = (status) => !wanted.status || wanted.status === status;
   return h("div", { class: "action-row" },
-    may("failed") ? button(t("queue.retryAll"), () => all("retry", wanted.status ? {} : { status: "failed" }), { kind: "small", key: "bulk-retry" }) : null,
+    applies("failed") ? button(t("queue.retryAll"), () => all("retry", wanted.status ? {} : { status: "failed" }), { kind: "small", key: "bulk-retry" }) : null,
     ["failed", "completed", "cancelled"].includes(wanted.status) ? null : button(t("queue.firstAll"), () => all("prioritize", { priority: 1 }), { kind: "small", key: "bulk-first" }),
     ["failed", "completed", "cancelled"].includes(wanted.status) ? null : button(t("queue.cancelAll"), () => confirm(t("queue.cancelAllSure"), t("queue.cancelAll"), () => all("cancel")), { kind: "small danger-quiet", key: "bulk-cancel" }));
 }
@@ -121,7 +119,7 @@ export function requestActions(request, refresh) {
   const made = [];
   const add = (label, verb, done, kind = "small") => made.push(button(label, () => act(() => post(`${path}/${verb}`), done, refresh), { kind, key: verb }));
   if (request.status === "paused") add(t("action.resume"), "resume", t("queue.requestResumed"));
-  if ([...WAITING, "running"].includes(request.status)) add(t("action.pause"), "pause", t("queue.requestPaused"));
+  if ([...WAITING, "running"].includes(request.status)) add(t("action.pause"), "pause", t("queue.paused"));
   if (request.status === "failed") add(t("action.retry"), "retry", t("exports.retried"));
   if ([...WAITING, "paused"].includes(request.status)) made.push(button(t("queue.prioritise"), () => act(() => post(`${path}/prioritize`, { priority: 1 }), t("queue.prioritised"), refresh), { kind: "small", key: "first", disabled: request.priority === 1 }));
   if ([...WAITING, "paused", "running"].includes(request.status)) add(t("action.cancel"), "cancel", t("queue.cancelled"), "small danger-quiet");

@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { moment } from "../format.js";
 import { named, t } from "../i18n.js";
-import { badge, card, code, copyable, facts, link, pageHead } from "../parts/basics.js";
+import { badge, card, code, copyable, crumbs, facts, link, pageHead } from "../parts/basics.js";
 import { requestLog } from "../parts/request_log.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
@@ -17,7 +17,7 @@ export function requestPage(root, { id }) {
     },
     watch: ({ request }) => [[id, request.status]],
     view: ({ request, lines, log }, refresh) => [
-      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.queue"), "#/queue")),
+      crumbs(link(t("nav.queue"), "#/queue")),
       pageHead(requestName(request), copyable(request.request_id, request.request_id), badge(request.status), requestActions(request, refresh)),
       h("div", { class: "grid" },
         card(t("log.title"), { id: "log", wide: true }, requestLog(log)),

@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { named, t } from "../i18n.js";
 import { dialog, toast } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 
 // The required and optional fields of each type.
 const FIELDS = {
@@ -51,11 +51,11 @@ export async function requestDialog(go) {
 function bodyOf(given) {
   const { type } = given;
   const missing = NEEDED[type].find((name) => !given[name]?.trim());
-  if (missing) throw new FieldError(missing, t("queue.needed"));
+  if (missing) throw new FieldError(missing, t("error.needed"));
   const payload = {};
   for (const name of FIELDS[type]) {
     if (!given[name]?.trim() || name === "subscription_id") continue;
-    payload[name] = NUMBERS.includes(name) ? Number(given[name]) : LISTS.includes(name) ? given[name].split(/[\n,]+/).map((line) => line.trim()).filter(Boolean) : given[name].trim();
+    payload[name] = NUMBERS.includes(name) ? Number(given[name]) : LISTS.includes(name) ? textLines(given[name], /[\n,]+/) : given[name].trim();
   }
   const body = { type, payload };
   for (const name of ["subscription_id", "channel", "dedupe_key"]) if (given[name]?.trim() && (name !== "subscription_id" || type === "scan")) body[name] = given[name].trim();

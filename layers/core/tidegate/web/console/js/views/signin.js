@@ -6,26 +6,26 @@ import { session } from "../session.js";
 import { field, FieldError, form } from "../parts/form.js";
 import { logo } from "../parts/logo.js";
 
-export function signIn(root, entered, reason, switches) {
-  const asked = form([
+export function signIn(root, onSignedIn, reason, switches) {
+  const element = form([
     field("key", t("signin.key"), { type: "password", required: true, hint: t("signin.hint"), placeholder: "tg_…", autofocus: true }),
   ], t("signin.enter"), async ({ key }) => {
     const trimmed = key.trim();
     // The browser does not send a header with other characters.
     if (!/^[!-~]+$/.test(trimmed)) throw new FieldError("key", t("signin.notAKey"));
     const me = await call("GET", "v1/me", { key: trimmed }).catch(explain);
-    session.begin(trimmed);
-    session.describe(me);
-    entered();
+    session.storeKey(trimmed);
+    session.setIdentity(me);
+    onSignedIn();
   });
-  draw(root, h("main", { class: "door" },
-    h("div", { class: "door-card" },
-      h("div", { class: "door-brand" }, logo(), h("div", null, h("h1", null, "Tidegate"), h("p", { class: "muted" }, t("brand.lead")))),
+  draw(root, h("main", { class: "signin" },
+    h("div", { class: "signin-card" },
+      h("div", { class: "signin-brand" }, logo(), h("div", null, h("h1", null, "Tidegate"), h("p", { class: "muted" }, t("brand.lead")))),
       reason && h("p", { class: "notice warn", role: "status" }, t(reason)),
-      asked,
+      element,
       h("p", { class: "hint" }, t("signin.where")),
-      h("div", { class: "door-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
-  asked.querySelector("input").focus();
+      h("div", { class: "signin-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
+  element.querySelector("input").focus();
 }
 
 // The API's text explains how to send a key; here a key was sent, and it is not valid.

@@ -1,11 +1,11 @@
 // The form for a distribution: a file of the library and its targets.
 import { draw, h } from "../dom.js";
-import { create, get } from "../api.js";
+import { at, create, get } from "../api.js";
 import { bytes } from "../format.js";
 import { t } from "../i18n.js";
-import { card, failure, link, pageHead, skeleton } from "../parts/basics.js";
+import { card, crumbs, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
-import { field, FieldError, form } from "../parts/form.js";
+import { field, FieldError, form, textLines } from "../parts/form.js";
 import { labelsOf, wordsOf } from "./fleet.js";
 
 const MOST_TARGETS = 1000;
@@ -13,17 +13,17 @@ const MOST_TARGETS = 1000;
 export function submit(root, { query, go }) {
   draw(root, head(), skeleton(5));
   get("v1/files", { limit: 100 }).then(
-    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "asked" }, card(t("jobs.what"), {}, asked(items.filter((file) => file.state === "ready"), query, go)))),
+    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "form" }, card(t("jobs.what"), {}, distributionForm(items.filter((file) => file.state === "ready"), query, go)))),
     (error) => draw(root, head(), failure(error, () => submit(root, { query, go }))),
   );
   return { stop() {} };
 }
 
 function head() {
-  return [h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
+  return [crumbs(link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
 }
 
-function asked(files, query, go) {
+function distributionForm(files, query, go) {
   const chosen = query.get("file");
   if (!files.length) return h("p", null, t("jobs.noFiles"), " ", link(t("files.upload"), "#/files"));
   const options = files.map((file) => [file.file_id, `${file.file_name} · ${file.file_path} · ${bytes(file.size)}`]);
@@ -43,7 +43,7 @@ function asked(files, query, go) {
     const file = files.find((each) => each.file_id === given.file);
     const made = await create("v1/downloads/batch", bodyOf(file, given), once);
     toast(t("jobs.sent", { n: made.tasks?.length ?? made.targets ?? "" }));
-    go(`distribution/${encodeURIComponent(made.job_id)}`);
+    go(`distribution/${at(made.job_id)}`);
   });
 }
 
@@ -77,7 +77,7 @@ function receivers(given) {
 
 // One wave per line: percent, seconds to wait after it, percent that may fail.
 function wavesOf(text) {
-  return text.split("\n").filter((line) => line.trim()).map((line) => {
+  return textLines(text).map((line) => {
     const [percent, wait_s, max_failed_percent] = line.trim().split(/[\s,%]+/).filter(Boolean).map(Number);
     if (!percent || [wait_s, max_failed_percent].some(Number.isNaN)) throw new FieldError("waves", t("jobs.wavesHint"));
     return { percent, ...(wait_s === undefined ? {} : { wait_s }), ...(max_failed_percent === undefined ? {} : { max_failed_percent }) };
@@ -85,8 +85,8 @@ function wavesOf(text) {
 }
 
 // One target per line: the agent id, and after a space its container.
-export function targetsOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+function targetsOf(text) {
+  const lines = textLines(text);
   if (lines.length < 1 || lines.length > MOST_TARGETS) throw new FieldError("targets", t("jobs.targetsHint"));
   return lines.map((line) => {
     const [agent_id, container_id = ""] = line.split(/[\s,]+/);

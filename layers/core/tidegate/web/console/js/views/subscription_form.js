@@ -5,25 +5,24 @@ import { bytes, count } from "../format.js";
 import { t } from "../i18n.js";
 import { button, card, crumbs, empty, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
-import { field, form } from "../parts/form.js";
+import { field, form, textLines } from "../parts/form.js";
 import { politenessFields, politenessOf } from "../parts/politeness.js";
 import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"];
-const globs = (text) => text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
 
 export function newSubscription(root, { go }) {
-  return describe(root, {}, t("ingest.new"), async (body, once) => {
+  return showForm(root, {}, t("ingest.new"), async (body, once) => {
     const made = await create("v1/subscriptions", body, once);
-    toast(t("ingest.made"));
+    toast(t("action.saved"));
     go(`ingest/${at(made.subscription_id)}`);
   });
 }
 
 export function changeSubscription(root, { id, go }) {
   draw(root, skeleton(5));
-  get(`v1/subscriptions/${at(id)}`).then((known) => describe(root, known, known.name, async (body) => {
+  get(`v1/subscriptions/${at(id)}`).then((known) => showForm(root, known, known.name, async (body) => {
     await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null, priority: body.priority ?? null, politeness: body.politeness ?? null });
     toast(t("action.saved"));
     go(`ingest/${at(id)}`);
@@ -31,19 +30,19 @@ export function changeSubscription(root, { id, go }) {
   return { stop() {} };
 }
 
-function describe(root, known, title, save) {
-  const seen = h("div", { class: "stack", "aria-live": "polite" });
-  const asked = form(fields(known), t("action.save"), (given, once) => save(bodyOf(given), once));
-  const read = () => bodyOf(Object.fromEntries(new FormData(asked)));
-  const look = button(t("ingest.preview"), () => preview(seen, read), { key: "preview" });
+function showForm(root, known, title, save) {
+  const result = h("div", { class: "stack", "aria-live": "polite" });
+  const element = form(fields(known), t("action.save"), (given, once) => save(bodyOf(given), once));
+  const read = () => bodyOf(Object.fromEntries(new FormData(element)));
+  const previewButton = button(t("ingest.preview"), () => preview(result, read), { key: "preview" });
   draw(root);
   draw(root,
     crumbs(link(t("nav.ingest"), "#/ingest")),
     pageHead(title, t("ingest.formLead")),
     h("div", { class: "split" },
-      card(t("ingest.source"), {}, asked),
-      h("div", { class: "sticky" }, card(t("ingest.preview"), { tools: look }, seen))));
-  draw(seen, h("p", { class: "muted" }, t("ingest.previewHint")));
+      card(t("ingest.source"), {}, element),
+      h("div", { class: "sticky" }, card(t("ingest.preview"), { tools: previewButton }, result))));
+  draw(result, h("p", { class: "muted" }, t("ingest.previewHint")));
   return { stop() {} };
 }
 
@@ -73,25 +72,25 @@ function fields(known) {
 
 function bodyOf(given) {
   const schedule = scheduleOf(given);
-  const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
+  const body = { name: given.name, source_url: given.source_url, format: given.format, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
   if (given.priority) body.priority = Number(given.priority);
   for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
 }
 
-async function preview(seen, read) {
-  draw(seen, skeleton(3));
+async function preview(result, read) {
+  draw(result, skeleton(3));
   try {
     const { source_url, format, include, exclude, file_path } = read();
     const found = await post("v1/subscriptions/preview", { source_url, format, include, exclude, ...(file_path ? { file_path } : {}) });
-    draw(seen,
+    draw(result,
       h("p", null, t("ingest.found", { format: found.format, chosen: count(found.chosen), listed: count(found.listed) })),
       found.items.length ? table(t("ingest.preview"), [
         { title: t("field.name"), kind: "main", cell: (entry) => [h("span", { class: "strong", title: entry.url }, entry.file_name), h("span", { class: "under clip" }, entry.file_path)] },
-        { title: t("field.size"), cell: (entry) => bytes(entry.size) },
+        { title: t("field.size"), kind: "nowrap", cell: (entry) => bytes(entry.size) },
         { title: "SHA-256", cell: (entry) => (entry.signature ? t("action.yes") : "–") },
       ], found.items) : empty(t("ingest.nothing"), t("ingest.nothingAdvice")));
   } catch (error) {
-    draw(seen, failure(error));
+    draw(result, failure(error));
   }
 }

@@ -2,8 +2,8 @@
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { t } from "../i18n.js";
-import { badge, empty, link, pageHead, titled, when } from "../parts/basics.js";
-import { nextRun } from "../parts/schedule.js";
+import { badge, empty, link, pageHead, nameAndId, toWriters, when } from "../parts/basics.js";
+import { nextRun, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { session } from "../session.js";
@@ -15,7 +15,7 @@ export function subscriptions(root) {
     load: () => pages.read(),
     view: (data, refresh) => [
       pageHead(t("nav.ingest"), t("ingest.lead"), add()),
-      data.items.length ? list(data.items) : empty(t("ingest.none"), t("ingest.noneAdvice"), add()),
+      data.items.length ? list(data.items) : empty(t("ingest.none"), toWriters(t("ingest.noneAdvice")), add()),
       pages.moreButton(data, refresh),
     ],
     quick: 8000,
@@ -25,10 +25,10 @@ export function subscriptions(root) {
 
 function list(items) {
   return table(t("nav.ingest"), [
-    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id) },
+    { title: t("field.name"), kind: "main", cell: (item) => nameAndId(item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id) },
     { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.source"), kind: "grow", cell: (item) => h("span", { title: item.source_url }, item.source_url) },
-    { title: t("ingest.schedule"), cell: (item) => item.schedule || t("ingest.byHand") },
+    { title: t("ingest.schedule"), cell: (item) => (item.schedule ? scheduleText(item.schedule) : t("ingest.byHand")) },
     { title: t("ingest.next"), cell: nextRun },
     { title: t("ingest.lastScan"), cell: (item) => (item.last_scan ? when(item.last_scan) : t("overview.never")) },
   ], items, { keyOf: (item) => item.subscription_id });

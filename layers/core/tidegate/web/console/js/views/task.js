@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
-import { badge, card, code, copyable, facts, link, pageHead } from "../parts/basics.js";
+import { badge, card, code, copyable, crumbs, facts, link, pageHead } from "../parts/basics.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
 
@@ -16,7 +16,7 @@ export function task(root, { id }) {
     },
     watch: ({ record }) => [[record.task_id, record.status]],
     view: ({ record, lines }) => [
-      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution"), link(t("jobs.job"), `#/distribution/${at(record.job_id)}`)),
+      crumbs(link(t("nav.distribution"), "#/distribution"), link(t("jobs.job"), `#/distribution/${at(record.job_id)}`)),
       pageHead(record.file_name, `${record.target_agent_id} ${record.target_container_id || ""}`, badge(record.status)),
       h("div", { class: "grid" },
         card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),

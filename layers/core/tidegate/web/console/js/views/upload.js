@@ -9,30 +9,30 @@ import { toast } from "../parts/dialog.js";
 import { field } from "../parts/form.js";
 
 export function dropZone(refresh) {
-  const places = h("div", { class: "triple" },
+  const fields = h("div", { class: "triple" },
     field("biz_id", t("files.biz"), { type: "number", min: 0, value: "1" }),
     field("app_id", t("files.app"), { type: "number", min: 0, value: "1" }),
     field("folder", t("files.folder"), { value: "/uploads/" }));
-  const going = h("ul", { class: "uploads", "aria-live": "polite" });
-  const picker = h("input", { type: "file", multiple: true, class: "sr", id: "pick-files", onchange: (event) => { take(event.target.files); event.target.value = ""; } });
+  const uploads = h("ul", { class: "uploads", "aria-live": "polite" });
+  const picker = h("input", { type: "file", multiple: true, class: "visually-hidden", id: "pick-files", onchange: (event) => { uploadAll(event.target.files); event.target.value = ""; } });
   const zone = h("label", { class: "drop", for: "pick-files" }, icon("upload"), h("strong", null, t("files.drop")), h("span", { class: "muted" }, t("files.dropHint")));
-  const whole = h("section", { class: "card upload-card", "aria-label": t("files.upload") }, picker, zone, places, going);
+  const element = h("section", { class: "card upload-card", "aria-label": t("files.upload") }, picker, zone, fields, uploads);
 
-  const mark = (over) => (event) => { event.preventDefault(); zone.classList.toggle("over", over); };
-  for (const type of ["dragenter", "dragover"]) whole.addEventListener(type, mark(true));
-  for (const type of ["dragleave", "dragend"]) whole.addEventListener(type, mark(false));
-  whole.addEventListener("drop", (event) => { mark(false)(event); take(event.dataTransfer.files); });
+  const highlight = (over) => (event) => { event.preventDefault(); zone.classList.toggle("over", over); };
+  for (const type of ["dragenter", "dragover"]) element.addEventListener(type, highlight(true));
+  for (const type of ["dragleave", "dragend"]) element.addEventListener(type, highlight(false));
+  element.addEventListener("drop", (event) => { highlight(false)(event); uploadAll(event.dataTransfer.files); });
 
-  function take(list) {
-    const place = Object.fromEntries(["biz_id", "app_id", "folder"].map((name) => [name, whole.querySelector(`[name=${name}]`).value]));
-    for (const file of list) upload(file, place, going, refresh);
+  function uploadAll(list) {
+    const place = Object.fromEntries(["biz_id", "app_id", "folder"].map((name) => [name, element.querySelector(`[name=${name}]`).value]));
+    for (const file of list) upload(file, place, uploads, refresh);
   }
-  return whole;
+  return element;
 }
 
-async function upload(file, place, going, refresh) {
+async function upload(file, place, uploads, refresh) {
   const line = h("li", { class: "row" });
-  going.prepend(line);
+  uploads.prepend(line);
   const show = (share, note, kind) => draw(line, h("div", { class: "row-head" }, h("span", { class: "strong clip" }, file.name), h("span", { class: "muted" }, note)), bar(share, file.name, kind));
   show(0, t("files.announcing"));
   try {
@@ -43,7 +43,7 @@ async function upload(file, place, going, refresh) {
     const parts = made.upload ? await putParts(made, file, progress) : void await put(made.upload_url, made.upload_headers, file, progress);
     show(1, t("files.checking"));
     await checked(await post(`v1/files/${at(made.file_id)}/complete`, parts && { parts }));
-    show(1, t("files.done"), "good");
+    show(1, t("status.ready"), "good");
     toast(t("files.uploaded", { name: file.name }));
     setTimeout(() => line.remove(), 6000);
   } catch (error) {

@@ -12,9 +12,9 @@ export const en = {
     socket: "Live", polling: "Polling", connecting: "Connecting",
     socketTitle: "Changes come over a WebSocket", pollingTitle: "There is no WebSocket at present; the page asks the server every few seconds", connectingTitle: "Opening a WebSocket",
   },
-  state: { loading: "Loading", failed: "This could not be loaded", stale: "Shown as it was a moment ago:" },
+  state: { loading: "Loading", noMatch: "Nothing matches", noMatchAdvice: "Change or remove a filter.", readOnly: "Sign in with a key that may write to create the first one.", failed: "This could not be loaded", stale: "Shown as it was a moment ago:" },
   error: {
-    unknown: "Something went wrong", network: "No answer from the server", status: "The server answered {n}", json: "Not JSON: {detail}",
+    unknown: "Something went wrong", needed: "This field is needed.", network: "No answer from the server", status: "The server answered {n}", json: "Not JSON: {detail}",
     expired: "This key is not valid any more. Sign in again.",
     formNetwork: "Nothing is lost. Send it again when the connection is back; it will not be created twice.", adviceNetwork: "Check the connection. The page continues by itself when it is back.",
     adviceScope: "This key does not have the required scope. Sign in with another key.",
@@ -22,7 +22,7 @@ export const en = {
     adviceOther: "Try again. If it fails again, an operator can find the cause by the request id.",
   },
   action: {
-    retry: "Retry", retryLoad: "Try again", more: "Show more", all: "All", any: "All", manage: "Manage", close: "Close", cancelDialog: "Go back", cancel: "Cancel",
+    retry: "Retry", retryLoad: "Try again", more: "Show more", all: "All", manage: "Manage", close: "Close", cancelDialog: "Go back", cancel: "Cancel",
     delete: "Delete", download: "Download", save: "Save", pause: "Pause", resume: "Resume",
   },
   confirm: { sure: "This takes effect at once." },
@@ -52,7 +52,7 @@ export const en = {
   },
   jobs: {
     lead: "One Job per file and window; every Task of the window shares it.", submit: "Distribute a file", filter: "Jobs by status", file: "File", progress: "Progress",
-    user: "Destination", none: "No Jobs here", noneAdvice: "Distribute a file of the library to see its Job fill and move.", doneOf: "{done} of {total} targets done", targets: "Targets",
+    none: "No Jobs here", noneAdvice: "Distribute a file of the library to see its Job fill and move.", doneOf: "{done} of {total} targets done", targets: "Targets",
     filterTargets: "Targets by status", noTargets: "No targets here", noTargetsYet: "Targets are shown when the window has closed.", noTargetsAdvice: "No target has this status.",
     details: "Details", agent: "Host", container: "Container", code: "Code", message: "Message", task: "Task", timeline: "Timeline", id: "Job id", taskId: "Task id", job: "Job",
     where: "Destination", transfer: "Transfer", executed: "Executed", fromStore: "From S3", fromPeers: "From other hosts", badPieces: "Bad pieces", reused: "Found in older versions on the hosts", saved: "Egress saved, at $0.09 a GB", sentBy: "sent by {names}", what: "File and targets",
@@ -62,7 +62,7 @@ export const en = {
   },
   timeline: { none: "No lines", noneAdvice: "Changes are shown here as they happen." },
   exports: {
-    lead: "CSV, Excel, JSON lines and Parquet files from your data.", new: "New export", filter: "Exports by status", searchName: "Name", searchOperator: "Operator id",
+    lead: "CSV, Excel, JSON lines and Parquet files from your data.", new: "New export", filter: "Exports by status",
     none: "No exports here", noneAdvice: "Create one: paste some rows, or enter a URL to pull them from.", rows: "{n} rows", failedUnknown: "No reason was given",
     retried: "Queued again", delete: "Delete “{name}” and its file?", deleted: "Deleted", id: "Task id", reason: "Reason",
     newLead: "The sheet is drawn as you type, merged as Excel will merge it.", what: "The export", preview: "Preview", previewEmpty: "Type a template or some rows.",
@@ -79,7 +79,7 @@ export const en = {
   batches: {
     outcomes: "Items that failed or were retried", results: "Download outcomes", redrive: "Redrive failed items", redriven: "A new batch of the failed items", failedCalls: "Failed calls", retrying: "{n} to retry",
     lead: "Each item is sent to a business, at the rate you set.", none: "No batches here", noneAdvice: "Create one for a registered business.",
-    noBusiness: "Register a business first: a URL that handles one item at a time.", newBusiness: "Register a business", new: "New batch", create: "Create", rate: "Rate",
+    noBusiness: "Register a business first: a URL that handles one item at a time.", newBusiness: "Register a business", new: "New batch", rate: "Rate",
     rateHint: "Items per second.", perSecond: "{n}/s", errors: "Errors", process_url: "Process URL", processHint: "Gets a signed POST for each item.",
     before_create_url: "Called before creating", before_run_url: "Called before running", process_stop_url: "Called when stopped", authCode: "Auth code", businessMade: "Registered",
     business: "Business", total: "Items", maxErrors: "Stop after this many errors", startIndex: "First index", jobData: "Data for every item", made: "Created. Start it when you are ready",
@@ -91,7 +91,7 @@ export const en = {
     noneAdvice: "Ingests, exports and batches queue here.", pauseAll: "Pause all", resumeAll: "Resume all", paused: "Paused", resumed: "Resumed", capacity: "Capacity",
     capacityHint: "How many run at the same time. A change takes effect at once.", capacityChanged: "Capacity changed", filterChannel: "By channel", filterStatus: "By status", anyChannel: "Every channel",
     request: "Request", why: "Why", channel: "Channel", priority: "Priority", prioritise: "To the front", prioritised: "Moved to the front", cancelled: "Cancelled",
-    requestPaused: "Paused", requestResumed: "Back in the queue", subscription: "Subscription", result: "Result",
+    requestResumed: "Back in the queue", subscription: "Subscription", result: "Result",
   },
   callbacks: {
     lead: "Which URLs were called, how often, and what they answered.", filter: "Callbacks by state", search: "Task id", none: "No callbacks here",
@@ -101,6 +101,6 @@ export const en = {
   files: {
     lead: "Stored once per content; ready to distribute.", search: "Full path", none: "The library is empty", noneAdvice: "Drop a file above to upload it.", place: "Biz / app",
     distribute: "Distribute", upload: "Upload", drop: "Drop files here, or choose them", dropHint: "They go straight to storage and are checked by SHA-256.", biz: "Biz id", app: "App id",
-    folder: "Folder", announcing: "Announcing", checking: "Checking", done: "Ready", uploaded: "{name} is in the library", refused: "Storage answered {n}", broken: "The upload was interrupted",
+    folder: "Folder", announcing: "Announcing", checking: "Checking", uploaded: "{name} is in the library", refused: "Storage answered {n}", broken: "The upload was interrupted",
   },
 };

@@ -1,7 +1,7 @@
 export const zhSchedules = {
   status: { started: "已开始", skipped: "已跳过", resumed: "已恢复", changed: "已修改" },
   schedules: {
-    title: "计划", new: "新建计划", none: "还没有计划", readOnly: "请用可写的密钥创建第一个计划。", last: "上次运行", runs: "运行记录", due: "应运行时间", id: "计划编号", change: "修改计划", fields: "导出的其他字段", fieldsHint: "JSON，格式与 API 相同。未写的字段不变；null 表示去掉该字段。", save: "保存计划", saved: "计划已保存",
+    title: "计划", new: "新建计划", none: "还没有计划", last: "上次运行", runs: "运行记录", due: "计划时间", id: "计划编号", change: "修改计划", fields: "导出的其他字段", fieldsHint: "JSON，格式与 API 相同。未写的字段不变；null 表示去掉该字段。", save: "保存计划", saved: "计划已保存",
     exportsLead: "按计划反复生成的导出。", exportsAdvice: "创建第一个：填写导出内容，再选择何时生成。", batchesLead: "按计划反复创建并启动的批次。", batchesAdvice: "创建第一个：填写批次内容，再选择何时创建并启动。",
     noRuns: "还没有运行过", noRunsAdvice: "首次运行时间：{time}。", noRunsPaused: "已暂停：恢复后在下一个时间点运行。", deleteExports: "删除计划“{name}”？已生成的导出保留。", deleteBatches: "删除计划“{name}”？已创建的批次保留。",
     repeatExport: "重复此导出", repeatBatch: "重复此批次", once: "不重复：立即导出一次", onceBatch: "不重复：创建后手动启动", formLead: "填写导出内容并选择生成时间。每次运行都重新读取数据源。", exportHint: "每次运行都重新读取数据源；此处填写的数据行保持不变。文件名中的 {date} 和 {time} 替换为运行时间。", batchHint: "到点即创建并启动一个批次；上一批次仍在运行时跳过。",
@@ -11,7 +11,7 @@ export const zhSchedules = {
     schedule: "由计划生成", openSchedule: "所属计划", copies: "副本", emails: "邮件", advanced: "直接数据源、邮件与速率",
     email: "邮件通知", emailHint: "每行一个地址，最多 5 个。文件就绪后各收到一个链接。", source_rate: "对数据源的每秒请求数", sourceRateHint: "项目内所有设置了速率的导出合计。留空则不限。",
     direct: "直接读取", directNone: "不使用：用上面的数据行或地址", directS3: "S3 中的文件", directHint: "须允许项目读取。此时上面填写的数据行仅用于预览。", bucket: "存储桶", key: "键", keyHint: "带表头行的 CSV，或 JSON Lines；不能是压缩文件。", byEnding: "按扩展名", s3Delimiter: "分隔符", s3Encoding: "编码",
-    dynamodbQuery: "DynamoDB 查询", dynamodbHint: "JSON：table、key_condition、values；可选 index、names、filter、attributes、newest_first。", athenaQuery: "Athena 查询", athenaHint: "JSON：workgroup、sql；可选 database、catalog。", needed: "此项必填。", oneSource: "地址与直接数据源只能选一个。",
+    dynamodbQuery: "DynamoDB 查询", dynamodbHint: "JSON：table、key_condition、values；可选 index、names、filter、attributes、newest_first。", athenaQuery: "Athena 查询", athenaHint: "JSON：workgroup、sql；可选 database、catalog。", oneSource: "地址与直接数据源只能选一个。",
   },
   projects: {
     access: "导出可用的存储桶与表", deliver_to: "副本可存到", read_from: "数据可取自", nowhere: "无", badPattern: "“{line}”不符合格式。{hint}",
