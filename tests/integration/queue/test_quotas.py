@@ -29,6 +29,7 @@ NOTHING_USED: dict[str, Any] = {
     "batch_schedules": 0,
     "subscriptions": 0,
     "businesses": 0,
+    "unstarted_batches": 0,
     "running": {},
 }
 

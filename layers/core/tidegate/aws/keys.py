@@ -80,6 +80,11 @@ def usage(project_id: str) -> dict[str, str]:
     return _key(project_id, "USAGE")
 
 
+def batch_usage(project_id: str) -> dict[str, str]:
+    """Apart from `usage`, because a start writes both: a transaction may write an item only once."""
+    return _key(project_id, "USAGE", sk="BATCHES")
+
+
 def rate_window(project_id: str, window: int) -> dict[str, str]:
     """Which functions served the project during a window of a few seconds."""
     return _key(project_id, "RATE", sk=str(window))
