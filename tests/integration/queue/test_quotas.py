@@ -19,6 +19,7 @@ from tidegate.errors import Conflict, NotFound, QuotaExceeded, ServiceUnavailabl
 from tidegate.files.library import Announcement
 from tidegate.files.model import READY, upload_object
 from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.rate_limit import AGENT, AGENT_RATE
 from tidegate.projects.rate_quotas import KEPT_SECONDS
 from tidegate.queue.model import Request
 
@@ -245,6 +246,27 @@ def test_rate_limit_costs_no_call_per_request(queue: TestQueue) -> None:
     limited = calls_of(40)
     # The key, and the list itself.
     assert limited == {"dynamodb.GetItem": 40, "dynamodb.Query": 40, "dynamodb.UpdateItem": 2}
+
+
+def test_host_that_floods_the_api_is_limited_and_its_project_is_not(queue: TestQueue) -> None:
+    cloud, limit = queue.cloud, int(AGENT_RATE * AGENT.burst_seconds)
+    keys_of = {name: cloud.make_key(queue.project.id, ["agent"], name) for name in ("bad", "good")}
+    limiter = cloud.app.projects.agent_rate_limiter
+    answer = cloud.http("GET", "/v1/agents/bad/transfers", key=keys_of["bad"])
+    assert answer.status == 200
+    # The rest of its burst, without the time that 1,000 requests take.
+    (share,) = limiter._shares.values()
+    share.bucket.take(cloud.clock().timestamp(), limit - 1)
+
+    refused = cloud.http("GET", "/v1/agents/bad/transfers", key=keys_of["bad"])
+    assert (refused.status, refused.json()["code"]) == (429, "rate_limited")
+    assert "a host may send 100 requests per second" in refused.json()["detail"]
+    assert int(refused.headers["retry-after"]) > 0
+    assert cloud.http("GET", "/v1/agents/good/transfers", key=keys_of["good"]).status == 200
+    assert cloud.http("GET", "/v1/queue", key=queue.project.key).status == 200
+
+    cloud.clock.advance(1)
+    assert cloud.http("GET", "/v1/agents/bad/transfers", key=keys_of["bad"]).status == 200
 
 
 def test_requests_pass_if_the_rate_limit_cannot_be_written(queue: TestQueue) -> None:

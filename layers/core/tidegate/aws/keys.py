@@ -90,6 +90,11 @@ def rate_window(project_id: str, window: int) -> dict[str, str]:
     return _key(project_id, "RATE", sk=str(window))
 
 
+def agent_rate_window(key_id: str, window: int) -> dict[str, str]:
+    """Which functions served the key of a host during a window of a few seconds."""
+    return _key(SYSTEM, "AGENT_RATE", key_id, sk=str(window))
+
+
 def slow_calls(project_id: str) -> dict[str, str]:
     """The open calls that wait for a remote server, each in a slot."""
     return _key(project_id, "SLOW_CALLS")
