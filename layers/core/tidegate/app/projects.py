@@ -46,11 +46,11 @@ class ProjectsPart:
 
         def register(project_id: str, window: int, name: str) -> int:
             ends = (window + 60) * WINDOW_SECONDS
-            return self.usage.register_server(keys.rate_window(project_id, window), name, ends)
+            return self.usage.register_server(keys.rate_window(project_id, window), name, ends, project_id=project_id)
 
         def register_agent(key_id: str, window: int, name: str) -> int:
             ends = (window + 60) * WINDOW_SECONDS
-            return self.usage.register_server(keys.agent_rate_window(key_id, window), name, ends)
+            return self.usage.register_server(keys.agent_rate_window(key_id, window), name, ends, key_id=key_id)
 
         self.rate_limiter = RateLimiter(register)
         self.agent_rate_limiter = RateLimiter(register_agent, AGENT)

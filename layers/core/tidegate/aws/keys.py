@@ -100,6 +100,11 @@ def slow_calls(project_id: str) -> dict[str, str]:
     return _key(project_id, "SLOW_CALLS")
 
 
+def waiting_polls(project_id: str, agent_id: str) -> dict[str, str]:
+    """The polls of a host that wait, each in a slot."""
+    return _key(project_id, "WAITING_POLLS", agent_id)
+
+
 def api_keys_list(project_id: str) -> str:
     """Admin keys, which belong to no project, are listed under the system."""
     return partition(project_id or SYSTEM, "KEYS")

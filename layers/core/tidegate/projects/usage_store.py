@@ -79,14 +79,17 @@ class UsageStore:
             "running": {name: count for name, count in sorted(running.items()) if count > 0},
         }
 
-    def register_server(self, key: Key, name: str, expires_at: float) -> int:
-        """Registers a function in the record of a window. Returns how many are in it; 0 if that is unknown."""
+    def register_server(self, key: Key, name: str, expires_at: float, **caller: Any) -> int:
+        """Registers a function in the record of a window. Returns how many are in it; 0 if that is unknown.
+
+        `caller` is who it serves, for the log.
+        """
         noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
         try:
             return len(self._table.write(noted)["servers"])
         except (ClientError, BotoCoreError, DomainError):
             # A failure of the rate limiter must not fail requests.
-            logger.exception("the functions that serve a caller could not be counted", record=key["pk"])
+            logger.exception("the functions that serve a caller could not be counted", **caller)
             return 0
 
     def require_room(self, project_id: str, size: int) -> int | None:
