@@ -379,6 +379,11 @@ def job(project_id: str, job_key: str) -> dict[str, str]:
     return _key(project_id, "JOB", job_key)
 
 
+def cancelled_job(project_id: str, job_key: str) -> dict[str, str]:
+    """When the Job was cancelled. Outlives the Job, because a dead letter with its targets may."""
+    return _key(project_id, "CANCELLED_JOB", job_key)
+
+
 def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
     """The last sequence given to a path on hosts, however many slashes it is written with."""
     parts = [part for part in (*target_file_dir.split("/"), file_name) if part not in ("", ".")]
