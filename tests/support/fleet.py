@@ -39,7 +39,8 @@ class Fleet:
 
     def content(self, signature: str, state: str, size: int = 0) -> None:
         item = keys.content(self.project.id, signature) | {"signature": signature, "state": state, "size": size}
-        self.cloud.app.table.write(put(item))
+        brought = {"bringing": {"fil-1"}} if state == "coming" else {}
+        self.cloud.app.table.write(put(item | brought))
 
     # --- callers
 

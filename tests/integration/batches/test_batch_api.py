@@ -328,6 +328,8 @@ def test_status_and_stop_follow_the_successor_execution() -> None:
             exceptions = machines._client.exceptions
 
             def describe_execution(self, executionArn: str) -> dict[str, Any]:
+                if executionArn not in executions:
+                    raise self.exceptions.ExecutionDoesNotExist({"Error": {}}, "DescribeExecution")
                 return executions[executionArn]
 
             def stop_execution(self, executionArn: str, cause: str) -> None:

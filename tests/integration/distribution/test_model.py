@@ -54,7 +54,9 @@ class Distribution(RuleBasedStateMachine):
         self.tasks: dict[str, str] = {}
         self.seen: dict[str, str] = {}
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None) -> None:
+    def send(
+        self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None, *, at: str
+    ) -> None:
         self.undelivered.add(len(self.messages))
         number = str(len(self.messages))
         self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.spec, job.sequence))

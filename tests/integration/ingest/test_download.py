@@ -230,6 +230,66 @@ def test_same_content_arriving_twice_is_stored_once(library: Library, source: Fi
     assert ("/c.bin", "") not in source.seen, "content that is here is not fetched"
 
 
+def content_state(library: Library) -> str:
+    content = library.cloud.app.files.contents.get(library.project.id, sha(SMALL))
+    assert content is not None
+    return content.state
+
+
+def ask_twice(library: Library, source: FileSource) -> list[Any]:
+    paths = ("/in/1.bin", "/in/2.bin")
+    return [library.ask(source.url("/a.bin"), file_path=path, signature=sha(SMALL)) for path in paths]
+
+
+def cancel(library: Library, asked: Any) -> None:
+    library.cloud.app.queue.control.cancel(library.project.id, asked["request_id"], "me")
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["the earlier one fails", "the later one fails"])
+def test_content_is_coming_while_another_ingest_brings_it(library: Library, source: FileSource, lost: int) -> None:
+    source.files["/a.bin"] = Hosted(SMALL)
+    asked = ask_twice(library, source)
+
+    cancel(library, asked[lost])
+    assert content_state(library) == "coming"
+
+    library.run()
+    assert content_state(library) == "ready"
+    assert library.file(asked[1 - lost]["file_id"])["state"] == "ready"
+
+
+def test_content_has_failed_when_nobody_brings_it_any_more(library: Library, source: FileSource) -> None:
+    asked = ask_twice(library, source)
+    library.cloud.clock.advance(1)
+    for one in asked:
+        cancel(library, one)
+    assert content_state(library) == "failed"
+
+    library.ask(source.url("/a.bin"), file_path="/in/3.bin", signature=sha(SMALL))
+    assert content_state(library) == "coming"
+
+
+def test_content_has_failed_if_both_ingests_end_at_the_same_moment(library: Library, source: FileSource) -> None:
+    """Each reads the content's record before the other has written its end."""
+    first, second = ask_twice(library, source)
+    files, table = library.cloud.app.files.store, library.cloud.app.table
+    ends = [files.lost_writes(library.project.id, asked["file_id"], "gone") for asked in (first, second)]
+    for writes in ends:
+        table.transact(writes)
+    assert content_state(library) == "failed"
+
+
+def test_content_that_an_older_version_announced_fails_with_its_ingest(library: Library, source: FileSource) -> None:
+    asked = library.ask(source.url("/a.bin"), signature=sha(SMALL))
+    key = keys.content(library.project.id, sha(SMALL))
+    library.cloud.app.table.write(update(key, {"brought_by": asked["file_id"]}, removes=("bringing",)))
+    assert content_state(library) == "coming"
+
+    cancel(library, asked)
+
+    assert content_state(library) == "failed"
+
+
 def test_announced_content_that_is_stored_is_not_fetched(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL)
     library.ask(source.url("/a.bin"))

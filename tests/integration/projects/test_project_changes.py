@@ -40,6 +40,7 @@ def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, 
         "batch_schedules": 0,
         "subscriptions": 0,
         "businesses": 0,
+        "unstarted_batches": 0,
         "running": {},
     }
     assert "whsec" not in str(shown)

@@ -13,7 +13,7 @@ from tests.support.calls import count_calls
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.errors import RateLimited
-from tidegate.projects.slow_calls import LEASE_SECONDS
+from tidegate.projects.slow_calls import HOST_POLLS, LEASE_SECONDS
 
 
 def open_calls(cloud: MotoCloud, project: Project, count: int, stack: ExitStack) -> None:
@@ -125,3 +125,27 @@ def test_slow_call_costs_a_read_and_two_writes(cloud: MotoCloud, project: Projec
     record = cloud.app.table.get(keys.slow_calls(project.id))
     assert record is not None
     assert record["expires_at"] > cloud.clock().timestamp()
+
+
+def test_waiting_polls_of_one_host_are_limited(cloud: MotoCloud, project: Project) -> None:
+    """A host whose key was stolen could hold all functions with polls that wait."""
+    keys_of = {name: project.agent_key(name) for name in ("bad", "good")}
+
+    def poll(host: str, wait: int) -> Answer:
+        return cloud.http("GET", f"/v1/agents/{host}/transfers", query={"wait": str(wait)}, key=keys_of[host])
+
+    with patch.object(cloud.app.distribution.agents, "_sleep"), ExitStack() as others:
+        for _ in range(HOST_POLLS):
+            others.enter_context(cloud.app.projects.slow_calls.poll_held(project.id, "bad"))
+        refused = poll("bad", 20)
+        assert (refused.status, refused.json()["code"]) == (429, "rate_limited")
+        assert "5 polls of this host wait already" in refused.json()["detail"]
+        assert poll("bad", 0).status == 200, "a poll that does not wait holds no function"
+        assert poll("good", 20).status == 200
+        others.close()
+        assert poll("bad", 20).status == 200
+
+
+def test_poll_that_does_not_wait_costs_no_slot(cloud: MotoCloud, project: Project) -> None:
+    cloud.http("GET", "/v1/agents/a-1/transfers", key=project.agent_key("a-1"))
+    assert cloud.app.table.get(keys.waiting_polls(project.id, "a-1")) is None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from tests.support.queue import TestQueue
-from tidegate.errors import LeaseLost, NotFound
+from tidegate.batches.steps import _execution_name
+from tidegate.errors import Busy, LeaseLost, NotFound
+from tidegate.queue.model import Request
 
 
 def test_cancelled_queued_request_never_runs(queue: TestQueue) -> None:
@@ -34,6 +37,52 @@ def test_cancelled_running_request_is_stopped_and_releases_its_slot(queue: TestQ
     assert queue.statuses(running, waiting) == ["cancelled", "running"]
     with pytest.raises(LeaseLost):
         queue.cloud.app.queue.queue.heartbeat(running.project_id, running.request_id, 1)
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause"])
+def test_all_executions_of_a_batch_are_stopped(queue: TestQueue, action: str) -> None:
+    request = queue.submit(type="batch", payload={"batch_id": "b-1", "run": 1})
+    queue.admit()
+    others = start_others(queue, request)
+
+    queue.act(request, action)
+
+    executions = queue.executions("BatchMachine")
+    assert set(executions) == {f"{request.request_id}-1", *others}
+    assert set(executions.values()) == {"ABORTED"}
+
+
+def test_an_execution_that_cannot_be_stopped_does_not_keep_the_others_running(
+    queue: TestQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = queue.submit(type="batch", payload={"batch_id": "b-1", "run": 1})
+    queue.admit()
+    others = start_others(queue, request)
+    runner = queue.cloud.app.queue.runner
+    stop = runner._machines.stop
+
+    def failing(machine_arn: str, name: str, cause: str) -> None:
+        if name == f"{request.request_id}-1":
+            raise EndpointConnectionError(endpoint_url="https://states")
+        stop(machine_arn, name, cause)
+
+    monkeypatch.setattr(runner._machines, "stop", failing)
+    with pytest.raises(Busy):
+        runner.stop(queue.now(request), "timed out")
+
+    executions = queue.executions("BatchMachine")
+    assert {executions[name] for name in others} == {"ABORTED"}
+
+
+def start_others(queue: TestQueue, request: Request) -> list[str]:
+    """Starts two more runners and two indexers, as the machine does. Returns the names of their executions."""
+    here = {"request_id": request.request_id, "attempt": 1}
+    names = [_execution_name(here, 1, runner) for runner in (1, 2)]
+    names += [_execution_name(here, 1, indexer=number) for number in (0, 1)]
+    sfn, machine = queue.cloud.client("stepfunctions"), queue.cloud.names.machines["BatchMachine"]
+    for name in names:
+        sfn.start_execution(stateMachineArn=machine, name=name)
+    return names
 
 
 def test_waiting_and_running_requests_can_be_paused_and_resumed(queue: TestQueue) -> None:

@@ -15,11 +15,13 @@ from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
 from tidegate.aws import keys
 from tidegate.aws.writes import update
-from tidegate.errors import Conflict, QuotaExceeded, ServiceUnavailable
+from tidegate.errors import Conflict, NotFound, QuotaExceeded, ServiceUnavailable
 from tidegate.files.library import Announcement
 from tidegate.files.model import READY, upload_object
 from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.rate_limit import AGENT, AGENT_RATE
 from tidegate.projects.rate_quotas import KEPT_SECONDS
+from tidegate.queue.model import Request
 
 NOTHING_USED: dict[str, Any] = {
     "stored_bytes": 0,
@@ -28,6 +30,7 @@ NOTHING_USED: dict[str, Any] = {
     "batch_schedules": 0,
     "subscriptions": 0,
     "businesses": 0,
+    "unstarted_batches": 0,
     "running": {},
 }
 
@@ -62,6 +65,63 @@ def test_repeated_request_is_accepted_when_the_quota_is_used_up(queue: TestQueue
     with pytest.raises(QuotaExceeded):
         queue.submit(request_id="req-other")
     assert usage(queue)["queued"] == 1
+
+
+def full_queue(queue: TestQueue) -> tuple[Request, Request, Request]:
+    """A failed, a paused and a waiting request of a project that may have one waiting request."""
+    failed = queue.submit()
+    queue.admit()
+    queue.finish(failed, error=NotFound("gone"))
+    queue.cloud.http("POST", "/v1/queue/pause", json={}, key=queue.cloud.admin_key)
+    paused = queue.submit()
+    queue.act(paused, "pause")
+    set_quotas(queue, queued=1)
+    return failed, paused, queue.submit()
+
+
+def test_retry_and_resume_over_the_quota_are_refused_and_can_be_repeated(queue: TestQueue) -> None:
+    failed, paused, waiting = full_queue(queue)
+
+    for request, action in ((failed, "retry"), (paused, "resume")):
+        before = queue.now(request)
+        refused = queue.act(request, action)
+        assert (refused.status, refused.json()["code"]) == (429, "quota_exceeded")
+        assert "queued is 1" in refused.json()["detail"]
+        assert int(refused.headers["retry-after"]) > 0
+        assert queue.now(request) == before
+        assert queue.act(waiting, "retry").json()["code"] == "wrong_state"
+    assert usage(queue)["queued"] == 1
+
+    queue.act(waiting, "cancel")
+    assert queue.act(paused, "resume").status == 200
+    queue.act(paused, "cancel")
+    assert queue.act(failed, "retry").status == 200
+    assert usage(queue)["queued"] == 1
+
+
+def test_bulk_retry_skips_requests_over_the_quota(queue: TestQueue) -> None:
+    failed, _, waiting = full_queue(queue)
+    body = {"action": "retry", "status": "failed"}
+
+    skipped = queue.cloud.http("POST", "/v1/requests/bulk", json=body, key=queue.project.key)
+    queue.act(waiting, "cancel")
+    retried = queue.cloud.http("POST", "/v1/requests/bulk", json=body, key=queue.project.key)
+
+    assert (skipped.status, skipped.json()["changed"], skipped.json()["skipped"]) == (200, 0, 1)
+    assert retried.json()["changed"] == 1
+    assert queue.now(failed).status == "pending"
+
+
+def test_automatic_retry_and_other_changes_ignore_the_quota(queue: TestQueue) -> None:
+    running = queue.submit(type="download")
+    queue.admit()
+    queue.cloud.http("POST", "/v1/queue/pause", json={}, key=queue.cloud.admin_key)
+    waiting = queue.submit()
+    set_quotas(queue, queued=1)
+
+    assert queue.finish(running, error=ServiceUnavailable("503")).status == "pending"
+    assert queue.act(waiting, "prioritize", {"priority": 1}).status == 200
+    assert usage(queue)["queued"] == 2
 
 
 def test_queued_count_follows_every_transition(queue: TestQueue) -> None:
@@ -186,6 +246,27 @@ def test_rate_limit_costs_no_call_per_request(queue: TestQueue) -> None:
     limited = calls_of(40)
     # The key, and the list itself.
     assert limited == {"dynamodb.GetItem": 40, "dynamodb.Query": 40, "dynamodb.UpdateItem": 2}
+
+
+def test_host_that_floods_the_api_is_limited_and_its_project_is_not(queue: TestQueue) -> None:
+    cloud, limit = queue.cloud, int(AGENT_RATE * AGENT.burst_seconds)
+    keys_of = {name: cloud.make_key(queue.project.id, ["agent"], name) for name in ("bad", "good")}
+    limiter = cloud.app.projects.agent_rate_limiter
+    answer = cloud.http("GET", "/v1/agents/bad/transfers", key=keys_of["bad"])
+    assert answer.status == 200
+    # The rest of its burst, without the time that 1,000 requests take.
+    (share,) = limiter._shares.values()
+    share.bucket.take(cloud.clock().timestamp(), limit - 1)
+
+    refused = cloud.http("GET", "/v1/agents/bad/transfers", key=keys_of["bad"])
+    assert (refused.status, refused.json()["code"]) == (429, "rate_limited")
+    assert "a host may send 100 requests per second" in refused.json()["detail"]
+    assert int(refused.headers["retry-after"]) > 0
+    assert cloud.http("GET", "/v1/agents/good/transfers", key=keys_of["good"]).status == 200
+    assert cloud.http("GET", "/v1/queue", key=queue.project.key).status == 200
+
+    cloud.clock.advance(1)
+    assert cloud.http("GET", "/v1/agents/bad/transfers", key=keys_of["bad"]).status == 200
 
 
 def test_requests_pass_if_the_rate_limit_cannot_be_written(queue: TestQueue) -> None:

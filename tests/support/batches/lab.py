@@ -146,7 +146,7 @@ class Lab:
             **more,
         )
         line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.create")
-        self.batches.add(batch, job_data, line)
+        self.batches.add(batch, job_data, line, limit=1000)
         return batch
 
     # --- implements Preparation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import RateLimited
-from tidegate.projects.rate_limit import REQUESTS_PER_SYNC, RateLimiter
+from tidegate.projects.rate_limit import AGENT, AGENT_RATE, REQUESTS_PER_SYNC, WINDOW_SECONDS, RateLimiter
 
 
 class Registry:
@@ -62,3 +62,42 @@ def test_rate_is_whole_again_when_the_other_functions_are_gone() -> None:
     passed = sum(passes(alone, 10, 1030.0 + number / 100) for number in range(1000))
 
     assert passed >= 90
+
+
+def test_ten_thousand_busy_hosts_pass_without_a_table_call() -> None:
+    """All of them report at the same moment and then every second, to three functions."""
+    registry = Registry()
+    limiters = [RateLimiter(registry, AGENT) for _ in range(3)]
+    for second in (0, 1, 2, 9, 10):
+        for host in range(10_000):
+            for request in range(3):
+                limiters[(host + request) % 3].require(f"key-{host}", AGENT_RATE, 1000.0 + second)
+
+    assert registry.calls == 0
+
+
+@pytest.mark.parametrize("functions", [1, 20])
+def test_flood_of_one_host_is_limited_and_spares_the_others(functions: int) -> None:
+    registry, flood = Registry(), 3000
+    limiters = [RateLimiter(registry, AGENT) for _ in range(functions)]
+    passed = [0] * 60
+    for number in range(flood * len(passed)):
+        now = 1_000_000 + number / flood
+        passed[int(now) - 1_000_000] += passes(limiters[number % functions], AGENT_RATE, now)
+        if number % 1000 == 0:
+            limiters[number % functions].require("another host", AGENT_RATE, now)
+
+    assert sum(passed[:20]) <= 40 * AGENT_RATE + functions * 2 * REQUESTS_PER_SYNC
+    assert all(count <= 1.2 * AGENT_RATE for count in passed[30:]), passed
+
+
+def test_host_has_its_whole_rate_again_after_a_flood() -> None:
+    """Although it sends too little then to learn that the other functions are gone."""
+    registry = Registry()
+    limiters = [RateLimiter(registry, AGENT) for _ in range(100)]
+    for number in range(100 * REQUESTS_PER_SYNC * 2):
+        passes(limiters[number % 100], AGENT_RATE, 1000.0)
+    calls = registry.calls
+
+    assert all(passes(limiters[0], AGENT_RATE, 1000.0 + 2 * WINDOW_SECONDS + second) for second in range(30))
+    assert registry.calls == calls

@@ -108,6 +108,21 @@ def test_project_with_many_due_schedules_does_not_delay_the_others() -> None:
     assert len(found) == 502
 
 
+@pytest.mark.parametrize(("projects", "fired"), [(2, 1), (7, 1), (50, 5), (50, 1)])
+def test_each_project_comes_first_in_its_turn(projects: int, fired: int) -> None:
+    """Even if all projects are due every minute, and one run can fire the schedules of a few only."""
+    table = DueTable(*(due_record(f"due-{number}", 990, f"prj-{number}") for number in range(projects)))
+    minutes = range(2 * projects // fired)
+    runs = [found_in(table, 29_000_000 * 60 + minute * 60)[:fired] for minute in minutes]
+    assert {pk for run in runs for pk in run} == set(table.records)
+
+
+def test_order_is_the_same_within_a_minute() -> None:
+    table = DueTable(*(due_record(f"due-{number}", 990, f"prj-{number}") for number in range(9)))
+    orders = [found_in(table, 6_000_000 + second) for second in (0, 59, 60)]
+    assert orders[0] == orders[1] != orders[2]
+
+
 def test_records_that_are_no_longer_due_are_left_out() -> None:
     table = DueTable(*(due_record(name, 990) for name in ("gone", "paused", "run", "due")))
     del table.records["gone"]

@@ -21,6 +21,7 @@ class Quotas(TypedDict, total=False):
     batch_schedules: int | None
     subscriptions: int | None
     businesses: int | None
+    unstarted_batches: int | None
     slow_calls: int | None
     share: dict[str, int] | None
 

@@ -195,6 +195,7 @@ class App:
                 item["project_id"], item["subscription_id"]
             ),
             "batch_ask": lambda item: self.batches.control.ask_again(item["project_id"], item["batch_id"]),
+            "batch_unstarted": lambda item: self.batches.batches.delete_unstarted(item["project_id"], item["batch_id"]),
             "batch_wait": lambda item: self.batches.control.give_up_waiting(item["project_id"], item["batch_id"]),
         }
 

@@ -43,7 +43,8 @@ class BatchesPart:
         objects = RowBucket(app.s3, app.files.bucket)
         self.outcomes = outcomes = Outcomes(objects)
         results = ItemResults(app.table)
-        self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
+        quotas = app.projects.store.quotas
+        self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, quotas, clock)
         self.logs = BatchLogs(self.batches, self.store, clock)
         self.control = BatchControl(
             self.batches,
@@ -74,7 +75,6 @@ class BatchesPart:
         self.machine = BatchSteps(
             self.store, runner, prepare, queue.queue, runs, progress, clock, settings.batch_rounds
         )
-        quotas = app.projects.store.quotas
         self.schedules = BatchSchedules(BatchScheduleStore(app.table), self.batches, self.control, quotas, clock)
         self.ends = BatchEnds(self.store, runs, clock)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tidegate.aws import keys
 from tidegate.projects.audit_store import AuditStore
 from tidegate.projects.authentication import Authentication
 from tidegate.projects.callback_secrets import CallbackSecrets
@@ -13,7 +14,7 @@ from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.key_store import ApiKeyStore
 from tidegate.projects.known_keys import KnownKeys
 from tidegate.projects.projects import Projects
-from tidegate.projects.rate_limit import WINDOW_SECONDS, RateLimiter
+from tidegate.projects.rate_limit import AGENT, WINDOW_SECONDS, RateLimiter
 from tidegate.projects.rate_quotas import RateQuotas
 from tidegate.projects.root_secret import RootSecret
 from tidegate.projects.slow_calls import SlowCalls
@@ -44,9 +45,15 @@ class ProjectsPart:
         self.usage = UsageStore(app.table)
 
         def register(project_id: str, window: int, name: str) -> int:
-            return self.usage.register_server(project_id, window, name, (window + 60) * WINDOW_SECONDS)
+            ends = (window + 60) * WINDOW_SECONDS
+            return self.usage.register_server(keys.rate_window(project_id, window), name, ends, project_id=project_id)
+
+        def register_agent(key_id: str, window: int, name: str) -> int:
+            ends = (window + 60) * WINDOW_SECONDS
+            return self.usage.register_server(keys.agent_rate_window(key_id, window), name, ends, key_id=key_id)
 
         self.rate_limiter = RateLimiter(register)
+        self.agent_rate_limiter = RateLimiter(register_agent, AGENT)
         self.slow_calls = SlowCalls(app.table, self.store, clock)
         self.rate_quotas = RateQuotas(self.store, clock)
 

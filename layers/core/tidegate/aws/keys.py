@@ -80,14 +80,29 @@ def usage(project_id: str) -> dict[str, str]:
     return _key(project_id, "USAGE")
 
 
+def batch_usage(project_id: str) -> dict[str, str]:
+    """Apart from `usage`, because a start writes both: a transaction may write an item only once."""
+    return _key(project_id, "USAGE", sk="BATCHES")
+
+
 def rate_window(project_id: str, window: int) -> dict[str, str]:
     """Which functions served the project during a window of a few seconds."""
     return _key(project_id, "RATE", sk=str(window))
 
 
+def agent_rate_window(key_id: str, window: int) -> dict[str, str]:
+    """Which functions served the key of a host during a window of a few seconds."""
+    return _key(SYSTEM, "AGENT_RATE", key_id, sk=str(window))
+
+
 def slow_calls(project_id: str) -> dict[str, str]:
     """The open calls that wait for a remote server, each in a slot."""
     return _key(project_id, "SLOW_CALLS")
+
+
+def waiting_polls(project_id: str, agent_id: str) -> dict[str, str]:
+    """The polls of a host that wait, each in a slot."""
+    return _key(project_id, "WAITING_POLLS", agent_id)
 
 
 def api_keys_list(project_id: str) -> str:
@@ -362,6 +377,11 @@ def jobs_at_path(project_id: str, biz_id: int, app_id: int, file_path: str) -> s
 
 def job(project_id: str, job_key: str) -> dict[str, str]:
     return _key(project_id, "JOB", job_key)
+
+
+def cancelled_job(project_id: str, job_key: str) -> dict[str, str]:
+    """When the Job was cancelled. Outlives the Job, because a dead letter with its targets may."""
+    return _key(project_id, "CANCELLED_JOB", job_key)
 
 
 def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ from tidegate.errors import Invalid
 class Write:
     """One write, alone or in a transaction.
 
-    `sets` are new values, `adds` are numbers or sets to add, `removes` are attribute names. `condition` uses `#name`
-    for an attribute and `:name` for an entry of `values`.
+    `sets` are new values, `adds` are numbers or sets to add, `takes` are members to remove from sets, `removes` are
+    attribute names. `condition` uses `#name` for an attribute and `:name` for an entry of `values`.
     """
 
     kind: str
@@ -23,6 +23,7 @@ class Write:
     item: Mapping[str, Any] | None = None
     sets: Mapping[str, Any] | None = None
     adds: Mapping[str, int | set[str]] | None = None
+    takes: Mapping[str, set[str]] | None = None
     removes: Sequence[str] = ()
     condition: str = ""
     values: Mapping[str, Any] | None = None
@@ -42,12 +43,13 @@ def update(
     sets: Mapping[str, Any] | None = None,
     *,
     adds: Mapping[str, int | set[str]] | None = None,
+    takes: Mapping[str, set[str]] | None = None,
     removes: Sequence[str] = (),
     condition: str = "attribute_exists(#pk)",
     **values: Any,
 ) -> Write:
     """Updates an item that exists; with `condition=""`, creates it if it does not. A value of None is not written."""
-    return Write("Update", key, sets=sets, adds=adds, removes=removes, condition=condition, values=values)
+    return Write("Update", key, sets=sets, adds=adds, takes=takes, removes=removes, condition=condition, values=values)
 
 
 def delete(key: Key, condition: str = "", **values: Any) -> Write:
@@ -85,12 +87,16 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
             clauses.append("SET " + ", ".join(f"#{name} = :set_{name}" for name in sets))
         if write.adds:
             clauses.append("ADD " + ", ".join(f"#{name} :add_{name}" for name in write.adds))
+        if write.takes:
+            clauses.append("DELETE " + ", ".join(f"#{name} :take_{name}" for name in write.takes))
         if write.removes:
             clauses.append("REMOVE " + ", ".join(f"#{name}" for name in write.removes))
         request["UpdateExpression"] = " ".join(clauses)
-        names |= {f"#{name}": name for name in (*sets, *(write.adds or ()), *write.removes)}
+        changed = (*sets, *(write.adds or ()), *(write.takes or ()), *write.removes)
+        names |= {f"#{name}": name for name in changed}
         values |= {f":set_{name}": to_wire_value(value) for name, value in sets.items()}
         values |= {f":add_{name}": to_wire_value(value) for name, value in (write.adds or {}).items()}
+        values |= {f":take_{name}": to_wire_value(value) for name, value in (write.takes or {}).items()}
     if write.condition:
         request["ConditionExpression"] = write.condition
     if names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tidegate.batches.model import (
     CREATED,
     FINISHED,
     OPTIONS,
+    UNSTARTED_KEPT_SECONDS,
     Batch,
     NewBatch,
     RowSource,
@@ -32,6 +33,7 @@ from tidegate.errors import Conflict, RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.library import Library
 from tidegate.files.model import READY
 from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.model import Quotas
 from tidegate.queue.model import WAITING, Request
 
 _MAY_BE_UNSET = ("max_errors", "max_failed", "max_failed_percent")
@@ -46,6 +48,7 @@ class Batches:
         files: Library,
         outcomes: Outcomes,
         results: ItemResults,
+        quotas: Callable[[str], Quotas],
         clock: Clock,
     ) -> None:
         self._store = store
@@ -54,6 +57,7 @@ class Batches:
         self._files = files
         self._outcomes = outcomes
         self._results = results
+        self._quotas = quotas
         self._clock = clock
 
     def check(self, project_id: str, new: NewBatch) -> None:
@@ -61,7 +65,10 @@ class Batches:
         self._build(project_id, new, "")
 
     def create(self, project_id: str, new: NewBatch, *, who: str = SYSTEM, batch_id: str | None = None) -> Batch:
-        """Stores a new batch, after asking the business. With a `batch_id` that exists, returns that batch."""
+        """Stores a new batch, after asking the business. With a `batch_id` that exists, returns that batch.
+
+        QuotaExceeded if as many batches of the project wait for their first start as its quota allows.
+        """
         batch = self._build(project_id, new, batch_id or new_id("bat", self._clock()))
         business = self._registry.get(project_id, new.biz_id)
         if business.before_create_url:
@@ -69,12 +76,21 @@ class Batches:
             self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", payload)
         line = act(project_id, batch.batch_id, self._clock(), who, "batch.create", new.name, states=(None, CREATED))
         try:
-            self._store.add(batch, new.job_data, line)
+            self._store.add(batch, new.job_data, line, self._quotas(project_id).unstarted_batches)
         except Conflict:
             if batch_id is None:
                 raise
             return self.get(project_id, batch_id)
         return batch
+
+    def delete_unstarted(self, project_id: str, batch_id: str) -> bool:
+        """Called by compensation 30 days after a batch was created. True if it was deleted: nobody has started it."""
+        batch = self._store.get(project_id, batch_id)
+        if batch is None or batch.status != CREATED:
+            return False
+        why = f"not started within {UNSTARTED_KEPT_SECONDS // 86400} days"
+        line = act(project_id, batch_id, self._clock(), SYSTEM, "batch.expire", why, states=(CREATED, None))
+        return self._store.delete_unstarted(batch, line)
 
     def _build(self, project_id: str, new: NewBatch, batch_id: str) -> Batch:
         self._registry.get(project_id, new.biz_id)
@@ -217,7 +233,7 @@ class Batches:
         why = f"redrive of {batch_id}: {total} items"
         line = act(project_id, made.batch_id, now, who, "batch.redrive", why, states=(None, CREATED))
         made = replace(made, total=total)
-        self._store.add(made, None, line)
+        self._store.add(made, None, line, self._quotas(project_id).unstarted_batches)
         return made
 
     def _parts(self, batch: Batch) -> Sequence[int]:

@@ -26,6 +26,8 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
 }
 ACTIVE = frozenset({RUNNING, STOPPING})
 BIZ_WAIT_SECONDS = 30 * 60
+# A batch that nobody starts for this long is deleted.
+UNSTARTED_KEPT_SECONDS = 30 * 24 * 3600
 ASK_AGAIN_SECONDS = 60
 LOWEST_RATE = 0.001
 HIGHEST_RATE = 100_000
@@ -147,6 +149,8 @@ class Batch(BatchOptions):
     finish_time: str | None = None
     # The batch in which these items failed.
     redrive_of: str | None = None
+    # Whether the project's quota counts it until it is started; batches older than the quota are not counted.
+    counted: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import datetime
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, put, put_new, update
-from tidegate.batches.model import ACTIVE, FINISHED, RUNNING, Batch, Business, LogLine, RowSource
+from tidegate.aws.writes import Write, delete, put, put_new, update
+from tidegate.batches.model import (
+    ACTIVE,
+    CREATED,
+    FINISHED,
+    RUNNING,
+    UNSTARTED_KEPT_SECONDS,
+    Batch,
+    Business,
+    LogLine,
+    RowSource,
+)
 from tidegate.batches.progress import Progress, RunnerRecord, combined, first_progress
 from tidegate.batches.run.store import progress_attributes, progress_from, runners_of
 from tidegate.common.listing import Listed
@@ -19,14 +30,14 @@ from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
-from tidegate.projects.usage_store import count_write
+from tidegate.projects.usage_store import count_write, unstarted_batches_write
 from tidegate.queue.items import request_from
 from tidegate.queue.model import Request
 
 _BUSINESS = tuple(field.name for field in fields(Business))
 _BATCH = tuple(field.name for field in fields(Batch))
 _LOG = tuple(field.name for field in fields(LogLine))
-# A business cannot be deleted, so only an admin can make room.
+# A business cannot be deleted, so only an admin can make room; unstarted batches are started or deleted by age.
 _QUOTA_RETRY_SECONDS = 3600
 LOG_SECONDS = 30 * 24 * 3600
 _CHANGED = "the batch changed meanwhile: read it and try again"
@@ -82,15 +93,35 @@ class BatchStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, batch: Batch, job_data: Any, line: AuditLine) -> None:
+    def add(self, batch: Batch, job_data: Any, line: AuditLine, limit: int) -> None:
+        """QuotaExceeded if `limit` batches of the project wait for their first start already."""
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
-        self._table.transact(
-            [
-                put_new(key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id}),
-                *(put_new(_first_record(batch, runner)) for runner in range(batch.runners)),
-                put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
-                audit_write(line),
-            ]
+        unstarted_until = datetime.fromisoformat(batch.created_at).timestamp() + UNSTARTED_KEPT_SECONDS
+        due = keys.due(batch.batch_id, unstarted_until, "batch_unstarted")
+        item = key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id, "counted": True} | due
+        writes = [
+            put_new(item),
+            unstarted_batches_write(batch.project_id, 1, limit),
+            *(put_new(_first_record(batch, runner)) for runner in range(batch.runners)),
+            put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
+            audit_write(line),
+        ]
+        try:
+            self._table.transact(writes)
+        except ConditionFailed as error:
+            if 0 in error.failed or 1 not in error.failed:
+                raise
+            raise QuotaExceeded.of("unstarted_batches", limit, _QUOTA_RETRY_SECONDS) from error
+
+    def delete_unstarted(self, batch: Batch, line: AuditLine) -> bool:
+        """Deletes a batch with its records. False if it was started or deleted meanwhile."""
+        ids = (batch.project_id, batch.batch_id)
+        return self._table.try_write(
+            delete(keys.batch(*ids), "#status = :created", created=CREATED),
+            *_first_start(batch),
+            *(delete(_progress_key(batch, runner)) for runner in range(batch.runners)),
+            delete(keys.batch_data(*ids)),
+            audit_write(line),
         )
 
     def get(self, project_id: str, batch_id: str) -> Batch | None:
@@ -161,7 +192,7 @@ class BatchStore:
         )
         try:
             notices = [notice_write(notice)] if notice else []
-            self._table.transact([write, *notices, *([audit_write(line)] if line else [])])
+            self._table.transact([write, *_first_start(batch), *notices, *([audit_write(line)] if line else [])])
         except ConditionFailed as error:
             present = self._table.get(keys.batch(batch.project_id, batch.batch_id), consistent=True) or {}
             wanted = {"run": batch.run} | dict(sets or {}) | {"status": status}
@@ -172,7 +203,7 @@ class BatchStore:
 
     def start_writes(self, batch: Batch, sets: Mapping[str, Any], line: AuditLine) -> Sequence[Write]:
         """Returns the writes of a start, for the transaction that creates its request."""
-        return [*self._start(batch, sets), audit_write(line)]
+        return [*self._start(batch, sets), *_first_start(batch), audit_write(line)]
 
     def resume(self, batch: Batch) -> Batch:
         """Sets a stopped batch to running when its failed request is retried."""
@@ -246,6 +277,11 @@ class BatchStore:
         if line.index is not None:
             item_index = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
         return key | asdict(line) | item_index | {"expires_at": int(now) + LOG_SECONDS}
+
+
+def _first_start(batch: Batch) -> list[Write]:
+    """The write that no longer counts a batch as unstarted, for a transaction in which it leaves its first state."""
+    return [unstarted_batches_write(batch.project_id, -1)] if batch.status == CREATED and batch.counted else []
 
 
 def _progress_key(batch: Batch, runner: int) -> dict[str, str]:

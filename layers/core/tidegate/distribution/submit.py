@@ -128,7 +128,7 @@ class Submit:
         arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
         new = None if writes_tasks else NewTasks(iso(now), callback)
         try:
-            self._queue.send(job, arrivals, callback, new)
+            self._queue.send(job, arrivals, callback, new, at=iso(now))
         except Exception:
             logger.exception("the queue failed: the targets are bound directly", job_id=job.job_id)
             self._bind_directly(job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import update
-from tidegate.files.model import content_object
+from tidegate.files.model import COMING, FAILED, content_object
 from tidegate.files.pieces import PieceList
 
 
@@ -26,10 +26,20 @@ class Content(NamedTuple):
     blocks_sha256: str | None = None
 
 
+def content_state(item: Mapping[str, Any]) -> str:
+    """The state of a content record. One that is coming has failed when no ingest brings it any more.
+
+    `bringing` are the files whose ingests bring it; DynamoDB removes the attribute with its last member. Older
+    versions stored only one of them, as `brought_by`.
+    """
+    is_lost = item["state"] == COMING and not item.get("bringing") and "brought_by" not in item
+    return FAILED if is_lost else str(item["state"])
+
+
 def _content(project_id: str, signature: str, item: dict[str, Any]) -> Content:
     key = item.get("object") or content_object(project_id, signature)
     pieces = (item.get("piece_size"), item.get("pieces_sha256"), item.get("blocks_sha256"))
-    return Content(item["state"], item.get("size", 0), item.get("checked_etag"), key, *pieces)
+    return Content(content_state(item), item.get("size", 0), item.get("checked_etag"), key, *pieces)
 
 
 class ContentStore:

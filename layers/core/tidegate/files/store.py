@@ -21,6 +21,8 @@ from tidegate.projects.usage_store import UsageStore, stored_bytes_write
 _FIELDS = tuple(field.name for field in fields(File))
 
 _TRIES = 4
+# Ingests that are noted as bringing one content, so that its record stays small.
+_MOST_BRINGING = 1000
 
 # An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep. Its URLs
 # and its parts end after a day.
@@ -160,23 +162,37 @@ class FileStore:
         return [put_new(file_item(file)), *(self._content_coming_writes(file) if brings_content else [])]
 
     def _content_coming_writes(self, file: File) -> Writes:
-        if not file.signature or self.has_content(file.project_id, file.signature):
+        if not file.signature:
             return []
-        content = {"signature": file.signature, "state": COMING, "brought_by": file.file_id}
-        not_here = "attribute_not_exists(#state) OR #state <> :ready"
-        return [update(keys.content(file.project_id, file.signature), content, condition=not_here, ready=READY)]
+        key = keys.content(file.project_id, file.signature)
+        present = self._table.get(key, consistent=True) or {}
+        if present.get("state") == READY:
+            return []
+        has_room = len(present.get("bringing", ())) < _MOST_BRINGING
+        return [
+            update(
+                key,
+                {"signature": file.signature, "state": COMING},
+                adds={"bringing": {file.file_id}} if has_room else None,
+                condition="attribute_not_exists(#state) OR #state <> :ready",
+                ready=READY,
+            )
+        ]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
-        """For a file whose ingest failed. Its content is no longer coming either, unless another file provides it."""
+        """For a file whose ingest failed. Its content is no longer coming, unless another ingest is bringing it."""
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []
         was = (VERIFYING, FAILED) if file.state == VERIFYING else (COMING, FAILED)
         writes = self.finish_writes(replace(file, state=FAILED, error=error), was=was)
         content = self._table.get(keys.content(project_id, file.signature), consistent=True) if file.signature else None
-        if content and content.get("state") == COMING and content.get("brought_by") == file_id:
-            key = keys.content(project_id, str(file.signature))
-            writes.append(update(key, {"state": FAILED}, condition="#state = :coming", coming=COMING))
+        if content and content.get("state") == COMING:
+            # No state is written: another ingest may begin or fail at this moment. See `content_state`.
+            takes = {"bringing": {file_id}} if file_id in content.get("bringing", ()) else None
+            removes = ("brought_by",) if content.get("brought_by") == file_id else ()
+            if takes or removes:
+                writes.append(update(keys.content(project_id, str(file.signature)), takes=takes, removes=removes))
         return writes
 
     def again_writes(self, project_id: str, file_id: str, *, brings_content: bool) -> Writes:
@@ -278,6 +294,7 @@ class FileStore:
             keys.content(file.project_id, signature),
             {"signature": signature, "size": file.size, "state": READY} | (stored.as_data() if stored else {}),
             adds={"files": 1},
+            removes=("bringing", "brought_by"),
             condition="#state = :ready" if known else "attribute_not_exists(#state) OR #state <> :ready",
             ready=READY,
         )

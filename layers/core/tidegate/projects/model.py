@@ -33,6 +33,7 @@ class Quotas:
     export_schedules: int | None = None
     subscriptions: int = 1000
     businesses: int = 1000
+    unstarted_batches: int = 1000
     slow_calls: int = 20
     share: Mapping[str, int] | None = None
 

@@ -9,6 +9,7 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws import keys
+from tidegate.aws.serialization import Key
 from tidegate.aws.table import Table
 from tidegate.aws.writes import Write, below, update
 from tidegate.errors import DomainError, QuotaExceeded
@@ -27,9 +28,18 @@ def queued_write(project_id: str, change: int, limit: int | None = None) -> Writ
 
 def count_write(project_id: str, name: str, change: int, limit: int | None = None) -> Write:
     """Adds to a count of the project, named as its quota. With a limit, the write is refused if it is reached."""
+    return _count_write(keys.usage(project_id), name, change, limit)
+
+
+def unstarted_batches_write(project_id: str, change: int, limit: int | None = None) -> Write:
+    """Adds to the count of batches that were never started. With a limit, refused if there are as many already."""
+    return _count_write(keys.batch_usage(project_id), "unstarted_batches", change, limit)
+
+
+def _count_write(key: Key, name: str, change: int, limit: int | None) -> Write:
     bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
     return update(
-        keys.usage(project_id),
+        key,
         adds={name: change},
         condition=below(name, "limit", allows_none=limit > 0) if limit is not None else "",
         **bound,
@@ -54,6 +64,7 @@ class UsageStore:
     def of_project(self, project_id: str, channels: Sequence[str]) -> dict[str, Any]:
         """Its counts, named as their quotas, and `running: {channel: n}`, without channels in which nothing runs."""
         found = self._table.get(keys.usage(project_id), consistent=True) or {}
+        batches = self._table.get(keys.batch_usage(project_id), consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
         running = {names[item["pk"]]: int(item.get("running", 0)) for item in standings}
@@ -64,18 +75,21 @@ class UsageStore:
             "export_schedules": int(found.get("export_schedules", 0)),
             "subscriptions": int(found.get("subscriptions", 0)),
             "businesses": int(found.get("businesses", 0)),
+            "unstarted_batches": int(batches.get("unstarted_batches", 0)),
             "running": {name: count for name, count in sorted(running.items()) if count > 0},
         }
 
-    def register_server(self, project_id: str, window: int, name: str, expires_at: float) -> int:
-        """Registers a function that serves the project in this window. Returns how many do; 0 if that is unknown."""
-        key = keys.rate_window(project_id, window)
+    def register_server(self, key: Key, name: str, expires_at: float, **caller: Any) -> int:
+        """Registers a function in the record of a window. Returns how many are in it; 0 if that is unknown.
+
+        `caller` is who it serves, for the log.
+        """
         noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
         try:
             return len(self._table.write(noted)["servers"])
         except (ClientError, BotoCoreError, DomainError):
             # A failure of the rate limiter must not fail requests.
-            logger.exception("the functions that serve the project could not be counted", project_id=project_id)
+            logger.exception("the functions that serve a caller could not be counted", **caller)
             return 0
 
     def require_room(self, project_id: str, size: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.errors import Conflict, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.queue.control import Control
 from tidegate.queue.model import TRANSITIONS, Request
 from tidegate.queue.store import RequestStore
@@ -15,7 +15,7 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """How many requests were changed, how many were skipped (state or conflict), and the cursor of the next page."""
+    """How many requests were changed, how many were skipped (state, conflict, quota), and the next page's cursor."""
 
     changed: int
     skipped: int
@@ -54,6 +54,6 @@ class BulkControl:
                 control.prioritize(*ids, priority or request.priority, who)
             else:
                 {"cancel": control.cancel, "retry": control.retry}[action](*ids, who)
-        except (Conflict, RecordNotFound, WrongState):
+        except (Conflict, QuotaExceeded, RecordNotFound, WrongState):
             return False
         return True

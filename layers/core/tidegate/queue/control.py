@@ -19,6 +19,8 @@ from tidegate.queue.transaction import CHANNEL, MUTEX, REQUEST, SLOT, Refused
 
 logger = Logger(service="tidegate", child=True)
 _TRIES = 5
+# These put a request into the queue that did not wait there, as a new one does.
+_QUEUES = ("resume", "retry")
 
 
 class Control:
@@ -47,9 +49,11 @@ class Control:
         return self._act(project_id, request_id, "pause", who, "asked to", last_wait_reason=None, not_before=None)
 
     def resume(self, project_id: str, request_id: str, who: str) -> Request:
+        """Puts a paused request back into the queue. QuotaExceeded if the queue is full: it stays paused."""
         return self._act(project_id, request_id, "resume", who, "asked to")
 
     def retry(self, project_id: str, request_id: str, who: str) -> Request:
+        """Puts a failed request back into the queue. QuotaExceeded if the queue is full: it stays failed."""
         fresh: dict[str, Any] = {"retries": 0, "finish_time": None, "progress": None, "error": None}
         return self._act(project_id, request_id, "retry", who, "asked to", **fresh)
 
@@ -93,7 +97,8 @@ class Control:
         else:
             restart = self._restarts.get(request.type) if action == "retry" else None
             writes = restart(request) if restart else ()
-            self._store.move(request, changed, line, now=now, extra_writes=writes, without=without)
+            limit = self._queue.queued_limit(request.project_id) if action in _QUEUES else None
+            self._store.move(request, changed, line, now=now, extra_writes=writes, without=without, queued_limit=limit)
             self._admission_queue.trigger(changed.channel)
         return changed
 

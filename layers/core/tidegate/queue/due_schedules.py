@@ -22,6 +22,7 @@ _THREADS = 8
 _CHUNK = 64
 # More than one run can fire. The keys of so many take a few megabytes.
 _MOST_OF_A_PROJECT = 10_000
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
 # No schedule is started after this many seconds. The rest stays due, and the function runs again in a minute.
 SECONDS = 40.0
 
@@ -29,11 +30,12 @@ SECONDS = 40.0
 def due_items(table: Table, partitions: Sequence[str], now: float) -> Iterator[Item]:
     """The due records of these partitions of the sparse index, one of each project in turn.
 
-    So a project with more due schedules than one run can fire does not delay those of others. Within a project,
+    So a project with more due schedules than one run can fire does not delay those of others. Each minute another
+    project comes first, so that none waits for ever if one run cannot fire one of each. Within a project,
     recent ones come first, so that schedules that fail again and again do not delay those that can run. All due keys
     are listed first; the records themselves are read as they are needed.
     """
-    turns = iter(_in_turns(_listed(table, partitions, now)))
+    turns = _in_turns(_rotated(_listed(table, partitions, now), int(now // 60)))
     while some := list(islice(turns, _CHUNK)):
         found = {_place(item): item for item in table.batch_get(some, consistent=True)}
         for key in some:
@@ -56,8 +58,19 @@ def _listed(table: Table, partitions: Sequence[str], now: float) -> dict[str, li
     return listed
 
 
-def _in_turns(listed: Mapping[str, Sequence[Key]]) -> Iterator[Key]:
-    for turn in zip_longest(*listed.values()):
+def _rotated(listed: Mapping[str, Sequence[Key]], minute: int) -> list[Sequence[Key]]:
+    """The keys of each project. The first project is another one each minute.
+
+    Multiples of the golden ratio spread evenly however many projects there are and however many of them one run
+    serves: if that is k of n, each project is served within 2n/k minutes. With steps of one project it could take n.
+    """
+    order = [listed[project_id] for project_id in sorted(listed)]
+    first = int(minute * _GOLDEN_RATIO % 1 * len(order))
+    return order[first:] + order[:first]
+
+
+def _in_turns(projects: Sequence[Sequence[Key]]) -> Iterator[Key]:
+    for turn in zip_longest(*projects):
         yield from (key for key in turn if key is not None)
 
 

@@ -90,12 +90,16 @@ class RequestQueue:
             last_wait_reason=BACKOFF if not_before and not_before > now else None,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
-        added = self._store.add(request, line, extra_writes, self._quotas.quotas(project_id).queued)
+        added = self._store.add(request, line, extra_writes, self.queued_limit(project_id))
         if added.not_before and not_before:
             self._admission_queue.wake(added.channel, not_before, now)
         else:
             self._admission_queue.trigger(added.channel)
         return added
+
+    def queued_limit(self, project_id: str) -> int | None:
+        """How many requests of the project may wait at once; None if there is no limit."""
+        return self._quotas.quotas(project_id).queued
 
     def policy(self, type: str) -> Policy:
         if type not in self._policies:

@@ -25,7 +25,7 @@ from tidegate.queue.items import as_text, due_of, place_item, place_key, request
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
 from tidegate.queue.stats_store import stats_writes
-from tidegate.queue.transaction import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
+from tidegate.queue.transaction import OTHER, PLACE, QUOTA, REQUEST, SLOT, STANDING, Refused
 
 Part = tuple[str, Write]
 # The Retry-After of a full queue.
@@ -82,8 +82,12 @@ class RequestStore:
         extra_writes: Sequence[Write] = (),
         without: frozenset[str] = frozenset(),
         turn: Turn | None = None,
+        queued_limit: int | None = None,
     ) -> None:
-        """Writes a change of state. Refused names the parts whose condition failed. An admission needs a `turn`."""
+        """Writes a change of state. Refused names the parts whose condition failed. An admission needs a `turn`.
+
+        With a `queued_limit`, QuotaExceeded if the request would begin to wait while as many wait already.
+        """
         item = request_item(new) | due_of(new, now=now.timestamp(), keep_seconds=keep_seconds)
         rest: list[Part] = [
             (OTHER, audit_write(line)),
@@ -95,8 +99,10 @@ class RequestStore:
         extra = turn is not None and turn.extra
         slots = [part for part in slot_writes(old, new, now.timestamp(), extra=extra) if part[0] not in without]
         try:
-            self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
+            self._transact([request, *_queue_writes(old, new, without, turn, queued_limit), *slots, *rest])
         except Refused as refused:
+            if QUOTA in refused.parts and REQUEST not in refused.parts:
+                raise QuotaExceeded.of("queued", queued_limit, _QUEUE_RETRY_SECONDS) from refused
             if PLACE not in refused.parts or REQUEST in refused.parts:
                 raise
             # Its place is in the lane that all projects shared in an older version, or is lost.
@@ -177,8 +183,10 @@ class RequestStore:
         return Listed([request_from(item) for item in page.items], page.cursor)
 
 
-def _queue_writes(old: Request, new: Request, without: frozenset[str], turn: Turn | None) -> list[Part]:
-    return [*_place_writes(old, new, without), *_counts(old, new, without, turn)]
+def _queue_writes(
+    old: Request, new: Request, without: frozenset[str], turn: Turn | None, queued_limit: int | None = None
+) -> list[Part]:
+    return [*_place_writes(old, new, without), *_counts(old, new, without, turn, queued_limit)]
 
 
 def _place_writes(old: Request, new: Request, without: frozenset[str]) -> list[Part]:
@@ -190,12 +198,14 @@ def _place_writes(old: Request, new: Request, without: frozenset[str]) -> list[P
     return [*removed, (PLACE, put(place_item(new)))] if takes_place else removed
 
 
-def _counts(old: Request, new: Request, without: frozenset[str], turn: Turn | None) -> list[Part]:
+def _counts(
+    old: Request, new: Request, without: frozenset[str], turn: Turn | None, queued_limit: int | None
+) -> list[Part]:
     waiting = (new.status in WAITING) - (old.status in WAITING and PLACE not in without)
     running = (new.status == RUNNING) - (old.status == RUNNING and SLOT not in without)
     parts: list[Part] = []
     if waiting:
-        parts.append((OTHER, queued_write(old.project_id, waiting)))
+        parts.append((QUOTA, queued_write(old.project_id, waiting, queued_limit if waiting > 0 else None)))
     if waiting or running:
         write = standing_write(old.channel, old.project_id, waiting=waiting, running=running, turn=turn)
         parts.append((STANDING, write))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tidegate.errors import Conflict
 
 REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
-MUTEX, PLACE, OTHER = "mutex", "place", "other"
+MUTEX, PLACE, QUOTA, OTHER = "mutex", "place", "quota", "other"
 
 
 class Refused(Conflict):

@@ -24,7 +24,7 @@ class Caller:
     project_id: str
     scopes: frozenset[str]
     agent_id: str | None = None
-    # The project's quota, if it has one. Keys of hosts have no limit.
+    # The project's quota, if it has one. Keys of hosts have a limit of their own instead.
     requests_per_s: float | None = None
 
     @property

@@ -14,7 +14,8 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.app import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.web.authentication import caller_of, set_current_caller
+from tidegate.projects.rate_limit import AGENT_RATE
+from tidegate.web.authentication import Caller, caller_of, set_current_caller
 from tidegate.web.openapi import Api
 from tidegate.web.problems import invalid_fields, problem
 
@@ -101,9 +102,8 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
         if _has_control_character(path):
             raise _BAD_PATH
-        if caller is not None and caller.requests_per_s is not None:
-            now = running_app().clock().timestamp()
-            running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now)
+        if caller is not None:
+            _limit(caller)
     except DomainError as error:
         answer = _lambda_answer(problem(error))
     else:
@@ -113,6 +113,16 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers["x-content-type-options"] = "nosniff"
     logger.info("answered", method=method, route=path[:200], status=answer["statusCode"])
     return answer
+
+
+def _limit(caller: Caller) -> None:
+    """RateLimited if the caller's host, or else its project, sends too many requests."""
+    if caller.agent_id is not None:
+        now = running_app().clock().timestamp()
+        running_app().projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
+    elif caller.requests_per_s is not None:
+        now = running_app().clock().timestamp()
+        running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now)
 
 
 def _has_control_character(path: str) -> bool:

@@ -15,6 +15,7 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.sqs import SqsQueue
 from tidegate.aws.writes import delete
+from tidegate.common.ids import iso
 from tidegate.distribution.model import TransferSpec, job_key
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
@@ -85,6 +86,52 @@ def test_redriven_targets_whose_job_expired_are_delivered(fleet: Fleet, task_exp
     fleet.step("poll_transfer", home)
     assert fleet.step("finish_job", home)["state"] == "ended"
     assert {fleet.task(task["task_id"])["status"] for task in made["tasks"]} == {"Success"}
+
+
+def cancelled_and_expired(fleet: Fleet, *, task_expires: bool) -> tuple[dict[str, Any], list[Any]]:
+    """A cancelled Job that has expired, and the messages of its targets, which were dead letters meanwhile."""
+    made = fleet.submit_many(["a-1", "a-2"])
+    records = messages(fleet)
+    fleet.cloud.clock.advance(1)
+    key = fleet.job(made["job_id"])["key"]
+    assert fleet.post(f"/v1/jobs/{key}/cancel", {}).status in (200, 202)
+    fleet.cloud.clock.advance(13 * 24 * 3600)
+    if task_expires:
+        remove_expired(fleet.cloud)
+    else:
+        fleet.cloud.app.table.write(delete(keys.job(fleet.project.id, key)))
+    fleet.to_window_start()
+    return made, records
+
+
+@pytest.mark.parametrize("version", ["now", "without a time"])
+@pytest.mark.parametrize("task_expires", [True, False])
+def test_redriven_targets_of_a_cancelled_job_are_dropped(fleet: Fleet, task_expires: bool, version: str) -> None:
+    import json
+
+    _, records = cancelled_and_expired(fleet, task_expires=task_expires)
+    if version == "without a time":
+        bodies = [json.loads(record["body"]) for record in records]
+        for record, body in zip(records, bodies, strict=True):
+            del body["at"]
+            record["body"] = json.dumps(body)
+
+    assert fleet.cloud.invoke("collect_targets", {"Records": records}) == {"batchItemFailures": []}
+
+    assert fleet.get("/v1/jobs")["items"] == []
+
+
+def test_redriven_targets_submitted_after_the_cancel_are_delivered(fleet: Fleet) -> None:
+    import json
+
+    made, (record,) = cancelled_and_expired(fleet, task_expires=True)
+    later = json.loads(record["body"]) | {"at": iso(fleet.cloud.clock())}
+
+    answer = fleet.cloud.invoke("collect_targets", {"Records": [{**record, "body": json.dumps(later)}]})
+
+    assert answer == {"batchItemFailures": []}
+    (home,) = {fleet.task(task["task_id"])["job_id"] for task in made["tasks"]}
+    assert fleet.job(home)["counts"]["total"] == 2
 
 
 def test_redriven_targets_are_delivered_if_only_their_tasks_expired(fleet: Fleet) -> None:

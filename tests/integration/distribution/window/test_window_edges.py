@@ -159,7 +159,7 @@ class Held:
     def __init__(self) -> None:
         self.messages: list[TargetMessage] = []
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: object) -> None:
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: object, *, at: str) -> None:
         number = str(len(self.messages))
         self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.spec, job.sequence))
 

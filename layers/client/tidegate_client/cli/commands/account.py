@@ -23,6 +23,7 @@ _LIMITS = (
     "batch_schedules",
     "subscriptions",
     "businesses",
+    "unstarted_batches",
     "slow_calls",
 )
 

@@ -25,6 +25,8 @@ from tidegate.projects.audit_store import audit_write
 DUE_KIND = "job"
 # Much longer than any clock may be wrong.
 SEQUENCE_TTL = 30 * 24 * 3600
+# Longer than a message of targets can live: 14 days as a dead letter and, redriven, as long in the queue.
+_CANCEL_KEPT_SECONDS = 30 * 24 * 3600
 _SEQUENCE_TRIES = 10
 _NESTED = ("spec", "counts", "closed", "portions", "swarm", "closed_swarm")
 _PLAIN = tuple(field.name for field in fields(Job) if field.name not in _NESTED)
@@ -217,9 +219,16 @@ class JobStore:
         key = keys.job(job.project_id, job.key)
         change = update(key, sets, condition=unended, pending=PENDING, running=RUNNING)
         line = AuditLine(job.project_id, job.job_id, iso(now), who, "job.cancel", job.status, None, "")
+        expires_at = int(now.timestamp()) + _CANCEL_KEPT_SECONDS
+        noted = keys.cancelled_job(job.project_id, job.key) | {"cancelled_at": iso(now), "expires_at": expires_at}
         with contextlib.suppress(ConditionFailed):
-            self._table.transact([change, audit_write(line)])
+            self._table.transact([change, put(noted), audit_write(line)])
         return self._known(job)
+
+    def cancelled_at(self, project_id: str, job_key: str) -> str | None:
+        """When a Job was cancelled that has expired since; None if it was not."""
+        noted = self._table.get(keys.cancelled_job(project_id, job_key), consistent=True)
+        return str(noted["cancelled_at"]) if noted else None
 
     def progress(self, job: Job, now: datetime, counted: Job) -> Job:
         sets: dict[str, Any] = {

@@ -122,15 +122,26 @@ class Collect:
     def _after_expiry(self, messages: Sequence[TargetMessage]) -> None:
         """Binds targets whose Job has expired (a dead letter redriven days later) to the present window's Job.
 
-        Skips Tasks that have moved to another Job. Writes expired Tasks again."""
+        Skips Tasks that have moved to another Job, and those that were cancelled with their Job. Writes expired Tasks
+        again."""
+        cancelled_at = self._jobs.cancelled_at(messages[0].project_id, job_key(messages[0].job_id))
         for message in messages:
             if message.spec is None:
                 raise RecordNotFound(
                     f"the Job {message.job_id} has expired, and the message of {len(message.arrivals)} targets "
                     "does not contain the file to deliver: submit them again and delete the message"
                 )
-            job_ids = {task.uuid: task.job_id for task in self._stored_tasks(message)}
-            unserved = [one for one in message.arrivals if job_ids.get(one.uuid, message.job_id) == message.job_id]
+            stored = {task.uuid: task for task in self._stored_tasks(message)}
+            unserved = [
+                one for one in message.arrivals if one.uuid not in stored or stored[one.uuid].job_id == message.job_id
+            ]
+            if cancelled_at is not None:
+                # A message of an earlier version does not say when it was sent: hardly any come after a cancel.
+                at = message.at or (message.new.create_time if message.new else "")
+                later = [one for one in unserved if _submitted(stored.get(one.uuid), at) > cancelled_at]
+                dropped = len(unserved) - len(later)
+                logger.warning("targets of a cancelled Job are dropped", job_id=message.job_id, count=dropped)
+                unserved = later
             logger.warning("targets arrived after their Job expired", job_id=message.job_id, count=len(unserved))
             for portion in slices(unserved, _MOVED_TOGETHER):
                 self._renew(message, message.spec, portion)
@@ -198,6 +209,10 @@ class Collect:
 
     def _expires_at(self, spec: TransferSpec | None) -> int:
         return self._windows.needed_until(self._clock(), spec)
+
+
+def _submitted(task: Task | None, at: str) -> str:
+    return task.create_time if task else at
 
 
 def with_sequence(arrivals: Sequence[Arrival], sequence: int | None) -> list[Arrival]:

@@ -32,13 +32,14 @@ class StrayTasks:
         tasks = self._tasks.get_many(job.project_id, unbound, consistent=True)
         # A late Task whose target was already bound is among the callbacks: it has reached the Job.
         joined = {uuid for _, uuids in self._targets.callbacks(job) for uuid in uuids} if tasks else set()
-        by_callback: defaultdict[str | None, list[Arrival]] = defaultdict(list)
+        by_submit: defaultdict[tuple[str | None, str], list[Arrival]] = defaultdict(list)
         for task in tasks:
             if task.job_id == job.job_id and task.uuid not in joined:
-                by_callback[task.callback].append(Arrival(*task.target, task.uuid, task.callback is not None))
-        for callback, arrivals in by_callback.items():
-            self._queue.send(job, arrivals, callback)
-        found = sum(map(len, by_callback.values()))
+                arrival = Arrival(*task.target, task.uuid, task.callback is not None)
+                by_submit[task.callback, task.create_time].append(arrival)
+        for (callback, at), arrivals in by_submit.items():
+            self._queue.send(job, arrivals, callback, at=at)
+        found = sum(map(len, by_submit.values()))
         if found:
             logger.warning("Tasks had not reached their Job: their targets are sent again", count=found)
         return found

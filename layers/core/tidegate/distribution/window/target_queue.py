@@ -24,8 +24,8 @@ class NewTasks(NamedTuple):
 
 
 class TargetMessage(NamedTuple):
-    """Targets for a Job. `spec`, `sequence` and `callback` are needed if the message outlives the Job, for example in
-    the dead-letter queue. Messages of earlier versions do not have them."""
+    """Targets for a Job. `spec`, `sequence`, `callback` and `at` (when they were submitted) are needed if the message
+    outlives the Job, for example in the dead-letter queue. Messages of earlier versions do not have them."""
 
     message_id: str
     project_id: str
@@ -35,18 +35,22 @@ class TargetMessage(NamedTuple):
     sequence: int | None = None
     callback: str | None = None
     new: NewTasks | None = None
+    at: str | None = None
 
 
 class TargetMessages:
     def __init__(self, queue: SqsQueue) -> None:
         self._queue = queue
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None = None) -> None:
+    def send(
+        self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None = None, *, at: str
+    ) -> None:
         common = {
             "project_id": job.project_id,
             "job_id": job.job_id,
             "spec": asdict(job.spec),
             "sequence": job.sequence,
+            "at": at,
             **({"callback": callback} if callback else {}),
             **({"new": list(new)} if new else {}),
         }
@@ -65,8 +69,8 @@ def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
     arrivals = [Arrival(*row) for row in body["targets"]]
     spec = TransferSpec.from_data(body["spec"]) if "spec" in body else None
     new = NewTasks(*body["new"]) if "new" in body else None
-    sequence, callback = body.get("sequence"), body.get("callback")
-    return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, sequence, callback, new)
+    rest = (body.get("sequence"), body.get("callback"), new, body.get("at"))
+    return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, *rest)
 
 
 def _portions(arrivals: Sequence[Arrival], room: int) -> Iterator[list[Arrival]]:

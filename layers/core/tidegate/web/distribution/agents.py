@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import unquote
@@ -43,7 +44,10 @@ def build_router() -> Router:
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
         # A header, because an older API ignores it; it would refuse an unknown parameter.
         can_stage = "stage" in (router.current_event.headers.get("x-tidegate-can") or "").split(",")
-        offers = app().distribution.agents.inbox(router.caller.project_id, unquote(agent_id), wait, can_stage=can_stage)
+        project_id, host = router.caller.project_id, unquote(agent_id)
+        # A poll that waits holds a function.
+        with app().projects.slow_calls.poll_held(project_id, host) if wait else nullcontext():
+            offers = app().distribution.agents.inbox(project_id, host, wait, can_stage=can_stage)
         return TransferList(items=[_shown(offer) for offer in offers])
 
     @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")

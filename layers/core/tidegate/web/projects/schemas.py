@@ -48,6 +48,7 @@ class QuotasBody(Body):
     batch_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
     subscriptions: Annotated[int, Field(ge=0, le=10**6)] | None = None
     businesses: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    unstarted_batches: Annotated[int, Field(ge=0, le=10**6)] | None = None
     slow_calls: Annotated[int, Field(ge=1, le=100)] | None = None
     share: Shares | None = None
 
@@ -89,6 +90,7 @@ class QuotasAnswer(Answer):
     batch_schedules: int | None = None
     subscriptions: int
     businesses: int
+    unstarted_batches: int
     slow_calls: int
     share: dict[str, int] | None = None
 
