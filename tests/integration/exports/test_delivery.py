@@ -50,30 +50,30 @@ def test_missing_bucket_does_not_fail_the_export(allowed: ExportWorld) -> None:
 
 
 def test_bucket_that_the_operator_does_not_allow_is_422(allowed: ExportWorld) -> None:
-    refused = allowed.order(deliver=[{"bucket": BUCKET, "key": "x"}, {"bucket": "elsewhere", "key": "x"}])
+    refused = allowed.post(deliver=[{"bucket": BUCKET, "key": "x"}, {"bucket": "elsewhere", "key": "x"}])
     assert refused.status == 422
     assert refused.json()["errors"][0]["loc"] == ["body", "deliver", 1, "bucket"]
 
 
 def test_without_the_parameter_no_bucket_is_allowed(world: ExportWorld) -> None:
-    assert world.order(deliver=[{"bucket": BUCKET, "key": "x"}]).status == 422
+    assert world.post(deliver=[{"bucket": BUCKET, "key": "x"}]).status == 422
 
 
 @pytest.mark.parametrize("key", ["shop/daily.csv", "shop/", "shop/2026/11/daily.csv"])
 def test_project_writes_only_where_an_admin_allows_it(allowed: ExportWorld, key: str) -> None:
-    assert allowed.order(deliver=[{"bucket": BUCKET, "key": key}]).status == 202
+    assert allowed.post(deliver=[{"bucket": BUCKET, "key": key}]).status == 202
     grant(allowed, f"{BUCKET}/bank/*")
-    refused = allowed.order(deliver=[{"bucket": BUCKET, "key": key}])
+    refused = allowed.post(deliver=[{"bucket": BUCKET, "key": key}])
     assert refused.status == 422
     assert "deliver_to" in refused.json()["detail"]
     grant(allowed)
-    assert allowed.order(deliver=[{"bucket": BUCKET, "key": "bank/x"}]).status == 422
+    assert allowed.post(deliver=[{"bucket": BUCKET, "key": "bank/x"}]).status == 422
 
 
 def test_pattern_never_allows_the_bucket_of_the_stack(allowed: ExportWorld) -> None:
     allowed.cloud.app.exports.deliveries.allowed = "*"
     grant(allowed, f"{allowed.bucket}/*")
-    refused = allowed.order(deliver=[{"bucket": allowed.bucket, "key": "content/other-project/file"}])
+    refused = allowed.post(deliver=[{"bucket": allowed.bucket, "key": "content/other-project/file"}])
     assert refused.status == 422
 
 

@@ -290,7 +290,7 @@ def test_slow_query_continues_in_the_next_attempt(world: ExportWorld) -> None:
 
 @pytest.mark.parametrize("text", ["DROP TABLE orders", "-- SELECT\nINSERT INTO x SELECT 1", "UNLOAD (SELECT 1) TO 's'"])
 def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
-    answer = world.order(source=sql(text))
+    answer = world.post(source=sql(text))
     assert answer.status == 422
     assert "must be a read-only statement" in str(answer.json())
 
@@ -306,7 +306,7 @@ def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
 def test_source_that_the_operator_does_not_allow_is_422(
     world: ExportWorld, given: dict[str, Any], parameter: str
 ) -> None:
-    refused = world.order(source=given)
+    refused = world.post(source=given)
     assert refused.status == 422
     assert parameter in refused.json()["detail"]
 
@@ -315,16 +315,16 @@ def test_own_table_and_bucket_are_never_a_source(world: ExportWorld) -> None:
     """A pattern that is too wide does not give access to other projects' records."""
     allowed, settings = world.cloud.app.exports.allowed_sources, world.cloud.app.settings
     allowed.bucket = allowed.table = "*"
-    assert world.order(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 422
+    assert world.post(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 422
     own = {"table": settings.table_name, "key_condition": "pk = :p", "values": {":p": "x"}}
-    assert world.order(source={"dynamodb": own}).status == 422
+    assert world.post(source={"dynamodb": own}).status == 422
 
 
 def test_project_reads_only_what_an_admin_allows(world: ExportWorld) -> None:
     source = put(world, "shop/x.csv", b"id\n1\n")
     task_id = world.submit(source=source)
     grant(world, f"s3://{BUCKET}/bank/*")
-    refused = world.order(source=source)
+    refused = world.post(source=source)
     assert (refused.status, "read_from" in refused.json()["detail"]) == (422, True)
     shown = world.run(task_id)
     assert (shown["status"], "read_from" in shown["failed_reason"]) == ("failed", True)
@@ -347,7 +347,7 @@ def test_grant_names_its_bucket_and_table_in_full(world: ExportWorld) -> None:
     ],
 )
 def test_malformed_source_is_refused(world: ExportWorld, fields: dict[str, Any]) -> None:
-    assert world.order(**fields).status == 422
+    assert world.post(**fields).status == 422
 
 
 def test_direct_source_beside_a_url_and_data(world: ExportWorld) -> None:

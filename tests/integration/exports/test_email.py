@@ -64,14 +64,14 @@ def test_recipient_that_the_operator_does_not_allow_is_422(
     mailing: tuple[ExportWorld, list[dict[str, Any]]], address: str
 ) -> None:
     world, sent = mailing
-    refused = world.order(email=["ann@acme.example", address])
+    refused = world.post(email=["ann@acme.example", address])
     assert refused.status == 422
     assert refused.json()["errors"][0]["loc"] == ["body", "email", 1]
     assert sent == []
 
 
 def test_without_the_parameters_no_mail_is_allowed(world: ExportWorld) -> None:
-    assert world.order(email=["ann@acme.example"]).status == 422
+    assert world.post(email=["ann@acme.example"]).status == 422
 
 
 def test_withdrawn_recipient_gets_no_mail(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:

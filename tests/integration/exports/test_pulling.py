@@ -63,7 +63,7 @@ def test_requests_have_page_size_and_task_and_are_signed(world: ExportWorld) -> 
     task_id = world.submit()
     world.run(task_id)
 
-    (request,) = world.source.asked
+    (request,) = world.source.requests
     assert dict(request.args) == {"shop": "7", "page": "0", "page_size": "1000", "_task_id": task_id}
     secret = world.cloud.callback_secret(world.project.id)
     moment = datetime.fromtimestamp(int(request.headers["webhook-timestamp"]), UTC)
@@ -194,7 +194,7 @@ def test_row_inserted_between_attempts_is_a_warning(world: ExportWorld) -> None:
 
 def by_cursor(source: PagedSource, page: int, size: int) -> dict[str, Any]:
     """Returns the rows after the id in the cursor, so that changes before it do not matter."""
-    asked = source.asked[-1].args
+    asked = source.requests[-1].args
     after = int(asked.get("cursor", -1))
     rows = [row for row in source.rows if row["id"] > after][:size]
     more = rows[-1]["id"] if rows and rows[-1]["id"] < source.rows[-1]["id"] else None
@@ -206,7 +206,7 @@ def test_cursor_source_gets_cursor_and_snapshot_in_sequence(world: ExportWorld) 
     shown, data = world.export(step=100)
 
     assert [int(row["id"]) for row in read_csv(data)] == list(range(250))
-    told = [(each.args.get("cursor"), each.args.get("snapshot")) for each in world.source.asked]
+    told = [(each.args.get("cursor"), each.args.get("snapshot")) for each in world.source.requests]
     assert told == [(None, None), ("99", "s1"), ("199", "s1")]
     assert not shown["warnings"]
 

@@ -30,7 +30,7 @@ from tests.support.exports.samples import SEED_TEMPLATE
     ],
 )
 def test_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], says: str) -> None:
-    answer = world.order(**{"type": "excel", "source_data": [], **fields})
+    answer = world.post(**{"type": "excel", "source_data": [], **fields})
     assert answer.status == 422
     assert says in answer.body.decode()
 

@@ -148,12 +148,12 @@ def test_cancelled_export_stops(world: ExportWorld) -> None:
     task_id = world.submit()
     state = world.admit(task_id)
     world.cloud.invoke("pull_pages", state)
-    world.source.asked.clear()
+    world.source.requests.clear()
     assert world.cloud.http("POST", f"/v1/requests/{task_id}/cancel", key=world.project.key).status == 200
 
     assert world.cloud.invoke("render_export", state)["next"] == "over"
     assert world.shown(task_id)["status"] == "cancelled"
-    assert world.source.asked == []
+    assert world.source.requests == []
     assert [key.rsplit("/", 1)[1] for key in world.objects("staging")] == ["spec.json"]
 
 

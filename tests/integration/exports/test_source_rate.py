@@ -44,7 +44,7 @@ def test_requests_to_a_host_keep_to_its_rate(world: ExportWorld, seconds: Counte
     assert len(read_csv(data)) == 2050
     # Each process may send one call beyond the shared limit; here all steps share one process.
     assert max(seconds.values()) <= 4
-    assert sum(seconds.values()) == len(world.source.asked) == 21
+    assert sum(seconds.values()) == len(world.source.requests) == 21
 
 
 def test_two_exports_of_a_project_share_the_rate(world: ExportWorld, seconds: Counter[int]) -> None:
@@ -63,4 +63,4 @@ def test_without_a_rate_nothing_is_counted(world: ExportWorld, seconds: Counter[
 
 @pytest.mark.parametrize("rate", [0, -1, 1001, "fast"])
 def test_rate_out_of_bounds_is_refused(world: ExportWorld, rate: object) -> None:
-    assert world.order(source_rate=rate).status == 422
+    assert world.post(source_rate=rate).status == 422

@@ -32,14 +32,14 @@ OUT_OF_BOUNDS: list[dict[str, Any]] = [
 
 def test_fields_out_of_bounds_are_refused_and_named(world: ExportWorld) -> None:
     for fields in OUT_OF_BOUNDS:
-        answer = world.order(**{"source_data": [], **fields})
+        answer = world.post(**{"source_data": [], **fields})
         assert answer.status == 422, (fields, answer.body)
         (field,) = fields
         assert field in str(answer.json()["errors"])
 
 
 def test_order_that_could_only_fail_later_is_refused(world: ExportWorld) -> None:
-    shape = world.order(source_data=[1]).json()
+    shape = world.post(source_data=[1]).json()
     assert shape["errors"] == [{"loc": ["body", "source_data"], "msg": shape["detail"]}]
     for fields in (
         {"source_data": [1]},
@@ -47,10 +47,10 @@ def test_order_that_could_only_fail_later_is_refused(world: ExportWorld) -> None
         {"source_url": "ftp://h/x"},
         {"source_data": [], "callback": "http://169.254.169.254/"},
     ):
-        assert world.order(**fields).status == 422, fields
+        assert world.post(**fields).status == 422, fields
     missing = world.cloud.http("POST", "/v1/task", json={"name": "orders"}, key=world.project.key)
     assert missing.status == 422
-    multiple = world.order("/v1/task/multiple", source_data=[[]], title="not a list")
+    multiple = world.post("/v1/task/multiple", source_data=[[]], title="not a list")
     assert (multiple.status, "one entry for each table" in str(multiple.json())) == (422, True)
 
 

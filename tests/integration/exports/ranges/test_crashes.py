@@ -107,7 +107,7 @@ def test_crash_after_any_write_loses_and_duplicates_no_row(
         fields |= {"path": "/v1/task/multiple", "multi_type": "tab", "source_url": [world.source.url] * 2}
     # Every write for both ways of pulling; a sample of them for workbooks and several tables, which write the same.
     for write in range(1, 200, sample.step(1 if kind in ("csv", "cursor") else 4)):
-        world.source.asked.clear()
+        world.source.requests.clear()
         task_id = world.submit(**fields)
         state = world.cloud.invoke("pull_pages", world.admit(task_id))
         with killed_after_write(write) as died:
