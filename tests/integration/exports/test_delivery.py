@@ -34,18 +34,18 @@ def test_copy_is_in_the_bucket_when_the_export_ends(allowed: ExportWorld) -> Non
     shown, data = allowed.export(step=100, file_name="订单", deliver=targets)
     delivered = {"bucket": BUCKET, "state": "delivered", "error": None}
     assert shown["deliveries"] == [{**delivered, "key": "daily/订单.csv"}, {**delivered, "key": "last.csv"}]
-    for told in shown["deliveries"]:
-        kept = allowed.s3.get_object(Bucket=BUCKET, Key=told["key"])
-        assert kept["Body"].read() == data
-        assert kept["ContentType"] == "text/csv; charset=utf-8"
-        assert "filename" in kept["ContentDisposition"]
+    for delivery in shown["deliveries"]:
+        copy = allowed.s3.get_object(Bucket=BUCKET, Key=delivery["key"])
+        assert copy["Body"].read() == data
+        assert copy["ContentType"] == "text/csv; charset=utf-8"
+        assert "filename" in copy["ContentDisposition"]
 
 
 def test_missing_bucket_does_not_fail_the_export(allowed: ExportWorld) -> None:
     shown, data = allowed.export(step=100, deliver=[{"bucket": "acme-reports-none", "key": "x"}])
-    (told,) = shown["deliveries"]
-    assert told["state"] == "failed"
-    assert "NoSuchBucket" in told["error"]
+    (delivery,) = shown["deliveries"]
+    assert delivery["state"] == "failed"
+    assert "NoSuchBucket" in delivery["error"]
     assert data.count(b"\n") == 151
 
 
@@ -87,13 +87,13 @@ def test_withdrawn_grant_gets_no_copy(allowed: ExportWorld) -> None:
 def test_stale_project_record_gives_no_copy(allowed: ExportWorld) -> None:
     task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
     store = allowed.cloud.app.projects.projects._store
-    before, fresh = store.get(allowed.project.id), store.get
+    old_record, read = store.get(allowed.project.id), store.get
     grant(allowed)
 
-    def stale(project_id: str, *, consistent: bool = False) -> Project | None:
-        return fresh(project_id, consistent=True) if consistent else before
+    def stale_read(project_id: str, *, consistent: bool = False) -> Project | None:
+        return read(project_id, consistent=True) if consistent else old_record
 
-    with patch.object(store, "get", stale):
+    with patch.object(store, "get", stale_read):
         assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
 
 

@@ -23,7 +23,7 @@ def store(world: ExportWorld, origin: str) -> None:
 
 @pytest.mark.parametrize("rows", [250, 1650])
 def test_every_request_has_the_stored_headers(shop: ExportWorld, rows: int) -> None:
-    """Pages are staged, or rendered in ranges."""
+    """With 250 rows pages are staged, with 1,650 they are rendered in ranges."""
     shop.source.rows = numbered(rows)
     shop.export(step=100, source_headers={"credential": "shop"})
     assert {request.headers.get("x-token") for request in shop.source.requests} == {"s3cret"}

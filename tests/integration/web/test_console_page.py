@@ -1,4 +1,4 @@
-"""The console's page and files: open, small, cached by hash, with a strict policy."""
+"""The console's page and files need no key, are small, cached by hash, and have a strict content security policy."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def test_me_shows_project_and_scopes_of_the_key(cloud: MotoCloud, project: Proje
 
 
 def test_both_languages_have_every_text_of_the_console() -> None:
-    spoken = {
+    texts = {
         language: {word for path in (ROOT / "js/words").glob(f"{language}*.js") for word in words_of(path.read_text())}
         for language in ("en", "zh")
     }
     used = {key for path in ROOT.rglob("*.js") for key in re.findall(r'\bt\("([\w.]+)"', path.read_text())}
 
-    assert spoken["en"] == spoken["zh"]
+    assert texts["en"] == texts["zh"]
     assert used
-    assert used <= spoken["en"]
+    assert used <= texts["en"]
 
 
 def words_of(module: str) -> set[str]:
@@ -104,9 +104,9 @@ def test_imports_of_modules_are_exported_and_used() -> None:
     for path in ROOT.rglob("*.js"):
         text = path.read_text()
         for imported, target in re.findall(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', text, re.MULTILINE):
-            there = (path.parent / target).read_text()
+            source = (path.parent / target).read_text()
             for name in imported.split(", "):
-                assert re.search(rf"^export (async )?(function|const|class) {name}\b", there, re.MULTILINE), (
+                assert re.search(rf"^export (async )?(function|const|class) {name}\b", source, re.MULTILINE), (
                     path,
                     name,
                 )
