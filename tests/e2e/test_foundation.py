@@ -106,7 +106,7 @@ def test_corrupted_upload_is_refused_and_removed(deployed: Deployed, project: De
     refused = project.http("POST", f"/v1/files/{file['file_id']}/complete")
     assert (refused.status, refused.json()["code"]) == (422, "signature_mismatch")
     bucket = deployed.outputs["FilesBucketName"]
-    objects = deployed.client("s3").list_objects_v2(Bucket=bucket, Prefix=f"{project.id}/").get("Contents", [])
+    objects = deployed.client("s3").list_objects_v2(Bucket=bucket, Prefix=f"content/{project.id}/").get("Contents", [])
     assert objects == []
 
 
