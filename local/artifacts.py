@@ -49,12 +49,12 @@ def artifact_of(kind: str, path: Path) -> Artifact:
 
 def package(template: dict[str, Any]) -> list[Artifact]:
     """Replaces every local path in the template by an S3 object. Returns the objects to upload."""
-    made: dict[Path, Artifact] = {}
+    packaged: dict[Path, Artifact] = {}
     for resource in template["Resources"].values():
         kind = resource["Type"]
         if (name := CODE_PROPERTY.get(kind)) and isinstance(resource["Properties"].get(name), str):
             path = ROOT / resource["Properties"][name]
-            if path not in made:
-                made[path] = artifact_of(kind, path)
-            resource["Properties"][name] = {"Bucket": BUCKET, "Key": made[path].key}
-    return list(made.values())
+            if path not in packaged:
+                packaged[path] = artifact_of(kind, path)
+            resource["Properties"][name] = {"Bucket": BUCKET, "Key": packaged[path].key}
+    return list(packaged.values())

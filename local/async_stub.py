@@ -75,8 +75,8 @@ def text() -> str:
     classes = [_class(type(part), imports) for part in parts.values()]
     fields = "\n".join(f"    {name}: Async{type(part).__name__}" for name, part in parts.items())
     lines = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]
-    made = [_HEAD + "\n".join([*lines, "import urllib3"]), _OWN, *classes, _CLIENT.format(parts=fields)]
-    return _formatted("\n".join(made))
+    sections = [_HEAD + "\n".join([*lines, "import urllib3"]), _OWN, *classes, _CLIENT.format(parts=fields)]
+    return _formatted("\n".join(sections))
 
 
 def _class(kind: type, imports: dict[str, set[str]]) -> str:
@@ -110,11 +110,11 @@ def _names(method: ast.FunctionDef) -> Iterator[str]:
 
 
 def _note(name: str, module: ModuleType, imports: dict[str, set[str]]) -> None:
-    found: Any = getattr(module, name, None)
-    if found is None:
+    annotation: Any = getattr(module, name, None)
+    if annotation is None:
         return
     # A type alias has no module of its own: import it from where this module imports it.
-    home = getattr(found, "__module__", None) if isinstance(found, type) else _home_of_alias(name, module)
+    home = getattr(annotation, "__module__", None) if isinstance(annotation, type) else _home_of_alias(name, module)
     if home and home != "builtins":
         imports.setdefault(home.replace("pathlib._local", "pathlib"), set()).add(name)
 

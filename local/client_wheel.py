@@ -13,7 +13,7 @@ def build(out: Path) -> Path:
     uv = Path(sys.executable).parent / "uv"
     command = [str(uv), "build", "-q", "--wheel", "--out-dir", str(out), str(ROOT / "layers" / "client")]
     subprocess.run(command, check=True)
-    return max(out.glob("tidegate_client-*.whl"), key=lambda made: made.stat().st_mtime)
+    return max(out.glob("tidegate_client-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
 
 
 if __name__ == "__main__":

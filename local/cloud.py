@@ -55,7 +55,7 @@ def _up(place: Place, tell: Say) -> Iterator[Up]:
             with step("template.yaml deployed", tell):
                 stack.deploy()
         outputs = stack.outputs()
-        cloud = described(place, outputs)
+        cloud = describe(place, outputs)
         write_privately(place, cloud)
         yield Up(emulator, cloud, outputs, first)
     finally:
@@ -63,7 +63,7 @@ def _up(place: Place, tell: Say) -> Iterator[Up]:
         emulator.stop()
 
 
-def described(place: Place, outputs: dict[str, str]) -> Cloud:
+def describe(place: Place, outputs: dict[str, str]) -> Cloud:
     api_url = outputs["ApiUrl"] if place.external else place.endpoint + SHORT_PATH
     return Cloud(
         api_url=api_url,

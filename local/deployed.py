@@ -21,9 +21,9 @@ _UV = str(Path(sys.executable).parent / "uv")
 
 def version() -> str:
     """The version in the template: "3.13" for `Runtime: python3.13`."""
-    found = re.search(r"^ +Runtime: python(3\.\d+)$", (ROOT / "template.yaml").read_text(), re.MULTILINE)
-    assert found, "template.yaml names no Python runtime"
-    return found[1]
+    match = re.search(r"^ +Runtime: python(3\.\d+)$", (ROOT / "template.yaml").read_text(), re.MULTILINE)
+    assert match, "template.yaml names no Python runtime"
+    return match[1]
 
 
 def interpreter(wanted: str) -> str | None:
@@ -37,9 +37,9 @@ def interpreter(wanted: str) -> str | None:
 
 def _is(path: str, wanted: str) -> bool:
     # pyenv's shims are on PATH even for versions that they refuse to run.
-    asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        return subprocess.run([path, "-c", asked], capture_output=True, text=True).stdout.strip() == wanted
+        return subprocess.run([path, "-c", code], capture_output=True, text=True).stdout.strip() == wanted
     except OSError:
         return False
 

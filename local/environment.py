@@ -1,4 +1,4 @@
-"""How many bytes of environment variables each function of a deployment would have. Lambda allows 4 KB."""
+"""Computes how many bytes of environment variables each function would have. Lambda allows 4 KB."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ class Names:
             return known[name]
         if short:
             return _ID
-        made = f"{self._stack}-{name.removesuffix('Aliaslive')}{_SUFFIX}"
+        full_name = f"{self._stack}-{name.removesuffix('Aliaslive')}{_SUFFIX}"
         if name.endswith(("Queue", "DeadLetters")):
-            return f"https://sqs.{self._region}.amazonaws.com.cn/123456789012/{made}"
+            return f"https://sqs.{self._region}.amazonaws.com.cn/123456789012/{full_name}"
         if name in ("Table", "FilesBucket"):
-            return made
-        return f"arn:aws-us-gov:states:{self._region}:123456789012:stateMachine:{made}:live"
+            return full_name
+        return f"arn:aws-us-gov:states:{self._region}:123456789012:stateMachine:{full_name}:live"
 
 
 @cache
 def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """(defaults of the parameters, variables of each function by logical id)."""
-    found = template.expanded()
-    common = found["Globals"]["Function"]["Environment"]["Variables"]
+    """Returns (defaults of the parameters, variables of each function by logical id)."""
+    whole = template.expanded()
+    common = whole["Globals"]["Function"]["Environment"]["Variables"]
     return (
-        {name: str(each.get("Default", "x" * 64)) for name, each in found["Parameters"].items()},
+        {name: str(parameter.get("Default", "x" * 64)) for name, parameter in whole["Parameters"].items()},
         {
             name: {**common, **resource["Properties"].get("Environment", {}).get("Variables", {})}
-            for name, resource in found["Resources"].items()
+            for name, resource in whole["Resources"].items()
             if resource["Type"] == "AWS::Serverless::Function"
         },
     )
 
 
 def sizes(stack: str, region: str, wanted: Mapping[str, str]) -> dict[str, int]:
-    """The bytes of each function's variables (names and values), by logical id."""
+    """Returns the bytes of each function's variables (names and values), by logical id."""
     defaults, functions = _template()
     names = Names(stack, region, {**defaults, **wanted})
     return {

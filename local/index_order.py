@@ -27,7 +27,7 @@ class IndexOrder:
         # its members, the order is not theirs any more and is made anew.
         self._ordered: dict[tuple[str, str, Any], tuple[Item, list[Order]]] = {}
         self._lock = threading.RLock()
-        self._asked = threading.local()
+        self._current_query = threading.local()
 
     def install(self) -> None:
         self._dynamodb._query = self.query
@@ -35,17 +35,17 @@ class IndexOrder:
         self._dynamodb._index_item = self.index_item
 
     def query(self, data: Item) -> Any:
-        self._asked.data = data
+        self._current_query.data = data
         try:
             return self._query(data)
         finally:
-            self._asked.data = None
+            self._current_query.data = None
 
     def members(self, table: Item) -> Item:
         """Returns all members, but of the queried partition only those that the page can hold."""
         members = self._members(table)
-        data = getattr(self._asked, "data", None) or {}
-        partition = _partition_asked_for(data)
+        data = getattr(self._current_query, "data", None) or {}
+        partition = _partition_of(data)
         name = str(data.get("IndexName"))
         if partition is None or not data.get("Limit") or partition not in members.get(name, ()):
             return members
@@ -101,17 +101,17 @@ class IndexOrder:
 def _changed(ordered: list[Order], order: Order, add: bool) -> bool:
     """Returns False if the item to remove is not at its place, so the order cannot be trusted."""
     at = bisect_left(ordered, order)
-    found = at < len(ordered) and ordered[at] == order
+    is_there = at < len(ordered) and ordered[at] == order
     if add:
-        if not found:
+        if not is_there:
             insort(ordered, order)
         return True
-    if found:
+    if is_there:
         del ordered[at]
-    return found
+    return is_there
 
 
-def _partition_asked_for(data: Item) -> Any:
+def _partition_of(data: Item) -> Any:
     """Returns the partition if it is the whole key condition: `#h = :h`."""
     parts = str(data.get("KeyConditionExpression") or "").split()
     if not data.get("IndexName") or len(parts) != 3 or parts[1] != "=" or not parts[2].startswith(":"):

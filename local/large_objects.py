@@ -38,9 +38,9 @@ class OnDisk(bytes):
 
     @classmethod
     def span(cls, path: Path, start: int, size: int) -> OnDisk:
-        made = cls()
-        made.path, made.start, made.size = path, start, size
-        return made
+        part = cls()
+        part.path, part.start, part.size = path, start, size
+        return part
 
     def __del__(self) -> None:
         if self.owned:
@@ -67,10 +67,10 @@ class OnDisk(bytes):
                 yield chunk
 
     def md5(self) -> Any:
-        made = hashlib.md5(usedforsecurity=False)
+        digest = hashlib.md5(usedforsecurity=False)
         for chunk in self.chunks():
-            made.update(chunk)
-        return made
+            digest.update(chunk)
+        return digest
 
 
 def streamed(send_response: Send) -> Send:
@@ -151,8 +151,8 @@ class LargeObjects:
         return str(data.md5().hexdigest()) if isinstance(data, OnDisk) else str(self._md5_hash(data))
 
     def _upload(self, query: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._s3._multipart_uploads.get(self._s3._qp(query, "uploadId")) or {}
-        return found
+        upload: dict[str, Any] = self._s3._multipart_uploads.get(self._s3._qp(query, "uploadId")) or {}
+        return upload
 
 
 def read_whole(body: bytes) -> bytes:

@@ -34,7 +34,7 @@ EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)")
 
 
 def class_name(log: str) -> str | None:
-    """The class of the exception in the last traceback of a log; None if there is none."""
+    """Returns the class name of the exception in the last traceback of a log; None if there is none."""
     _, found, traceback = log.rpartition("Traceback (most recent call last):")
     if not found:
         return None
@@ -45,7 +45,7 @@ def class_name(log: str) -> str | None:
 
 
 def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
-    """On AWS, Step Functions gets the class name of an exception; MiniStack calls each one Runtime.HandlerError."""
+    """Names an exception by its class, as Step Functions on AWS does; MiniStack names each one Runtime.HandlerError."""
 
     def executed(*args: Any, **kwargs: Any) -> Result:
         result = execute(*args, **kwargs)
@@ -66,7 +66,7 @@ def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | No
 
 
 def bodiless(send_response: Serve) -> Serve:
-    """A function may answer 204 with a null body; MiniStack fails to encode it."""
+    """Sends an empty body for a null one, as a function may answer with 204; MiniStack fails to encode it."""
 
     async def sent(send: Any, status: int, headers: Any, body: bytes | str | None, **kwargs: Any) -> None:
         await send_response(send, status, headers, body or b"", **kwargs)
@@ -82,8 +82,8 @@ def fronted(serve: Serve, api_id: str) -> Serve:
 
     async def front(scope: dict[str, Any], receive: Any, send: Any) -> None:
         path = scope.get("path", "")
-        asked = scope["type"] == "http" and scope["method"] in {"GET", "HEAD"} and not signed(scope)
-        if asked and path in {"/", SHORT_PATH}:
+        is_page_request = scope["type"] == "http" and scope["method"] in {"GET", "HEAD"} and not signed(scope)
+        if is_page_request and path in {"/", SHORT_PATH}:
             # The page uses relative URLs, so its own must end with a slash.
             location = SHORT_PATH.encode() + b"/"
             await send({"type": "http.response.start", "status": 307, "headers": [(b"location", location)]})
@@ -107,7 +107,7 @@ def signed(scope: dict[str, Any]) -> bool:
 
 
 def keep_queue_names(sqs: Any) -> None:
-    """MiniStack identifies a queue by a URL with its port, and would not find it after a start on another port."""
+    """Fixes the port in queue URLs: MiniStack would not find a queue after a start on another port."""
     sqs.DEFAULT_PORT = str(DEFAULT_PORT)
     sqs._CANONICAL_NETLOC = f"{sqs.DEFAULT_HOST}:{DEFAULT_PORT}"
 
@@ -115,7 +115,7 @@ def keep_queue_names(sqs: Any) -> None:
 def gathering(
     receive: Callable[[str, int], list[Result]], window_of: Callable[[str], float], wake: Callable[[], None]
 ) -> Callable[[str, int], list[Result]]:
-    """AWS collects a batch for MaximumBatchingWindowInSeconds; MiniStack invokes the function for every message."""
+    """Collects a batch for MaximumBatchingWindowInSeconds, as AWS does; MiniStack invokes the function per message."""
     gathered: dict[str, tuple[float | None, list[Result]]] = {}
 
     def received(queue_url: str, most: int) -> list[Result]:

@@ -45,7 +45,7 @@ def unmet(requirements: list[str], pinned: dict[str, str]) -> list[str]:
 
 
 def unhashed(path: Path) -> list[str]:
-    """Pins without a hash, for which pip would install whatever the index offers."""
+    """Returns pins without a hash, for which pip would install whatever the index offers."""
     entries = re.split(r"\n(?=\S)", "\n".join(line for line in path.read_text().splitlines() if "# via" not in line))
     return [entry.split()[0] for entry in entries if PINNED.match(entry) and not HASHES.search(entry)]
 
@@ -55,19 +55,19 @@ def problems() -> list[str]:
     product = project["dependencies"]
     everything = product + [r for extra in project["optional-dependencies"].values() for r in extra]
     dev, layer = pins(DEV), pins(LAYER)
-    found = [f".lock/dev.txt does not satisfy {line}" for line in unmet(everything, dev)]
-    found += [f"layers/deps/requirements.txt does not satisfy {line}" for line in unmet(product, layer)]
-    found += [f"layers/deps pins {n}=={v}, the lock {dev.get(n)}" for n, v in layer.items() if dev.get(n) != v]
-    found += [f".lock/sam.txt does not satisfy {line}" for line in unmet(SAM_WANTED.read_text().split(), pins(SAM))]
-    found += [f"{path.relative_to(ROOT)} has no hash of {pin}" for path in (DEV, LAYER, SAM) for pin in unhashed(path)]
+    lines = [f".lock/dev.txt does not satisfy {line}" for line in unmet(everything, dev)]
+    lines += [f"layers/deps/requirements.txt does not satisfy {line}" for line in unmet(product, layer)]
+    lines += [f"layers/deps pins {n}=={v}, the lock {dev.get(n)}" for n, v in layer.items() if dev.get(n) != v]
+    lines += [f".lock/sam.txt does not satisfy {line}" for line in unmet(SAM_WANTED.read_text().split(), pins(SAM))]
+    lines += [f"{path.relative_to(ROOT)} has no hash of {pin}" for path in (DEV, LAYER, SAM) for pin in unhashed(path)]
     missing = reachable(product) - set(layer)
-    found += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]
+    lines += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]
     extra = set(layer) - reachable(product)
-    return found + [f"layers/deps/requirements.txt holds {name}, which nothing needs" for name in sorted(extra)]
+    return lines + [f"layers/deps/requirements.txt holds {name}, which nothing needs" for name in sorted(extra)]
 
 
 def reachable(requirements: list[str]) -> set[str]:
-    """The names of these requirements and of all that they depend on, from the metadata of installed packages."""
+    """Returns the names of these requirements and their dependencies, from the metadata of installed packages."""
     from importlib.metadata import requires
 
     seen: set[str] = set()
@@ -90,12 +90,12 @@ def main() -> int:
     if sys.argv[1:] == ["write"]:
         write()
         return 0
-    found = problems()
-    for line in found:
+    lines = problems()
+    for line in lines:
         print(line, file=sys.stderr)
-    if found:
+    if lines:
         print("  → make lock", file=sys.stderr)
-    return 1 if found else 0
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Place:
 
 @contextlib.contextmanager
 def alone(place: Place) -> Iterator[None]:
-    """Holds the folder of a local cloud. Another run in it would share its state and remove its files, on any port."""
+    """Locks the folder of a local cloud: another run in it would share its state and remove its files, on any port."""
     place.home.mkdir(parents=True, exist_ok=True)
     with (place.home / "lock").open("w") as file:
         try:
@@ -92,7 +92,7 @@ def keep_private(folder: Path) -> None:
 
 
 def kept_key(path: Path) -> str:
-    """The key in that file, which is created on first use and readable by its owner only."""
+    """Returns the key in that file, which is created on first use and readable by its owner only."""
     if path.exists():
         path.chmod(0o600)
     else:

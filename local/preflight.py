@@ -46,7 +46,7 @@ Clients = Callable[[str], Any]
 
 
 def parameters(config: Path, given: str, known: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters of the configuration file, overridden by those of PARAMS."""
+    """Returns the parameters of the configuration file, overridden by those of PARAMS."""
     settings = tomllib.loads(config.read_text()) if config.exists() else {}
     overrides = settings.get("default", {}).get("deploy", {}).get("parameters", {}).get("parameter_overrides", "")
     words = overrides if isinstance(overrides, list) else shlex.split(overrides)
@@ -63,7 +63,7 @@ def parameters(config: Path, given: str, known: Mapping[str, Any]) -> dict[str, 
 
 
 def override(name: str, value: str) -> str:
-    """A parameter in the form that `sam deploy --parameter-overrides` reads, quoted."""
+    """Returns a parameter, quoted as `sam deploy --parameter-overrides` reads it."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'{name}="{escaped}"'
 
@@ -77,7 +77,7 @@ class Found:
 
 
 def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str, str], tell: Say) -> Found:
-    """Failure if the deployment cannot succeed, before anything is built or created."""
+    """Raises Failure if the deployment cannot succeed, before anything is built or created."""
     if not region:
         raise Failure("no AWS region is set", "export AWS_REGION=eu-central-1, or aws configure set region …")
     account = _account(clients)
@@ -90,7 +90,7 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
 
 
 def _check_parameters(values: Mapping[str, str], region: str) -> None:
-    """Faults that CloudFormation would find only while it creates resources."""
+    """Raises Failure for faults that CloudFormation would find only while it creates resources."""
     if values.get("Tracing") == "yes" and region.startswith("cn-"):
         raise Failure(f"X-Ray does not trace functions in {region}", 'PARAMS="Tracing=no" make deploy')
     needed: dict[str, tuple[str, ...]] = {name: others for name, others in NEEDED.items() if values.get(name)}
@@ -139,20 +139,20 @@ def _account(clients: Clients) -> str:
 def _check_concurrency(
     clients: Clients, wanted: Mapping[str, str], deployed: Mapping[str, str], tell: Say
 ) -> dict[str, str]:
-    """What to reserve: what was asked for, if it fits; otherwise the usual, if the account has enough."""
-    asked = {name: wanted[name] for name in RESERVES if name in wanted}
+    """Returns the concurrency to reserve: as requested, if it fits, or the usual, if the account has enough."""
+    requested = {name: wanted[name] for name in RESERVES if name in wanted}
     try:
         limits = clients("lambda").get_account_settings()["AccountLimit"]
     except (ClientError, BotoCoreError) as error:
         # Deploying needs no permission to read the limits, and Lambda itself refuses what does not fit.
         tell(f"  … the account's Lambda limits could not be read: {error}")
-        return asked
+        return requested
     total = limits["ConcurrentExecutions"]
     # What this stack has reserved already is available to it.
     free = limits["UnreservedConcurrentExecutions"] + reserved_by(deployed)
-    reserved = reserved_by(asked)
+    reserved = reserved_by(requested)
     if reserved and free - reserved < LEFT_UNRESERVED:
-        names = " ".join(f"{name}={value}" for name, value in asked.items())
+        names = " ".join(f"{name}={value}" for name, value in requested.items())
         raise Failure(
             f"{names} does not fit: of the account's {total} concurrent executions "
             f"{free} are unreserved, and Lambda keeps {LEFT_UNRESERVED} of them",
@@ -161,8 +161,8 @@ def _check_concurrency(
     tell(f"  ✓ {total} concurrent executions, {free} unreserved")
     if total < COMFORTABLE:
         tell(f"  … {total} are few: requests wait while all are busy; Service Quotas raises the limit free of charge")
-    if asked:
-        return asked
+    if requested:
+        return requested
     if deployed:
         # Parameters that are not named keep their values.
         return {}
@@ -174,14 +174,14 @@ def _check_concurrency(
 
 
 def _deployed(clients: Clients, stack: str) -> dict[str, str] | None:
-    """The parameters of the deployed stack; None if there is none."""
+    """Returns the parameters of the deployed stack; None if there is none."""
     try:
-        found = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+        description = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
     except (ClientError, BotoCoreError):
         return None
-    if found["StackStatus"] in STUCK:
+    if description["StackStatus"] in STUCK:
         raise Failure(
-            f"the stack {stack} is {found['StackStatus']}: an earlier creation failed, and it cannot be updated",
+            f"the stack {stack} is {description['StackStatus']}: an earlier creation failed, and it cannot be updated",
             f"aws cloudformation delete-stack --stack-name {stack}, then make deploy again",
         )
-    return {each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])}
+    return {parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in description.get("Parameters", [])}

@@ -32,7 +32,7 @@ SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
 
 
 def find_runtime(name: str) -> Path | None:
-    """That Python on PATH or among pyenv's versions, whose shims may not be on PATH."""
+    """Returns that Python from PATH or from pyenv's versions, whose shims may not be on PATH."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     on_path = shutil.which(name)
     candidates = [Path(on_path)] if on_path else []
@@ -61,7 +61,7 @@ def build() -> int:
 
 
 def build_here() -> int:
-    """The same build for this machine's processor, so that the built handlers can be imported on it."""
+    """Builds for this machine's processor, so that the built handlers can be imported on it."""
     python, runtime = find_runtime(RUNTIME), RUNTIME
     if python is None:
         python, runtime = Path(sys.executable), f"python3.{sys.version_info.minor}"
@@ -94,16 +94,18 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
     environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failure(f"sam build failed:\n{(done.stdout + done.stderr)[-3000:]}", "fix what it names, then make build")
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise Failure(
+            f"sam build failed:\n{(result.stdout + result.stderr)[-3000:]}", "fix what it names, then make build"
+        )
 
 
 def deploy() -> int:
     wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
     session = boto3.Session()
-    found = preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
-    wanted |= found.reservations
+    checked = preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
+    wanted |= checked.reservations
     build()
     # ADMIN_KEY=keep leaves the admin key of a deployment from another machine as it is.
     if os.environ.get("ADMIN_KEY") != "keep":
@@ -111,7 +113,7 @@ def deploy() -> int:
         say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
     stamp(BUILT, wanted)
     # The table is protected only after the creation: a protected one could not be rolled back if it failed.
-    if not found.exists and (code := _sam_deploy({**wanted, "TableDeletionProtection": "no"})):
+    if not checked.exists and (code := _sam_deploy({**wanted, "TableDeletionProtection": "no"})):
         return code
     return _sam_deploy(wanted)
 

@@ -84,9 +84,9 @@ class Stack:
         s3 = client(self.place, "s3")
         s3.create_bucket(Bucket=artifacts.BUCKET)
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=artifacts.BUCKET)
-        there = {entry["Key"] for page in pages for entry in page.get("Contents", [])}
+        uploaded = {entry["Key"] for page in pages for entry in page.get("Contents", [])}
         for artifact in self._artifacts:
-            if artifact.key not in there:
+            if artifact.key not in uploaded:
                 s3.put_object(Bucket=artifacts.BUCKET, Key=artifact.key, Body=artifact.body)
         s3.put_object(
             Bucket=artifacts.BUCKET, Key="template.json", Body=json.dumps(self._template, default=str).encode()

@@ -21,11 +21,11 @@ _MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
 
 
 def verified_wheels(python: Path, runtime: str, architectures: set[str], here: str) -> Path:
-    """A folder with the wheels for these processors; `here` is this machine's."""
+    """Returns a folder with the wheels for these processors; `here` is this machine's."""
     name = sha256_hex("\n".join([LAYER.read_text(), runtime, str(python), *sorted(architectures)]))[:16]
-    made = FOLDER / name
-    if made.exists():
-        return made
+    folder = FOLDER / name
+    if folder.exists():
+        return folder
     FOLDER.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=FOLDER))
     for architecture in sorted(architectures):
@@ -34,10 +34,10 @@ def verified_wheels(python: Path, runtime: str, architectures: set[str], here: s
         if architecture != here:
             command += ["--implementation", "cp", "--python-version", runtime.removeprefix("python")]
             command += [f"--platform={linux}_{_MACHINES[architecture]}" for linux in _LINUXES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
             raise Failure(
-                f"the layer's packages could not be downloaded as locked:\n{done.stderr[-2000:]}",
+                f"the layer's packages could not be downloaded as locked:\n{result.stderr[-2000:]}",
                 "check that PyPI (or PIP_INDEX_URL) is reachable; if a hash differs, find out who changed the package",
             )
-    return unfinished.rename(made)
+    return unfinished.rename(folder)

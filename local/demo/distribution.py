@@ -56,9 +56,9 @@ def agent_words(home: Path, host: str) -> list[str]:
 
 
 def refuse(guide: Guide) -> None:
-    """Four submits of an unknown file at once, which also start the functions that the forty will need."""
+    """Submits an unknown file four times at once, which also starts the functions that the forty requests need."""
 
-    def ask(target: tuple[str, str]) -> bool:
+    def is_refused(target: tuple[str, str]) -> bool:
         try:
             submit(guide, target, "/nowhere", NOBODYS)
         except NotFound:
@@ -66,7 +66,7 @@ def refuse(guide: Guide) -> None:
         return False
 
     with ThreadPoolExecutor(4) as pool:
-        expect(all(pool.map(ask, TARGETS[:4])), "a submit of an unknown file was accepted")
+        expect(all(pool.map(is_refused, TARGETS[:4])), "a submit of an unknown file was accepted")
     guide.tell("a submit of an unknown file is refused: 404 file_not_found")
 
 
@@ -101,7 +101,7 @@ def submit_window(guide: Guide, window: int, signature: str) -> None:
 
 def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
     """Prints the state of the Jobs until they have all targets and have ended."""
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         jobs = [
@@ -110,17 +110,17 @@ def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
         for job in reversed(jobs):
             name, counts = job["job_id"].rpartition(":")[2], job["counts"]
             line = f"Job …:{name} {job['status']}: {counts['success']} of {counts['total']} delivered"
-            if told.get(job["job_id"]) != line:
-                told[job["job_id"]] = line
+            if printed.get(job["job_id"]) != line:
+                printed[job["job_id"]] = line
                 guide.tell(line)
         if sum(map(targets_of, jobs)) == targets and all(job["status"] in TERMINAL for job in jobs):
             return jobs
         time.sleep(0.3)
-    raise Unexpected(f"the Jobs have not ended after {seconds:.0f} s: {list(told.values())}")
+    raise Unexpected(f"the Jobs have not ended after {seconds:.0f} s: {list(printed.values())}")
 
 
 def targets_of(job: Job) -> int:
-    """0 for a Job whose targets all came too late and moved to the next one."""
+    """Returns the number of targets; 0 for a Job whose targets all came too late and moved to the next one."""
     return job.counts.total
 
 

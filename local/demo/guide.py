@@ -42,11 +42,11 @@ class Guide:
 
     def until(self, read: Callable[[], T], holds: Callable[[T], bool], what: str, seconds: float = 60) -> T:
         deadline = time.monotonic() + seconds
-        while not holds(seen := read()):
+        while not holds(value := read()):
             if time.monotonic() > deadline:
-                raise Unexpected(f"{what} did not happen within {seconds:.0f} s; last seen: {seen}")
+                raise Unexpected(f"{what} did not happen within {seconds:.0f} s; last seen: {value}")
             time.sleep(0.3)
-        return seen
+        return value
 
     @contextmanager
     def commands(self, commands: Sequence[tuple[Sequence[str], str]]) -> Iterator[None]:

@@ -37,12 +37,12 @@ class Outside:
     def post(self, path: str, headers: dict[str, str], body: bytes) -> bytes:
         """Refuses calls that Tidegate did not sign."""
         verify(self.secret, headers, body)
-        said = json.loads(body)
+        content = json.loads(body)
         with self._lock:
             if path == "/item":
-                self.items.append(said["index"])
+                self.items.append(content["index"])
             else:
-                self.callbacks.append(said)
+                self.callbacks.append(content)
         return b'{"result": "ok"}'
 
 

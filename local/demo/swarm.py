@@ -38,7 +38,7 @@ def swarm(guide: Guide) -> str:
         time.sleep(4.0)
         guide.tell(f"{len(HOSTS)} agents have announced their addresses to peers")
         next_window(guide)
-        made = guide.client.downloads.submit_batch(
+        submitted = guide.client.downloads.submit_batch(
             biz_id=2,
             app_id=3,
             file_path=FILE_PATH,
@@ -49,8 +49,8 @@ def swarm(guide: Guide) -> str:
             targets=[{"agent_id": host} for host in HOSTS],
         )
         job = guide.until(
-            lambda: guide.client.jobs.get(made["job_id"]),
-            lambda seen: seen["status"] not in ("Pending", "Running"),
+            lambda: guide.client.jobs.get(submitted["job_id"]),
+            lambda shown: shown["status"] not in ("Pending", "Running"),
             "the end of the Job",
             120,
         )
@@ -87,8 +87,8 @@ def agent_words(home: Path, host: str, port: int) -> list[str]:
 
 def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in held]
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def digest_of(path: Path) -> str | None:

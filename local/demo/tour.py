@@ -43,13 +43,13 @@ def guided(up: Up) -> Iterator[Guide]:
     admin = Client(up.cloud.api_url, up.cloud.admin_key)
     try:
         project_id = admin.projects.create(f"demo-{secrets.token_hex(4)}", allow_private_urls=True)["project_id"]
-        made = admin.keys.create(project_id, ["read", "write"])
+        key = admin.keys.create(project_id, ["read", "write"])
     except TidegateError as error:
         raise Failure(f"The API cannot make a project: {error}", f"read {up.emulator.place.log_file}") from error
     home = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     try:
-        client = Client(up.cloud.api_url, made["key"])
-        yield Guide(up.cloud, up.outputs, admin, client, project_id, str(made["callback_secret"]), home)
+        client = Client(up.cloud.api_url, key["key"])
+        yield Guide(up.cloud, up.outputs, admin, client, project_id, str(key["callback_secret"]), home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""`make bench`: the table of figures; QUICK=1 for the short one, SECTIONS=calls,money for some."""
+"""`make bench` prints the table of figures; QUICK=1 shortens it, SECTIONS=calls,money selects sections."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _first_paint(quick: bool) -> Iterator[Figure]:
 
 def _cold(quick: bool) -> Iterator[Figure]:
     yield from cold_start.measure(quick)
-    # What `make build` made for AWS, else what `make build-test` made for this machine.
+    # The output of `make build` for AWS, otherwise that of `make build-test` for this machine.
     built = (ROOT / ".aws-sam" / "build", ROOT / ".local" / "build" / "out")
-    yield from cold_start.sizes(next((place for place in built if place.is_dir()), built[0]))
+    yield from cold_start.sizes(next((folder for folder in built if folder.is_dir()), built[0]))
 
 
 SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
@@ -75,10 +75,10 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
 
 def main() -> int:
     quick = bool(os.environ.get("QUICK"))
-    wanted = os.environ.get("SECTIONS", ",".join(SECTIONS)).split(",")
+    sections = os.environ.get("SECTIONS", ",".join(SECTIONS)).split(",")
     os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "CRITICAL")
     figures: list[Figure] = []
-    for name in wanted:
+    for name in sections:
         began = time.monotonic()
         figures += SECTIONS[name](quick)
         sys.stderr.write(f"  ✓ {name:<10} {time.monotonic() - began:5.0f} s\n")
@@ -90,7 +90,7 @@ def main() -> int:
     save(figures, RESULTS, about)
     missed = [figure.name for figure in figures if not figure.holds]
     if missed:
-        sys.stdout.write(f"\nShort of their bar: {'; '.join(missed)}\n")
+        sys.stdout.write(f"\nBelow the bar: {'; '.join(missed)}\n")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""From a source's pages to packed sheet rows, on one processor: the present way, the former ways, and a Rust writer.
+"""Measures the way from a source's pages to packed sheet rows: the present code, the former code, and a Rust writer.
 
     python -m tests.bench.bench_cells [--quick]
 
-All ways take the same pages of JSON. They run in turn in shuffled rounds of one process; a ratio is the median of
-the rounds' ratios. Times are of the processor, so that others on the machine matter less.
+All of them read the same pages of JSON. They run in turn, in shuffled rounds of one process; a ratio is the median of
+the rounds' ratios. Processor time is measured, so that other work on the machine matters less.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidegate.exports.source_page import page_reader, read_page
 SECTION = "Cells, from pages of JSON to packed rows, per second of one processor"
 KEYS = list(next(mixed_rows(1)))
 PAGE = 1000
-# Way, what it is compared with, rows with nulls: the bar.
+# (Measured, compared with, whether rows have nulls): the bar.
 BARS = {
     ("new cells", "former cells", False): 1.7,
     ("new cells", "former cells", True): 2.8,
@@ -66,7 +66,7 @@ def former(pages: Pages) -> None:
 
 
 def former_staged(pages: Pages) -> None:
-    """Parsed to be checked and counted, kept, and parsed again to be rendered."""
+    """The former code with staged pages: parses each page to check it, and again to render it."""
     for page in pages:
         keys_of(json.loads(page)["data"]["data"])
     former(pages)
@@ -83,19 +83,19 @@ def new(pages: Pages) -> None:
 
 
 def range_worker(pages: Pages) -> None:
-    """As a worker does it: with checksums and sizes, into fragments."""
+    """The work of a range worker: fragments with checksums and sizes."""
     writer, read = RowWriter([Column(key, 1) for key in KEYS]), page_reader(KEYS)
-    made = FragmentWriter(lambda data, measure: None, packed=True)
+    fragments = FragmentWriter(lambda data, measure: None, packed=True)
     for number, page in enumerate(pages):
         rows = read(page, number).rows
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
-            made.add(writer.xml(block), len(block))
-    made.end()
+            fragments.add(writer.xml(block), len(block))
+    fragments.end()
 
 
 def staged(pages: Pages) -> None:
-    """The present way where pages are staged."""
+    """The present code with staged pages."""
     for number, page in enumerate(pages):
         keys_of(read_page(page, number).rows)
     new(pages)
@@ -104,9 +104,9 @@ def staged(pages: Pages) -> None:
 def rust(pages: Pages) -> None:
     import rustpy_xlsxwriter
 
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         rows = (row for page in pages for row in json.loads(page)["data"]["data"])
-        rustpy_xlsxwriter.write_worksheet(rows, str(Path(place) / "out.xlsx"))
+        rustpy_xlsxwriter.write_worksheet(rows, str(Path(folder) / "out.xlsx"))
 
 
 WAYS: dict[str, Callable[[Pages], None]] = {
@@ -122,26 +122,26 @@ WAYS: dict[str, Callable[[Pages], None]] = {
 def rounds(pages: Pages, count: int) -> Iterator[dict[str, float]]:
     dice = random.Random(7)
     for _ in range(count):
-        found = {}
+        seconds = {}
         for name in dice.sample(list(WAYS), len(WAYS)):
             began = time.process_time()
             WAYS[name](pages)
-            found[name] = time.process_time() - began
-        yield found
+            seconds[name] = time.process_time() - began
+        yield seconds
 
 
 def measure(quick: bool) -> Iterator[Figure]:
     rows = 20_000 if quick else 60_000
     for nulls in (False, True):
         pages = pages_of(rows, nulls=nulls)
-        found = list(rounds(pages, 7 if quick else 11))
+        results = list(rounds(pages, 7 if quick else 11))
         kind = "5 % nulls" if nulls else "no nulls"
         for name in WAYS:
-            speed = rows / statistics.median(one[name] for one in found)
+            speed = rows / statistics.median(seconds[name] for seconds in results)
             yield Figure(SECTION, f"{name}, {kind}", round(speed), "rows/s")
         for (ours, theirs, of_nulls), bar in BARS.items():
             if of_nulls == nulls:
-                ratio = statistics.median(one[theirs] / one[ours] for one in found)
+                ratio = statistics.median(seconds[theirs] / seconds[ours] for seconds in results)
                 yield Figure(SECTION, f"{ours} : {theirs}, {kind}", round(ratio, 2), "×", bar, at_least=True)
 
 

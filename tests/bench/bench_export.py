@@ -1,10 +1,10 @@
-"""Speed and memory of the writers, against the libraries that are commonly used.
+"""Compares speed and memory of the writers with commonly used libraries.
 
     python -m tests.bench.bench_export [--quick]
 
-Every writer runs in a process of its own on the same generated rows (ten columns of mixed text, Chinese text
-and numbers, some needing quoting or escaping) and writes a file. Its processor time is taken, from the first row to
-the last byte.
+Every writer runs in a separate process on the same generated rows (ten columns of mixed text, Chinese text and numbers,
+some of which need quoting or escaping) and writes a file. Its processor time is measured from the first row to the last
+byte.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEMORY_GROWTH = 1.25
 
 
 class _PartsOnDisk:
-    """As much of an S3 client as the sink needs: parts are written one behind another, in the order they come."""
+    """The part of an S3 client that the sink needs: appends each part to a file as it arrives."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -92,7 +92,7 @@ def openpyxl_write_only(rows: Rows, path: Path) -> None:
     import openpyxl
 
     if not openpyxl.LXML or not lxml.etree.LXML_VERSION:
-        raise SystemExit("openpyxl runs without lxml here, which would flatter us")
+        raise SystemExit("openpyxl runs without lxml here, which would make the comparison unfair: install lxml")
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet()
     sheet.append(KEYS)
@@ -138,7 +138,7 @@ WRITERS: dict[str, Callable[[Rows, Path], None]] = {
 
 
 def cycled(count: int) -> Rows:
-    """Ready rows, cheap to hand out, so that what is timed is the writer and not the source."""
+    """Yields rows made in advance, so that the writer is timed and not the source."""
     sample = list(mixed_rows(min(count, SMALL)))
     for start in range(0, count, SMALL):
         yield from sample[: count - start]
@@ -149,13 +149,13 @@ def peak_mb() -> float:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) / 1024
 
 
-def one(name: str, count: int) -> None:
+def run_writer(name: str, count: int) -> None:
     rows = cycled(count)
     first = next(rows)
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "out.bin"
-        # Imports are paid once a process, not once an export.
-        WRITERS[name](iter([first]), Path(place) / "warm.bin")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out.bin"
+        # A first run, so that imports are not measured.
+        WRITERS[name](iter([first]), Path(folder) / "warm.bin")
         started = time.process_time()
         WRITERS[name](rows, path)
         seconds = time.process_time() - started
@@ -163,19 +163,19 @@ def one(name: str, count: int) -> None:
         print(json.dumps({"rows_s": (count - 1) / seconds, "peak_mb": peak_mb(), "bytes_row": size}))
 
 
-def measured(name: str, count: int) -> Run:
+def run_in_process(name: str, count: int) -> Run:
     command = [sys.executable, "-m", "tests.bench.bench_export", "--one", name, "--rows", str(count)]
-    answer: Run = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return answer
+    run: Run = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return run
 
 
 def best(name: str, count: int, repeat: int) -> Run:
-    runs = [measured(name, count) for _ in range(repeat)]
+    runs = [run_in_process(name, count) for _ in range(repeat)]
     return max(runs, key=lambda run: run["rows_s"])
 
 
 def plan(quick: bool) -> Iterator[tuple[str, int, int]]:
-    """Writer, rows, rounds: the slow ones, whose margin is wide, run once; in a quick run at the smallest size only."""
+    """Yields (writer, rows, rounds). Slow writers run once, and in a quick run at the smallest size only."""
     for name in WRITERS:
         slow = name in SLOW
         yield name, SMALL, 1 if quick else 2
@@ -186,16 +186,16 @@ def plan(quick: bool) -> Iterator[tuple[str, int, int]]:
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    found = {(name, count): best(name, count, repeat) for name, count, repeat in plan(quick)}
-    for (name, count), run in found.items():
+    runs = {(name, count): best(name, count, repeat) for name, count, repeat in plan(quick)}
+    for (name, count), run in runs.items():
         note = f"{run['peak_mb']:.0f} MB at the peak, {run['bytes_row']:.0f} bytes a row"
         yield Figure(SECTION, f"{name}, {count:,} rows", round(run["rows_s"]), "rows/s", note=note)
     for (ours, theirs), bar in BARS.items():
-        count = MIDDLE if (theirs, MIDDLE) in found else SMALL
-        ratio = found[ours, count]["rows_s"] / found[theirs, count]["rows_s"]
+        count = MIDDLE if (theirs, MIDDLE) in runs else SMALL
+        ratio = runs[ours, count]["rows_s"] / runs[theirs, count]["rows_s"]
         yield Figure(SECTION, f"{ours} : {theirs}, {count:,} rows", round(ratio, 2), "×", bar, at_least=True)
     for name in ("tidegate xlsx", "tidegate csv"):
-        middle, big = found[name, MIDDLE]["peak_mb"], found[name, BIG]["peak_mb"]
+        middle, big = runs[name, MIDDLE]["peak_mb"], runs[name, BIG]["peak_mb"]
         yield Figure(SECTION, f"{name}, peak at {BIG:,} rows", round(big), "MB", MEMORY_BAR_MB)
         yield Figure(SECTION, f"{name}, that to the peak at {MIDDLE:,}", round(big / middle, 2), "×", MEMORY_GROWTH)
 
@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=200_000)
     args = parser.parse_args()
     if args.one:
-        one(args.one, args.rows)
+        run_writer(args.one, args.rows)
         return 0
     figures = list(measure(args.quick))
     print(table(figures))

@@ -1,12 +1,12 @@
-"""What an export costs its own processor when S3 is really called: pages staged, and pages rendered as they come.
+"""Measures the processor time of an export that really calls S3: with staged pages, and with pages rendered directly.
 
     python -m tests.bench.bench_s3_calls [--quick]
 
-The product's own services call S3 by boto3; the bucket is MiniStack's, in another process, so that its work is not
-counted. Processor seconds are those of this process with all its threads: building, signing, sending and reading
-requests are part of what staging costs. `former staged` is the way before ranges existed: the same calls, with the
-former parser and cells. The source hands out ready pages without a wait. How long S3 takes to answer is not part of
-the ratio; the calls are counted, so that a latency can be set against them.
+The product's own services call S3 by boto3; the bucket is in a MiniStack in another process, whose work is not counted.
+Processor seconds are those of this process with all its threads, so building, signing, sending and reading requests
+count. `former staged` is the code before ranges existed: the same calls, with the former parser and cells. The source
+returns prepared pages without delay. The latency of S3 is not part of the ratio; the calls are counted, so that it can
+be estimated.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HERE = REQUEST.project_id, REQUEST.request_id
 
 @contextmanager
 def s3_server() -> Iterator[Any]:
-    """A client of an emulator in another process."""
+    """Yields a client of an emulator in another process."""
     with tempfile.TemporaryDirectory() as home:
         emulator = Emulator(Place(home=Path(home), port=free_port()))
         emulator.start()
@@ -62,7 +62,7 @@ def s3_server() -> Iterator[Any]:
 
 
 class Store:
-    """The product's bucket, with every request counted."""
+    """The product's bucket; counts every request."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -84,7 +84,7 @@ def _source(rows: int) -> Any:
 
 
 def former_staged(store: Store, rows: int) -> None:
-    """Each page parsed and staged; then each fetched, parsed again and rendered with the former cells."""
+    """Parses and stages each page; then fetches it, parses it again and renders it with the former cells."""
     objects, read = store.objects, _source(rows).reader()
     for number in range(rows // STEP):
         body = read("", PagePlace(number), STEP)
@@ -102,22 +102,22 @@ def former_staged(store: Store, rows: int) -> None:
 
 
 def staged(store: Store, rows: int) -> None:
-    """The present way for what cannot be in ranges, such as row heads."""
+    """The present code for tables that cannot be rendered in ranges, such as those with row heads."""
     if Puller(store.objects, _source(rows)).pull(REQUEST, spec(4), lambda _: None, 900) is not True:
         raise SystemExit("not all pages were staged")
     Renderer(store.objects).render(REQUEST, spec(4), lambda _: None)
 
 
 def fused(store: Store, rows: int) -> None:
-    """One range worker and the joiner."""
+    """The present code in ranges: one range worker and the joiner."""
     puller = Puller(store.objects, _source(rows), most_lanes=8)
     plan = puller.pull(REQUEST, spec(4), lambda _: None, 900)
     if not isinstance(plan, RangePlan):
         raise SystemExit("the export was not planned in ranges")
     RangeWorker(store.objects, puller).work(REQUEST, spec(4), 0, lambda _: None, 900, plan)
-    made = Joiner(store.objects).join(REQUEST, spec(4))
-    if made is None or made.rows != rows:
-        raise SystemExit(f"{rows} rows were expected: {made}")
+    joined = Joiner(store.objects).join(REQUEST, spec(4))
+    if joined is None or joined.rows != rows:
+        raise SystemExit(f"{rows} rows were expected: {joined}")
 
 
 WAYS: dict[str, Callable[[Store, int], None]] = {"former staged": former_staged, "staged": staged, "fused": fused}

@@ -1,4 +1,4 @@
-"""AWS calls per unit of work: the real services under moto, counted by a botocore hook."""
+"""Counts AWS calls per unit of work, with the real services on moto and a botocore hook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _READS = ("dynamodb.GetItem", "dynamodb.BatchGetItem", "dynamodb.Query")
 
 @contextmanager
 def counted(cloud: MotoCloud) -> Iterator[Counter[str]]:
-    """Without the authorizer's read of the key, which every route has and which is shown by itself."""
+    """Yields the counted calls. The authorizer's read of the key is subtracted where results are shown."""
     with count_calls(cloud.app) as calls:
         yield calls
 
@@ -44,8 +44,8 @@ def with_file(cloud: MotoCloud) -> Project:
 
 
 def body(**more: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": PATH, "file_name": "file", "file_signature": SHA}
-    return made | {"target_user": "root", "target_file_dir": "/data"} | more
+    fields: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": PATH, "file_name": "file", "file_signature": SHA}
+    return fields | {"target_user": "root", "target_file_dir": "/data"} | more
 
 
 def single_submits(cloud: MotoCloud) -> Iterator[Figure]:
@@ -55,12 +55,12 @@ def single_submits(cloud: MotoCloud) -> Iterator[Figure]:
     authorizer = 1
     for name, bar in (("cold", None), ("warm", 2)):
         with counted(cloud) as calls:
-            made = cloud.http("POST", "/v1/downloads", json=body(target_agent_id=name), key=key)
-        assert made.status == 202, made.body
+            answer = cloud.http("POST", "/v1/downloads", json=body(target_agent_id=name), key=key)
+        assert answer.status == 202, answer.body
         yield Figure(
             SECTION, f"POST /v1/downloads, {name}", calls.total() - authorizer, "calls", bar, note=_shown(calls)
         )
-    task = made.json()["task_id"].rsplit(":", 1)[-1]
+    task = answer.json()["task_id"].rsplit(":", 1)[-1]
     reader = cloud.make_key(project.id, ["read"])
     with counted(cloud) as calls:
         cloud.http("GET", f"/v1/downloads/{task}", key=reader)
@@ -72,19 +72,19 @@ def batch_submit(cloud: MotoCloud) -> Iterator[Figure]:
     project = with_file(cloud)
     targets = [{"agent_id": f"a{number}"} for number in range(_PER_SUBMIT)]
     with counted(cloud) as calls:
-        made = cloud.http("POST", "/v1/downloads/batch", json=body(targets=targets), key=project.key)
-    assert made.status == 202, made.body
+        answer = cloud.http("POST", "/v1/downloads/batch", json=body(targets=targets), key=project.key)
+    assert answer.status == 202, answer.body
     bar = _PER_SUBMIT / 25 + _PER_SUBMIT / 10 + 3
     yield Figure(SECTION, "POST /v1/downloads/batch of 1,000", calls.total() - 1, "calls", bar, note=_shown(calls))
 
 
 def job(cloud: MotoCloud, targets: int) -> Iterator[Figure]:
-    """Collect, close and shard; the submits are counted above."""
+    """Counts collecting, closing and sharding of a Job; submits are counted above."""
     project = with_file(cloud)
     for start in range(0, targets, _PER_SUBMIT):
         part = [{"agent_id": f"a{number}"} for number in range(start, min(start + _PER_SUBMIT, targets))]
-        made = cloud.http("POST", "/v1/downloads/batch", json=body(targets=part), key=project.key)
-        assert made.status == 202, made.body
+        answer = cloud.http("POST", "/v1/downloads/batch", json=body(targets=part), key=project.key)
+        assert answer.status == 202, answer.body
     started = cloud.client("stepfunctions").list_executions(stateMachineArn=cloud.app.settings.download_job_machine_arn)
     execution = started["executions"][0]["executionArn"]
     data = cloud.client("stepfunctions").describe_execution(executionArn=execution)["input"]
@@ -106,16 +106,16 @@ def idle_poll(cloud: MotoCloud) -> Iterator[Figure]:
 
 
 def exports(quick: bool) -> Iterator[Figure]:
-    found = {pages: flows.export(pages).calls for pages in ((1, 100) if quick else (1, 10, 100, 1_000))}
-    for pages, calls in found.items():
+    calls_by_pages = {pages: flows.export(pages).calls for pages in ((1, 100) if quick else (1, 10, 100, 1_000))}
+    for pages, calls in calls_by_pages.items():
         yield Figure(SECTION, f"an export of {pages:,} pages", calls.total(), "calls", note=_shown(calls))
-    few, many = min(found), max(found)
-    each = (found[many].total() - found[few].total()) / (many - few)
+    few, many = min(calls_by_pages), max(calls_by_pages)
+    each = (calls_by_pages[many].total() - calls_by_pages[few].total()) / (many - few)
     yield Figure(SECTION, "an export's page", each, "calls", note="in ranges from 16 pages on, staged below")
 
 
 def batches(quick: bool) -> Iterator[Figure]:
-    """At its full rate, so that what is saved with time is not hidden by the items."""
+    """Counts batches at full rate, so that few of their calls depend on time."""
     for items in (1_000,) if quick else (1_000, 10_000):
         calls = flows.batch(items, rate=2_000).calls
         note = f"{calls.total()} calls for {items:,}: {_shown(calls)}"

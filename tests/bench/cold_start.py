@@ -1,4 +1,4 @@
-"""What a function costs before its first event: its imports, against the libraries it cannot do without."""
+"""Measures the imports of each function against those of the libraries that it cannot do without."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ print(time.perf_counter() - began, len(sys.modules), "openpyxl" in sys.modules)
 def _once(imports: str) -> tuple[float, int, bool]:
     env = {"PATH": os.environ["PATH"], "AWS_DEFAULT_REGION": "us-east-1", "POWERTOOLS_METRICS_NAMESPACE": "Tidegate"}
     env["PYTHONPATH"] = os.pathsep.join(str(ROOT / "layers" / layer) for layer in ("core", "client"))
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _TIMED.format(imports=imports)], env=env, capture_output=True, text=True, check=True
     )
-    seconds, modules, openpyxl = ran.stdout.split()
+    seconds, modules, openpyxl = process.stdout.split()
     return float(seconds), int(modules), openpyxl == "True"
 
 
@@ -46,7 +46,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     modules: dict[str, int] = {}
     loads_openpyxl = []
     for turn in range(7):
-        # Interleaved, so that a busy moment of the machine falls on all of them. What has a bar takes every turn.
+        # Interleaved, so that a busy moment affects all of them. Functions with a bar run in every turn.
         for name in times if turn < 2 or not quick else ("", *HOT):
             seconds, modules[name], openpyxl = _once(_handler(name) if name else FLOOR)
             times[name].append(seconds)
@@ -63,7 +63,7 @@ def measure(quick: bool) -> Iterator[Figure]:
 
 
 def sizes(artifacts: Path) -> Iterator[Figure]:
-    """Of what `make build` built; without it there is nothing to weigh."""
+    """Yields the sizes of the output of `make build`, or a note if it is missing."""
     if not artifacts.is_dir():
         yield Figure(SECTION, "artifacts and layers", 0, "MB", note="not built: make build")
         return

@@ -1,4 +1,4 @@
-"""A figure, its bar, and the table that shows them."""
+"""Figures with their bars, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured. `bar` is what it must reach: at most, unless `at_least`."""
+    """One measured value. `bar` is its upper limit, or its lower limit with `at_least`."""
 
     section: str
     name: str
@@ -40,7 +40,7 @@ def _bar(figure: Figure) -> str:
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """Markdown, so that the README can hold it as it is printed."""
+    """Returns a table in Markdown, which can be pasted into the README."""
     lines = ["| | measured | bar | |", "| --- | ---: | ---: | --- |"]
     section = ""
     for figure in figures:

@@ -16,7 +16,7 @@ BAR = 1000
 
 
 def measure(cloud: Deployed, quick: bool) -> Iterator[Figure]:
-    """The best of some rounds: what else the machine does meanwhile only adds. The first round meets cold functions."""
+    """Takes the best of some rounds: other work on the machine and the cold functions of the first only add time."""
     if CHROMIUM is None:
         return
     counts = (FEW, MANY_IF_QUICK if quick else MANY)

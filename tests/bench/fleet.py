@@ -1,7 +1,7 @@
-"""A simulated fleet: an idle host's month by count, and a Job to 10,000 and 100,000 hosts, with the real pacing code.
+"""Simulates a fleet: the cost of an idle host's month, and a Job to 10,000 and 100,000 hosts.
 
-The simulation has a clock of its own. The hosts' moments come from what the product uses (`spread_seconds`, the alarm's
-follow-ups, the reporter's spread, the pace of polls); what a function takes is assumed, and said in the notes.
+The simulation has its own clock. The times of hosts come from the product's code (`spread_seconds`, the alarm's
+follow-ups, the reporter's spread, the pace of polls); the duration of functions is assumed, as the notes say.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from tidegate_client.agent.reporter import LONGEST_SPREAD
 SECTION = "A fleet (simulated)"
 MONTH = 30 * 86400
 CONNECTION_SECONDS = 2 * 3600
-# Assumed milliseconds of one invocation, warm. The memory of each function is the template's.
+# Assumed milliseconds of one warm invocation. The memory of each function comes from the template.
 POLL_MS, REPORT_MS, SEND_MS, SMALL_GB = 40, 40, 25, 0.25
 AUTHORIZER_MS, TICKET_MS, CONNECT_MS, DISCONNECT_MS = 3, 25, 40, 20
 SENDERS, WAKERS, WAKER_BATCH = 16, 10, 5
 # The dispatch writes inbox entries one BatchWriteItem after another.
 ENTRIES_A_WRITE, WRITE_MS = 25, 10
 DOWNLOAD_SECONDS = 30.0
-# How many find the inbox's index not up to date yet.
+# The share of polls that find the inbox's index not yet up to date.
 LAGGING = 0.05
-# Of one connection of an idle host, from its ticket to its end, as tests/integration counts them: ticket, its use,
-# the connection under its id and under its key, the host's record at the beginning, the poll and the end.
+# Calls of one connection of an idle host, as tests/integration counts them: the ticket and its use, the connection by
+# its id and by its key, and the host's record at the start, the poll and the end.
 CYCLE_WRITES, CYCLE_READS = 7, 3.5
-# A key's use is noted once a day, in the table and in an index.
+# The use of a key is written once a day, to the table and to an index.
 DAY_WRITES = 2
-# Bytes of CloudWatch Logs of an invocation: Lambda's start and report lines (150 and 310) and one of ours; and the
-# gateway's own line of a request.
+# Bytes of CloudWatch Logs: of an invocation (Lambda's start and report lines with 150 and 310, and one of ours), and of
+# a request (the gateway's access log).
 LOG_BYTES, ACCESS_BYTES = 850, 400
-# API Gateway's quota for an account, and a burst of as many.
+# API Gateway's quota of an account, and the size of its burst.
 CONNECTIONS_A_SECOND = 500
 
 
 def idle_month() -> Iterator[Figure]:
-    """Every call, message, minute and log line of a connected host to which nothing happens."""
+    """Yields the cost of a connected host without transfers: every call, message, minute and log line."""
     cycles = MONTH / CONNECTION_SECONDS
     beats = cycles * (CONNECTION_SECONDS // BEAT_SECONDS)
-    # Each connection brings one; its own timer is longer than a connection lasts.
+    # One poll for each connection, if the timer of polls is longer than a connection lasts.
     polls = cycles if PUSHED_IDLE_ROUND / 2 >= CONNECTION_SECONDS else cycles + MONTH / (0.75 * PUSHED_IDLE_ROUND)
     requests = cycles + polls
     seconds = {
@@ -89,7 +89,7 @@ def _gigabytes(function: str) -> float:
 
 @dataclass
 class Load:
-    """Functions at work, in slots of a tenth of a second."""
+    """Concurrent functions, in slots of a tenth of a second."""
 
     busy: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     calls: Counter[str] = field(default_factory=Counter)
@@ -102,7 +102,7 @@ class Load:
         self.busy[int(at * 10)] += milliseconds / 100
 
     def between(self, first: int, last: int) -> Load:
-        """What happened in these seconds, the last one excluded."""
+        """Returns the load in these seconds, the last one excluded."""
         part = Load()
         for slot in range(first * 10, last * 10):
             part.busy[slot] = self.busy.get(slot, 0.0)
@@ -111,7 +111,7 @@ class Load:
 
     @property
     def most(self) -> float:
-        """Over a second: what a moment has too many of waits for milliseconds."""
+        """The largest average over a second: within a second, excess calls only wait for milliseconds."""
         seconds: defaultdict[int, float] = defaultdict(float)
         for slot, load in self.busy.items():
             seconds[slot // 10] += load / 10
@@ -119,65 +119,68 @@ class Load:
 
 
 def told_at(hosts: int) -> list[float]:
-    """When each host's message goes out: once the dispatch has written the inbox entries of its shard, by a few
-    functions that take a hundred hosts each, sixteen sends side by side."""
+    """Returns when each host's wake-up is sent.
+
+    It is sent after the dispatch has written the inbox entries of its shard, by a few functions that take a hundred
+    hosts each and send sixteen messages in parallel.
+    """
     each = _AGENTS_A_MESSAGE / SENDERS * SEND_MS / 1000
     free = [0.0] * WAKERS
-    found = []
+    moments = []
     for first in range(0, hosts, _AGENTS_A_MESSAGE):
         written = (first // _SHARD_AIM + 1) * _SHARD_AIM / ENTRIES_A_WRITE * WRITE_MS / 1000
         began = max(heapq.heappop(free), written)
         heapq.heappush(free, began + each)
-        some = range(min(_AGENTS_A_MESSAGE, hosts - first))
-        found += [began + place // SENDERS * SEND_MS / 1000 for place in some]
-    return found
+        places = range(min(_AGENTS_A_MESSAGE, hosts - first))
+        moments += [began + place // SENDERS * SEND_MS / 1000 for place in places]
+    return moments
 
 
 def job(hosts: int, seed: int = 7) -> tuple[Load, float, float]:
-    """The load of one Job, when the last host was told, and when the last one reported."""
+    """Returns the load of one Job, when the last host was woken, and when the last one reported."""
     draw, load, spread = random.Random(seed), Load(), spread_seconds(hosts)
-    told = told_at(hosts)
+    woken = told_at(hosts)
     for message in range(0, hosts, _AGENTS_A_MESSAGE * WAKER_BATCH):
-        seconds = told[min(message + _AGENTS_A_MESSAGE * WAKER_BATCH, hosts) - 1] - told[message]
-        load.call("wake", told[message], 1000 * max(0.05, seconds))
+        seconds = woken[min(message + _AGENTS_A_MESSAGE * WAKER_BATCH, hosts) - 1] - woken[message]
+        load.call("wake", woken[message], 1000 * max(0.05, seconds))
     last = 0.0
     pause = min(spread, LONGEST_SPREAD)
-    for at in told:
-        asks = at + draw.uniform(0, spread)
-        load.call("poll", asks, POLL_MS)
+    for at in woken:
+        polls_at = at + draw.uniform(0, spread)
+        load.call("poll", polls_at, POLL_MS)
         if draw.random() < LAGGING:
-            load.call("poll", asks + FOLLOW_UP_SECONDS[0], POLL_MS)
-        ends = asks + DOWNLOAD_SECONDS * draw.uniform(0.5, 1.5)
-        renewal = asks + PUSHED_ROUND * draw.uniform(0.5, 1)
-        while renewal < ends:
+            load.call("poll", polls_at + FOLLOW_UP_SECONDS[0], POLL_MS)
+        ends_at = polls_at + DOWNLOAD_SECONDS * draw.uniform(0.5, 1.5)
+        renewal = polls_at + PUSHED_ROUND * draw.uniform(0.5, 1)
+        while renewal < ends_at:
             load.call("poll", renewal, POLL_MS)
             renewal += PUSHED_ROUND * draw.uniform(0.5, 1)
-        # In between it tells its progress, in steps of ten percent at most, and never closer than it was asked to.
-        reports = asks
+        # Progress reports: at most one for each ten percent, and never closer than the requested pause.
+        reports = polls_at
         while True:
             reports += max(2.0, pause * draw.uniform(0.5, 1.5), DOWNLOAD_SECONDS / 10)
             load.call("report", reports, REPORT_MS)
-            if reports >= ends:
+            if reports >= ends_at:
                 break
         last = max(last, reports)
-    return load, max(told), last
+    return load, max(woken), last
 
 
 def dollars(load: Load) -> float:
-    asked = load.calls["poll"] + load.calls["report"]
+    requests = load.calls["poll"] + load.calls["report"]
     gigabyte_seconds = sum(load.busy.values()) / 10 * SMALL_GB
     return (
-        asked * prices.HTTP_API_REQUEST
+        requests * prices.HTTP_API_REQUEST
         + sum(load.calls.values()) * prices.LAMBDA_REQUEST
         + gigabyte_seconds * prices.LAMBDA_GB_SECOND
-        # That the host was seen is written by each function that did not note it yet.
+        # Each function writes that it saw the host, if it has not done so yet.
         + load.calls["poll"] * (prices.DYNAMODB_READ + prices.DYNAMODB_WRITE)
         + load.calls["report"] * (prices.DYNAMODB_READ + prices.DYNAMODB_WRITE)
     )
 
 
 def over_time(hosts: int, load: Load, last: float) -> Iterator[Figure]:
-    """Six spans of the Job: functions at work at most, calls, and what they cost."""
+    """Yields, for six spans of the Job, the most concurrent functions, the calls and their cost."""
     span = max(10, math.ceil(last / 6 / 10) * 10)
     for first in range(0, math.ceil(last), span):
         part = load.between(first, first + span)
@@ -187,10 +190,12 @@ def over_time(hosts: int, load: Load, last: float) -> Iterator[Figure]:
 
 
 def reconnection(hosts: int, seed: int = 7) -> tuple[float, float, int]:
-    """All connections are lost at one moment. Seconds until the last host is back, functions at work at most in a
-    second, and the tries that the gateway turned away."""
+    """Simulates the loss of all connections at one moment.
+
+    Returns the seconds until the last host is back, the most concurrent functions, and the refused connections.
+    """
     random.seed(seed)
-    load, turned = Load(), 0
+    load, refused = Load(), 0
     waiting: list[tuple[float, int, Backoff]] = []
     for number in range(hosts):
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=LEAST_PAUSE)
@@ -201,19 +206,19 @@ def reconnection(hosts: int, seed: int = 7) -> tuple[float, float, int]:
         tokens, last = min(CONNECTIONS_A_SECOND, tokens + (at - last) * CONNECTIONS_A_SECOND), at
         load.call("ticket", at, TICKET_MS + AUTHORIZER_MS)
         if tokens < 1:
-            turned += 1
+            refused += 1
             heapq.heappush(waiting, (at + backoff.next(), number, backoff))
             continue
         tokens -= 1
         load.call("connect", at, CONNECT_MS)
         load.call("poll", at, POLL_MS + AUTHORIZER_MS)
-    return last, load.most, turned
+    return last, load.most, refused
 
 
 def reconnections(quick: bool) -> Iterator[Figure]:
     for hosts, most in ((10_000, 50.0), (100_000, None)):
-        last, functions_at_once, turned = reconnection(hosts)
-        note = f"{turned:,} tries turned away at {CONNECTIONS_A_SECOND} connections/s"
+        last, functions_at_once, refused = reconnection(hosts)
+        note = f"{refused:,} tries turned away at {CONNECTIONS_A_SECOND} connections/s"
         name = f"{hosts:,} hosts lost their connections together"
         yield Figure(SECTION, f"{name}: functions at work at once, at most", functions_at_once, "", most, note=note)
         yield Figure(SECTION, f"{name}: all are back after", last, "s", 60 if most else None)

@@ -1,7 +1,7 @@
-"""A thousand agents in one process, connected by WebSocket to the stack on MiniStack: one Job reaches them all.
+"""Delivers one Job to a thousand agents in one process, connected by WebSocket to the stack on MiniStack.
 
-MiniStack starts a process for every invocation that runs at once, so the functions that hosts call get a cap here, and
-the hosts share a pool of as many HTTP connections: what AWS would run at once waits its turn on this machine.
+MiniStack starts a process for every concurrent invocation. So the functions that hosts call get a limit here, and the
+hosts share a pool of as many HTTP connections: calls that AWS would run in parallel wait on this machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidegate_client.agent.daemon import Agent, AgentOptions
 SECTION = "A fleet in one process, on MiniStack"
 CONTENT = b"to a thousand hosts at once " * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
-# Functions at work at once, of each that hosts call; and how many hosts start at a time.
+# Concurrent invocations of each function that hosts call, and how many hosts start at a time.
 CAP, STARTING = 8, 8
 DIRECTORY = "/in"
 
@@ -97,51 +97,53 @@ def _say(text: str) -> None:
 
 
 def _agent_keys(project: DeployedProject, names: list[str]) -> dict[str, str]:
-    """Straight into the table, as the API would write them: making keys is not what is measured."""
+    """Writes keys directly into the table, as the API would: creating them is not measured. Returns them."""
     table = Table(project.cloud.client("dynamodb"), project.cloud.outputs["TableName"])
-    made: dict[str, str] = {}
+    agent_keys: dict[str, str] = {}
     for name in names:
         now = datetime.now(UTC)
         key_id = new_id("key", now).replace("-", "")
-        made[name] = format_key(key_id, secrets.token_hex(20))
-        key = ApiKey(key_id, project.id, ("agent",), name, hash_key(made[name]), iso(now))
+        agent_keys[name] = format_key(key_id, secrets.token_hex(20))
+        key = ApiKey(key_id, project.id, ("agent",), name, hash_key(agent_keys[name]), iso(now))
         table.transact([new_key(key)])
-    return made
+    return agent_keys
 
 
 @contextmanager
 def roomy() -> Iterator[None]:
-    """Thousands of threads and sockets in one process: small stacks, and a look around every minute, not second."""
+    """Allows thousands of threads and sockets: small stacks, more open files, and a health check every minute only."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    look, stack = daemon.HEALTH_EVERY, threading.stack_size(256 * 1024)
+    health_every, stack = daemon.HEALTH_EVERY, threading.stack_size(256 * 1024)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     daemon.HEALTH_EVERY = 60.0
     try:
         yield
     finally:
-        daemon.HEALTH_EVERY = look
+        daemon.HEALTH_EVERY = health_every
         threading.stack_size(stack)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _cap(cloud: Deployed) -> None:
     functions = cloud.client("lambda")
-    for found in functions.list_functions()["Functions"]:
-        if any(f"-{name}Function" in found["FunctionName"] for name in ("Agents", "Api", "Authorizer", "WebSocket")):
-            functions.put_function_concurrency(FunctionName=found["FunctionName"], ReservedConcurrentExecutions=CAP)
+    for function in functions.list_functions()["Functions"]:
+        if any(f"-{name}Function" in function["FunctionName"] for name in ("Agents", "Api", "Authorizer", "WebSocket")):
+            functions.put_function_concurrency(FunctionName=function["FunctionName"], ReservedConcurrentExecutions=CAP)
 
 
 def _submit(project: DeployedProject, names: list[str]) -> str:
     body: dict[str, Any] = {"biz_id": 2, "app_id": 3, "file_path": "/data/file", "file_name": "file"}
     body |= {"target_user": pwd.getpwuid(os.geteuid()).pw_name, "target_file_dir": DIRECTORY, "file_signature": SHA}
-    made = project.http("POST", "/v1/downloads/batch", json=body | {"targets": [{"agent_id": name} for name in names]})
-    assert made.status == 202, made.body
-    return str(made.json()["job_id"])
+    answer = project.http(
+        "POST", "/v1/downloads/batch", json=body | {"targets": [{"agent_id": name} for name in names]}
+    )
+    assert answer.status == 202, answer.body
+    return str(answer.json()["job_id"])
 
 
 def _status(project: DeployedProject, job_id: str) -> str:
     answer = project.http("GET", f"/v1/jobs/{quote(job_id, safe='')}")
-    # At its cap the function answers like the hosts' ones.
+    # At its limit, the function refuses this call as it does those of hosts.
     return str(answer.json()["status"]) if answer.status == 200 else "Running"
 
 
@@ -175,15 +177,15 @@ def _one_job(project: DeployedProject, crowd: Crowd, connected: float) -> Iterat
     status = until(lambda: _status(project, job_id), lambda status: status not in ("Pending", "Running"), 300, every=1)
     ended = time.monotonic()
     took = last - first
-    asked = sum(count for (what, _), count in crowd.calls.items() if what == "transfers")
-    told = sum(count for (what, _), count in crowd.calls.items() if what == "results")
-    turned = sum(count for (_, code), count in crowd.calls.items() if code >= 400)
+    polls = sum(count for (what, _), count in crowd.calls.items() if what == "transfers")
+    reports = sum(count for (what, _), count in crowd.calls.items() if what == "results")
+    refused = sum(count for (_, code), count in crowd.calls.items() if code >= 400)
     yield Figure(SECTION, "hosts connected, of one process", hosts, "", note=f"in {connected:.0f} s")
     yield Figure(SECTION, "delivered, bit for bit", crowd.right(), "", hosts, at_least=True, note=f"Job {status}")
     yield Figure(SECTION, "first file in place to last", took, "s", note=f"{hosts / max(took, 0.001):.0f} hosts/s")
     yield Figure(SECTION, "last file in place to the Job's end", ended - last, "s")
-    note = f"{asked} questions, {told} reports; {turned} turned away for a while"
-    yield Figure(SECTION, "calls a host", (asked + told) / hosts, "", 4, note=note)
+    note = f"{polls} polls, {reports} reports; {refused} refused and repeated"
+    yield Figure(SECTION, "calls a host", (polls + reports) / hosts, "", 4, note=note)
     used = resource.getrusage(resource.RUSAGE_SELF)
     note = f"{used.ru_utime + used.ru_stime:.0f} s of processor time, {threading.active_count()} threads"
     yield Figure(SECTION, "memory of an agent in it", used.ru_maxrss / 1024 / hosts, "MB", note=note)

@@ -1,4 +1,4 @@
-"""Whole exports and batches on moto, their machines running, metered from the request to the end."""
+"""Runs whole exports and batches on moto with their state machines, metered from the request to the end."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PATIENCE_SECONDS = 300
 
 
 def _pages(pages: int) -> Callable[[Handler], None]:
-    """A source whose pages are ready, so that its own time does not count."""
+    """Returns a source with prepared pages, so that its own time does not count."""
     rows = list(mixed_rows(ROWS_A_PAGE))
     body = json.dumps({"status": 200, "msg": "", "data": {"data": rows, "total": pages * ROWS_A_PAGE}}).encode()
 
     def route(request: Handler) -> None:
         number = int(parse_qs(urlsplit(request.path).query)["page"][0])
-        assert number < pages, f"page {number} of {pages} was asked for"
+        assert number < pages, f"page {number} was requested, but there are {pages}"
         request.answer(200, body, Content_Type="application/json")
 
     return route
@@ -35,8 +35,8 @@ def _agree(request: Handler) -> None:
     request.answer(200, b'{"result": "ok"}', Content_Type="application/json")
 
 
-def _through(cloud: MotoCloud) -> None:
-    """Admitted and run to the end: the mapping's work is done here, the machine runs in a thread of its own."""
+def _run_to_end(cloud: MotoCloud) -> None:
+    """Admits the request and waits until its execution, which runs in a thread, has ended."""
     sfn, deadline = cloud.client("stepfunctions"), time.monotonic() + _PATIENCE_SECONDS
     cloud.deliver("AdmissionQueue")
     for machine in cloud.names.machines.values():
@@ -48,15 +48,15 @@ def _through(cloud: MotoCloud) -> None:
 
 @cache
 def export(pages: int, kind: str = "excel") -> Meter:
-    """Several sections want the same one."""
+    """Returns the meter of an export. Cached, because several sections use the same export."""
     with serve(_pages(pages)) as port, MotoCloud(machines_run=True) as cloud:
         project = cloud.project()
         body = {"name": "rows", "source_url": f"http://127.0.0.1:{port}/rows", "step": ROWS_A_PAGE, "type": kind}
         with metered(cloud) as meter:
-            made = cloud.http("POST", "/v1/task", json=body, key=project.key)
-            assert made.status == 202, made.body
-            _through(cloud)
-        ended = cloud.http("GET", "/v1/task", query={"task_id": made.json()["task_id"]}, key=project.key).json()
+            answer = cloud.http("POST", "/v1/task", json=body, key=project.key)
+            assert answer.status == 202, answer.body
+            _run_to_end(cloud)
+        ended = cloud.http("GET", "/v1/task", query={"task_id": answer.json()["task_id"]}, key=project.key).json()
         assert ended["status"] == "completed", ended
         meter.add("HTTP_API_REQUEST", 1)
         meter.add("STEP_FUNCTIONS_TRANSITION", transitions(cloud))
@@ -64,7 +64,7 @@ def export(pages: int, kind: str = "excel") -> Meter:
 
 
 def batch(items: int, rate: float) -> Meter:
-    """`rate` sets how long it takes, and so how often its progress is saved."""
+    """Returns the meter of a batch. `rate` sets its duration, and so how often its progress is saved."""
     with serve(_agree) as port, MotoCloud(machines_run=True) as cloud:
         project = cloud.project()
         biz = {"name": "biz", "process_url": f"http://127.0.0.1:{port}/"}
@@ -74,7 +74,7 @@ def batch(items: int, rate: float) -> Meter:
             batch_id = cloud.http("POST", "/v1/batches", json=body, key=project.key).json()["batch_id"]
             started = cloud.http("POST", f"/v1/batches/{batch_id}/start", json={}, key=project.key)
             assert started.status == 202, started.body
-            _through(cloud)
+            _run_to_end(cloud)
         ended = cloud.http("GET", f"/v1/batches/{batch_id}", key=project.key).json()
         assert (ended["status"], ended["progress"]["processed"]) == ("finished", items), ended
         meter.add("HTTP_API_REQUEST", 2)

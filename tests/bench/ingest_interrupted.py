@@ -1,7 +1,7 @@
-"""An ingest of 5 GB whose worker is killed ten times at random: what is transferred twice, and whether it is bit-exact.
+"""Kills the worker of a 5 GB ingest ten times at random: how much is transferred twice, and whether the file is exact.
 
-`python -m tests.bench.ingest_interrupted [GIGABYTES]`. The worker is a process of its own with the real fetch, the real
-S3 and DynamoDB clients; it is ended by SIGKILL. DynamoDB is moto, the bucket is a folder that is removed at the end.
+`python -m tests.bench.ingest_interrupted [GIGABYTES]`. The worker is a separate process with the real fetch, S3 and
+DynamoDB clients; it gets SIGKILL. DynamoDB is moto, the bucket is a folder that is removed at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BAR = 1.10
 
 
 class Source:
-    """Content that exists nowhere: one random megabyte, each time with its number at its start."""
+    """Serves generated content: one random megabyte, repeated with its number at its start."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -52,12 +52,14 @@ class Source:
             start += len(chunk)
 
     def answer(self, handler: Handler) -> None:
-        wanted = handler.headers.get("Range")
-        first, last = (int(end) for end in wanted.removeprefix("bytes=").split("-")) if wanted else (0, self.size - 1)
-        handler.send_response(206 if wanted else 200)
+        range_header = handler.headers.get("Range")
+        first, last = (
+            (int(end) for end in range_header.removeprefix("bytes=").split("-")) if range_header else (0, self.size - 1)
+        )
+        handler.send_response(206 if range_header else 200)
         for name, value in (("Accept-Ranges", "bytes"), ("ETag", '"v1"'), ("Content-Length", str(last + 1 - first))):
             handler.send_header(name, value)
-        if wanted:
+        if range_header:
             handler.send_header("Content-Range", f"bytes {first}-{last}/{self.size}")
         handler.end_headers()
         try:
@@ -70,7 +72,7 @@ class Source:
 
 
 class FolderBucket:
-    """As much of S3 as multipart uploads and reads of ranges need; parts are files."""
+    """The part of S3 that multipart uploads and range reads need; parts are files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -83,7 +85,7 @@ class FolderBucket:
         if "partNumber" in query:
             body = handler.body()
             if len(body) < int(handler.headers["Content-Length"]):
-                # Whoever sent it was killed: S3 keeps no part that did not come whole.
+                # The sender was killed: S3 keeps no incomplete part.
                 handler.close_connection = True
                 return
             part = self._folder / upload / f"{int(query['partNumber'][0]):05d}"
@@ -111,23 +113,25 @@ class FolderBucket:
 
     def _list(self, handler: Handler, upload: str, after: int) -> None:
         parts = [part for part in self._parts(upload) if int(part.name) > after]
-        told = "".join(
+        listed = "".join(
             f"<Part><PartNumber>{int(part.name)}</PartNumber><ETag>&quot;{part.name}&quot;</ETag>"
             f"<Size>{part.stat().st_size}</Size></Part>"
             for part in parts[:1000]
         )
         more = len(parts) > 1000
         marker = f"<NextPartNumberMarker>{int(parts[999].name)}</NextPartNumberMarker>" if more else ""
-        handler.answer(200, _xml("ListPartsResult", f"<IsTruncated>{str(more).lower()}</IsTruncated>{marker}{told}"))
+        handler.answer(200, _xml("ListPartsResult", f"<IsTruncated>{str(more).lower()}</IsTruncated>{marker}{listed}"))
 
     def _read(self, handler: Handler, parts: list[Path]) -> None:
         size = sum(part.stat().st_size for part in parts)
-        wanted = handler.headers.get("Range")
-        first, last = (int(end) for end in wanted.removeprefix("bytes=").split("-")) if wanted else (0, size - 1)
-        handler.send_response(206 if wanted else 200)
+        range_header = handler.headers.get("Range")
+        first, last = (
+            (int(end) for end in range_header.removeprefix("bytes=").split("-")) if range_header else (0, size - 1)
+        )
+        handler.send_response(206 if range_header else 200)
         handler.send_header("ETag", '"whole"')
         handler.send_header("Content-Length", str(last + 1 - first))
-        if wanted:
+        if range_header:
             handler.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         handler.end_headers()
         at = 0
@@ -145,7 +149,7 @@ def _xml(name: str, inner: str) -> bytes:
 
 
 class DynamoBridge:
-    """moto's DynamoDB for other processes: what they send over HTTP is asked of the client in this one."""
+    """moto's DynamoDB for other processes: passes their HTTP requests to the client in this process."""
 
     def __init__(self) -> None:
         self._client = boto3.client("dynamodb", region_name="us-east-1")
@@ -159,13 +163,13 @@ class DynamoBridge:
     def answer(self, handler: Handler) -> None:
         action = handler.headers["X-Amz-Target"].rpartition(".")[2]
         try:
-            found = getattr(self._client, xform_name(action))(**json.loads(handler.body()))
+            result = getattr(self._client, xform_name(action))(**json.loads(handler.body()))
         except ClientError as error:
             problem = {"__type": error.response["Error"]["Code"], "message": str(error)}
             handler.answer(400, json.dumps(problem | {"Item": error.response.get("Item")}).encode())
             return
-        found.pop("ResponseMetadata")
-        handler.answer(200, json.dumps(found).encode())
+        result.pop("ResponseMetadata")
+        handler.answer(200, json.dumps(result).encode())
 
 
 @mock_aws
@@ -182,7 +186,7 @@ def measure(size: int, seed: int = 23) -> dict[str, Any]:
             began = time.monotonic()
             for _ in range(KILLS):
                 _run_until(source, source.sent + int(size * chance.uniform(0.02, 0.09)), port, env)
-            told = _run_to_the_end(port, env)
+            result = _run_to_the_end(port, env)
             seconds = time.monotonic() - began
         expected = hashlib.sha256()
         for chunk in source.content(0, size - 1):
@@ -192,8 +196,8 @@ def measure(size: int, seed: int = 23) -> dict[str, Any]:
             "sent": source.sent,
             "ratio": source.sent / size,
             "seconds": seconds,
-            "exact": told["signature"] == expected.hexdigest() and told["size"] == size,
-            "peak_mb": told["peak_mb"],
+            "exact": result["signature"] == expected.hexdigest() and result["size"] == size,
+            "peak_mb": result["peak_mb"],
         }
     finally:
         shutil.rmtree(folder)
@@ -235,14 +239,14 @@ def _run_to_the_end(port: int, env: dict[str, str]) -> dict[str, Any]:
 
 def main() -> int:
     gigabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0
-    found = measure(int(gigabytes * 10**9))
+    result = measure(int(gigabytes * 10**9))
     print(
-        f"{found['size'] / 1e9:.2f} GB, killed {KILLS} times: {found['sent'] / 1e9:.3f} GB sent by the source "
-        f"({(found['ratio'] - 1) * 100:.1f} % twice, bar {(BAR - 1) * 100:.0f} %), "
-        f"bit-exact: {'yes' if found['exact'] else 'NO'}, {found['seconds']:.0f} s, "
-        f"worker's peak {found['peak_mb']:.0f} MB"
+        f"{result['size'] / 1e9:.2f} GB, killed {KILLS} times: {result['sent'] / 1e9:.3f} GB sent by the source "
+        f"({(result['ratio'] - 1) * 100:.1f} % twice, bar {(BAR - 1) * 100:.0f} %), "
+        f"bit-exact: {'yes' if result['exact'] else 'NO'}, {result['seconds']:.0f} s, "
+        f"worker's peak {result['peak_mb']:.0f} MB"
     )
-    return 0 if found["exact"] and found["ratio"] <= BAR else 1
+    return 0 if result["exact"] and result["ratio"] <= BAR else 1
 
 
 if __name__ == "__main__":

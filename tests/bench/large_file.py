@@ -1,9 +1,9 @@
-"""A large sparse file through upload, verification and distribution on the local cloud, and what memory that takes.
+"""Measures the memory of upload, verification and distribution of a large sparse file on the local cloud.
 
-    python -m tests.bench.large_file 2 4        # sizes in GiB; the peak of each process, side by side
+    python -m tests.bench.large_file 2 4        # sizes in GiB; prints the peak of each process for each size
 
-Measured are the uploading client, the functions, the agent, and the emulator, which keeps large objects on disk. The
-agent's copy takes as much room as the file has; the emulator's takes none, because zeros are holes in it.
+It measures the uploading client, the functions, the agent, and the emulator, which keeps large objects on disk. The
+agent's copy takes as much disk space as the file; the emulator's takes none, because zeros are holes in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidegate_client.agent.options import AgentOptions
 
 GIBIBYTE = 1024**3
 HOST = "host-1"
-# Memory may not grow with the file: this much is noise of allocators.
+# Memory must not grow with the file; up to this ratio it is noise of allocators.
 MOST_GROWTH = 1.3
 _FUNCTION = re.compile(r"ministack-lambda-\w+?-(\w+)Function-")
 
@@ -37,7 +37,7 @@ def main(sizes: list[float]) -> int:
     peaks = {size: measured(size) for size in sizes}
     small, large = peaks[min(sizes)], peaks[max(sizes)]
     for name in sorted(large):
-        shown = "  ".join(f"{size:g} GiB: {found.get(name, 0):6.0f} MB" for size, found in peaks.items())
+        shown = "  ".join(f"{size:g} GiB: {peak.get(name, 0):6.0f} MB" for size, peak in peaks.items())
         print(f"  {name:18} {shown}")
     grown = [name for name in large if name in small and large[name] > MOST_GROWTH * small[name]]
     print(f"memory grew with the file: {', '.join(grown)}" if grown else "memory is flat")
@@ -45,7 +45,7 @@ def main(sizes: list[float]) -> int:
 
 
 def measured(size: float) -> dict[str, float]:
-    """The peak in MB of each process that touches the file."""
+    """Delivers a file of this size. Returns the peak memory in MB of each process that handles it."""
     with (
         tempfile.TemporaryDirectory() as home,
         deployed_at(Path(home) / "cloud", JobTimeoutSeconds="7200") as cloud,
@@ -57,7 +57,7 @@ def measured(size: float) -> dict[str, float]:
             file.truncate(whole)
         project = cloud.project()
         began = time.monotonic()
-        signature = said(child("upload", cloud.api_url, project.key, str(source), str(Path(home) / "state")))
+        signature = last_line(child("upload", cloud.api_url, project.key, str(source), str(Path(home) / "state")))
         uploaded = time.monotonic()
         root = Path(home) / "root"
         agent = child("agent", cloud.api_url, project.agent_key(HOST), str(root), str(Path(home) / "agent"))
@@ -74,7 +74,7 @@ def measured(size: float) -> dict[str, float]:
 
 def _deliver(cloud: Deployed, key: str, signature: str) -> None:
     client = Client(cloud.api_url, key)
-    asked = client.downloads.submit(
+    submitted = client.downloads.submit(
         biz_id=1,
         app_id=2,
         file_path="/large.bin",
@@ -84,7 +84,7 @@ def _deliver(cloud: Deployed, key: str, signature: str) -> None:
         target_file_dir="/srv",
         file_signature=signature,
     )
-    ended = client.wait(asked["task_id"], timeout=3600)
+    ended = client.wait(submitted["task_id"], timeout=3600)
     assert ended.record["status"] == "Success", ended.record
 
 
@@ -93,7 +93,7 @@ def child(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def last_line(process: subprocess.Popen[str]) -> str:
     text, _ = process.communicate()
     assert process.returncode == 0, text
     return text.strip().splitlines()[-1]
@@ -119,8 +119,8 @@ def watching() -> Iterator[dict[str, float]]:
     def watch() -> None:
         while not stop.wait(0.2):
             for process in Path("/proc").glob("[0-9]*"):
-                if (name := _name(process)) and (found := _peak(process)):
-                    peaks[name] = max(peaks[name], found)
+                if (name := _name(process)) and (peak := _peak(process)):
+                    peaks[name] = max(peaks[name], peak)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -132,7 +132,7 @@ def watching() -> Iterator[dict[str, float]]:
 
 
 def _is_ours(process: Path) -> bool:
-    """Whether it is a descendant of this process."""
+    """Whether the process is a descendant of this one."""
     number = process.name
     while number not in {"0", "1"}:
         if number == str(os.getpid()):

@@ -1,4 +1,4 @@
-"""How soon what follows a window's end is seen, on MiniStack: the URL at an agent, the Job running, the Task done."""
+"""Measures latencies after a window's end on MiniStack: the URL at an agent, the Job running, the Task done."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ def _one(cloud: Deployed, targets: int) -> Iterator[Figure]:
     body: dict[str, Any] = {"biz_id": 2, "app_id": 3, "file_path": path, "file_name": "file", "target_user": "root"}
     body |= {"target_file_dir": "/tmp/latency", "file_signature": SHA}
     named = [{"agent_id": "agent", "container_id": f"c{number}"} for number in range(targets)]
-    made = project.http("POST", "/v1/downloads/batch", json=body | {"targets": named[:_PER_CALL]})
-    assert made.status == 202, made.body
-    task = made.json()["tasks"][-1]["task_id"].rsplit(":", 1)[-1]
-    end = datetime.fromisoformat(made.json()["window_closes_at"]).timestamp()
+    submitted = project.http("POST", "/v1/downloads/batch", json=body | {"targets": named[:_PER_CALL]})
+    assert submitted.status == 202, submitted.body
+    task = submitted.json()["tasks"][-1]["task_id"].rsplit(":", 1)[-1]
+    end = datetime.fromisoformat(submitted.json()["window_closes_at"]).timestamp()
 
     def inbox() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = cloud.http("GET", "/v1/agents/agent/transfers?wait=5", key=agent_key).json()[
-            "items"
-        ]
-        return found
+        answer = cloud.http("GET", "/v1/agents/agent/transfers?wait=5", key=agent_key).json()
+        return list(answer["items"])
 
     first = until(inbox, bool, every=0.05)
     yield Figure(SECTION, f"window end → first agent has its URL, {targets} targets", _now() - end, "s")
@@ -57,8 +55,8 @@ def _one(cloud: Deployed, targets: int) -> Iterator[Figure]:
                 {"transfer_id": item["transfer_id"], "container_id": item["container_id"], "error_code": 0}
                 for item in part
             ]
-            told = cloud.http("POST", "/v1/agents/agent/results", json={"items": results}, key=agent_key)
-            assert told.status == 200, told.body
+            reported = cloud.http("POST", "/v1/agents/agent/results", json={"items": results}, key=agent_key)
+            assert reported.status == 200, reported.body
             done |= {item["container_id"] for item in part}
         items = inbox() if len(done) < targets else []
     ended = _now()

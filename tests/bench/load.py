@@ -1,4 +1,4 @@
-"""Rate and latency of the hot routes on MiniStack, beside a Lambda that does nothing behind the same API."""
+"""Measures rate and latency of frequent routes on MiniStack, compared with an empty Lambda behind the same API."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
 
 
 def _drive(call: Callable[[int], Answer], clients: int, total: int) -> Run:
-    """`total` requests by `clients` threads, each sending its next when it has its answer."""
+    """Sends `total` requests from `clients` threads, each of which waits for its answer before the next."""
     times: list[float] = []
     numbers = iter(range(total))
     lock = threading.Lock()
@@ -66,13 +66,15 @@ def _drive(call: Callable[[int], Answer], clients: int, total: int) -> Run:
 
 
 def add_nothing(cloud: Deployed) -> None:
-    """POST /nothing: the same API, the same authorizer, a handler that only answers."""
+    """Adds POST /nothing: the same API and authorizer, with a handler that only answers."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("app.py", _NOTHING)
     functions, gateway = cloud.client("lambda"), cloud.client("apigatewayv2")
-    submit = next(one for one in functions.list_functions()["Functions"] if "SubmitFunction" in one["FunctionName"])
-    made = functions.create_function(
+    submit = next(
+        entry for entry in functions.list_functions()["Functions"] if "SubmitFunction" in entry["FunctionName"]
+    )
+    function = functions.create_function(
         FunctionName="nothing",
         Runtime="python3.13",
         Handler="app.handler",
@@ -80,12 +82,12 @@ def add_nothing(cloud: Deployed) -> None:
         Code={"ZipFile": packed.getvalue()},
     )
     api = gateway.get_apis()["Items"]
-    api_id = next(one["ApiId"] for one in api if one["ProtocolType"] == "HTTP")
+    api_id = next(entry["ApiId"] for entry in api if entry["ProtocolType"] == "HTTP")
     authorizer = gateway.get_authorizers(ApiId=api_id)["Items"][0]["AuthorizerId"]
     integration = gateway.create_integration(
         ApiId=api_id,
         IntegrationType="AWS_PROXY",
-        IntegrationUri=made["FunctionArn"],
+        IntegrationUri=function["FunctionArn"],
         PayloadFormatVersion="2.0",
     )
     gateway.create_route(
@@ -113,7 +115,7 @@ def measure(cloud: Deployed, quick: bool) -> Iterator[Figure]:
         "POST /v1/downloads": lambda number: _submit(project, number),
         "GET /v1/downloads/{task}": lambda _: project.http("GET", f"/v1/downloads/{task}"),
     }
-    # Thirty-two functions a route take half a minute to start here.
+    # Starting 32 functions for each route takes half a minute here.
     for clients in (1, 8) if quick else (1, 8, 32):
         total = max(clients * 4, 40 if quick else 320)
         for call in calls.values():

@@ -1,4 +1,4 @@
-"""What a piece of work uses, in the units that AWS bills: requests, capacity units, transitions, Lambda's seconds."""
+"""Measures work in the units that AWS bills: requests, capacity units, state transitions, Lambda seconds."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Meter:
 
 @cache
 def _gigabytes() -> dict[str, float]:
-    """The memory of every function, by its directory."""
+    """Returns the memory of every function in GB, by its directory."""
     default = load_template()["Globals"]["Function"]["MemorySize"]
     return {directory_of(each): each.get("MemorySize", default) / 1024 for each in functions().values()}
 
 
 def _write_units(operation: str, body: dict[str, Any]) -> float:
     if operation == "TransactWriteItems":
-        # Billed twice, one for preparing and one for committing.
+        # Billed twice: for preparing and for committing.
         return 2 * sum(_units(next(iter(part.values()))) for part in body["TransactItems"])
     if operation == "BatchWriteItem":
         return sum(_units(part.get("PutRequest", {})) for parts in body["RequestItems"].values() for part in parts)
@@ -65,7 +65,7 @@ def _write_units(operation: str, body: dict[str, Any]) -> float:
 
 
 def _units(write: dict[str, Any]) -> float:
-    """An item is written into each index that it has a key of, too; an update is taken for 1 KB and one index."""
+    """Returns the units of a write, with one more item for each index. An update counts as 1 KB and one index."""
     item = write.get("Item")
     if item is None:
         return 2 if "UpdateExpression" in write else 1
@@ -73,12 +73,12 @@ def _units(write: dict[str, Any]) -> float:
 
 
 def stored_bytes(item: dict[str, Any]) -> float:
-    """An item's size without the type tags and quotes of its JSON."""
+    """Returns about the item's size without the type tags and quotes of its JSON."""
     return len(json.dumps(item, default=str)) * 0.7
 
 
 def _read_units(operation: str, body: dict[str, Any]) -> float:
-    """Half a unit for 4 KB, a whole one where the read is consistent; what is read here is small."""
+    """Returns the units of a read below 4 KB: half a unit, or a whole one if it is consistent."""
     if operation == "BatchGetItem":
         return sum(len(part["Keys"]) * _one_read(part) for part in body["RequestItems"].values())
     return _one_read(body)
@@ -90,7 +90,7 @@ def _one_read(body: dict[str, Any]) -> float:
 
 @contextmanager
 def metered(cloud: MotoCloud) -> Iterator[Meter]:
-    """Lambda's time is what the handler took here, on moto: about 10 ms for each call, more than AWS itself takes."""
+    """Yields a meter of the block. Lambda time is that of the handler on moto, about 10 ms a call: more than on AWS."""
     meter = Meter()
     invoke, settle = cloud.invoke, cloud._settle
 
@@ -103,7 +103,7 @@ def metered(cloud: MotoCloud) -> Iterator[Meter]:
             meter.add("LAMBDA_GB_SECOND", _gigabytes()[name] * (time.perf_counter() - began))
 
     def settled(queue: str, batch: list[Any], failed: set[str]) -> None:
-        # The mapping received them and deletes them, ten to a call.
+        # The event source mapping receives and deletes messages, ten to a call.
         meter.add("SQS_REQUEST", 2 * math.ceil(len(batch) / _MESSAGES_A_CALL))
         settle(queue, batch, failed)
 
@@ -131,7 +131,7 @@ def metered(cloud: MotoCloud) -> Iterator[Meter]:
 
 
 def transitions(cloud: MotoCloud) -> int:
-    """The state transitions of all executions so far, by their history. Needs machines that run."""
+    """Returns the state transitions of all executions so far. Needs a cloud with running machines."""
     sfn = cloud.client("stepfunctions")
     return sum(
         event["type"].endswith("StateEntered")

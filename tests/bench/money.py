@@ -1,4 +1,4 @@
-"""What it costs on AWS, and what two plain designs would cost by the same counting."""
+"""Estimates the cost on AWS, and that of two simpler designs by the same method."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ SECTION = "Dollars on AWS (us-east-1 list prices)"
 MILLION = 1_000_000
 WINDOW = 1000
 POLLS = 10
-# Of download_job.asl.json: six states to the first poll, three for each poll, four to the end.
+# Transitions of download_job.asl.json: six to the first poll, three for each poll, four to the end.
 _TRANSITIONS = 6 + 3 * POLLS + 4
 _MONTH_SECONDS = 30 * 86400
 _POLL_SECONDS = 5
-# Six of functions/compensate, five of swarms, one of the log filter in template.yaml.
+# Six metrics of functions/compensate, five of swarms, one of the log filter in template.yaml.
 METRICS = 12
 
 
-def _executed(cloud: MotoCloud) -> Any:
+def _execution_input(cloud: MotoCloud) -> Any:
     sfn = cloud.client("stepfunctions")
     started = sfn.list_executions(stateMachineArn=cloud.app.settings.download_job_machine_arn)["executions"]
     return json.loads(sfn.describe_execution(executionArn=started[0]["executionArn"])["input"])
 
 
-def _asked(cloud: MotoCloud, project: Project, path: str, **body: Any) -> Meter:
+def _submit(cloud: MotoCloud, project: Project, path: str, **body: Any) -> Meter:
     with metered(cloud) as meter:
-        made = cloud.http("POST", path, json=calls.body(**body), key=project.key)
-    assert made.status == 202, made.body
+        answer = cloud.http("POST", path, json=calls.body(**body), key=project.key)
+    assert answer.status == 202, answer.body
     meter.add("HTTP_API_REQUEST", 1)
     return meter
 
 
 def _job(cloud: MotoCloud) -> Meter:
-    """What the Job of the open window costs, to its end."""
+    """Meters the Job of the open window to its end."""
     with metered(cloud) as meter:
         cloud.deliver("TargetsQueue", limit=10_000)
         cloud.clock.advance(600)
-        event = _executed(cloud)
+        event = _execution_input(cloud)
         for step in ("close_window", "prepare_file", "dispatch_transfer"):
             cloud.invoke(step, event)
-    # One poll is like another while nobody reports.
+    # All polls cost the same while nobody reports.
     with metered(cloud) as poll:
         cloud.invoke("poll_transfer", event)
     cloud.clock.advance(3600)
@@ -61,17 +61,17 @@ def _job(cloud: MotoCloud) -> Meter:
 
 
 def _agent(cloud: MotoCloud, project: Project, agent: str) -> tuple[Meter, Meter]:
-    """An agent's look at its inbox, and its report."""
+    """Meters an agent's poll of its inbox, and its report."""
     key = project.agent_key(agent)
-    with metered(cloud) as look:
+    with metered(cloud) as poll:
         items = cloud.http("GET", f"/v1/agents/{agent}/transfers", key=key).json()["items"]
-    results = [{"transfer_id": one["transfer_id"], "container_id": "", "error_code": 0} for one in items]
+    results = [{"transfer_id": item["transfer_id"], "container_id": "", "error_code": 0} for item in items]
     with metered(cloud) as report:
         if results:
             cloud.http("POST", f"/v1/agents/{agent}/results", json={"items": results}, key=key)
-    for meter in (look, report):
+    for meter in (poll, report):
         meter.add("HTTP_API_REQUEST", 1)
-    return look, report
+    return poll, report
 
 
 def _in_a_cloud(measured: Callable[[MotoCloud, Project], Any]) -> Any:
@@ -80,10 +80,10 @@ def _in_a_cloud(measured: Callable[[MotoCloud, Project], Any]) -> Any:
 
 
 def _window(cloud: MotoCloud, project: Project) -> tuple[Meter, Meter, Meter, float]:
-    _asked(cloud, project, "/v1/downloads", target_agent_id="first")
-    submit = _asked(cloud, project, "/v1/downloads", target_agent_id="a")
+    _submit(cloud, project, "/v1/downloads", target_agent_id="first")
+    submit = _submit(cloud, project, "/v1/downloads", target_agent_id="a")
     targets = [{"agent_id": f"a{number}"} for number in range(WINDOW)]
-    batch = _asked(cloud, project, "/v1/downloads/batch", targets=targets)
+    batch = _submit(cloud, project, "/v1/downloads/batch", targets=targets)
     job = _job(cloud)
     table = cloud.client("dynamodb").scan(TableName=cloud.names.refs["Table"])["Items"]
     job_bytes = max(stored_bytes(item) for item in table if "#JOB#" in item["pk"]["S"])
@@ -91,16 +91,16 @@ def _window(cloud: MotoCloud, project: Project) -> tuple[Meter, Meter, Meter, fl
 
 
 def _alone(cloud: MotoCloud, project: Project) -> Meter:
-    """A window of one target: an execution for each request."""
-    _asked(cloud, project, "/v1/downloads", target_agent_id="a")
+    """Meters a window of one target, as if each request had its own execution."""
+    _submit(cloud, project, "/v1/downloads", target_agent_id="a")
     return _job(cloud)
 
 
 def _agents(cloud: MotoCloud, project: Project) -> tuple[Meter, Meter]:
-    _asked(cloud, project, "/v1/downloads", target_agent_id="a")
+    _submit(cloud, project, "/v1/downloads", target_agent_id="a")
     cloud.deliver("TargetsQueue")
     cloud.clock.advance(600)
-    event = _executed(cloud)
+    event = _execution_input(cloud)
     for step in ("close_window", "prepare_file", "dispatch_transfer"):
         cloud.invoke(step, event)
     return _agent(cloud, project, "a")
@@ -109,18 +109,25 @@ def _agents(cloud: MotoCloud, project: Project) -> tuple[Meter, Meter]:
 def distribution() -> Iterator[Figure]:
     submit, batch, job, job_bytes = _in_a_cloud(_window)
     jobs = MILLION / WINDOW
-    singly = submit.dollars(MILLION) + job.dollars(jobs)
-    together = batch.dollars(jobs) + job.dollars(jobs)
-    plain = submit.dollars(MILLION) + _in_a_cloud(_alone).dollars(MILLION)
-    scanning = singly + _scanning(jobs, job_bytes)
-    look, report = _in_a_cloud(_agents)
-    agents = look.dollars(MILLION) + report.dollars(MILLION)
+    one_by_one = submit.dollars(MILLION) + job.dollars(jobs)
+    in_batches = batch.dollars(jobs) + job.dollars(jobs)
+    execution_each = submit.dollars(MILLION) + _in_a_cloud(_alone).dollars(MILLION)
+    scanning = one_by_one + _scanning(jobs, job_bytes)
+    poll, report = _in_a_cloud(_agents)
+    agents = poll.dollars(MILLION) + report.dollars(MILLION)
     each = f"{POLLS} polls a Job"
     yield Figure(
-        SECTION, "a million targets, windows of 1,000, submitted one by one", singly, "$", plain / 20, note=each
+        SECTION,
+        "a million targets, windows of 1,000, submitted one by one",
+        one_by_one,
+        "$",
+        execution_each / 20,
+        note=each,
     )
-    yield Figure(SECTION, "a million targets, windows of 1,000, submitted in batches", together, "$", plain / 20)
-    yield Figure(SECTION, "the same with one execution per request", plain, "$", note=each)
+    yield Figure(
+        SECTION, "a million targets, windows of 1,000, submitted in batches", in_batches, "$", execution_each / 20
+    )
+    yield Figure(SECTION, "the same with one execution per request", execution_each, "$", note=each)
     yield Figure(
         SECTION,
         f"the same in a month, with a poll every {_POLL_SECONDS} s that scans all Jobs",
@@ -132,13 +139,13 @@ def distribution() -> Iterator[Figure]:
 
 
 def _scanning(jobs: float, job_bytes: float) -> float:
-    """The seed's scheduler moved to AWS as it is: each poll reads every Job that has not expired."""
-    one = jobs * job_bytes / 8192 * prices.DYNAMODB_READ + prices.LAMBDA_REQUEST + prices.LAMBDA_GB_SECOND
-    return _MONTH_SECONDS / _POLL_SECONDS * one
+    """Returns the cost of the original scheduler on AWS: each poll reads every Job that has not expired."""
+    poll_cost = jobs * job_bytes / 8192 * prices.DYNAMODB_READ + prices.LAMBDA_REQUEST + prices.LAMBDA_GB_SECOND
+    return _MONTH_SECONDS / _POLL_SECONDS * poll_cost
 
 
 def exports(quick: bool) -> Iterator[Figure]:
-    """A hundred pages, metered from the request to the file."""
+    """Meters exports of a hundred pages, from the request to the file."""
     for kind in ("excel", "csv"):
         meter = flows.export(100, kind)
         seconds = f"{meter.used['LAMBDA_GB_SECOND']:.1f} GB·s each, here"
@@ -147,12 +154,12 @@ def exports(quick: bool) -> Iterator[Figure]:
             return
 
 
-def _look(cloud: MotoCloud, project: Project) -> Meter:
+def _poll(cloud: MotoCloud, project: Project) -> Meter:
     return _agent(cloud, project, "idle")[0]
 
 
 def _ticks(cloud: MotoCloud, _: Project) -> dict[str, Meter]:
-    """Everything that runs by itself in an empty system, by the seconds between its runs."""
+    """Meters everything that runs on a schedule in an empty system, by its interval."""
     cloud.invoke("compensate", {"source": "aws.events"})
     used = {}
     with metered(cloud) as used["poll"]:
@@ -171,14 +178,14 @@ def idle() -> Iterator[Figure]:
     month = sum(used[name].dollars(_MONTH_SECONDS / every) for name, every in seconds.items())
     yield Figure(SECTION, "an idle month: polls, schedules, the nightly sweep", month, "$", 1)
     yield _around()
-    # Rounds are drawn between half of the longest and all of it.
-    looks = _MONTH_SECONDS / (0.75 * LONGEST_IDLE_ROUND)
-    yield Figure(SECTION, "an idle agent's month without a connection, each", _in_a_cloud(_look).dollars(looks), "$")
+    # Intervals are random, between half of the longest and the longest.
+    polls = _MONTH_SECONDS / (0.75 * LONGEST_IDLE_ROUND)
+    yield Figure(SECTION, "an idle agent's month without a connection, each", _in_a_cloud(_poll).dollars(polls), "$")
 
 
 def _around() -> Figure:
-    """What AWS bills whatever runs. Lambda keeps about five long polls of 20 s at each queue it is mapped to."""
-    # An alarm on a sum is paid for each metric in it.
+    """Returns what AWS bills in any case. Lambda keeps about five long polls of 20 s at each mapped queue."""
+    # An alarm on a sum is billed for each metric in it.
     watched = [alarm["Properties"].get("Metrics", []) for alarm in resources("AWS::CloudWatch::Alarm").values()]
     alarms = sum(max(1, sum("MetricStat" in metric for metric in metrics)) for metrics in watched)
     queues = len(queue_functions())

@@ -1,5 +1,4 @@
-"""One batch over one runner and over two, each in a process of its own, against one business; and what that makes for
-20,000 items a second."""
+"""Compares a batch on one runner and on two, each in its own process, and computes the runners for 20,000 items/s."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _UNLIMITED = 10_000_000
 def _run(
     lab: Lab, business: Receiver, address: str, runners: int, items: int, items_per_call: int
 ) -> tuple[float, float]:
-    """(items a second, items a CPU second of the runners)."""
+    """Runs a batch. Returns (items a second, items a CPU second of the runners)."""
     business.forget()
     batch = lab.batch(items, rate=_UNLIMITED, runners=runners, items_per_call=items_per_call, concurrency=8 * runners)
     url = f"{business.url}?n={items_per_call}"
@@ -44,23 +43,24 @@ def _run(
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    """One runner and two in turn, so that other load on the machine affects both."""
+    """Runs one runner and two in turn, so that other load on the machine affects both."""
     with MotoCloud() as cloud, receiver() as business, served_table(cloud.app.table) as address:
         lab = Lab(cloud.app.table, business.url)
-        one = 0.0
+        one_rate = 0.0
         for items_per_call, items in ((1, 12_000), (ITEMS_PER_CALL, 900_000)):
             count = items // 3 if quick else items
             rounds = [_run(lab, business, address, n, n * count, items_per_call) for n in (1, 2, 1, 2)]
-            one, two = max(rounds[0][0], rounds[2][0]), max(rounds[1][0], rounds[3][0])
+            one_rate, two_rate = max(rounds[0][0], rounds[2][0]), max(rounds[1][0], rounds[3][0])
             by_cpu = 2 * max(rounds[1][1], rounds[3][1]) / max(rounds[0][1], rounds[2][1])
             named = f"{items_per_call} item{'s' * (items_per_call > 1)} a call"
-            yield Figure(SECTION, f"one runner, {named}", one, "items/s")
-            note = f"{two:,.0f} items/s, the business on the same cores; by the runners' CPU time {by_cpu:.2f} ×"
-            # At one item a call the business takes a good part of the two cores itself.
+            yield Figure(SECTION, f"one runner, {named}", one_rate, "items/s")
+            note = f"{two_rate:,.0f} items/s, the business on the same cores; by the runners' CPU time {by_cpu:.2f} ×"
+            # At one item a call, the business itself uses a good part of the two cores.
             bar = 1.8 if items_per_call > 1 else None
-            yield Figure(SECTION, f"two runners, {named}", two / one, "×", bar, at_least=True, note=note)
-        needed = ceil(WANTED / one)
-        note = f"{WANTED:,} ÷ {one:,.0f} of one runner = {WANTED / one:.1f}; {WANTED // ITEMS_PER_CALL} calls/s in all"
+            yield Figure(SECTION, f"two runners, {named}", two_rate / one_rate, "×", bar, at_least=True, note=note)
+        ratio = WANTED / one_rate
+        needed = ceil(ratio)
+        note = f"{WANTED:,} ÷ {one_rate:,.0f} of one runner = {ratio:.1f}; {WANTED // ITEMS_PER_CALL} calls/s in all"
         yield Figure(
             SECTION, f"runners for {WANTED:,} items/s, {ITEMS_PER_CALL} a call", needed, "", MOST_RUNNERS, note=note
         )

@@ -1,7 +1,7 @@
-"""Many small batches at once: how fast admission lets them in, one by one and together.
+"""Measures how fast many small batches are admitted, one by one and in groups.
 
-The real admission on moto, with each call to AWS made as slow as AWS is in one region (the times below are assumed,
-not measured). What moto itself needs is part of both, so the ratio on AWS is higher.
+This runs the real admission on moto, and delays each AWS call by its assumed (not measured) time on AWS. The time of
+moto itself is part of both results, so the ratio on AWS is higher.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tidegate.queue.admission.group import MAX_GROUP
 
 SECTION = "small batches"
 MANY = 10_000
-# Milliseconds of a call.
+# Assumed milliseconds of a call.
 ASSUMED = {"GetItem": 4, "Query": 6, "BatchGetItem": 8, "UpdateItem": 6, "TransactWriteItems": 20, "StartExecution": 40}
-# A transaction takes longer by this for each of its items.
+# Assumed milliseconds for each item of a transaction.
 ASSUMED_FOR_AN_ITEM = 0.4
 
 
@@ -52,7 +52,7 @@ def _admitted_a_second(cloud: MotoCloud, biz_id: str, project_id: str, count: in
     with patch.object(admit, "MAX_GROUP", together), as_slow_as_aws(cloud):
         began = time.perf_counter()
         admitted = 0
-        # As the channel's messages do, one run after another.
+        # One run after another, as the channel's messages do.
         while admitted < count:
             admitted += app.queue.admission.admit("batch")
         seconds = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Hosts that feed each other, with real sockets, processes and TLS on this machine; rates by the agents' own limits.
+"""Measures swarms with real sockets, processes and TLS on this machine; the agents' own limits set the rates.
 
 `python -m tests.bench.swarm [name …]` runs single scenarios.
 """
@@ -56,11 +56,11 @@ def run_fleet(
 ) -> tuple[FleetRun, list[str]]:
     with tempfile.TemporaryDirectory() as home:
         origin = CountingOrigin(content or random_content(scale.size), origin_rate)
-        given = behaviours or [Behaviour() for _ in range(scale.hosts)]
+        host_behaviours = behaviours or [Behaviour() for _ in range(scale.hosts)]
         fleet = SwarmFleet(
             Path(home),
             origin,
-            given,
+            host_behaviours,
             rate=scale.rate or None,
             spread=scale.spread,
             processes=processes,
@@ -81,7 +81,7 @@ _FAULTS = "1 dead, 1 garbage, 1 stalling, 1 at 1/20 of the rate, 5 unreachable: 
 
 
 def cpu(scale: Scale) -> Iterator[Figure]:
-    """Four hosts, each in a process of its own, as fast as they can: every byte received is served by another."""
+    """Four hosts, each in its own process, without rate limits: another host serves every byte received."""
     fast = Scale(4, 4 * scale.size, 0.0, 0.0)
     run, wrong = run_fleet(fast, processes=4)
     used = sum(result["cpu"] for result in run.results.values())
@@ -111,13 +111,13 @@ def capped(scale: Scale) -> Iterator[Figure]:
 
 
 def faults(scale: Scale) -> Iterator[Figure]:
-    # A host at 1/20 of the others' rate needs twenty times as long, whatever the others do: so the file is smaller.
+    # A smaller file, because a host at 1/20 of the others' rate needs twenty times as long in any case.
     smaller = replace(scale, size=3 * scale.size // 8)
     bad = [Behaviour("dead"), Behaviour("garbage"), Behaviour("stall"), Behaviour(slow=1 / 20)]
     blocked = [Behaviour("blocked") for _ in range(5)]
     run, wrong = run_fleet(smaller, bad + blocked + [Behaviour() for _ in range(scale.hosts - 9)])
-    told = [result["figures"] for result in run.results.values() if result["figures"]]
-    note = f"{sum(one['bad_pieces'] for one in told)} bad pieces came and were thrown away"
+    figures = [result["figures"] for result in run.results.values() if result["figures"]]
+    note = f"{sum(figure['bad_pieces'] for figure in figures)} bad pieces came and were thrown away"
     yield Figure(SECTION, _FAULTS, run.egress, "file sizes", 2.5, note="aim 1.6")
     yield Figure(SECTION, "the same: wrong or missing files", len(wrong), "", 0, note=note)
 
@@ -146,14 +146,16 @@ def blocked(scale: Scale) -> Iterator[Figure]:
 
 
 def delta(scale: Scale) -> Iterator[Figure]:
-    """Every host has the release before, of which three per cent were replaced by files of another length."""
+    """Every host has the previous release; three per cent of it are replaced by files of another length."""
     hosts = min(20, scale.hosts)
     few = replace(scale, hosts=hosts)
     before = random_content(scale.size)
     release = next_release(before, changed=0.03)
     run, wrong = run_fleet(few, content=release, old=before)
-    told = [result["figures"] for result in run.results.values() if result["figures"]]
-    moved = sum(one["origin_bytes"] + one["peer_bytes"] for one in told) / (len(release) * max(1, len(told)))
+    figures = [result["figures"] for result in run.results.values() if result["figures"]]
+    moved = sum(figure["origin_bytes"] + figure["peer_bytes"] for figure in figures) / (
+        len(release) * max(1, len(figures))
+    )
     what = f"{hosts} hosts with the release before, 3 % of it new"
     slowest = max(run.seconds, default=math.inf)
     note = f"slowest host {slowest:.1f} s; alone and without the old one {few.alone:.1f} s"
@@ -163,7 +165,7 @@ def delta(scale: Scale) -> Iterator[Figure]:
 
 
 def calls(_: Scale) -> Iterator[Figure]:
-    """Counted at the product's own planner, over a table in memory."""
+    """Counts the calls of the product's planner over a table in memory."""
     planned = PlannedJob(10_000)
     name = "AWS calls to plan a Job of 10,000 hosts, for each host"
     yield Figure(SECTION, name, planned.calls.total() / 10_000, "", 0.05, note="aim 0.012")

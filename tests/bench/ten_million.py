@@ -1,9 +1,9 @@
-"""Ten million rows through the deployed stack, while its workers are killed at random: every row once, in order.
+"""Exports ten million rows on the deployed stack and kills workers at random: the file has every row once, in order.
 
     python -m tests.bench.ten_million [--rows 10000000] [--kills 12] [--type excel]
 
-Says the time, the attempts, what was killed and the largest memory of a worker. Not part of `make bench`: it takes
-some minutes and needs a few hundred MB of disk.
+Prints the time, the attempts, what was killed and the largest memory of a worker. Not part of `make bench`: it takes
+some minutes and a few hundred MB of disk.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def serve(port: int, rows: int) -> None:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            asked = parse_qs(urlsplit(self.path).query)
-            size = int(asked["page_size"][0])
-            first = int(asked["page"][0]) * size
+            query = parse_qs(urlsplit(self.path).query)
+            size = int(query["page_size"][0])
+            first = int(query["page"][0]) * size
             text = ",".join(ROW % (n, n, n) for n in range(first, min(first + size, rows)))
             body = f'{{"status":200,"data":{{"total":{rows},"data":[{text}]}}}}'.encode()
             self.send_response(200)
@@ -89,11 +89,11 @@ class Killer:
 
 def run(deployed: Deployed, project: DeployedProject, url: str, kind: str, killer: Killer) -> dict[str, Any]:
     order = {"name": "ten million", "type": kind, "source_url": url, "step": STEP, "parallel": 16}
-    made = project.http("POST", "/v1/task", json=order)
-    if made.status != 202:
-        raise SystemExit(f"not accepted: {made.body!r}")
+    submitted = project.http("POST", "/v1/task", json=order)
+    if submitted.status != 202:
+        raise SystemExit(f"not accepted: {submitted.body!r}")
     while True:
-        shown: dict[str, Any] = project.http("GET", "/v1/task", query={"task_id": made.json()["task_id"]}).json()
+        shown: dict[str, Any] = project.http("GET", "/v1/task", query={"task_id": submitted.json()["task_id"]}).json()
         if shown["status"] in OVER:
             return shown
         killer.look()

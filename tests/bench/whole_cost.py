@@ -1,7 +1,7 @@
-"""The whole cost: what `money` counts call by call, with the authorizer, logs, hosts' calls, S3 and its egress.
+"""Adds to the cost counted by `money` the authorizer, logs, hosts' calls, S3 requests and egress.
 
-The services' own calls are counted on moto; what hosts do comes from the simulated fleet. What is assumed is named
-here and shown in the notes.
+The services' own calls are counted on moto; those of hosts come from the simulated fleet. Assumptions are named here
+and shown in the notes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ SECTION = "Dollars with everything (us-east-1 list prices)"
 MILLION = 1_000_000
 GIGABYTE, TERABYTE = 1e9, 1e12
 HOSTS = 10_000
-# Bytes of CloudWatch Logs: Lambda's own start and report lines with one or two of ours; and a line of the access log.
+# Bytes of CloudWatch Logs: of an invocation (Lambda's lines and one or two of ours), and of a line of the access log.
 LOG_BYTES, ACCESS_BYTES = 1_500, 400
-# Milliseconds of the authorizer when it knows the key, which it does for KeyCacheSeconds.
+# Milliseconds of the authorizer for a cached key; it caches a key for KeyCacheSeconds.
 AUTHORIZER_MS = 3
-# Of the file sizes that 50 hosts take together, what S3 sends: the swarm's own bench gives 1.1 to 1.4.
+# File sizes that S3 sends for 50 hosts together: the bench of swarms measures 1.1 to 1.4.
 SWARM_HOSTS, SWARM_ORIGIN = 50, 1.4
 RANGE_BYTES = 8 * 1024**2
 
 
 def request(times: float = 1) -> dict[str, float]:
-    """What comes with each HTTP request beside its own function: the authorizer and the access log."""
+    """Returns the cost of each HTTP request besides its own function: the authorizer and the access log."""
     gigabytes = load_template()["Globals"]["Function"]["MemorySize"] / 1024
     authorizer = prices.LAMBDA_REQUEST + AUTHORIZER_MS / 1000 * gigabytes * prices.LAMBDA_GB_SECOND
     return {
@@ -56,15 +56,15 @@ def million_targets() -> Iterator[Figure]:
     submit, _, job, _ = money._in_a_cloud(money._window)
     load, _, _ = fleet.job(HOSTS)
     share = MILLION / HOSTS
-    asked = share * (load.calls["poll"] + load.calls["report"])
+    requests = share * (load.calls["poll"] + load.calls["report"])
     hosts = {
         "hosts": share * fleet.dollars(load) + MILLION * prices.WEBSOCKET_MESSAGE,
         "logs": _logs(share * sum(load.calls.values())),
         "S3 requests": MILLION * prices.S3_GET,
     }
     jobs = MILLION / money.WINDOW
-    parts = _added(_metered(submit, MILLION), request(MILLION), _metered(job, jobs), hosts, request(asked))
-    note = f"{_shown(parts)}; {asked / MILLION:.1f} calls a host, told over its connection; egress is apart"
+    parts = _added(_metered(submit, MILLION), request(MILLION), _metered(job, jobs), hosts, request(requests))
+    note = f"{_shown(parts)}; {requests / MILLION:.1f} calls a host, told over its connection; egress is apart"
     yield Figure(
         SECTION, "a million targets, submitted one by one, to connected hosts", sum(parts.values()), "$", note=note
     )
@@ -75,7 +75,7 @@ def million_targets() -> Iterator[Figure]:
 
 
 def host_month() -> Iterator[Figure]:
-    """The simulated fleet counts it whole."""
+    """Yields the whole cost of a connected host, from the simulated fleet."""
     (idle, *_) = fleet.idle_month()
     yield Figure(SECTION, "a connected host's month without a file", idle.value, "$", note=idle.note)
 
@@ -101,11 +101,11 @@ def terabyte() -> Iterator[Figure]:
 
 
 def slow_batch() -> Iterator[Figure]:
-    """A call a minute, for a month: between calls the batch is a Wait state."""
+    """Yields the cost of a batch with a call a minute for a month: between calls it is in a Wait state."""
     memory = functions()["RunBatchSliceFunction"]["MemorySize"] / 1024
     held = fleet.MONTH * memory * prices.LAMBDA_GB_SECOND
     calls = fleet.MONTH / 60
-    # RunSlice, WhatNext, SleepUntilNextCall; a second for the call and the state that is kept.
+    # RunSlice, WhatNext and SleepUntilNextCall; a second of Lambda for the call and for saving the state.
     transitions, seconds = 3 * calls * prices.STEP_FUNCTIONS_TRANSITION, calls * memory * prices.LAMBDA_GB_SECOND
     parts = {"transitions": transitions, "Lambda": seconds + calls * prices.LAMBDA_REQUEST, "logs": _logs(calls)}
     note = f"{_shown(parts)}; held in Lambda it would be {held:,.1f}"

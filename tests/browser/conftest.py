@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext
 
-from tests.support.console import ASKED, CHROMIUM, Console, chromium, new_context, tab
+from tests.support.console import API_CALLS, CHROMIUM, Console, chromium, new_context, tab
 from tests.support.console_routes import never_called
 from tests.support.deployed import Deployed, DeployedProject, deployed_at
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Takes over the calls that a process of pytest-xdist has seen."""
     output = getattr(node, "workeroutput", {})
-    ASKED.update((method, path) for method, path in output.get("console_calls", []))
+    API_CALLS.update((method, path) for method, path in output.get("console_calls", []))
     if "whole_suite" in output:
         node.config.stash[_WHOLE_SUITE] = output["whole_suite"]
 
@@ -42,9 +42,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     whole_suite = session.config.stash.get(_WHOLE_SUITE, False)
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["console_calls"] = sorted(ASKED)
+        session.config.workeroutput["console_calls"] = sorted(API_CALLS)
         session.config.workeroutput["whole_suite"] = whole_suite
-    elif whole_suite and exitstatus == pytest.ExitCode.OK and (left_out := never_called(ASKED)):
+    elif whole_suite and exitstatus == pytest.ExitCode.OK and (left_out := never_called(API_CALLS)):
         session.config.stash[_NEVER_CALLED] = left_out
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

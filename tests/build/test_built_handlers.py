@@ -1,4 +1,4 @@
-"""What `sam build` made is enough: each handler imports from its own folder and the two layers alone."""
+"""The output of `sam build` is complete: each handler imports from its own folder and the two layers only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_layer_is_laid_out_as_lambda_wants_it(layer: str) -> None:
     assert (OUT / layer / "python").is_dir()
 
 
-def test_the_client_imports_from_its_layer_and_the_dependencies_alone() -> None:
+def test_client_imports_from_its_layer_and_the_dependencies_alone() -> None:
     paths = [str(OUT / layer / "python") for layer in ("ClientLayer", "DepsLayer")]
     code = f"import sys; sys.path[:0] = {paths!r}; import tidegate_client; print(tidegate_client.__file__)"
     command = [(HERE / "python").read_text(), "-I", "-B", "-c", code]
@@ -53,12 +53,12 @@ def test_the_client_imports_from_its_layer_and_the_dependencies_alone() -> None:
     assert done.stdout.startswith(paths[0]), done.stderr
 
 
-def test_boto3_is_the_locked_one_and_not_the_runtimes() -> None:
+def test_layer_has_the_locked_boto3_and_not_the_runtimes() -> None:
     locked = re.search(r"^boto3==(\S+)", (ROOT / ".lock" / "dev.txt").read_text(), re.MULTILINE)
     assert locked
     assert (OUT / "DepsLayer" / "python" / f"boto3-{locked[1]}.dist-info").is_dir()
 
 
-def test_layers_fit_lambdas_limit_of_250_mb() -> None:
+def test_layers_are_far_below_lambdas_limit_of_250_mb() -> None:
     size = sum(path.stat().st_size for layer in ("DepsLayer", "CoreLayer") for path in (OUT / layer).rglob("*"))
     assert size < 100 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""The client as people install it: a wheel, in an environment that has nothing else."""
+"""The client's wheel, installed into an empty environment as users do it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "local.client_wheel", str(out)]
     subprocess.run(build, check=True, cwd=ROOT, capture_output=True, text=True)
-    (made,) = out.glob("tidegate_client-*.whl")
-    return made
+    (built,) = out.glob("tidegate_client-*.whl")
+    return built
 
 
 def test_wheel_holds_the_client_and_nothing_of_the_server(wheel: Path) -> None:
@@ -28,8 +28,11 @@ def test_wheel_holds_the_client_and_nothing_of_the_server(wheel: Path) -> None:
 
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tidegate_client"}
     assert "tidegate_client/py.typed" in names
-    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
-    assert sorted(line.split()[1].split("<")[0].split(">")[0] for line in needed) == ["urllib3", "websocket-client"]
+    requirements = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
+    assert sorted(line.split()[1].split("<")[0].split(">")[0] for line in requirements) == [
+        "urllib3",
+        "websocket-client",
+    ]
 
 
 def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ PLACE = ROOT / ".local" / "corpora"
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 
 
-def fetched() -> Path:
+def download() -> Path:
     """Downloads and unpacks the source packages, and installs feedparser beside them for the comparison."""
     PLACE.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -34,7 +34,7 @@ def fetched() -> Path:
 
 
 def main() -> int:
-    place = fetched()
+    place = download()
     sys.path.insert(0, str(place / "lib"))
     feeds, podcasts = next(place.glob("feedparser-*/tests")), next(place.glob("podcastparser-*/tests/data"))
     tallies = [feedparser_corpus(feeds), podcastparser_corpus(podcasts)]

@@ -1,4 +1,4 @@
-"""One MiniStack with AUTH=true for all end-to-end tests: it takes seconds to deploy, and projects keep tests apart."""
+"""One MiniStack with AUTH=true for all end-to-end tests: a deployment takes seconds, and projects isolate tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.deployed import Deployed, DeployedProject, deployed_at
 
 @pytest.fixture(scope="session")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    with deployed_at(tmp_path_factory.mktemp("cloud")) as made:
-        yield made
+    with deployed_at(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
 
 
 @pytest.fixture

@@ -50,9 +50,9 @@ class Business:
 
 @pytest.fixture
 def business(project: DeployedProject) -> Iterator[Business]:
-    made = Business(project.callback_secret)
-    with serve(made) as made.port:
-        yield made
+    new_business = Business(project.callback_secret)
+    with serve(new_business) as new_business.port:
+        yield new_business
 
 
 def shown(project: DeployedProject, batch_id: str) -> dict[str, Any]:
@@ -65,9 +65,9 @@ def test_batch_is_created_stopped_restarted_and_finished(project: DeployedProjec
     entry = {"name": "loyalty", "process_url": business.url("/item"), "process_stop_url": business.url("/stopped")}
     biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
     order = {"biz_id": biz_id, "name": "points", "total": 400, "rate": 40}
-    made = project.http("POST", "/v1/batches", json=order)
-    assert (made.status, made.json()["status"]) == (201, "created")
-    batch_id = made.json()["batch_id"]
+    created = project.http("POST", "/v1/batches", json=order)
+    assert (created.status, created.json()["status"]) == (201, "created")
+    batch_id = created.json()["batch_id"]
 
     assert project.http("POST", f"/v1/batches/{batch_id}/start").status == 202
     until(lambda: len(business.calls), lambda calls: calls > 60)
@@ -98,10 +98,10 @@ def test_batches_use_both_channels_and_store_outcomes(
     entry = {"name": "loyalty", "process_url": business.url("/abandoned-at-3")}
     biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
     order = {"biz_id": biz_id, "name": "points", "total": 5, "rate": 50}
-    made = [project.http("POST", "/v1/batches", json=order).json()["batch_id"] for _ in range(2)]
-    started = [project.http("POST", f"/v1/batches/{batch_id}/start").json() for batch_id in made]
+    batch_ids = [project.http("POST", "/v1/batches", json=order).json()["batch_id"] for _ in range(2)]
+    started = [project.http("POST", f"/v1/batches/{batch_id}/start").json() for batch_id in batch_ids]
     assert {batch["channel"] for batch in started} == {"batch", "batch_b"}
-    for batch_id in made:
+    for batch_id in batch_ids:
         ended = until(partial(shown, project, batch_id), lambda batch: batch["status"] == "finished", 60)
         assert (ended["progress"]["succeeded"], ended["progress"]["abandoned"]) == (4, 1)
         (item,) = project.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
@@ -117,17 +117,19 @@ def test_schedule_starts_batch_with_permissions_of_its_function(
     entry = {"name": "loyalty", "process_url": business.url("/item"), "before_create_url": business.url("/asked")}
     biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
     order = {"biz_id": biz_id, "name": "nightly", "total": 5, "rate": 50}
-    made = project.http("POST", "/v1/batch-schedules", json={"schedule": "rate(1 day)", "batch": order})
-    assert made.status == 201, made.body
-    schedule_id = made.json()["schedule_id"]
+    created = project.http("POST", "/v1/batch-schedules", json={"schedule": "rate(1 day)", "batch": order})
+    assert created.status == 201, created.body
+    schedule_id = created.json()["schedule_id"]
     key = keys.batch_schedule(project.id, schedule_id)
     product_on(deployed).table.write(update(key, keys.batch_scheduled(time.time() - 1)))
     functions = deployed.client("lambda").list_functions()["Functions"]
-    (name,) = [each["FunctionName"] for each in functions if "StartScheduledBatches" in each["FunctionName"]]
+    (name,) = [
+        function["FunctionName"] for function in functions if "StartScheduledBatches" in function["FunctionName"]
+    ]
     # The schedule of the function runs too: whichever is first creates the batch, and the other one finds it.
     deployed.client("lambda").invoke(FunctionName=name, Payload=b"{}")
     path = f"/v1/batch-schedules/{schedule_id}"
-    fired = until(lambda: project.http("GET", path).json(), lambda one: one["last_batch_id"], 90)
+    fired = until(lambda: project.http("GET", path).json(), lambda schedule: schedule["last_batch_id"], 90)
     assert fired["last_error"] is None
     until(partial(shown, project, fired["last_batch_id"]), lambda batch: batch["status"] == "finished", 60)
     assert sorted(index for _, index in business.calls) == list(range(5))

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.e2e
 
 def export(project: DeployedProject, callback: str) -> str:
     body = {"name": "people", "source_data": [{"name": "Ada"}, {"name": "Grace"}], "callback": callback}
-    made = project.http("POST", "/v1/task", json=body)
-    assert made.status == 202, made.body
-    return str(made.json()["task_id"])
+    answer = project.http("POST", "/v1/task", json=body)
+    assert answer.status == 202, answer.body
+    return str(answer.json()["task_id"])
 
 
 def callback_of(project: DeployedProject, record_id: str) -> dict[str, Any]:
@@ -34,21 +34,23 @@ def callback_of(project: DeployedProject, record_id: str) -> dict[str, Any]:
 def notice(project: DeployedProject, record_id: str, callback: str | None = None, status: str = "completed") -> Notice:
     kind = "task.completed" if status == "completed" else "task.failed"
     data = {"task_id": record_id, "status": status}
-    made = datetime.now(UTC)
-    return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, status, data, callback, made)
+    now = datetime.now(UTC)
+    return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, status, data, callback, now)
 
 
-def arrived(at: Receiver, count: int, seconds: float = 40) -> None:
-    until(lambda: len(at.seen), lambda seen: seen >= count, seconds)
+def wait_for_calls(server: Receiver, count: int, seconds: float = 40) -> None:
+    until(lambda: len(server.seen), lambda count_seen: count_seen >= count, seconds)
 
 
 def test_receiver_that_fails_is_called_again(project: DeployedProject) -> None:
     with receiver(500, 200) as at:
         task_id = export(project, at.url)
-        arrived(at, 1)
+        wait_for_calls(at, 1)
         assert project.http("GET", "/v1/task", query={"task_id": task_id}).json()["status"] == "completed"
-        arrived(at, 2)
-        shown = until(lambda: callback_of(project, task_id), lambda one: one["callback_state"] == "delivered", 10)
+        wait_for_calls(at, 2)
+        shown = until(
+            lambda: callback_of(project, task_id), lambda callback: callback["callback_state"] == "delivered", 10
+        )
 
         assert len(set(at.ids)) == 1
         for headers, body in at.seen:
@@ -61,16 +63,16 @@ def test_receiver_that_fails_is_called_again(project: DeployedProject) -> None:
 @pytest.mark.slow
 def test_killed_publisher_does_not_lose_the_callback(deployed: Deployed, project: DeployedProject) -> None:
     with receiver() as at:
-        killed = notice(project, "req-killed", at.url)
-        product_on(deployed).table.transact([notice_write(killed)])
+        unpublished = notice(project, "req-killed", at.url)
+        product_on(deployed).table.transact([notice_write(unpublished)])
 
-        def nudge() -> int:
+        def trigger_compensation() -> int:
             triggered = deployed.http("POST", "/v1/compensation/trigger", key=deployed.admin_key)
             assert triggered.status == 200, triggered.body
             return len(at.seen)
 
-        until(nudge, lambda seen: seen >= 1, seconds=90, every=5)
-        assert at.ids == [killed.message_id]
+        until(trigger_compensation, lambda seen: seen >= 1, seconds=90, every=5)
+        assert at.ids == [unpublished.message_id]
 
 
 def test_callback_url_at_a_private_address_is_refused_at_submission(deployed: Deployed) -> None:
@@ -85,12 +87,14 @@ def test_callback_url_at_a_private_address_is_refused_at_submission(deployed: De
 def test_dead_letter_of_a_410_can_be_redelivered(deployed: Deployed, project: DeployedProject) -> None:
     with receiver(410, 200) as at:
         product_on(deployed).notifications.notifier.publish([notice(project, "req-gone", at.url)])
-        dead = until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "dead", 30)
+        dead = until(
+            lambda: callback_of(project, "req-gone"), lambda callback: callback["callback_state"] == "dead", 30
+        )
         assert dead_letter_about(deployed, dead["delivery_id"])
 
         again = project.http("POST", f"/v1/callbacks/{dead['delivery_id']}/redeliver")
         assert again.status == 202, again.body
-        until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "delivered", 30)
+        until(lambda: callback_of(project, "req-gone"), lambda callback: callback["callback_state"] == "delivered", 30)
         assert at.ids == [dead["delivery_id"]] * 2
 
 
@@ -111,7 +115,7 @@ def test_subscriber_to_status_failed_sees_only_those(deployed: Deployed, project
         product_on(deployed).notifications.notifier.publish(notices)
 
         def received() -> set[str]:
-            return {one["record_id"] for one in subscriber.received()}
+            return {notification["record_id"] for notification in subscriber.received()}
 
         until(received, lambda seen: len(seen) >= 3, 20)
         time.sleep(1)

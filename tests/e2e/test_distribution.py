@@ -33,7 +33,7 @@ def body(**more: Any) -> dict[str, Any]:
 
 
 class Agents:
-    """Acts as the agents: each asks for its transfers, fetches the file and reports, by the admin's key."""
+    """Acts as the agents, with the admin key: each requests its transfers, fetches the file and reports."""
 
     def __init__(self, deployed: Deployed, project: DeployedProject, code: Callable[[str], int] = lambda _: 0) -> None:
         self._deployed = deployed
@@ -86,9 +86,9 @@ def job_of(project: DeployedProject, job_id: str) -> dict[str, Any]:
 def test_200_targets_in_one_window_share_one_job_and_transfer(deployed: Deployed, stocked: DeployedProject) -> None:
     names = [f"host-{n:03d}" for n in range(40)]
     targets = [{"agent_id": name, "container_id": container} for name in names for container in "abcde"]
-    made = stocked.http("POST", "/v1/downloads/batch", json=body(targets=targets))
-    assert made.status == 202, made.body
-    job_id = made.json()["job_id"]
+    submitted = stocked.http("POST", "/v1/downloads/batch", json=body(targets=targets))
+    assert submitted.status == 202, submitted.body
+    job_id = submitted.json()["job_id"]
     until(lambda: job_of(stocked, job_id), lambda job: job["transfer_id"] is not None, 30)
 
     agents = Agents(deployed, stocked)
@@ -100,7 +100,7 @@ def test_200_targets_in_one_window_share_one_job_and_transfer(deployed: Deployed
     assert len({transfer for _, transfer in agents.fetched}) == 1
     assert sorted(name for name, _ in agents.fetched) == sorted(names * 5)
     assert len(stocked.http("GET", "/v1/jobs").json()["items"]) == 1
-    uuid = made.json()["tasks"][77]["task_id"].rsplit(":", 1)[1]
+    uuid = submitted.json()["tasks"][77]["task_id"].rsplit(":", 1)[1]
     assert stocked.http("GET", f"/v1/downloads/{uuid}").json()["status"] == "Success"
     page = stocked.http("GET", "/v1/downloads", query={"job_id": job_id, "status": "Success", "limit": 100}).json()
     assert len(page["items"]) == 100
@@ -130,8 +130,8 @@ def test_two_windows_are_two_jobs_and_agents_see_only_their_own(deployed: Deploy
 
 
 def test_target_that_never_answers_times_out(deployed: Deployed, stocked: DeployedProject) -> None:
-    made = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-gone")).json()
-    job = until(lambda: job_of(stocked, made["job_id"]), lambda job: job["status"] in ENDED, 90)
+    submitted = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-gone")).json()
+    job = until(lambda: job_of(stocked, submitted["job_id"]), lambda job: job["status"] in ENDED, 90)
     assert (job["status"], job["counts"]["timeout"]) == ("Timeout", 1)
     assert deployed.http(
         "GET",

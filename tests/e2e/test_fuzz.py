@@ -1,6 +1,6 @@
-"""The published contract against the deployed stack: whatever is sent, no 5xx and nothing that it does not promise.
+"""Fuzzes the deployed stack by its OpenAPI document: every answer is documented there, and none is a 5xx.
 
-FUZZ_EXAMPLES asks for a longer run.
+FUZZ_EXAMPLES sets the number of examples for a longer run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 PATHS = contract(build_api())["paths"]
 OPERATIONS = {f"{method.upper()} {path}": found for path, methods in PATHS.items() for method, found in methods.items()}
 CLOSED = [label for label, found in OPERATIONS.items() if "security" in found]
-# Any text is valid in a path, so an operation with path parameters only cannot be sent anything invalid.
+# Any text is valid in a path, so operations with path parameters only have no invalid requests.
 FALLIBLE = [
     label
     for label, found in OPERATIONS.items()
@@ -37,11 +37,11 @@ FALLIBLE = [
 Send = Callable[..., Any]
 # API Gateway accepts 10,240 bytes of request line and headers, and rejects longer requests itself.
 LONGEST_URL = 8_000
-# These return what a source answered, or that it failed.
+# These routes return the answer of a source, or that it failed.
 ASKS_SOURCES = ("/v1/download/sync", "/v1/task/sample", "/v1/subscriptions/preview")
 
 
-def told_as_a_problem(ctx: CheckContext, response: Response, case: Case) -> None:
+def error_is_a_problem_document(ctx: CheckContext, response: Response, case: Case) -> None:
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"]
         assert response.json()["status"] == response.status_code
@@ -53,26 +53,26 @@ CHECKS = [
     openapi.content_type_conformance,
     openapi.response_schema_conformance,
     openapi.response_headers_conformance,
-    told_as_a_problem,
+    error_is_a_problem_document,
 ]
 
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A cloud of its own: this test pauses, makes and deletes things that others must not see."""
-    with deployed_at(tmp_path_factory.mktemp("fuzzed")) as made:
-        yield made
+    """Deploys a separate cloud: this test pauses, creates and deletes records, which would disturb other tests."""
+    with deployed_at(tmp_path_factory.mktemp("fuzzed")) as cloud:
+        yield cloud
 
 
 @pytest.fixture(scope="module")
-def there(deployed: Deployed) -> World:
+def records(deployed: Deployed) -> World:
     return world(deployed)
 
 
 @pytest.fixture(scope="module")
 def schema(deployed: Deployed) -> Any:
     loaded = schemathesis.openapi.from_dict(deployed.http("GET", "/openapi.json").json())
-    # Keys are given or left out by the tests: a made-up one ends every case at 401.
+    # The tests add keys or leave them out: a generated key would end every case at 401.
     loaded.config.generation.update(with_security_parameters=False)
     return loaded
 
@@ -85,7 +85,7 @@ def send(deployed: Deployed) -> Iterator[Send]:
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             assume(len(url_of(case, deployed.api_url)) <= LONGEST_URL)
             response = case.call(deployed.api_url, session, headers, allow_redirects=False, timeout=30)
-            # A source that fails is reported as 502 or 504; that is not a failure of ours.
+            # 502 and 504 report the failure of a source, which is not a failure of the API.
             upstream = response.status_code in (502, 504) and case.path.startswith(ASKS_SOURCES)
             case.validate_response(response, CHECKS, excluded_checks=[not_a_server_error] if upstream else [])
             return response
@@ -98,30 +98,30 @@ def url_of(case: Case, api_url: str) -> str:
     return requests.Request(sent["method"], sent["url"], params=sent["params"]).prepare().url or ""
 
 
-def fuzz(schema: Any, there: World, label: str, mode: GenerationMode, send: Send, count: int) -> None:
+def fuzz(schema: Any, records: World, label: str, mode: GenerationMode, send: Send, count: int) -> None:
     method, _, path = label.partition(" ")
 
     def run(case: Case) -> None:
-        send(case, there.key_for(label))
+        send(case, records.key_for(label))
 
-    examples(count)(given(cases(schema[path][method], mode, there))(run))()
+    examples(count)(given(cases(schema[path][method], mode, records))(run))()
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_what_the_contract_allows_is_answered_as_it_says(schema: Any, there: World, send: Send, label: str) -> None:
-    fuzz(schema, there, label, GenerationMode.POSITIVE, send, 5)
+def test_valid_request_gets_a_documented_answer(schema: Any, records: World, send: Send, label: str) -> None:
+    fuzz(schema, records, label, GenerationMode.POSITIVE, send, 5)
 
 
 @pytest.mark.parametrize("label", FALLIBLE)
-def test_what_the_contract_forbids_is_refused_as_it_says(schema: Any, there: World, send: Send, label: str) -> None:
-    fuzz(schema, there, label, GenerationMode.NEGATIVE, send, 4)
+def test_invalid_request_gets_a_documented_answer(schema: Any, records: World, send: Send, label: str) -> None:
+    fuzz(schema, records, label, GenerationMode.NEGATIVE, send, 4)
 
 
 @pytest.mark.parametrize("label", CLOSED)
-def test_without_a_key_everything_is_401(schema: Any, there: World, send: Send, label: str) -> None:
+def test_request_without_a_key_is_401(schema: Any, records: World, send: Send, label: str) -> None:
     def refused(case: Case, _: str) -> None:
         answer = send(case, None)
         # A path with control characters is refused before authentication.
         assert answer.status_code == 401 or answer.json()["code"] == "bad_path"
 
-    fuzz(schema, there, label, GenerationMode.POSITIVE, refused, 1)
+    fuzz(schema, records, label, GenerationMode.POSITIVE, refused, 1)

@@ -44,11 +44,11 @@ class SlowSource(FileSource):
 
 @pytest.fixture
 def source() -> Iterator[FileSource]:
-    with file_source(SlowSource()) as made:
-        yield made
+    with file_source(SlowSource()) as new_source:
+        yield new_source
 
 
-def ask(project: DeployedProject, url: str, **more: Any) -> dict[str, Any]:
+def ingest(project: DeployedProject, url: str, **more: Any) -> dict[str, Any]:
     body = {"biz_id": 1, "app_id": 2, "file_path": "/in/file.bin", "source_url": url, **more}
     answer = project.http("POST", "/v1/files", json=body)
     assert answer.status == 202, answer.body
@@ -59,7 +59,7 @@ def request(project: DeployedProject, request_id: str) -> dict[str, Any]:
     return dict(project.http("GET", f"/v1/requests/{request_id}").json())
 
 
-def ended(project: DeployedProject, request_id: str) -> dict[str, Any]:
+def wait_until_ended(project: DeployedProject, request_id: str) -> dict[str, Any]:
     return until(lambda: request(project, request_id), lambda shown: shown["status"] in OVER)
 
 
@@ -73,11 +73,11 @@ def test_large_source_becomes_a_file(deployed: Deployed, project: DeployedProjec
     source.files["/large.bin"] = Hosted(body, cuts=1)
     signature = hashlib.sha256(body).hexdigest()
 
-    asked = ask(project, source.url("/large.bin"), signature=signature, size=len(body))
-    done = ended(project, asked["request_id"])
+    accepted = ingest(project, source.url("/large.bin"), signature=signature, size=len(body))
+    ended = wait_until_ended(project, accepted["request_id"])
 
-    assert done["status"] == "completed", done
-    link = project.http("GET", f"/v1/files/{asked['file_id']}/url").json()["url"]
+    assert ended["status"] == "completed", ended
+    link = project.http("GET", f"/v1/files/{accepted['file_id']}/url").json()["url"]
     fetched = deployed.pool.request("GET", link).data
     assert hashlib.sha256(fetched).hexdigest() == signature
 
@@ -85,15 +85,15 @@ def test_large_source_becomes_a_file(deployed: Deployed, project: DeployedProjec
 def test_subscription_uses_its_credentials(project: DeployedProject, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b'["/a", "/b"]', content_type="application/json", needs_cookie="k=v")
     source.files |= {f"/{name}": Hosted(name.encode(), needs_cookie="k=v") for name in "ab"}
-    kept = {"headers": {"Cookie": "k=v"}, "origins": [source.url("")]}
-    assert project.http("PUT", "/v1/credentials/shop", json=kept).status == 204
+    credential = {"headers": {"Cookie": "k=v"}, "origins": [source.url("")]}
+    assert project.http("PUT", "/v1/credentials/shop", json=credential).status == 204
     body = {"name": "s", "source_url": source.url("/list.json"), "credentials": "shop", "schedule": "rate(1 hour)"}
     subscription = project.http("POST", "/v1/subscriptions", json=body).json()["subscription_id"]
 
     scan = project.http("POST", f"/v1/subscriptions/{subscription}/download").json()
-    assert ended(project, scan["request_id"])["result"]["queued"] == 2
+    assert wait_until_ended(project, scan["request_id"])["result"]["queued"] == 2
     tasks = project.http("GET", f"/v1/subscriptions/{subscription}/tasks").json()["items"]
-    ends = [ended(project, task["request_id"]) for task in tasks]
+    ends = [wait_until_ended(project, task["request_id"]) for task in tasks]
 
     assert {(end["status"], end["channel"]) for end in ends} == {("completed", "requires_cookie")}
     assert project.http("DELETE", f"/v1/subscriptions/{subscription}").status == 204
@@ -104,8 +104,8 @@ def test_cancelled_request_stops_within_5_s_and_releases_its_slot(
 ) -> None:
     new_channel(deployed, "cancel_lane", 1)
     source.files["/next"] = Hosted(b"next")
-    slow = ask(project, source.url("/slow"), channel="cancel_lane")
-    waiting = ask(project, source.url("/next"), channel="cancel_lane")
+    slow = ingest(project, source.url("/slow"), channel="cancel_lane")
+    waiting = ingest(project, source.url("/next"), channel="cancel_lane")
     until(lambda: source.reading, lambda reading: reading == 1)
 
     cancelled = time.monotonic()
@@ -114,7 +114,7 @@ def test_cancelled_request_stops_within_5_s_and_releases_its_slot(
     stopped = time.monotonic() - cancelled
 
     assert stopped < 5
-    assert ended(project, waiting["request_id"])["status"] == "completed"
+    assert wait_until_ended(project, waiting["request_id"])["status"] == "completed"
 
 
 def test_parallel_requests_stay_within_the_capacity_and_all_end(
@@ -124,15 +124,15 @@ def test_parallel_requests_stay_within_the_capacity_and_all_end(
     source.files["/a"] = Hosted(b"a")
     # With more callers the test would mostly measure how fast the emulator starts processes.
     with ThreadPoolExecutor(4) as callers:
-        asked = list(callers.map(lambda _: ask(project, source.url("/a"), channel="crowd_lane"), range(16)))
-    seen = []
+        accepted = list(callers.map(lambda _: ingest(project, source.url("/a"), channel="crowd_lane"), range(16)))
+    running = []
 
     def read() -> Any:
         stats = project.http("GET", "/v1/queue/stats").json()["channels"]["crowd_lane"]
-        seen.append(stats["running"])
+        running.append(stats["running"])
         return stats
 
     until(read, lambda stats: stats["queued"] == stats["running"] == 0)
 
-    assert max(seen) <= 3
-    assert {request(project, entry["request_id"])["status"] for entry in asked} == {"completed"}
+    assert max(running) <= 3
+    assert {request(project, entry["request_id"])["status"] for entry in accepted} == {"completed"}

@@ -1,4 +1,4 @@
-"""`make run` leaves nothing behind: no temporary folder, no process, however it ends."""
+"""`make run` leaves no temporary folder and no process behind, even if it is killed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.deployed import Deployed, free_port
 
 
 def processes_with(text: str) -> list[int]:
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
         if text.encode() in words and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def gone(place: Place, seconds: float) -> bool:
@@ -54,7 +54,7 @@ def test_stop_leaves_nothing_behind_and_next_start_is_quick(tmp_path: Path) -> N
         assert time.monotonic() - started < max(10, first_took)
 
 
-def test_a_killed_parent_leaves_no_process_and_the_next_start_clears_its_folder(tmp_path: Path) -> None:
+def test_killed_parent_leaves_no_process_and_next_start_clears_its_folder(tmp_path: Path) -> None:
     place = Place(home=tmp_path / "cloud", port=free_port())
     code = (
         "import sys, time; from pathlib import Path; from local.cloud import cloud_up; from local.place import Place\n"

@@ -1,4 +1,4 @@
-"""`make run`'s promises about state: it survives a stop, an unchanged stack is not deployed again, a changed one is."""
+"""The state of `make run` survives a stop, and the stack is deployed again only if it changed."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from local.progress import silence
 from tests.support.deployed import Deployed, free_port, until
 
 
-def test_state_survives_a_stop_and_parameters_change_at_will(tmp_path: Path) -> None:
+def test_state_survives_a_stop_and_a_change_of_parameters(tmp_path: Path) -> None:
     place = Place(home=tmp_path, port=free_port())
     content = b"kept across a restart"
     with cloud_up(place, silence) as up:
         assert up.first
-        told = json.loads(place.cloud_file.read_text())
-        assert told == asdict(up.cloud)
-        assert set(told) == {
+        written = json.loads(place.cloud_file.read_text())
+        assert written == asdict(up.cloud)
+        assert set(written) == {
             "api_url", "ws_url", "console_url", "endpoint_url", "region", "stack_name", "admin_key",
         }  # fmt: skip
         assert stat.S_IMODE(place.cloud_file.stat().st_mode) == 0o600
         cloud = Deployed(up)
         project = cloud.project()
-        made = project.http("POST", "/v1/files", json={"biz_id": 2, "app_id": 3, "file_path": "/kept"}).json()
-        put = cloud.pool.request("PUT", made["upload_url"], body=content, headers=made["upload_headers"])
+        file = project.http("POST", "/v1/files", json={"biz_id": 2, "app_id": 3, "file_path": "/kept"}).json()
+        put = cloud.pool.request("PUT", file["upload_url"], body=content, headers=file["upload_headers"])
         assert put.status == 200, put.data
-        assert project.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
+        assert project.http("POST", f"/v1/files/{file['file_id']}/complete").status == 200
         table = up.emulator.client("dynamodb").describe_time_to_live(TableName=up.outputs["TableName"])
         assert table["TimeToLiveDescription"]["AttributeName"] == "expires_at"
     assert not place.cloud_file.exists()
     assert open_to_others(place.state_dir, place.objects_dir) == []
 
-    said: list[str] = []
-    with cloud_up(place, said.append) as up:
+    lines: list[str] = []
+    with cloud_up(place, lines.append) as up:
         assert not up.first
-        assert any("nothing to deploy" in line for line in said)
+        assert any("nothing to deploy" in line for line in lines)
         cloud = Deployed(up)
-        url = cloud.http("GET", f"/v1/files/{made['file_id']}/url", key=project.key).json()["url"]
+        url = cloud.http("GET", f"/v1/files/{file['file_id']}/url", key=project.key).json()["url"]
         assert cloud.pool.request("GET", url).data == content
 
-    with cloud_up(replace(place, port=free_port(), params={"CollectWindowSeconds": "3"}), said.append) as up:
-        assert any("template.yaml deployed" in line for line in said)
+    with cloud_up(replace(place, port=free_port(), params={"CollectWindowSeconds": "3"}), lines.append) as up:
+        assert any("template.yaml deployed" in line for line in lines)
         api = next(f for f in functions(up.emulator.client("lambda")) if "-ApiFunction-" in f["FunctionName"])
         assert api["Environment"]["Variables"]["COLLECT_WINDOW_SECONDS"] == "3"
-        assert Deployed(up).http("GET", f"/v1/files/{made['file_id']}", key=project.key).status == 200
+        assert Deployed(up).http("GET", f"/v1/files/{file['file_id']}", key=project.key).status == 200
         assert takes_messages(up.emulator.client("sqs"), api["Environment"]["Variables"]["WAKEUPS_QUEUE_URL"])
 
 
 def open_to_others(*folders: Path) -> list[Path]:
-    """What the emulator stores holds secrets."""
+    """Returns the files that others may read; the emulator's state contains secrets."""
     stored = [path for folder in folders for path in (folder, *folder.rglob("*"))]
     assert any(path.suffix == ".json" for path in stored)
     return [path for path in stored if path.stat().st_mode & 0o077]

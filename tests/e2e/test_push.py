@@ -54,7 +54,7 @@ def states(project: DeployedProject) -> dict[str, str]:
 
 
 def dispatched_at(deployed: Deployed, project: DeployedProject, job_id: str) -> float:
-    """When the dispatch requested the Job's transfer, before it wrote any inbox entry."""
+    """Returns when the dispatch requested the Job's transfer, before it wrote any inbox entry."""
     table = Table(deployed.client("dynamodb"), deployed.outputs["TableName"])
     job = JobStore(table, ttl=0, lasts=0).get(project.id, job_key(job_id))
     assert job
@@ -73,9 +73,9 @@ def deliver(project: DeployedProject, names: list[str], number: int) -> str:
         "file_signature": SIGNATURE,
         "targets": [{"agent_id": name} for name in names],
     }
-    made = project.http("POST", "/v1/downloads/batch", json=body)
-    assert made.status == 202, made.body
-    job_id = str(made.json()["job_id"])
+    submitted = project.http("POST", "/v1/downloads/batch", json=body)
+    assert submitted.status == 202, submitted.body
+    job_id = str(submitted.json()["job_id"])
     until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 90)
     return job_id
 
@@ -88,20 +88,20 @@ def test_connected_hosts_get_their_urls_within_a_second_of_dispatch(
     took: list[float] = []
     transfers = Agents.transfers
 
-    def noted(self: Agents, agent_id: str, *, wait: int = 0) -> Any:
+    def timed_transfers(self: Agents, agent_id: str, *, wait: int = 0) -> Any:
         began = time.time()
-        found = transfers(self, agent_id, wait=wait)
+        items = transfers(self, agent_id, wait=wait)
         took.append(time.time() - began)
-        for item in found:
+        for item in items:
             offered[str(item["job_id"])].append(time.time())
-        return found
+        return items
 
-    monkeypatch.setattr(Agents, "transfers", noted)
+    monkeypatch.setattr(Agents, "transfers", timed_transfers)
     names = [f"push-{number}" for number in range(HOSTS)]
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(connected(project, tmp_path, name))
-        until(lambda: states(project), lambda found: found == dict.fromkeys(names, "online"), 90)
+        until(lambda: states(project), lambda shown: shown == dict.fromkeys(names, "online"), 90)
         jobs = [deliver(project, names, number) for number in range(JOBS)]
 
     # The first Job meets cold functions. On a busy machine every call is slow, so the limit is at least three polls.

@@ -26,8 +26,8 @@ def status_of(project: DeployedProject, request_id: str) -> str:
     return str(project.http("GET", f"/v1/requests/{request_id}").json()["status"])
 
 
-def overdue(cloud: Deployed, project_id: str, request_id: str) -> None:
-    """Makes it overdue now, so that the test does not have to wait 90 s."""
+def make_overdue(cloud: Deployed, project_id: str, request_id: str) -> None:
+    """Makes the request overdue now, so that the test does not have to wait 90 s."""
     cloud.client("dynamodb").update_item(
         TableName=cloud.outputs["TableName"],
         Key={"pk": {"S": f"P#{project_id}#REQUEST#{request_id}"}, "sk": {"S": "META"}},
@@ -90,7 +90,7 @@ def test_queued_and_running_requests_survive_a_restart(tmp_path: Path) -> None:
             interrupted = [running, coming["request_id"], export]
             for request in interrupted:
                 assert status_of(project, request) == "running"
-                overdue(cloud, project.id, request)
+                make_overdue(cloud, project.id, request)
             cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
             # Processes from before the restart may still transfer data; they are released when others have taken over.
             for request in interrupted:
@@ -103,7 +103,7 @@ def test_queued_and_running_requests_survive_a_restart(tmp_path: Path) -> None:
             link = project.http("GET", f"/v1/files/{coming['file_id']}/url").json()["url"]
             assert cloud.pool.request("GET", link).data == large
             link = project.http("GET", "/v1/download/url", query={"task_id": export}).json()["url"]
-            made = read_csv(cloud.pool.request("GET", link).data)
-            assert [int(row["id"]) for row in made] == list(range(3000))
+            exported = read_csv(cloud.pool.request("GET", link).data)
+            assert [int(row["id"]) for row in exported] == list(range(3000))
             stats = project.http("GET", "/v1/queue/stats").json()["channels"]
             assert {(channel["running"], channel["queued"]) for channel in stats.values()} == {(0, 0)}

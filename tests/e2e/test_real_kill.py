@@ -1,4 +1,4 @@
-"""kill -9 of the process that does the work, in the middle of it: the work completes once and is notified once."""
+"""A worker process that gets SIGKILL in the middle of its work: the work completes and is notified once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ OVER = ("completed", "failed", "cancelled", "finished", "stopped")
 
 @pytest.fixture
 def listener(deployed: Deployed, project: DeployedProject) -> Iterator[TopicSubscriber]:
-    with topic_subscriber(deployed, project_id=[project.id]) as made:
-        yield made
+    with topic_subscriber(deployed, project_id=[project.id]) as subscriber:
+        yield subscriber
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def bucket(deployed: Deployed) -> dict[str, str]:
 
 
 def stored_parts(deployed: Deployed, prefix: str) -> int:
-    """Parts of uploads under way."""
+    """Returns the number of parts of unfinished uploads."""
     s3, here = deployed.client("s3"), bucket(deployed)
     uploads = s3.list_multipart_uploads(**here, Prefix=prefix).get("Uploads", [])
     return sum(
@@ -54,8 +54,8 @@ def stored_parts(deployed: Deployed, prefix: str) -> int:
 
 
 def objects(deployed: Deployed, prefix: str) -> list[str]:
-    found = deployed.client("s3").list_objects_v2(**bucket(deployed), Prefix=prefix)
-    return [entry["Key"] for entry in found.get("Contents", [])]
+    listing = deployed.client("s3").list_objects_v2(**bucket(deployed), Prefix=prefix)
+    return [entry["Key"] for entry in listing.get("Contents", [])]
 
 
 def shown(project: DeployedProject, path: str, **query: str) -> dict[str, Any]:
@@ -64,34 +64,38 @@ def shown(project: DeployedProject, path: str, **query: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def told_once(listener: TopicSubscriber, record_id: str, status: str) -> None:
-    """Callbacks may be repeated, but then with the same id."""
+def assert_notified_once(listener: TopicSubscriber, record_id: str, status: str) -> None:
+    """Waits for the notification of the end. It may be repeated, but only with the same id."""
 
     def ends() -> list[tuple[str, str]]:
-        told = [one for one in listener.received() if one["record_id"] == record_id and one["status"] in OVER]
-        return sorted({(one["status"], one["message_id"]) for one in told})
+        notifications = [
+            notification
+            for notification in listener.received()
+            if notification["record_id"] == record_id and notification["status"] in OVER
+        ]
+        return sorted({(notification["status"], notification["message_id"]) for notification in notifications})
 
     until(ends, bool, 20)
     time.sleep(1)
     assert [end for end, _ in ends()] == [status]
 
 
-def no_slot_is_taken(project: DeployedProject, channel: str) -> None:
+def assert_no_slot_is_taken(project: DeployedProject, channel: str) -> None:
     def read() -> dict[str, Any]:
         return dict(shown(project, "/v1/queue/stats")["channels"][channel])
 
     until(read, lambda stats: stats["running"] == stats["queued"] == 0, 10)
 
 
-def test_an_ingest_killed_in_mid_transfer_brings_the_whole_file(
+def test_ingest_killed_in_mid_transfer_stores_the_whole_file(
     deployed: Deployed, project: DeployedProject, listener: TopicSubscriber
 ) -> None:
     body = os.urandom(1024 * 1024) * 40
     with gated_source() as origin:
         origin.files["/large"] = Hosted(body)
         order = {"biz_id": 1, "app_id": 2, "file_path": "/in/large", "source_url": origin.url("/large")}
-        asked = project.http("POST", "/v1/files", json=order).json()
-        request_id, content = asked["request_id"], f"content/{project.id}/{asked['request_id']}"
+        accepted = project.http("POST", "/v1/files", json=order).json()
+        request_id, content = accepted["request_id"], f"content/{project.id}/{accepted['request_id']}"
         until(lambda: origin.reading, lambda reading: reading >= 3)
         until(lambda: stored_parts(deployed, content), bool)
 
@@ -100,38 +104,38 @@ def test_an_ingest_killed_in_mid_transfer_brings_the_whole_file(
         assert shown(project, f"/v1/requests/{request_id}")["status"] in ("running", "pending")
         until(lambda: origin.reading, lambda reading: reading == 0, 10)
         origin.gate.set()
-        done = until(lambda: shown(project, f"/v1/requests/{request_id}"), lambda one: one["status"] in OVER)
+        ended = until(lambda: shown(project, f"/v1/requests/{request_id}"), lambda request: request["status"] in OVER)
 
-    assert (done["status"], done["attempts"]) == ("completed", 2), done
-    link = shown(project, f"/v1/files/{asked['file_id']}/url")["url"]
+    assert (ended["status"], ended["attempts"]) == ("completed", 2), ended
+    link = shown(project, f"/v1/files/{accepted['file_id']}/url")["url"]
     fetched = deployed.pool.request("GET", link).data
     assert hashlib.sha256(fetched).digest() == hashlib.sha256(body).digest()
     assert len(shown(project, "/v1/files", biz_id="1", app_id="2", file_path="/in/large")["items"]) == 1
-    assert len(objects(deployed, content)) == 1, "only the object that stays"
-    no_slot_is_taken(project, "no_cookie")
-    told_once(listener, request_id, "completed")
+    assert len(objects(deployed, content)) == 1, "one object, that of the completed attempt"
+    assert_no_slot_is_taken(project, "no_cookie")
+    assert_notified_once(listener, request_id, "completed")
 
 
-def ordered(project: DeployedProject, source: PagedSource, **more: Any) -> str:
-    made = project.http("POST", "/v1/task", json={"name": "killed", "source_url": source.url, **more})
-    assert made.status == 202, made.body
-    return str(made.json()["task_id"])
+def submit(project: DeployedProject, source: PagedSource, **more: Any) -> str:
+    answer = project.http("POST", "/v1/task", json={"name": "killed", "source_url": source.url, **more})
+    assert answer.status == 202, answer.body
+    return str(answer.json()["task_id"])
 
 
-def test_an_export_killed_in_mid_pull_has_every_row_once(
+def test_export_killed_in_mid_pull_has_every_row_once(
     deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, source: PagedSource
 ) -> None:
     gate = threading.Event()
 
-    def held(source: PagedSource, page: int, size: int) -> Any:
+    def hold_from_page_3(source: PagedSource, page: int, size: int) -> Any:
         if page >= 3:
             gate.wait(40)
         return honest(source, page, size)
 
-    source.rows, source.answer = numbered(8000), held
-    task_id = ordered(project, source)
+    source.rows, source.answer = numbered(8000), hold_from_page_3
+    task_id = submit(project, source)
     pages = f"staging/{project.id}/{task_id}/pages/000/"
-    # The first three are staged and the next are being waited for.
+    # The first three pages are staged, and the worker waits for the next.
     until(lambda: len(objects(deployed, pages)), lambda count: count == 3)
     until(lambda: source.pages[3], bool)
 
@@ -139,26 +143,26 @@ def test_an_export_killed_in_mid_pull_has_every_row_once(
 
     assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
     gate.set()
-    done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
-    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    ended = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda task: task["status"] in OVER)
+    assert (ended["status"], ended["attempts"]) == ("completed", 2), ended
     rows = read_csv(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
     assert [int(row["id"]) for row in rows] == list(range(8000))
-    assert [source.pages[page] for page in range(3)] == [1, 1, 1], "what was staged is not pulled again"
-    whole_and_told(deployed, project, listener, task_id)
+    assert [source.pages[page] for page in range(3)] == [1, 1, 1], "staged pages are not pulled again"
+    assert_clean_and_notified(deployed, project, listener, task_id)
 
 
-def test_an_export_whose_range_workers_are_killed_has_every_row_once(
+def test_export_whose_range_workers_are_killed_has_every_row_once(
     deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, source: PagedSource
 ) -> None:
     gate = threading.Event()
 
-    def held(source: PagedSource, page: int, size: int) -> Any:
+    def hold_from_page_30(source: PagedSource, page: int, size: int) -> Any:
         if page >= 30:
             gate.wait(40)
         return honest(source, page, size)
 
-    source.rows, source.answer = numbered(40_000), held
-    task_id = ordered(project, source, parallel=8)
+    source.rows, source.answer = numbered(40_000), hold_from_page_30
+    task_id = submit(project, source, parallel=8)
     ranges = f"staging/{project.id}/{task_id}/pages/ranges/"
     # The first of two workers has ended its range, the other waits in the middle of its own.
     until(lambda: [key for key in objects(deployed, ranges) if key.endswith("0000000.json")], bool)
@@ -168,41 +172,43 @@ def test_an_export_whose_range_workers_are_killed_has_every_row_once(
 
     assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
     gate.set()
-    done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
-    assert (done["status"], done["attempts"]) == ("completed", 1), done
+    ended = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda task: task["status"] in OVER)
+    assert (ended["status"], ended["attempts"]) == ("completed", 1), ended
     rows = read_csv(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
     assert [int(row["id"]) for row in rows] == list(range(40_000))
-    assert [source.pages[page] for page in range(20)] == [1] * 20, "a range that is recorded is not pulled again"
-    whole_and_told(deployed, project, listener, task_id)
+    assert [source.pages[page] for page in range(20)] == [1] * 20, "a recorded range is not pulled again"
+    assert_clean_and_notified(deployed, project, listener, task_id)
 
 
-def test_an_export_killed_in_mid_render_has_every_row_once(
+def test_export_killed_in_mid_render_has_every_row_once(
     deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, source: PagedSource
 ) -> None:
     source.rows = [{"id": number, "noise": base64.b64encode(os.urandom(750)).decode()} for number in range(30_000)]
-    task_id = ordered(project, source, type="excel", step=5000)
+    task_id = submit(project, source, type="excel", step=5000)
     output = f"exports/{project.id}/{task_id}/"
     until(lambda: stored_parts(deployed, output), bool, every=0.02)
     freeze(deployed, "RenderExportFunction")
-    assert stored_parts(deployed, output), "it had not ended when it was stopped"
+    assert stored_parts(deployed, output), "the upload was not finished when its worker was frozen"
 
     kill(deployed, "RenderExportFunction")
 
     assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
-    done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
-    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    ended = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda task: task["status"] in OVER)
+    assert (ended["status"], ended["attempts"]) == ("completed", 2), ended
     sheet = read_sheet(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
     assert [tuple(row) for row in sheet[1:]] == [(row["id"], row["noise"]) for row in source.rows]
-    assert max(source.pages.values()) == 1, "nothing is pulled again to render again"
-    whole_and_told(deployed, project, listener, task_id)
+    assert max(source.pages.values()) == 1, "rendering again pulls no page again"
+    assert_clean_and_notified(deployed, project, listener, task_id)
 
 
-def whole_and_told(deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, task_id: str) -> None:
+def assert_clean_and_notified(
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, task_id: str
+) -> None:
     output = f"exports/{project.id}/{task_id}/"
     assert (len(objects(deployed, output)), stored_parts(deployed, output)) == (1, 0)
     until(lambda: objects(deployed, f"staging/{project.id}/{task_id}/"), lambda left: not left, 10)
-    no_slot_is_taken(project, "export")
-    told_once(listener, task_id, "completed")
+    assert_no_slot_is_taken(project, "export")
+    assert_notified_once(listener, task_id, "completed")
 
 
 def test_batch_killed_in_a_slice_repeats_one_second_at_most(
@@ -229,14 +235,16 @@ def test_batch_killed_in_a_slice_repeats_one_second_at_most(
         killed_at, before = time.monotonic(), len(calls)
         assert shown(project, f"/v1/batches/{batch_id}")["status"] == "running"
         time.sleep(1)
-        assert len(calls) <= before + 4, "nobody works without the lease"
-        done = until(lambda: shown(project, f"/v1/batches/{batch_id}"), lambda one: one["status"] in OVER)
+        assert len(calls) <= before + 4, "nothing runs without the lease"
+        ended = until(lambda: shown(project, f"/v1/batches/{batch_id}"), lambda batch: batch["status"] in OVER)
 
-    assert (done["status"], done["progress"]["processed"], done["progress"]["errors"]) == ("finished", 300, 0)
+    assert (ended["status"], ended["progress"]["processed"], ended["progress"]["errors"]) == ("finished", 300, 0)
     assert sorted(indexes()) == list(range(300))
-    again = {index for index, count in indexes().items() if count > 1}
+    repeated = {index for index, count in indexes().items() if count > 1}
     assert max(indexes().values()) <= 2
     first = {index: at for at, index in reversed(calls)}
-    assert all(killed_at - first[index] < 2.5 for index in again), "only what was not yet written down"
-    no_slot_is_taken(project, "batch")
-    told_once(listener, batch_id, "completed")
+    assert all(killed_at - first[index] < 2.5 for index in repeated), (
+        "only items whose progress was not saved are repeated"
+    )
+    assert_no_slot_is_taken(project, "batch")
+    assert_notified_once(listener, batch_id, "completed")

@@ -1,4 +1,4 @@
-"""`tidegate doctor` does one of everything against a stack, and says what failed."""
+"""`tidegate doctor` tries each part of a stack once, and reports what failed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def test_doctor_tries_everything_and_cleans_up(deployed: Deployed, capsys: pytes
     code = main(["doctor", "--api-url", deployed.api_url, "--key", deployed.admin_key, "--json"])
 
     findings = json.loads(capsys.readouterr().out)["items"]
-    assert [(one["check"], one["result"]) for one in findings if one["result"] != "ok"] == [], findings
-    assert [one["check"] for one in findings] == [
+    assert [(finding["check"], finding["result"]) for finding in findings if finding["result"] != "ok"] == [], findings
+    assert [finding["check"] for finding in findings] == [
         "reach",
         "project",
         "upload",
@@ -29,8 +29,11 @@ def test_doctor_tries_everything_and_cleans_up(deployed: Deployed, capsys: pytes
     assert code == 0
 
 
-def test_doctor_stops_at_what_does_not_work(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_stops_at_the_first_failed_check(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--api-url", deployed.api_url, "--key", "tg_wrong", "--json"]) == 1
 
     findings = json.loads(capsys.readouterr().out)["items"]
-    assert [(one["check"], one["result"]) for one in findings][:2] == [("reach", "ok"), ("project", "FAILED")]
+    assert [(finding["check"], finding["result"]) for finding in findings][:2] == [
+        ("reach", "ok"),
+        ("project", "FAILED"),
+    ]

@@ -44,15 +44,15 @@ def test_eight_agents_fetch_a_file_once_and_then_only_changes(
         presences = product_on(deployed).distribution.presence_store
         until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda found: len(found) == len(HOSTS))
         job, content = one_window(client, source, lambda attempt: (CONTENT, f"/in/{attempt}"))
-        where = job["target_file_dir"]
-        assert has_all(tmp_path, where, content)
+        directory = job["target_file_dir"]
+        assert has_all(tmp_path, directory, content)
         # The next release replaces the one that the hosts have.
-        newer, release = one_window(client, source, lambda attempt: (next_release(CONTENT, seed=attempt), where))
-        assert has_all(tmp_path, where, release)
-    moved = newer.get("swarm")
-    assert moved is not None
-    assert moved["reused_bytes"] >= 0.8 * 8 * len(CONTENT)
-    assert moved["origin_bytes"] + moved["peer_bytes"] <= 0.2 * 8 * len(CONTENT)
+        newer, release = one_window(client, source, lambda attempt: (next_release(CONTENT, seed=attempt), directory))
+        assert has_all(tmp_path, directory, release)
+    delta_figures = newer.get("swarm")
+    assert delta_figures is not None
+    assert delta_figures["reused_bytes"] >= 0.8 * 8 * len(CONTENT)
+    assert delta_figures["origin_bytes"] + delta_figures["peer_bytes"] <= 0.2 * 8 * len(CONTENT)
     figures = job.get("swarm")
     assert figures is not None
     assert figures["hosts"] == 8
@@ -65,15 +65,16 @@ def has_all(home: Path, where: str, content: bytes) -> bool:
     return all((home / host / where[1:] / "large.bin").read_bytes() == content for host in HOSTS)
 
 
-def one_window(client: Client, source: Path, made_for: Callable[[int], tuple[bytes, str]]) -> tuple[Job, bytes]:
-    """A successful Job with all eight targets, and its content. Retried if a busy machine was too slow.
+def one_window(client: Client, source: Path, content_for: Callable[[int], tuple[bytes, str]]) -> tuple[Job, bytes]:
+    """Returns a successful Job with all eight targets, and its content. Retries if a busy machine was too slow.
 
-    `made_for` returns content and directory of each attempt, so that no host has the file already."""
+    `content_for` returns content and directory of each attempt, so that no host has the file already.
+    """
     for attempt in range(4):
-        content, where = made_for(attempt)
+        content, where = content_for(attempt)
         source.write_bytes(content)
         client.files.put(source, biz_id=2, app_id=3, file_path="/large.bin")
-        made = client.downloads.submit_batch(
+        submitted = client.downloads.submit_batch(
             biz_id=2,
             app_id=3,
             file_path="/large.bin",
@@ -83,11 +84,11 @@ def one_window(client: Client, source: Path, made_for: Callable[[int], tuple[byt
             file_signature=hashlib.sha256(content).hexdigest(),
             targets=[{"agent_id": host} for host in HOSTS],
         )
-        job = ended(client, made["job_id"])
+        job = wait_until_ended(client, submitted["job_id"])
         if job["status"] == "Success" and job["counts"]["total"] == len(HOSTS):
             return job, content
     raise AssertionError("no window took all eight targets")
 
 
-def ended(client: Client, job_id: str) -> Job:
+def wait_until_ended(client: Client, job_id: str) -> Job:
     return until(lambda: client.jobs.get(job_id), lambda seen: seen["status"] in ("Success", "Failed", "Timeout"), 120)

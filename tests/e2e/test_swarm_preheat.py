@@ -35,8 +35,8 @@ def test_hosts_activate_the_file_together_at_activate_at(
         words = ["agent", "--agent-id", host, "--root", str(tmp_path / host), "--wait", "5"]
         agents[host] = shell.start(*words, "--state-dir", str(tmp_path / f"{host}.state"), key=project.agent_key(host))
 
-    def files(where: str) -> list[Path]:
-        return [tmp_path / host / where[1:] / "site" for host in HOSTS]
+    def files(directory: str) -> list[Path]:
+        return [tmp_path / host / directory[1:] / "site" for host in HOSTS]
 
     for host in HOSTS:
         for attempt in range(len(AHEAD)):
@@ -47,8 +47,8 @@ def test_hosts_activate_the_file_together_at_activate_at(
         (tmp_path / "site").write_bytes(NEW)
         client.files.put(tmp_path / "site", biz_id=2, app_id=3, file_path="/site")
         unwanted = submit(client, "/unwanted", datetime.now(UTC) + timedelta(hours=1))
-        at, wanted, where = staged_everywhere(client)
-        assert all(file.read_bytes() == OLD for file in files(where))
+        at, wanted, directory = staged_everywhere(client)
+        assert all(file.read_bytes() == OLD for file in files(directory))
         assert client.jobs.get(wanted)["status"] == "Running"
         agents[HOSTS[0]].kill()
         agents[HOSTS[0]].wait()
@@ -66,10 +66,10 @@ def test_hosts_activate_the_file_together_at_activate_at(
             process.wait(20)
 
     assert client.jobs.get(wanted)["counts"]["success"] == len(HOSTS)
-    assert all(file.read_bytes() == NEW for file in files(where))
+    assert all(file.read_bytes() == NEW for file in files(directory))
     assert not any(file.exists() for file in files("/unwanted"))
     # The last change of the inode is the rename, or a step in the millisecond before it.
-    switched = [file.stat().st_ctime - at.timestamp() for file in files(where)]
+    switched = [file.stat().st_ctime - at.timestamp() for file in files(directory)]
     print("seconds after the moment:", [round(seconds, 3) for seconds in switched])
     assert min(switched) >= -0.01, switched
     # The restarted host may start after the moment.
@@ -93,7 +93,7 @@ def staged_everywhere(client: Client) -> tuple[datetime, str, str]:
 
 
 def submit(client: Client, where: str, at: datetime) -> str:
-    made = client.downloads.submit_batch(
+    submitted = client.downloads.submit_batch(
         biz_id=2,
         app_id=3,
         file_path="/site",
@@ -104,4 +104,4 @@ def submit(client: Client, where: str, at: datetime) -> str:
         targets=[{"agent_id": host} for host in HOSTS],
         activate_at=at.isoformat(),
     )
-    return str(made["job_id"])
+    return str(submitted["job_id"])

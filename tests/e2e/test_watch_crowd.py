@@ -29,8 +29,8 @@ SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     """A separate stack, whose Job waits until all connections watch it."""
-    with deployed_at(tmp_path_factory.mktemp("crowd"), JobTimeoutSeconds="600") as made:
-        yield made
+    with deployed_at(tmp_path_factory.mktemp("crowd"), JobTimeoutSeconds="600") as cloud:
+        yield cloud
 
 
 def start_job(project: DeployedProject) -> str:
@@ -45,17 +45,17 @@ def start_job(project: DeployedProject) -> str:
         "target_file_dir": "/tmp",
         "file_signature": SIGNATURE,
     }
-    made = project.http("POST", "/v1/downloads", json=body)
-    assert made.status == 202, made.body
-    return str(made.json()["job_id"])
+    answer = project.http("POST", "/v1/downloads", json=body)
+    assert answer.status == 202, answer.body
+    return str(answer.json()["job_id"])
 
 
 def report_success(project: DeployedProject) -> None:
     key = project.agent_key("agent-1")
     (item,) = project.cloud.http("GET", "/v1/agents/agent-1/transfers?wait=20", key=key).json()["items"]
     result = {"transfer_id": item["transfer_id"], "container_id": item["container_id"], "error_code": 0}
-    done = project.cloud.http("POST", "/v1/agents/agent-1/results", json={"items": [result]}, key=key)
-    assert done.status == 200, done.body
+    answer = project.cloud.http("POST", "/v1/agents/agent-1/results", json={"items": [result]}, key=key)
+    assert answer.status == 200, answer.body
 
 
 async def watching(project: DeployedProject, job_id: str, few: asyncio.Semaphore) -> ClientConnection:
@@ -72,13 +72,13 @@ async def watching(project: DeployedProject, job_id: str, few: asyncio.Semaphore
 
 async def end_heard(socket: ClientConnection) -> tuple[float, dict[str, Any]]:
     while True:
-        told = json.loads(await asyncio.wait_for(socket.recv(), 120))
-        if told["type"] == "job.finished":
-            return time.time(), told["data"]
+        message = json.loads(await asyncio.wait_for(socket.recv(), 120))
+        if message["type"] == "job.finished":
+            return time.time(), message["data"]
 
 
 async def sent_to_all(cloud: Deployed, sockets: list[ClientConnection]) -> float:
-    """How long a bare message to each connection takes, from sending until the last one received it."""
+    """Returns the seconds from sending a bare message to all connections until the last one received it."""
 
     async def heard(socket: ClientConnection) -> float:
         while json.loads(await asyncio.wait_for(socket.recv(), 120)) != {"type": "bare"}:
@@ -98,7 +98,7 @@ async def sent_to_all(cloud: Deployed, sockets: list[ClientConnection]) -> float
 
 
 async def crowd(project: DeployedProject, job_id: str, size: int) -> tuple[float, float]:
-    """(a bare message to all, the Job's end to all): the seconds until the last of them received it."""
+    """Returns the seconds until the last watcher received (a bare message, the Job's end)."""
     few = asyncio.Semaphore(8)
     joined = await asyncio.gather(*(watching(project, job_id, few) for _ in range(size)))
     bare = await sent_to_all(project.cloud, joined)

@@ -22,14 +22,14 @@ pytestmark = pytest.mark.e2e
 
 
 def ticket(project: DeployedProject) -> str:
-    made = project.http("POST", "/v1/ws-tickets")
-    assert made.status == 201, made.body
-    return str(made.json()["ticket"])
+    answer = project.http("POST", "/v1/ws-tickets")
+    assert answer.status == 201, answer.body
+    return str(answer.json()["ticket"])
 
 
 @contextmanager
-def connected(project: DeployedProject, given: str | None = None) -> Iterator[ClientConnection]:
-    with connect(f"{project.cloud.ws_url}?ticket={given or ticket(project)}", open_timeout=30) as socket:
+def connected(project: DeployedProject, ticket_to_use: str | None = None) -> Iterator[ClientConnection]:
+    with connect(f"{project.cloud.ws_url}?ticket={ticket_to_use or ticket(project)}", open_timeout=30) as socket:
         yield socket
 
 
@@ -42,19 +42,19 @@ def hear(socket: ClientConnection, seconds: float = 20) -> Any:
     return json.loads(socket.recv(timeout=seconds))
 
 
-def refused(project: DeployedProject, given: str) -> bool:
+def refused(project: DeployedProject, used_ticket: str) -> bool:
     try:
-        with connected(project, given):
+        with connected(project, used_ticket):
             return False
     except WebSocketException:
         return True
 
 
 def waiting_export(project: DeployedProject) -> str:
-    """An export whose source cannot be reached: it is retried for minutes."""
-    made = project.http("POST", "/v1/task", json={"name": "slow", "source_url": "http://127.0.0.1:9/rows"})
-    assert made.status == 202, made.body
-    return str(made.json()["task_id"])
+    """Submits an export whose source cannot be reached, so that it is retried for minutes. Returns its id."""
+    answer = project.http("POST", "/v1/task", json={"name": "slow", "source_url": "http://127.0.0.1:9/rows"})
+    assert answer.status == 202, answer.body
+    return str(answer.json()["task_id"])
 
 
 def cancel(project: DeployedProject, task_id: str) -> None:
@@ -63,17 +63,17 @@ def cancel(project: DeployedProject, task_id: str) -> None:
 
 
 def test_ticket_has_the_url_to_connect_to(deployed: Deployed, project: DeployedProject) -> None:
-    made = project.http("POST", "/v1/ws-tickets").json()
+    answer = project.http("POST", "/v1/ws-tickets").json()
 
-    assert made["ws_url"] == deployed.ws_url
+    assert answer["ws_url"] == deployed.ws_url
 
 
 def test_ticket_works_once(project: DeployedProject) -> None:
-    given = ticket(project)
-    with connected(project, given) as socket:
+    used_ticket = ticket(project)
+    with connected(project, used_ticket) as socket:
         assert say(socket, action="ping")["type"] == "pong"
 
-    assert refused(project, given)
+    assert refused(project, used_ticket)
 
 
 def test_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
@@ -85,18 +85,18 @@ def test_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedPr
     assert refused(project, "made-up")
 
 
-def joined_with(deployed: Deployed, project: DeployedProject, **body: Any) -> tuple[str, str]:
-    """A new reader's key id, and a ticket made with it."""
+def new_reader(deployed: Deployed, project: DeployedProject, **body: Any) -> tuple[str, str]:
+    """Creates a key with scope read. Returns its id and a ticket made with it."""
     path = f"/v1/projects/{project.id}/keys"
-    made = deployed.http("POST", path, json={"scopes": ["read"], **body}, key=deployed.admin_key).json()
-    given = deployed.http("POST", "/v1/ws-tickets", key=made["key"])
-    assert given.status == 201, given.body
-    return made["key_id"], given.json()["ticket"]
+    created = deployed.http("POST", path, json={"scopes": ["read"], **body}, key=deployed.admin_key).json()
+    answer = deployed.http("POST", "/v1/ws-tickets", key=created["key"])
+    assert answer.status == 201, answer.body
+    return created["key_id"], answer.json()["ticket"]
 
 
 def test_revoking_a_key_closes_its_websocket_and_leaves_others(deployed: Deployed, project: DeployedProject) -> None:
-    key_id, given = joined_with(deployed, project)
-    with connected(project) as other, connected(project, given) as socket:
+    key_id, new_ticket = new_reader(deployed, project)
+    with connected(project) as other, connected(project, new_ticket) as socket:
         assert say(socket, action="ping")["type"] == "pong"
 
         assert deployed.http("DELETE", f"/v1/keys/{key_id}", key=deployed.admin_key).status == 204
@@ -107,11 +107,11 @@ def test_revoking_a_key_closes_its_websocket_and_leaves_others(deployed: Deploye
 
 
 def test_compensation_closes_the_websocket_of_a_key_that_expired(deployed: Deployed, project: DeployedProject) -> None:
-    _, given = joined_with(deployed, project, expires_in=8)
-    with connected(project, given) as socket:
+    _, new_ticket = new_reader(deployed, project, expires_in=8)
+    with connected(project, new_ticket) as socket:
         assert say(socket, action="ping")["type"] == "pong"
 
-        # Overdue 30 s after its expiry; the poll itself may be up to five minutes away, so it is asked for.
+        # The key is overdue 30 s after its expiry. The next poll may be five minutes away, so it is triggered.
         deadline = time.monotonic() + 120
         while socket.state is State.OPEN and time.monotonic() < deadline:
             time.sleep(5)
@@ -126,34 +126,34 @@ def test_watching_a_finished_task_answers_at_once(project: DeployedProject) -> N
     cancel(project, task_id)
 
     with connected(project) as socket:
-        told = say(socket, action="watch", task_ids=[task_id])
+        message = say(socket, action="watch", task_ids=[task_id])
 
-    assert (told["type"], told["data"]["status"]) == ("task.failed", "cancelled")
+    assert (message["type"], message["data"]["status"]) == ("task.failed", "cancelled")
 
 
-def test_watcher_is_sent_the_end(project: DeployedProject) -> None:
+def test_watcher_is_sent_the_end_of_the_task(project: DeployedProject) -> None:
     task_id = waiting_export(project)
     with connected(project) as socket:
         ack = say(socket, action="watch", task_ids=[task_id])
         assert ack == {"type": "watching", "data": {"task_ids": [task_id]}}
         cancel(project, task_id)
-        told = hear(socket)
-        while told["type"] == "task.progress":
-            told = hear(socket)
+        message = hear(socket)
+        while message["type"] == "task.progress":
+            message = hear(socket)
 
-    assert (told["data"]["task_id"], told["data"]["status"]) == (task_id, "cancelled")
+    assert (message["data"]["task_id"], message["data"]["status"]) == (task_id, "cancelled")
 
 
 def test_another_projects_task_is_an_error_and_no_data(deployed: Deployed, project: DeployedProject) -> None:
     task_id = waiting_export(project)
     with connected(deployed.project()) as stranger:
-        told = say(stranger, action="watch", task_ids=[task_id])
+        message = say(stranger, action="watch", task_ids=[task_id])
         cancel(project, task_id)
         with pytest.raises(TimeoutError):
             hear(stranger, seconds=3)
 
-    assert told["type"] == "error"
-    assert set(told["data"]) == {"code", "detail", "task_id"}
+    assert message["type"] == "error"
+    assert set(message["data"]) == {"code", "detail", "task_id"}
 
 
 def test_watches_of_a_closed_connection_are_removed(deployed: Deployed, project: DeployedProject) -> None:

@@ -41,7 +41,7 @@ from tests.faults.modes import (
 )
 from tests.faults.stale import Journal
 from tests.faults.wire import Wire
-from tests.support.moto.cloud import MotoCloud, load_function, own_client
+from tests.support.moto.cloud import MotoCloud, load_function, new_client
 from tidegate import app as composition
 from tidegate.aws import clients
 
@@ -281,7 +281,7 @@ def inject_faults(
     one_at_a_time = threading.RLock()
     make, invoke = BaseClient._make_api_call, cloud.invoke  # type: ignore[attr-defined]
     # A new process has new clients; a stalled function keeps its own.
-    make_client = own_client
+    make_client = new_client
     ours: dict[int, Any] = {}
     skewed = SkewedClock(cloud.clock)
 

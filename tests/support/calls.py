@@ -14,7 +14,7 @@ SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager", "ssm")
 
 @contextmanager
 def count_calls(app: App) -> Iterator[Counter[str]]:
-    """`{"dynamodb.Query": 1, …}` of what the App's own clients called inside the block."""
+    """Yields a Counter, `{"dynamodb.Query": 1, …}`, of the calls of the App's clients inside the block."""
     calls: Counter[str] = Counter()
 
     def count(model: Any, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The console as a person uses it: Chromium, headless, against the deployed stack."""
+"""Drives the console with a headless Chromium, as a person would, against the deployed stack."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tidegate_client.agent.daemon import Agent, AgentOptions
 from tidegate_client.client import Client
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-# What a view may take on a busy machine, in milliseconds.
+# Milliseconds that a view may take on a busy machine.
 PATIENCE = 45_000
 expect.set_options(timeout=PATIENCE)
 STILL = "() => !document.getAnimations().some((one) => one instanceof CSSTransition)"
-# From the press of the button to figures on the screen, in the page's own time.
+# Measures in the page itself: from the click on the button to figures on the screen.
 _WATCH = """() => {
   const began = performance.now();
   window.painted = new Promise((done) => new MutationObserver(() => {
     if (document.querySelector(".tiles")) requestAnimationFrame(() => done(performance.now() - began));
   }).observe(document.body, { childList: true, subtree: true }));
 }"""
-# Method and path of every call of the API that a page has made in these tests.
-ASKED: set[tuple[str, str]] = set()
+# Method and path of every API call that a page has made in these tests.
+API_CALLS: set[tuple[str, str]] = set()
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        # Run as root in a container, Chromium cannot make a sandbox of its own.
+        # As root in a container, Chromium cannot create its sandbox.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
             yield browser
@@ -44,7 +44,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Console:
-    """One tab. What the browser itself complains of is kept in `complaints`."""
+    """One tab. `complaints` holds the page's JavaScript errors and the browser's error messages."""
 
     def __init__(self, page: Page, deployed: Deployed) -> None:
         self.page = page
@@ -52,16 +52,16 @@ class Console:
         self.complaints: list[str] = []
         page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._heard)
-        page.on("request", self._asked)
+        page.on("console", self._on_message)
+        page.on("request", self._on_request)
 
-    def _heard(self, message: ConsoleMessage) -> None:
+    def _on_message(self, message: ConsoleMessage) -> None:
         if message.type == "error" and "status of" not in message.text:
             self.complaints.append(message.text)
 
-    def _asked(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         if request.resource_type == "fetch" and request.url.startswith(self.deployed.api_url):
-            ASKED.add((request.method, request.url[len(self.deployed.api_url) :].partition("?")[0]))
+            API_CALLS.add((request.method, request.url[len(self.deployed.api_url) :].partition("?")[0]))
 
     def open(self, route: str = "") -> None:
         self.page.goto(f"{self.deployed.api_url}/{f'#/{route}' if route else ''}")
@@ -78,7 +78,7 @@ class Console:
 
 @contextmanager
 def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language: str = "en-GB") -> Iterator[Console]:
-    """One tab in a browser context of its own."""
+    """Opens one tab in a new browser context."""
     context = new_context(browser, width=width, language=language)
     try:
         with tab(context, deployed) as opened:
@@ -94,7 +94,7 @@ def new_context(browser: Browser, *, width: int = 1440, language: str = "en-GB")
 
 @contextmanager
 def tab(context: BrowserContext, deployed: Deployed) -> Iterator[Console]:
-    """A new tab that finds no stored choices of an earlier one. Closes every tab of the context at the end."""
+    """Opens a tab without the stored settings of earlier ones. Closes every tab of the context at the end."""
     page = context.new_page()
     stored = {"origin": "/".join(deployed.api_url.split("/")[:3]), "storageTypes": "local_storage"}
     context.new_cdp_session(page).send("Storage.clearDataForOrigin", stored)
@@ -108,7 +108,7 @@ def tab(context: BrowserContext, deployed: Deployed) -> Iterator[Console]:
 
 
 def first_paint(opened: Console, key: str) -> float:
-    """Milliseconds from signing in to figures on the screen; signed out again afterwards."""
+    """Signs in and out. Returns the milliseconds from signing in to figures on the screen."""
     opened.open()
     opened.page.locator("input[name=key]").fill(key)
     opened.page.evaluate(_WATCH)
@@ -120,14 +120,14 @@ def first_paint(opened: Console, key: str) -> float:
 
 
 def fits(opened: Console, areas: list[str], width: int) -> None:
-    """In light and dark: no page is wider than the screen, and axe finds nothing serious."""
+    """Fails if, in light or dark, a page is wider than the screen or axe finds a serious problem."""
     for scheme in ("light", "dark"):
         opened.page.emulate_media(color_scheme=scheme)
         for area in areas:
             opened.go(area)
             expect(opened.page.locator("h1")).to_be_visible()
             expect(opened.page.locator(".skeleton")).to_have_count(0)
-            # Colours on their way from one theme to the other have the contrast of neither.
+            # During the change of theme, colours have the contrast of neither theme.
             opened.page.wait_for_function(STILL)
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
             serious = [fault for fault in violations(opened.page) if fault["impact"] in ("serious", "critical")]
@@ -135,8 +135,8 @@ def fits(opened: Console, areas: list[str], width: int) -> None:
 
 
 def violations(page: Page) -> list[dict[str, Any]]:
-    """Runs axe on the page as it is now."""
-    # Half a megabyte of script: loaded once for each document, not for each run.
+    """Runs axe on the current page. Returns its violations."""
+    # The script has half a megabyte, so it is loaded once for each document, not for each run.
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(Axe().axe_script)
     found: list[dict[str, Any]] = page.evaluate(
@@ -147,7 +147,7 @@ def violations(page: Page) -> list[dict[str, Any]]:
 
 @contextmanager
 def agents(project: DeployedProject, home: Path, *names: str) -> Iterator[None]:
-    """Host agents, each with a root of its own under `home`."""
+    """Runs host agents, each with its own root folder under `home`."""
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(_agent(project, home, name))

@@ -1,4 +1,4 @@
-"""Which operations of the API the console calls; `python -m tests.support.console_routes` prints the table."""
+"""Finds which operations of the API the console calls. `python -m tests.support.console_routes` prints the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _METHODS = {"get": "GET", "post": "POST", "create": "POST", "put": "PUT", "patch
 _METHODS["saveFrom"] = "GET"
 _CALL = re.compile(r"\b(get|post|create|put|patch|remove|saveFrom)\(\s*([\"`])((?:v1/|\$\{path\})[^\"`]*)[\"`]")
 _NAMED = re.compile(r'\bcall\("(\w+)", ([\"`])((?:v1/|\$\{path\})[^"`]*)[\"`]')
-# A path kept in a constant, and used as it is or with more behind it.
+# A path in a constant, which calls use as it is or extend.
 _CONSTANT = re.compile(r"const path = `(v1/[^`]*)`")
 _BARE = re.compile(r"\b(get|patch|remove|put)\(path\b")
 _HOLE = re.compile(r"\$\{[^}]*\}")
@@ -27,7 +27,7 @@ _HOLE = re.compile(r"\$\{[^}]*\}")
 
 @cache
 def table() -> dict[str, dict[str, str]]:
-    """`does` and `does_not`: operation to text; `without`: field of an operation to the reason."""
+    """Returns `does` and `does_not` (text by operation) and `without` (reason by field of an operation)."""
     found: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
     return found
 
@@ -44,12 +44,12 @@ def scripts() -> dict[str, str]:
 
 @cache
 def calls() -> list[tuple[str, str, str]]:
-    """File, method and path of every call in the console's code; what is filled in later is `{}`."""
+    """Returns file, method and path of every call in the console's code; `{}` stands for an inserted value."""
     return list(_calls())
 
 
 def _calls() -> Iterator[tuple[str, str, str]]:
-    # A dialog may be given its path by the view that opens it.
+    # A dialog may get its path from the view that opens it.
     anywhere = [begin for text in scripts().values() for begin in _CONSTANT.findall(text)]
     for name, text in scripts().items():
         begins = _CONSTANT.findall(text)
@@ -72,57 +72,60 @@ def _plain(path: str) -> str:
 
 
 def matches(operation: str, method: str, path: str) -> bool:
-    """Whether a call is one of this operation; `{}` stands for one part of the path, whatever it is."""
-    wanted, _, route = operation.partition(" ")
-    theirs, ours = route.strip("/").split("/"), path.strip("/").split("/")
-    alike = len(theirs) == len(ours) and all(
-        one == other or other == "{}" or (one.startswith("{") and not other.isalpha())
-        for one, other in zip(theirs, ours, strict=True)
+    """Whether a call is of this operation; `{}` in its path stands for any one part."""
+    operation_method, _, route = operation.partition(" ")
+    route_parts, path_parts = route.strip("/").split("/"), path.strip("/").split("/")
+    same_path = len(route_parts) == len(path_parts) and all(
+        expected == part or part == "{}" or (expected.startswith("{") and not part.isalpha())
+        for expected, part in zip(route_parts, path_parts, strict=True)
     )
-    return wanted == method and alike
+    return operation_method == method and same_path
 
 
 def called(operation: str) -> list[str]:
-    """The scripts that call it. Where the last part is chosen at run time, it must be named there."""
+    """Returns the scripts that call the operation. A last part chosen at run time must be named in the script."""
     last = operation.rpartition("/")[2]
-    found = []
+    callers = []
     for name, method, path in calls():
         chosen = path.endswith("/{}") and not last.startswith("{")
         if matches(operation, method, path) and (not chosen or f'"{last}"' in scripts()[name]):
-            found.append(name)
-    return found
+            callers.append(name)
+    return callers
 
 
 def operation_of(method: str, path: str) -> str | None:
-    """The operation that a call was of; a route without parameters comes before one with."""
+    """Returns the operation of a call; a route without parameters is preferred to one with."""
     parts = path.strip("/").split("/")
     for name in sorted(operations(), key=lambda name: name.count("{")):
-        wanted, _, route = name.partition(" ")
-        theirs = route.strip("/").split("/")
-        alike = all(one == unquote(other) or one.startswith("{") for one, other in zip(theirs, parts, strict=False))
-        if wanted == method and len(theirs) == len(parts) and alike:
+        operation_method, _, route = name.partition(" ")
+        route_parts = route.strip("/").split("/")
+        same_path = all(
+            expected == unquote(part) or expected.startswith("{")
+            for expected, part in zip(route_parts, parts, strict=False)
+        )
+        if operation_method == method and len(route_parts) == len(parts) and same_path:
             return name
     return None
 
 
-def never_called(asked: Iterable[tuple[str, str]]) -> list[str]:
-    """The operations that the console calls but that are not among these calls (method and path)."""
-    return sorted(set(table()["does"]) - {operation_of(method, path) for method, path in asked})
+def never_called(calls_made: Iterable[tuple[str, str]]) -> list[str]:
+    """Returns the console's operations that are not among these calls (method and path)."""
+    return sorted(set(table()["does"]) - {operation_of(method, path) for method, path in calls_made})
 
 
 def related(operation: str) -> str:
-    """The scripts that call it and those they import, where its body is made."""
-    wanted, found = called(operation), {}
-    while wanted:
-        name = wanted.pop()
-        if name in scripts() and name not in found:
-            found[name] = scripts()[name]
-            wanted += [path.rpartition("/")[2] for path in re.findall(r'from "([^"]+)"', found[name])]
-    return "\n".join(found.values())
+    """Returns the text of the scripts that call the operation and of those they import, where its body is made."""
+    pending, texts = called(operation), {}
+    while pending:
+        name = pending.pop()
+        if name in scripts() and name not in texts:
+            texts[name] = scripts()[name]
+            pending += [path.rpartition("/")[2] for path in re.findall(r'from "([^"]+)"', texts[name])]
+    return "\n".join(texts.values())
 
 
 def sends(text: str, name: str) -> bool:
-    """Whether a script names a field as a key, in quotes or as a value that it takes: not in passing."""
+    """Whether a script uses a field: as a key, in quotes or in an assignment, not only as a word in its text."""
     return re.search(rf'["`]{name}["`]|[{{,]\s*{name}\s*[:,}}]|\b{name}: |\.{name} = ', text) is not None
 
 
@@ -140,8 +143,8 @@ def _properties(schema: dict[str, Any]) -> set[str]:
 
 @cache
 def contract_schemas() -> dict[str, Any]:
-    found: dict[str, Any] = contract(build_api())["components"]["schemas"]
-    return found
+    schemas: dict[str, Any] = contract(build_api())["components"]["schemas"]
+    return schemas
 
 
 def printed() -> str:

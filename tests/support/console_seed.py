@@ -1,4 +1,4 @@
-"""Thousands of past records for the console to show, written straight into the table."""
+"""Writes thousands of past records for the console directly into the table."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def items_of_a_busy_hour(
     project_id: str, now: datetime, *, requests: int, jobs: int, files: int
 ) -> Iterator[dict[str, Any]]:
     chance = random.Random(7)
-    made = (_requests(project_id, requests, now, chance), _jobs(project_id, jobs, now, chance))
-    for item in chain(*made, _files(project_id, files, now, chance)):
+    records = (_requests(project_id, requests, now, chance), _jobs(project_id, jobs, now, chance))
+    for item in chain(*records, _files(project_id, files, now, chance)):
         yield {name: value for name, value in item.items() if value is not None}
 
 
@@ -43,7 +43,7 @@ def _requests(project_id: str, count: int, now: datetime, chance: random.Random)
     for _ in range(count):
         kind, _, seconds, rate = chance.choices(_TYPES, [weight for _, weight, _, _ in _TYPES])[0]
         created = now - timedelta(seconds=chance.uniform(60, 3600))
-        took = timedelta(seconds=chance.lognormvariate(0, 0.5) * seconds / 2)
+        duration = timedelta(seconds=chance.lognormvariate(0, 0.5) * seconds / 2)
         succeeded = chance.random() < rate
         yield request_item(
             Request(
@@ -56,7 +56,7 @@ def _requests(project_id: str, count: int, now: datetime, chance: random.Random)
                 created_at=iso(created),
                 attempt=1,
                 start_time=iso(created),
-                finish_time=iso(min(now, created + took)),
+                finish_time=iso(min(now, created + duration)),
                 error=None if succeeded else {"code": "source_refused", "detail": "the source answered 404"},
             )
         )

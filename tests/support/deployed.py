@@ -1,4 +1,4 @@
-"""The stack deployed on a MiniStack of the tests' own, driven over HTTP as a caller would."""
+"""The stack deployed on the tests' own MiniStack, called over HTTP like a real deployment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from local.progress import silence
 from tests.support.moto.cloud import Answer
 
 T = TypeVar("T")
-# Short windows and deadlines, so that what takes minutes by default is seen in seconds.
+# Short windows and deadlines, so that tests take seconds where the defaults would take minutes.
 SOON_AGAIN = {"RequestPolicies": '{"download": {"delay": 2}, "export": {"delay": 2}}'}
 SHORT = {
     "KeyCacheSeconds": "3",
@@ -61,7 +61,7 @@ class Deployed:
         self.pool = urllib3.PoolManager(maxsize=32, timeout=urllib3.Timeout(60), retries=False)
 
     def client(self, service: str, **options: Any) -> Any:
-        """A boto3 client with the emulator's root rights."""
+        """Returns a boto3 client with full rights on the emulator."""
         return self.up.emulator.client(service, **options)
 
     def http(
@@ -75,48 +75,48 @@ class Deployed:
         headers: dict[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        sent = dict(headers or {})
+        sent_headers = dict(headers or {})
         if key:
-            sent["authorization"] = f"Bearer {key}"
+            sent_headers["authorization"] = f"Bearer {key}"
         if json is not None:
             body = jsonlib.dumps(json).encode()
-            sent.setdefault("content-type", "application/json")
+            sent_headers.setdefault("content-type", "application/json")
         url = self.api_url + path + (f"?{urlencode(query)}" if query else "")
-        answer = self.pool.request(method, url, body=body, headers=sent, redirect=False)
+        answer = self.pool.request(method, url, body=body, headers=sent_headers, redirect=False)
         return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.data)
 
     def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> DeployedProject:
         body = {"name": name or f"p-{uuid.uuid4().hex[:8]}", "allow_private_urls": allow_private_urls}
-        made = self.http("POST", "/v1/projects", json=body, key=self.admin_key)
-        assert made.status == 201, made.body
-        project_id = made.json()["project_id"]
+        answer = self.http("POST", "/v1/projects", json=body, key=self.admin_key)
+        assert answer.status == 201, answer.body
+        project_id = answer.json()["project_id"]
         key = self.make_key(project_id, ["read", "write"])
         return DeployedProject(project_id, key["key"], key["callback_secret"], self)
 
     def make_key(self, project_id: str, scopes: list[str], agent_id: str | None = None) -> Any:
         body = {"scopes": scopes} | ({"agent_id": agent_id} if agent_id else {})
-        made = self.http("POST", f"/v1/projects/{project_id}/keys", json=body, key=self.admin_key)
-        assert made.status == 201, made.body
-        return made.json()
+        answer = self.http("POST", f"/v1/projects/{project_id}/keys", json=body, key=self.admin_key)
+        assert answer.status == 201, answer.body
+        return answer.json()
 
     def store(self, project: DeployedProject, file_path: str, content: bytes, signature: str) -> str:
         """Uploads a file into the library and returns its id."""
-        wanted = {"biz_id": 2, "app_id": 3, "file_path": file_path, "signature": signature, "size": len(content)}
-        made = project.http("POST", "/v1/files", json=wanted).json()
-        put = self.pool.request("PUT", made["upload_url"], body=content, headers=made["upload_headers"])
+        announced = {"biz_id": 2, "app_id": 3, "file_path": file_path, "signature": signature, "size": len(content)}
+        file = project.http("POST", "/v1/files", json=announced).json()
+        put = self.pool.request("PUT", file["upload_url"], body=content, headers=file["upload_headers"])
         assert put.status == 200, put.data
-        done = project.http("POST", f"/v1/files/{made['file_id']}/complete")
-        assert done.status == 200, done.body
-        return str(made["file_id"])
+        completed = project.http("POST", f"/v1/files/{file['file_id']}/complete")
+        assert completed.status == 200, completed.body
+        return str(file["file_id"])
 
 
 def until(read: Callable[[], T], holds: Callable[[T], bool], seconds: float = 60, every: float = 0.25) -> T:
-    """Calls `read` until `holds` is true of what it returned. The failure shows the last thing read."""
+    """Calls `read` until `holds` accepts its value, and returns that value. A failure shows the last value."""
     deadline = time.monotonic() + seconds
-    while not holds(seen := read()):
-        assert time.monotonic() < deadline, f"not so after {seconds} s: {seen}"
+    while not holds(value := read()):
+        assert time.monotonic() < deadline, f"condition not met after {seconds} s: {value}"
         time.sleep(every)
-    return seen
+    return value
 
 
 def free_port() -> int:

@@ -35,19 +35,20 @@ class GseServer:
         self.stopped = threading.Event()
         self._lock = threading.Lock()
 
-    def made(self, name: str) -> int:
+    def count(self, name: str) -> int:
         return sum(call == name for call, _, _ in self.calls)
 
     @contextmanager
     def in_trouble(self, name: str, trouble: int | str) -> Iterator[None]:
-        """Calls of this name meet the trouble. Waits at the end until the last call has arrived.
+        """Makes calls of this name fail inside the block. Waits at the end until such a call has arrived.
 
-        Without that, a call whose client gave up early could be handled after the trouble is over."""
-        before = self.made(name)
+        Without that, a call whose client gave up early could be handled after the trouble is over.
+        """
+        before = self.count(name)
         self.trouble[name] = trouble
         yield
         until = time.monotonic() + 60
-        while self.made(name) == before and time.monotonic() < until:
+        while self.count(name) == before and time.monotonic() < until:
             time.sleep(0.01)
         del self.trouble[name]
 

@@ -38,7 +38,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serve(route: Callable[[Handler], None], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Every request goes to `route`; yields the port."""
+    """Runs a server that passes every request to `route`. Yields its port."""
 
     class Routed(Handler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The product's own code on a deployed stack, with the emulator's root rights: for what no route does."""
+"""The product's own code on a deployed stack with full rights, for actions that no route offers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tidegate.settings import Settings
 def product_on(deployed: Deployed, clock: Clock | None = None) -> App:
     topic, table = deployed.outputs["NotificationsTopicArn"], deployed.outputs["TableName"]
     settings = Settings(table_name=table, notifications_topic_arn=topic)
-    made = App(settings, clock) if clock else App(settings)
-    made.__dict__.update(dynamodb=deployed.client("dynamodb"), sns=deployed.client("sns"))
-    return made
+    app = App(settings, clock) if clock else App(settings)
+    app.__dict__.update(dynamodb=deployed.client("dynamodb"), sns=deployed.client("sns"))
+    return app

@@ -1,4 +1,4 @@
-"""The queue for tests: its requests do nothing until the test ends them."""
+"""The queue on moto, with requests that do nothing until the test ends them."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class TestQueue:
         self.admit()
 
     def channel(self, name: str = "no_cookie") -> Channel:
-        found = self.cloud.app.queue.channel_store.get(name)
-        assert found is not None
-        return found
+        channel = self.cloud.app.queue.channel_store.get(name)
+        assert channel is not None
+        return channel
 
     def act(self, request: Request, action: str, body: Any = None) -> Any:
         return self.cloud.http("POST", f"/v1/requests/{request.request_id}/{action}", json=body, key=self.project.key)
 
     def executions(self, machine: str = "IngestMachine") -> dict[str, str]:
         arn = self.cloud.names.machines[machine]
-        found = self.cloud.client("stepfunctions").list_executions(stateMachineArn=arn)["executions"]
-        return {entry["name"]: entry["status"] for entry in found}
+        listed = self.cloud.client("stepfunctions").list_executions(stateMachineArn=arn)["executions"]
+        return {entry["name"]: entry["status"] for entry in listed}
 
     def compensate(self, seconds: float) -> None:
         """Moves the clock, then runs the handlers of all overdue records, as the compensation poll does."""
@@ -63,12 +63,12 @@ class TestQueue:
         app = self.cloud.app
         now = self.cloud.clock().timestamp()
         for item in CompensationStore(app.table).overdue(now, now - 30, now - 30, 20_000).found:
-            whole = app.table.get({"pk": item["pk"], "sk": item["sk"]}, consistent=True)
-            if whole:
-                app.due_handlers[item["due_kind"]](whole)
+            record = app.table.get({"pk": item["pk"], "sk": item["sk"]}, consistent=True)
+            if record:
+                app.due_handlers[item["due_kind"]](record)
         self.admit()
 
 
 def set_quotas(queue: TestQueue, **quotas: Any) -> None:
-    """As an operator does by `PATCH /v1/projects/{project_id}`."""
+    """Sets quotas as `PATCH /v1/projects/{project_id}` does."""
     queue.cloud.app.table.write(update(keys.project(queue.project.id), {"quotas": quotas}))

@@ -1,4 +1,4 @@
-"""How much of a long series a run takes: `make test` a sample of it, EVERY_POINT=1 (`make faults-all`) all."""
+"""How many points of a long series a run tests: a sample in `make test`, all with EVERY_POINT=1 (`make faults-all`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EVERY_POINT = os.environ.get("EVERY_POINT") == "1"
 
 
 def step(of: int) -> int:
-    """1 where every point is wanted, else `of`: one point in so many."""
+    """Returns the distance between tested points: 1 with EVERY_POINT=1, else `of`."""
     return 1 if EVERY_POINT else of
 
 

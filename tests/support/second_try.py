@@ -1,7 +1,7 @@
-"""Runs a suite and then its failed tests once more, alone. `make test` ends with a list of the tests that failed once.
+"""Runs a suite, then runs its failed tests once more on their own. `make test` ends with a list of these tests.
 
-A failure that does not repeat is usually timing on a busy machine. A test that often needs its second try is a fault
-of the product or of the test, which is why the list is printed.
+A failure that does not repeat is usually a matter of timing on a busy machine. A test that often needs its second try
+has a bug or finds one in the product, which is why the list is printed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _PLACE = Path(".local/second-tries")
 
 
 def run(suite: str, options: list[str], place: Path = _PLACE) -> int:
-    """Returns pytest's exit code, that of the second try if there was one."""
+    """Runs the suite. Returns pytest's exit code, that of the second try if there was one."""
     name = suite.strip("/").replace("/", "-")
     record = place / name
     record.unlink(missing_ok=True)
-    # A cache of its own: suites that run side by side would write over each other's list of failures.
+    # A separate cache: suites that run in parallel would overwrite each other's list of failures.
     cache = place / f"{name}-cache"
     command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}"]
     code = subprocess.run([*command, "--cache-clear", *options, suite], check=False).returncode

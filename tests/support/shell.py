@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Shell:
-    """A user's shell: its own home, logged in or not."""
+    """Runs commands with a separate home directory. With `key`, the environment has the API's URL and that key."""
 
     home: Path
     api_url: str

@@ -26,7 +26,7 @@ def forget(place: Path = _PLACE) -> None:
 
 
 def report(place: Path = _PLACE) -> str:
-    """One line for each suite, slowest first. Suites overlap, so their seconds add up to more than the whole run."""
+    """Returns one line for each suite, slowest first. Suites overlap, so their sum exceeds the time of the run."""
     seconds = {path.name: float(path.read_text()) for path in place.glob("*")}
     slowest_first = sorted(seconds, key=lambda name: -seconds[name])
     return "\n".join(f"  {name:12} {seconds[name]:5.0f} s" for name in slowest_first)

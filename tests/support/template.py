@@ -1,4 +1,4 @@
-"""template.yaml as data: what the tests build on moto, and what they assert of permissions."""
+"""Reads template.yaml for tests: to create its resources on moto, and to check permissions."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ def load_template() -> dict[str, Any]:
 
 
 def resources(kind: str) -> dict[str, dict[str, Any]]:
-    """The resources of one type, by logical id."""
-    found = load_template()["Resources"]
-    return {name: resource for name, resource in found.items() if resource["Type"] == kind}
+    """Returns the resources of one type, by logical id."""
+    declared = load_template()["Resources"]
+    return {name: resource for name, resource in declared.items() if resource["Type"] == kind}
 
 
 def functions() -> dict[str, dict[str, Any]]:
-    """Properties of every function, by logical id."""
+    """Returns the properties of every function, by logical id."""
     return {name: function["Properties"] for name, function in resources("AWS::Serverless::Function").items()}
 
 
 def variables(function: dict[str, Any]) -> dict[str, Any]:
-    """What the function finds in its environment: everybody's variables and its own."""
+    """Returns the environment variables of a function: those of all functions and its own."""
     common: dict[str, Any] = load_template()["Globals"]["Function"]["Environment"]["Variables"]
     own: dict[str, Any] = function.get("Environment", {}).get("Variables", {})
     return common | own
 
 
 def directory_of(function: dict[str, Any]) -> str:
-    """`functions/collect_targets/` is `collect_targets`."""
+    """Returns the name of the function's folder: `collect_targets` for `functions/collect_targets/`."""
     return str(function["CodeUri"]).strip("/").rsplit("/", 1)[-1]
 
 
 @cache
 def timeout_of(directory: str) -> int:
-    """Seconds that Lambda gives a function, named by its directory."""
+    """Returns the timeout in seconds of the function in this directory."""
     own = next((function for function in functions().values() if directory_of(function) == directory), {})
     return int(own.get("Timeout") or load_template()["Globals"]["Function"]["Timeout"])
 
 
 def queue_functions() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Which function takes which queue: queue's logical id → (function's directory, mapping)."""
+    """Returns which function reads which queue: queue's logical id → (function's directory, mapping)."""
     known = functions()
     mappings = [mapping["Properties"] for mapping in resources("AWS::Lambda::EventSourceMapping").values()]
     return {
@@ -70,7 +70,7 @@ def queue_functions() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def statements(name: str) -> list[dict[str, Any]]:
-    """What the function or machine of that logical id may do by rights of its own."""
+    """Returns the policy statements of the function or state machine of that logical id."""
     properties = load_template()["Resources"][name]["Properties"]
     if "Role" in properties:
         role = load_template()["Resources"][properties["Role"]["Fn::GetAtt"][0]]["Properties"]

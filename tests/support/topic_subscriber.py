@@ -19,9 +19,9 @@ class TopicSubscriber:
 
     def received(self) -> list[dict[str, Any]]:
         """All notifications so far."""
-        asked = {"QueueUrl": self._url, "MaxNumberOfMessages": 10}
-        while got := self._sqs.receive_message(**asked).get("Messages"):
-            for message in got:
+        parameters = {"QueueUrl": self._url, "MaxNumberOfMessages": 10}
+        while messages := self._sqs.receive_message(**parameters).get("Messages"):
+            for message in messages:
                 self._received.append(json.loads(message["Body"]))
                 self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=message["ReceiptHandle"])
         return self._received
@@ -29,13 +29,13 @@ class TopicSubscriber:
 
 @contextmanager
 def topic_subscriber(deployed: Deployed, **wanted: list[str]) -> Iterator[TopicSubscriber]:
-    """Subscribes with this filter policy: `status=["failed"], project_id=[…]`."""
+    """Subscribes a queue with this filter policy: `status=["failed"], project_id=[…]`."""
     sqs, sns = deployed.client("sqs"), deployed.client("sns")
     url = sqs.create_queue(QueueName=f"subscriber-{uuid.uuid4().hex[:8]}")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    may = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
-    allowed = json.dumps({"Version": "2012-10-17", "Statement": [may | {"Resource": arn}]})
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": allowed})
+    statement = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement | {"Resource": arn}]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
     subscription = sns.subscribe(
         TopicArn=deployed.outputs["NotificationsTopicArn"],
         Protocol="sqs",

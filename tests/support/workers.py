@@ -1,4 +1,4 @@
-"""The processes in which MiniStack runs a function's handler, and how tests kill them."""
+"""Finds, freezes and kills the worker processes in which MiniStack runs a function's handler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.deployed import Deployed, until
 
 
 def workers(deployed: Deployed, function: str) -> list[int]:
-    """Process ids of the function's workers, of this emulator alone: others may run on the machine."""
+    """Returns the process ids of the function's workers in this emulator: others may run on the machine."""
     here = f"AWS_ENDPOINT_URL={deployed.up.emulator.place.endpoint}\0"
     return [
         int(process.name)
@@ -22,24 +22,24 @@ def workers(deployed: Deployed, function: str) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """A zombie is dead: it only waits for its parent to reap it."""
+    """Whether the process runs. A zombie does not: it only waits for its parent to reap it."""
     stat = _text(Path(f"/proc/{pid}/stat"))
     return stat != "" and stat.rpartition(") ")[2][0] not in "ZX"
 
 
 def freeze(deployed: Deployed, function: str) -> None:
-    """Stops its workers where they are, so that there is time to look at what they were doing."""
+    """Suspends the function's workers, so that a test can check what they were doing."""
     for pid in workers(deployed, function):
         os.kill(pid, signal.SIGSTOP)
 
 
 def kill(deployed: Deployed, function: str) -> None:
-    """SIGKILL to all its workers, idle ones too; returns once they are dead."""
-    found = workers(deployed, function)
-    assert found, f"no worker of {function} runs"
-    for pid in found:
+    """Sends SIGKILL to all workers of the function, idle ones too, and waits until they are dead."""
+    pids = workers(deployed, function)
+    assert pids, f"no worker of {function} runs"
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: [pid for pid in found if alive(pid)], lambda left: not left, seconds=5, every=0.01)
+    until(lambda: [pid for pid in pids if alive(pid)], lambda left: not left, seconds=5, every=0.01)
 
 
 def _text(path: Path) -> str:

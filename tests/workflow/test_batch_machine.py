@@ -22,8 +22,8 @@ from tidegate.batches.run.state import SKIP_ADVICE
 
 @pytest.fixture
 def world(running_cloud: MotoCloud) -> Iterator[BatchWorld]:
-    with batch_world(running_cloud) as made:
-        yield made
+    with batch_world(running_cloud) as batches:
+        yield batches
 
 
 def test_batch_runs_to_its_end_and_sends_stop_callback(world: BatchWorld) -> None:
@@ -74,10 +74,10 @@ def test_csv_rows_reach_the_business_and_are_counted(world: BatchWorld) -> None:
     file_id = world.store_file("people.csv", content.encode())
     biz_id = world.register()
     body = {"biz_id": biz_id, "name": "rows", "rate": 200, "source": {"file_id": file_id}, "start_index": 2}
-    made = world.http("POST", "/v1/batches", body)
-    assert made.status == 201, made.body
-    assert made.json()["source"]["signature"] == hashlib.sha256(content.encode()).hexdigest()
-    batch_id = made.json()["batch_id"]
+    created = world.http("POST", "/v1/batches", body)
+    assert created.status == 201, created.body
+    assert created.json()["source"]["signature"] == hashlib.sha256(content.encode()).hexdigest()
+    batch_id = created.json()["batch_id"]
     world.act(batch_id, "start")
     world.admit()
     shown = world.ended(batch_id)
@@ -139,11 +139,11 @@ def test_long_batch_continues_in_new_execution() -> None:
 def test_failed_slice_is_retried(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = world.cloud.app.batches.machine
     step = machine.step
-    died: list[Any] = []
+    failures: list[Any] = []
 
     def die_once(event: Any) -> Any:
-        if not died:
-            died.append(event)
+        if not failures:
+            failures.append(event)
             raise RuntimeError("out of memory")
         return step(event)
 
@@ -152,7 +152,7 @@ def test_failed_slice_is_retried(world: BatchWorld, monkeypatch: pytest.MonkeyPa
     world.act(batch_id, "start")
     world.admit()
     assert world.ended(batch_id)["status"] == "finished"
-    assert died
+    assert failures
 
 
 def test_queue_retries_batch_after_machine_gave_up(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,10 @@ def test_paused_request_pauses_its_batch_until_resume(world: BatchWorld) -> None
     time.sleep(1.5)
     assert world.http("POST", f"/v1/requests/{started['request_id']}/pause").status == 200
     time.sleep(2)
-    made = len(world.business.calls())
-    assert 0 < made < 200
+    calls_before = len(world.business.calls())
+    assert 0 < calls_before < 200
     time.sleep(1)
-    assert len(world.business.calls()) == made
+    assert len(world.business.calls()) == calls_before
     assert world.http("POST", f"/v1/requests/{started['request_id']}/resume").status == 200
     world.admit()
     assert world.ended(batch_id)["status"] == "finished"
@@ -225,12 +225,12 @@ def test_batch_with_three_runners_ends_once_with_all_outcomes(world: BatchWorld)
     assert [(item["index"], item["job_data"]) for item in listed] == [(n, {"sku": n}) for n in (1, 15, 29)]
     world.cloud.deliver("CallbacksQueue")
     assert len(world.business.calls("/process-stop")) == 1
-    again = world.act(batch_id, "redrive", {"states": ["abandoned"]}, expect=201)
-    assert (again["total"], again["runners"]) == (3, 3)
+    redriven = world.act(batch_id, "redrive", {"states": ["abandoned"]}, expect=201)
+    assert (redriven["total"], redriven["runners"]) == (3, 3)
     world.business.answers.clear()
-    world.act(again["batch_id"], "start")
+    world.act(redriven["batch_id"], "start")
     world.admit()
-    assert world.ended(again["batch_id"])["status"] == "finished"
+    assert world.ended(redriven["batch_id"])["status"] == "finished"
     assert sorted(call["index"] for call in world.business.calls()[30:]) == [1, 15, 29]
 
 
@@ -291,7 +291,7 @@ def test_batches_with_same_concurrency_key_run_one_after_another(world: BatchWor
 
 
 def test_large_file_is_indexed_by_separate_functions(world: BatchWorld) -> None:
-    """Large: more ranges than the runners index themselves."""
+    """The file has more ranges than the runners index themselves."""
     world.cloud.app.batches.rows.range_bytes = 64
     content = "id,name\n" + "".join(f'{n},"line\n{n}"\n' for n in range(120))
     file_id = world.store_file("people.csv", content.encode())
@@ -322,5 +322,5 @@ def test_unreadable_row_stops_batch_with_reason(world: BatchWorld) -> None:
     shown = world.ended(batch_id)
     assert shown["status"] == "stopped"
     assert "its rows cannot be read" in shown["stop_reason"]
-    # Those of the first range.
+    # Only the rows of the first range were sent.
     assert {call["index"] for call in world.business.calls()} == set(range(50))

@@ -16,8 +16,8 @@ from tests.support.moto.cloud import MotoCloud
 
 @pytest.fixture
 def world(running_cloud: MotoCloud) -> Iterator[BatchWorld]:
-    with batch_world(running_cloud) as made:
-        yield made
+    with batch_world(running_cloud) as batches:
+        yield batches
 
 
 def run(world: BatchWorld, batch_id: str) -> dict[str, Any]:
@@ -34,13 +34,13 @@ def downloaded(world: BatchWorld, batch_id: str) -> list[dict[str, Any]]:
 
 
 def test_failed_items_are_listed_downloaded_and_redriven(world: BatchWorld) -> None:
-    broken, tried = {3, 7, 11}, {5}
+    broken, fails_once = {3, 7, 11}, {5}
 
     def process(item: dict[str, Any]) -> tuple[int, Any]:
         if item["index"] in broken:
             return 200, {"result": "error", "msg": f"no stock of {item['job_data']['sku']}"}
-        if item["index"] in tried:
-            tried.clear()
+        if item["index"] in fails_once:
+            fails_once.clear()
             return 500, {}
         return 200, {"result": "abandon", "msg": "gone"} if item["index"] == 9 else {"result": "ok"}
 
@@ -67,15 +67,15 @@ def test_failed_items_are_listed_downloaded_and_redriven(world: BatchWorld) -> N
         (11, "failed"),
     ]
     broken.clear()
-    made = world.act(batch_id, "redrive", expect=201)
-    assert (made["status"], made["total"], made["redrive_of"]) == ("created", 3, batch_id)
+    redriven = world.act(batch_id, "redrive", expect=201)
+    assert (redriven["status"], redriven["total"], redriven["redrive_of"]) == ("created", 3, batch_id)
     before = len(world.business.calls())
-    assert run(world, made["batch_id"])["status"] == "finished"
-    again = sorted(world.business.calls()[before:], key=lambda item: item["index"])
-    assert [(item["index"], item["job_data"], item["redrive_of"]) for item in again] == [
+    assert run(world, redriven["batch_id"])["status"] == "finished"
+    repeated = sorted(world.business.calls()[before:], key=lambda item: item["index"])
+    assert [(item["index"], item["job_data"], item["redrive_of"]) for item in repeated] == [
         (index, {"sku": f"s{index}"}, batch_id) for index in (3, 7, 11)
     ]
-    refused = world.http("POST", f"/v1/batches/{made['batch_id']}/redrive")
+    refused = world.http("POST", f"/v1/batches/{redriven['batch_id']}/redrive")
     assert (refused.status, refused.json()["detail"]) == (
         409,
         "no item of the batch is failed: there is nothing to redrive",
@@ -91,8 +91,8 @@ def test_item_that_stopped_the_batch_is_recovered_by_a_later_run(world: BatchWor
     assert (failed["index"], failed["state"]) == (2, "failed")
     broken.clear()
     assert run(world, batch_id)["status"] == "finished"
-    (now,) = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
-    assert (now["index"], now["state"]) == (2, "recovered")
+    (recovered,) = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+    assert (recovered["index"], recovered["state"]) == (2, "recovered")
 
 
 def test_stopped_batch_continues_after_change_to_skip(world: BatchWorld) -> None:

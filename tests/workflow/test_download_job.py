@@ -19,10 +19,10 @@ from tidegate.files.model import content_object
 
 @pytest.fixture
 def fleet(running_cloud: MotoCloud) -> Fleet:
-    made = Fleet(running_cloud)
-    made.to_window_start()
-    running_cloud.while_waiting.append(made.collect)
-    return made
+    new_fleet = Fleet(running_cloud)
+    new_fleet.to_window_start()
+    running_cloud.while_waiting.append(new_fleet.collect)
+    return new_fleet
 
 
 def execution(fleet: Fleet, job_id: str) -> str:
@@ -42,8 +42,8 @@ def run(fleet: Fleet, job_id: str) -> list[str]:
     return [event["stateEnteredEventDetails"]["name"] for event in events if "stateEnteredEventDetails" in event]
 
 
-def answering(fleet: Fleet, *codes: tuple[str, int]) -> None:
-    """From now on these agents report during every wait, if their inbox has entries."""
+def report_during_waits(fleet: Fleet, *codes: tuple[str, int]) -> None:
+    """Makes these agents report during every wait, if their inbox has entries."""
 
     def report() -> None:
         for agent_id, code in codes:
@@ -54,10 +54,10 @@ def answering(fleet: Fleet, *codes: tuple[str, int]) -> None:
 
 
 def test_job_runs_from_its_window_to_its_end(fleet: Fleet) -> None:
-    answering(fleet, ("a-1", 0), ("a-2", 0))
-    made = fleet.submit_many(["a-1", "a-2"])
-    states = run(fleet, made["job_id"])
-    job = fleet.job(made["job_id"])
+    report_during_waits(fleet, ("a-1", 0), ("a-2", 0))
+    submitted = fleet.submit_many(["a-1", "a-2"])
+    states = run(fleet, submitted["job_id"])
+    job = fleet.job(submitted["job_id"])
     assert (job["status"], job["counts"]["success"]) == ("Success", 2)
     assert states[:3] == ["WaitForWindow", "CloseWindow", "PrepareFile"]
     assert states[-3:] == ["FinishJob", "IsAllTold", "Done"]
@@ -65,22 +65,24 @@ def test_job_runs_from_its_window_to_its_end(fleet: Fleet) -> None:
 
 
 def test_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
-    answering(fleet, ("a-1", 0))
-    made = fleet.submit_many(["a-1", "a-2"])
-    states = run(fleet, made["job_id"])
-    assert fleet.job(made["job_id"])["status"] == "Timeout"
-    assert fleet.states(made["job_id"]) == {"a-1": "Success", "a-2": "Timeout"}
+    report_during_waits(fleet, ("a-1", 0))
+    submitted = fleet.submit_many(["a-1", "a-2"])
+    states = run(fleet, submitted["job_id"])
+    assert fleet.job(submitted["job_id"])["status"] == "Timeout"
+    assert fleet.states(submitted["job_id"]) == {"a-1": "Success", "a-2": "Timeout"}
     assert 600 / 15 <= states.count("PollTransfer") <= 600 / 15 + 8
 
 
 def test_missing_source_fails_the_job(fleet: Fleet) -> None:
     bucket = fleet.cloud.app.files.bucket.name
-    made = fleet.submit("a-1")
-    fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
-    states = run(fleet, made["job_id"])
+    # On a slow machine the window would otherwise close before the submit ends or before the file is removed.
+    with fleet.cloud.windows_stay_open():
+        submitted = fleet.submit("a-1")
+        fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
+    states = run(fleet, submitted["job_id"])
     assert states[-6:] == ["PrepareFile", "IsFileReady", "TakeReason", "FailJob", "IsAllTold", "Done"]
-    assert fleet.job(made["job_id"])["error"]["code"] == "file_not_found"
-    assert fleet.task(made["task_id"])["status"] == "Failed"
+    assert fleet.job(submitted["job_id"])["error"]["code"] == "file_not_found"
+    assert fleet.task(submitted["task_id"])["status"] == "Failed"
 
 
 def test_job_waits_for_a_file_that_is_coming(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,17 +92,17 @@ def test_job_waits_for_a_file_that_is_coming(fleet: Fleet, monkeypatch: pytest.M
     prepare = fleet.cloud.app.distribution.prepare_file
     real, looks = prepare.prepare, list[str]()
 
-    def look(project_id: str, key: str) -> str:
+    def prepare_and_store(project_id: str, key: str) -> str:
         looks.append(real(project_id, key))
         if len(looks) == 3:
             fleet.store(content)
         return looks[-1]
 
-    monkeypatch.setattr(prepare, "prepare", look)
-    answering(fleet, ("a-1", 0))
-    made = fleet.submit("a-1", file_signature=signature)
-    assert run(fleet, made["job_id"]).count("WaitForFile") == 3
-    assert fleet.task(made["task_id"])["status"] == "Success"
+    monkeypatch.setattr(prepare, "prepare", prepare_and_store)
+    report_during_waits(fleet, ("a-1", 0))
+    submitted = fleet.submit("a-1", file_signature=signature)
+    assert run(fleet, submitted["job_id"]).count("WaitForFile") == 3
+    assert fleet.task(submitted["task_id"])["status"] == "Success"
 
 
 def test_failed_step_is_retried(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +115,10 @@ def test_failed_step_is_retried(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -
         return real(project_id, key, waited)
 
     monkeypatch.setattr(poll, "poll", failing)
-    answering(fleet, ("a-1", 0))
-    made = fleet.submit("a-1")
-    assert "FailJob" not in run(fleet, made["job_id"])
-    assert fleet.task(made["task_id"])["status"] == "Success"
+    report_during_waits(fleet, ("a-1", 0))
+    submitted = fleet.submit("a-1")
+    assert "FailJob" not in run(fleet, submitted["job_id"])
+    assert fleet.task(submitted["task_id"])["status"] == "Success"
 
 
 def test_failing_step_fails_no_target_before_the_deadline(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,25 +131,25 @@ def test_failing_step_fails_no_target_before_the_deadline(fleet: Fleet, monkeypa
         return real(project_id, key)
 
     monkeypatch.setattr(dispatch, "dispatch", failing)
-    answering(fleet, ("a-1", 0))
-    made = fleet.submit("a-1")
-    assert "WaitToRepeat" in run(fleet, made["job_id"])
-    assert fleet.task(made["task_id"])["status"] == "Success"
+    report_during_waits(fleet, ("a-1", 0))
+    submitted = fleet.submit("a-1")
+    assert "WaitToRepeat" in run(fleet, submitted["job_id"])
+    assert fleet.task(submitted["task_id"])["status"] == "Success"
 
 
 def test_second_execution_dispatches_nothing(fleet: Fleet) -> None:
-    answering(fleet, ("a-1", 0))
-    made = fleet.submit("a-1")
+    report_during_waits(fleet, ("a-1", 0))
+    submitted = fleet.submit("a-1")
     store = fleet.cloud.app.distribution.jobs
-    job = store.get(fleet.project.id, job_key(made["job_id"]))
+    job = store.get(fleet.project.id, job_key(submitted["job_id"]))
     assert job
     second = store.next_generation(job, fleet.cloud.clock())
     fleet.cloud.app.distribution.executions.start(second)
-    run(fleet, made["job_id"])
-    first = execution(fleet, made["job_id"]).rsplit("-", 1)[0] + "-0"
+    run(fleet, submitted["job_id"])
+    first = execution(fleet, submitted["job_id"]).rsplit("-", 1)[0] + "-0"
     assert wait_for(fleet.cloud.client("stepfunctions"), first, 60)["status"] == "SUCCEEDED"
     assert len(fleet.cloud.app.distribution.transfers.list(second)) == 1
-    assert fleet.task(made["task_id"])["status"] == "Success"
+    assert fleet.task(submitted["task_id"])["status"] == "Success"
 
 
 def test_every_retry_has_jitter_and_every_failure_ends_in_fail_job() -> None:

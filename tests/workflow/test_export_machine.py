@@ -19,8 +19,8 @@ def world(running_cloud: MotoCloud, httpserver: HTTPServer) -> ExportWorld:
     return ExportWorld(running_cloud, running_cloud.project(), PagedSource(httpserver))
 
 
-def ended(world: ExportWorld, task_id: str, attempts: int = 1) -> dict[str, Any]:
-    """Passes back-offs and admits the export until it ends."""
+def run_to_end(world: ExportWorld, task_id: str, attempts: int = 1) -> dict[str, Any]:
+    """Moves the clock through back-offs and admits the export until it has ended. Returns it."""
     until = time.monotonic() + 40
     while time.monotonic() < until:
         world.cloud.clock.advance(31)
@@ -34,12 +34,12 @@ def ended(world: ExportWorld, task_id: str, attempts: int = 1) -> dict[str, Any]
     raise AssertionError(f"not over: {world.shown(task_id)}")
 
 
-def test_from_order_to_file_and_notice(world: ExportWorld) -> None:
-    notices = subscribed(world.cloud)
+def test_ordered_export_makes_a_file_and_a_notice(world: ExportWorld) -> None:
+    notices = subscribe(world.cloud)
     world.source.rows = numbered(450)
     task_id = world.submit(step=100, callback=world.source.url)
 
-    assert ended(world, task_id)["progress"]["rows"] == 450
+    assert run_to_end(world, task_id)["progress"]["rows"] == 450
     assert len(read_csv(world.file(task_id))) == 450
     kinds = [json.loads(message)["type"] for message in notices()]
     assert kinds == ["task.completed"]
@@ -47,7 +47,7 @@ def test_from_order_to_file_and_notice(world: ExportWorld) -> None:
 
 def test_machine_tries_a_failing_source_three_times(world: ExportWorld) -> None:
     world.source.failures = {0: [500] * 9}
-    shown = ended(world, world.submit(), attempts=3)
+    shown = run_to_end(world, world.submit(), attempts=3)
     assert (shown["status"], world.source.pages) == ("failed", {0: 3})
 
 
@@ -64,21 +64,21 @@ def test_function_that_dies_ends_only_its_attempt(world: ExportWorld, monkeypatc
 
     monkeypatch.setattr(work, "render", dies_once)
     task_id = world.submit(step=100)
-    shown = ended(world, task_id, attempts=2)
+    shown = run_to_end(world, task_id, attempts=2)
     assert shown["status"] == "completed"
     assert world.source.pages == {0: 1, 1: 1}
 
 
-def subscribed(cloud: MotoCloud) -> Any:
-    """The notifications of the topic, received by a queue."""
+def subscribe(cloud: MotoCloud) -> Any:
+    """Subscribes a queue to the topic. Returns a function that receives its notifications."""
     sqs, sns = cloud.client("sqs"), cloud.client("sns")
     url = sqs.create_queue(QueueName="heard")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     topic = cloud.app.settings.notifications_topic_arn
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
 
-    def heard() -> list[str]:
+    def receive() -> list[str]:
         messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
         return [message["Body"] for message in messages]
 
-    return heard
+    return receive

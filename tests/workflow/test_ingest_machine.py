@@ -17,8 +17,8 @@ from tests.support.moto.cloud import MotoCloud
 
 @pytest.fixture
 def source() -> Iterator[FileSource]:
-    with file_source() as made:
-        yield made
+    with file_source() as new_source:
+        yield new_source
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def library(running_cloud: MotoCloud) -> Library:
     return Library(running_cloud, running_cloud.project())
 
 
-def ended(library: Library, request_id: str) -> dict[str, Any]:
-    """Delivers messages until the request has ended, and moves the clock through its back-offs."""
+def run_to_end(library: Library, request_id: str) -> dict[str, Any]:
+    """Delivers messages, and moves the clock through back-offs, until the request has ended. Returns it."""
     until = time.monotonic() + 40
     while time.monotonic() < until:
         library.cloud.deliver("WakeupsQueue")
@@ -45,12 +45,12 @@ def test_busy_source_is_retried_after_60_and_120_s(library: Library, source: Fil
     source.files["/a.bin"] = Hosted(b"tide" * 1000, refusals=[(503, None), (429, None)])
     started = library.cloud.clock()
 
-    asked = library.ask(source.url("/a.bin"))
-    done = ended(library, asked["request_id"])
+    accepted = library.ask(source.url("/a.bin"))
+    ended = run_to_end(library, accepted["request_id"])
 
-    assert (done["status"], done["attempts"]) == ("completed", 3)
+    assert (ended["status"], ended["attempts"]) == ("completed", 3)
     assert (library.cloud.clock() - started).total_seconds() >= 180
-    assert library.file(asked["file_id"])["state"] == "ready"
+    assert library.file(accepted["file_id"])["state"] == "ready"
 
 
 def test_step_that_dies_is_tried_again(library: Library, source: FileSource) -> None:
@@ -65,7 +65,7 @@ def test_step_that_dies_is_tried_again(library: Library, source: FileSource) -> 
         return fetch(*args)
 
     with patch.object(fetcher, "fetch", die_first):
-        done = ended(library, library.ask(source.url("/a.bin"))["request_id"])
+        done = run_to_end(library, library.ask(source.url("/a.bin"))["request_id"])
 
     assert (done["status"], done["attempts"]) == ("completed", 2)
 
@@ -74,14 +74,15 @@ def test_files_of_a_subscription_are_ingested_one_by_one(library: Library, sourc
     source.files["/list.json"] = Hosted(b'["/a", "/b", "/c"]', content_type="application/json")
     source.files |= {f"/{name}": Hosted(name.encode()) for name in "abc"}
     body = {"name": "s", "source_url": source.url("/list.json")}
-    made = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key).json()
-    path = f"/v1/subscriptions/{made['subscription_id']}"
+    subscription = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key).json()
+    path = f"/v1/subscriptions/{subscription['subscription_id']}"
     scan = library.cloud.http("POST", f"{path}/download", key=library.project.key).json()
-    assert ended(library, scan["request_id"])["result"]["queued"] == 3
+    assert run_to_end(library, scan["request_id"])["result"]["queued"] == 3
 
     tasks = library.cloud.http("GET", f"{path}/tasks", key=library.project.key).json()["items"]
     runs = sorted(
-        (done["start_time"], done["finish_time"]) for done in (ended(library, task["request_id"]) for task in tasks)
+        (done["start_time"], done["finish_time"])
+        for done in (run_to_end(library, task["request_id"]) for task in tasks)
     )
 
     assert len(runs) == 4

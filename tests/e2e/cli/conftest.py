@@ -17,7 +17,7 @@ def shell(deployed: Deployed, tmp_path: Path) -> Shell:
 def project_id(shell: Shell, deployed: Deployed) -> str:
     """Creates a project and a key as an admin, and logs in with that key."""
     shell.run("login", "--api-url", deployed.api_url, "--key", deployed.admin_key)
-    made = shell.json("project", "create", f"cli-{shell.home.name}"[:60], "--allow-private-urls")
-    key = shell.json("key", "create", made["project_id"], "--scope", "read", "--scope", "write")
+    project = shell.json("project", "create", f"cli-{shell.home.name}"[:60], "--allow-private-urls")
+    key = shell.json("key", "create", project["project_id"], "--scope", "read", "--scope", "write")
     shell.run("login", "--api-url", deployed.api_url, "--key", key["key"])
-    return str(made["project_id"])
+    return str(project["project_id"])

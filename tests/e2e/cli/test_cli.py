@@ -1,4 +1,4 @@
-"""The `tidegate` command as people run it: processes, against the deployed stack."""
+"""The `tidegate` command as users run it, in processes, against the deployed stack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stored(shell: Shell, project_id: str) -> tuple[dict[str, Any], bytes]:
 
 @pytest.fixture
 def agents(shell: Shell, deployed: Deployed, project_id: str) -> Iterator[dict[str, Path]]:
-    """Two agent processes, each with its own root; SIGTERM ends them."""
+    """Runs two agent processes, each with its own root folder, and ends them by SIGTERM."""
     roots, processes = {}, []
     for agent_id in ("host-1", "host-2"):
         roots[agent_id] = shell.home / agent_id
@@ -53,11 +53,11 @@ def test_file_of_20_mb_is_uploaded_and_downloaded(shell: Shell, stored: tuple[di
     shell.run("file", "get", record["file_id"], "-o", "back.bin")
 
     assert (shell.home / "back.bin").read_bytes() == content
-    assert [one["file_id"] for one in shell.json("file", "list", *NAME)["items"]] == [record["file_id"]]
+    assert [item["file_id"] for item in shell.json("file", "list", *NAME)["items"]] == [record["file_id"]]
     assert shell.json("file", "show", record["file_id"])["file_name"] == "发布.bin"
 
 
-def test_exit_codes_over_the_real_api(shell: Shell, project_id: str) -> None:
+def test_each_kind_of_error_has_its_exit_code(shell: Shell, project_id: str) -> None:
     shell.run("file", "show", "file-none", expect=4)
     shell.run("project", "list", expect=3)
     shell.run("file", "show", "x", expect=3, key="tg_unknown")
@@ -73,18 +73,18 @@ def test_submit_with_watch_delivers_to_two_agents(
     where = ["--user", getpass.getuser(), "--dir", "/srv/release"]
 
     words = ["download", "submit", "--file", record["file_id"], *targets, *where, "--watch", "--timeout", "60"]
-    _, told = shell.both(*words)
+    _, printed = shell.both(*words)
 
-    assert told.splitlines()[-1].endswith("2/2  Success 2")
-    assert "polling" not in told, "the WebSocket was used"
-    ends = shell.json("download", "list")["items"]
-    assert [end["status"] for end in ends] == ["Success", "Success"]
+    assert printed.splitlines()[-1].endswith("2/2  Success 2")
+    assert "polling" not in printed, "the WebSocket was used"
+    tasks = shell.json("download", "list")["items"]
+    assert [task["status"] for task in tasks] == ["Success", "Success"]
     for root in agents.values():
         assert (root / "srv/release/发布.bin").read_bytes() == content
         assert [path.name for path in (root / "srv/release").iterdir()] == ["发布.bin"]
-    job = shell.json("job", "show", ends[0]["job_id"])
+    job = shell.json("job", "show", tasks[0]["job_id"])
     assert (job["status"], job["counts"]["success"], len(job["targets"])) == ("Success", 2, 2)
-    assert shell.json("download", "status", ends[0]["task_id"])["status"] == "Success"
+    assert shell.json("download", "status", tasks[0]["task_id"])["status"] == "Success"
 
 
 def test_refused_path_fails_the_task_with_its_reason(
@@ -94,8 +94,8 @@ def test_refused_path_fails_the_task_with_its_reason(
     (agents["host-1"] / "srv").symlink_to("/tmp")
     where = ["--user", getpass.getuser(), "--dir", "/srv/release", "--target", "host-1"]
 
-    told = shell.run("download", "submit", "--file", record["file_id"], *where, "--watch", "--json", expect=1)
+    printed = shell.run("download", "submit", "--file", record["file_id"], *where, "--watch", "--json", expect=1)
 
-    end = json.loads(told.splitlines()[-1])
-    assert (end["status"], end["error_code"]) == ("Failed", 1003)
-    assert "outside" in end["error_msg"]
+    task = json.loads(printed.splitlines()[-1])
+    assert (task["status"], task["error_code"]) == ("Failed", 1003)
+    assert "outside" in task["error_msg"]

@@ -27,7 +27,7 @@ def test_export_submit_with_watch_downloads_the_file(shell: Shell, project_id: s
     lines = (shell.home / "rows.csv").read_text("utf-8-sig").splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("编号,name", "249,row 249", 251)
     done = shell.json("export", "list", "--status", "completed")["items"]
-    assert [one["name"] for one in done] == ["rows"]
+    assert [item["name"] for item in done] == ["rows"]
     assert shell.json("export", "delete", done[0]["task_id"]) == {"deleted": 1}
     shell.run("export", "get", done[0]["task_id"], expect=4)
 
@@ -44,9 +44,9 @@ def test_ingested_file_is_downloaded_unchanged(shell: Shell, project_id: str) ->
 
 
 @contextmanager
-def business(seen: list[int]) -> Iterator[str]:
+def business(indexes: list[int]) -> Iterator[str]:
     def process(handler: Handler) -> None:
-        seen.append(json.loads(handler.body())["index"])
+        indexes.append(json.loads(handler.body())["index"])
         handler.answer(200, b'{"result": "ok"}', content_type="application/json")
 
     with serve(process) as port:
@@ -54,16 +54,16 @@ def business(seen: list[int]) -> Iterator[str]:
 
 
 def test_batch_start_with_watch_runs_to_the_end(shell: Shell, project_id: str) -> None:
-    seen: list[int] = []
-    with business(seen) as url:
+    indexes: list[int] = []
+    with business(indexes) as url:
         biz = shell.json("biz", "create", "shop", url)
-        made = shell.json("batch", "create", "--biz", biz["biz_id"], "--name", "n", "--total", "40", "--rate", "20")
-        _, told = shell.both("batch", "start", made["batch_id"], *WAIT)
+        batch = shell.json("batch", "create", "--biz", biz["biz_id"], "--name", "n", "--total", "40", "--rate", "20")
+        _, printed = shell.both("batch", "start", batch["batch_id"], *WAIT)
 
-    assert sorted(seen) == list(range(40))
-    assert "finished" in told.splitlines()[-1]
-    assert shell.json("batch", "show", made["batch_id"])["progress"]["processed"] == 40
-    shell.run("batch", "start", made["batch_id"], expect=5)
+    assert sorted(indexes) == list(range(40))
+    assert "finished" in printed.splitlines()[-1]
+    assert shell.json("batch", "show", batch["batch_id"])["progress"]["processed"] == 40
+    shell.run("batch", "start", batch["batch_id"], expect=5)
 
 
 def test_webhook_listen_receives_the_end_of_an_export(shell: Shell, deployed: Deployed, project_id: str) -> None:
@@ -72,17 +72,17 @@ def test_webhook_listen_receives_the_end_of_an_export(shell: Shell, deployed: De
     listener = shell.start("webhook", "listen", "--port", str(port), "--secret", secret, "--count", "1", "--json")
     (shell.home / "rows.json").write_text('[{"a": 1}]')
 
-    made = shell.json(
+    task = shell.json(
         "export", "submit", "--name", "rows", "--data", "rows.json", "--callback", f"http://127.0.0.1:{port}/"
     )
     out, err = listener.communicate(timeout=90)
 
-    (told,) = [json.loads(line) for line in out.splitlines()]
+    (callback,) = [json.loads(line) for line in out.splitlines()]
     assert listener.returncode == 0, err
-    assert (told["verified"], told["type"]) == (True, "task.completed")
-    assert told["data"]["task_id"] == made["task_id"]
+    assert (callback["verified"], callback["type"]) == (True, "task.completed")
+    assert callback["data"]["task_id"] == task["task_id"]
     delivered = until(
-        lambda: shell.json("callback", "list", "--task", made["task_id"])["items"],
+        lambda: shell.json("callback", "list", "--task", task["task_id"])["items"],
         lambda items: [item["callback_state"] for item in items] == ["delivered"],
         every=2,
     )

@@ -1,4 +1,4 @@
-"""The installed client: its wheel alone in an empty environment, against the whole stack."""
+"""The client's wheel, installed into an empty environment, against the deployed stack."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ FEED = b'<rss><channel><item><enclosure url="/one.mp3"/></item><item><enclosure 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the programs of the environment."""
-    place = tmp_path_factory.mktemp("installed")
-    venv.create(place / "venv", with_pip=False)
+    """Returns the `bin` folder of an environment with the wheel only."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", with_pip=False)
     uv = Path(sys.executable).parent / "uv"
-    python = place / "venv" / "bin" / "python"
-    install = [str(uv), "pip", "install", "-q", "--python", str(python), str(build(place))]
+    python = folder / "venv" / "bin" / "python"
+    install = [str(uv), "pip", "install", "-q", "--python", str(python), str(build(folder))]
     subprocess.run(install, check=True, capture_output=True)
     return python.parent
 
 
 @pytest.fixture
 def source() -> Iterator[FileSource]:
-    with file_source() as made:
-        made.files |= {"/feed": Hosted(FEED, content_type="text/xml"), "/tide.bin": Hosted(b"tide")}
-        yield made
+    with file_source() as new_source:
+        new_source.files |= {"/feed": Hosted(FEED, content_type="text/xml"), "/tide.bin": Hosted(b"tide")}
+        yield new_source
 
 
 def run(program: Path, *words: str, home: Path, text: str | None = None) -> str:
@@ -52,10 +52,10 @@ def run(program: Path, *words: str, home: Path, text: str | None = None) -> str:
 def test_examples_run_with_the_wheel_alone(
     installed: Path, deployed: Deployed, project: DeployedProject, source: FileSource, tmp_path: Path
 ) -> None:
-    given = {"api_url": deployed.api_url, "key": project.key}
-    given |= {"source_url": source.url("/tide.bin"), "feed_url": source.url("/feed")}
+    variables = {"api_url": deployed.api_url, "key": project.key}
+    variables |= {"source_url": source.url("/tide.bin"), "feed_url": source.url("/feed")}
     script = tmp_path / "examples.py"
-    names = [f"{name} = {value!r}" for name, value in given.items()]
+    names = [f"{name} = {value!r}" for name, value in variables.items()]
     script.write_text("\n".join([*names, *EXAMPLES, "import sys", "print('boto3' in sys.modules)"]))
 
     printed = run(installed / "python", str(script), home=tmp_path).splitlines()

@@ -247,7 +247,7 @@ def test_create_that_is_never_answered_is_sent_three_times_and_times_out(
     with trouble("async_transfer_file", "lose"):
         states = [fleet.step("dispatch_transfer", job_id)["state"] for _ in range(5)]
     assert states == ["waiting", "waiting", "dispatched", "dispatched", "dispatched"]
-    assert gse.made("async_transfer_file") == 3
+    assert gse.count("async_transfer_file") == 3
 
     fleet.cloud.clock.advance(601)
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
@@ -267,11 +267,11 @@ def test_transfer_of_a_dispatcher_that_died_is_created_again(fleet: Fleet, gse: 
     store.settle = settle  # type: ignore[method-assign]
 
     assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
-    assert gse.made("async_transfer_file") == 1, "the first dispatcher may still be running"
+    assert gse.count("async_transfer_file") == 1, "the first dispatcher may still be running"
     fleet.cloud.clock.advance(61)
     assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
-    assert gse.made("async_transfer_file") == 2
+    assert gse.count("async_transfer_file") == 2
 
 
 def test_more_than_500_targets_go_in_several_calls(fleet: Fleet, gse: GseServer) -> None:
@@ -296,7 +296,7 @@ def test_refused_portion_fails_its_own_targets_alone(fleet: Fleet, gse: GseServe
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     fleet.step("finish_job", job_id)
 
-    assert gse.made("async_transfer_file") == 2, "a refused portion is not sent again"
+    assert gse.count("async_transfer_file") == 2, "a refused portion is not sent again"
     assert gse.terminated == []
     job = fleet.job(job_id)
     assert (job["status"], job["counts"]["success"]) == ("Failed", len(accepted))
@@ -389,7 +389,7 @@ def test_wrong_credentials_fail_the_job_after_one_more_read(fleet: Fleet, gse: G
     answer = fleet.step("dispatch_transfer", job_id)
 
     assert (answer["state"], answer["error"]["Cause"]) == ("refused", "GSE answered 401")
-    assert gse.made("async_transfer_file") == 1
+    assert gse.count("async_transfer_file") == 1
 
 
 def test_activate_at_is_refused_with_gse(fleet: Fleet) -> None:

@@ -63,10 +63,13 @@ def test_activate_at_with_waves_is_422(fleet: Fleet) -> None:
 def test_equal_activation_times_share_a_job(fleet: Fleet) -> None:
     fleet.to_window_start()
     at = fleet.cloud.clock() + timedelta(hours=1)
-    there = iso(at + timedelta(hours=8))[:-1] + "+08:00"
+    same_in_other_zone = iso(at + timedelta(hours=8))[:-1] + "+08:00"
 
     plain = fleet.submit("a-0")["job_id"]
-    jobs = [fleet.submit(f"a-{n}", activate_at=given)["job_id"] for n, given in enumerate((iso(at), there), start=1)]
+    jobs = [
+        fleet.submit(f"a-{n}", activate_at=given)["job_id"]
+        for n, given in enumerate((iso(at), same_in_other_zone), start=1)
+    ]
     other = fleet.submit("a-3", activate_at=iso(at + timedelta(seconds=1)))["job_id"]
 
     assert jobs[0] == jobs[1]
@@ -176,8 +179,8 @@ def test_swarm_figures_of_a_staged_host_count_once(fleet: Fleet) -> None:
     fleet.report("a-2", 0, swarm=swarm)
     finish(fleet, job_id)
 
-    found = fleet.job(job_id)["swarm"]
-    assert (found["origin_bytes"], found["peer_bytes"], found["hosts"]) == (1200, 800, 2)
+    total = fleet.job(job_id)["swarm"]
+    assert (total["origin_bytes"], total["peer_bytes"], total["hosts"]) == (1200, 800, 2)
 
 
 def test_cancel_before_activation_ends_the_job_immediately(fleet: Fleet) -> None:
@@ -208,13 +211,13 @@ def test_cancel_during_the_dispatch_leaves_no_inbox_entries(fleet: Fleet, monkey
     inbox = fleet.cloud.app.distribution.inbox
     place = inbox.place
 
-    def overtaken(entries: Any) -> None:
+    def place_after_the_end(entries: Any) -> None:
         fleet.post(f"/v1/jobs/{job_key(job_id)}/cancel", {})
         finish(fleet, job_id)
         place(entries)
 
     with monkeypatch.context() as patched:
-        patched.setattr(inbox, "place", overtaken)
+        patched.setattr(inbox, "place", place_after_the_end)
         fleet.step("dispatch_transfer", job_id)
 
     assert fleet.job(job_id)["status"] == "Cancelled"
@@ -229,12 +232,12 @@ def test_redrive_keeps_only_a_future_activation_time(fleet: Fleet) -> None:
     fleet.post(f"/v1/jobs/{key}/cancel", {})
     finish(fleet, job_id)
 
-    ahead = fleet.post(f"/v1/jobs/{key}/redrive", {"statuses": ["Cancelled"]}).json()["job_id"]
+    before_activation = fleet.post(f"/v1/jobs/{key}/redrive", {"statuses": ["Cancelled"]}).json()["job_id"]
     fleet.cloud.clock.advance(3600)
-    later = fleet.post(f"/v1/jobs/{key}/redrive", {"statuses": ["Cancelled"]}).json()["job_id"]
+    after_activation = fleet.post(f"/v1/jobs/{key}/redrive", {"statuses": ["Cancelled"]}).json()["job_id"]
 
-    assert fleet.job(ahead)["activate_at"] == at
-    assert fleet.job(later).get("activate_at") is None
+    assert fleet.job(before_activation)["activate_at"] == at
+    assert fleet.job(after_activation).get("activate_at") is None
 
 
 def test_agent_that_cannot_stage_gets_the_file_at_activation(fleet: Fleet) -> None:

@@ -34,46 +34,46 @@ def test_copy_is_in_the_bucket_when_the_export_ends(allowed: ExportWorld) -> Non
     shown, data = allowed.export(step=100, file_name="订单", deliver=targets)
     delivered = {"bucket": BUCKET, "state": "delivered", "error": None}
     assert shown["deliveries"] == [{**delivered, "key": "daily/订单.csv"}, {**delivered, "key": "last.csv"}]
-    for told in shown["deliveries"]:
-        kept = allowed.s3.get_object(Bucket=BUCKET, Key=told["key"])
-        assert kept["Body"].read() == data
-        assert kept["ContentType"] == "text/csv; charset=utf-8"
-        assert "filename" in kept["ContentDisposition"]
+    for delivery in shown["deliveries"]:
+        copy = allowed.s3.get_object(Bucket=BUCKET, Key=delivery["key"])
+        assert copy["Body"].read() == data
+        assert copy["ContentType"] == "text/csv; charset=utf-8"
+        assert "filename" in copy["ContentDisposition"]
 
 
 def test_missing_bucket_does_not_fail_the_export(allowed: ExportWorld) -> None:
     shown, data = allowed.export(step=100, deliver=[{"bucket": "acme-reports-none", "key": "x"}])
-    (told,) = shown["deliveries"]
-    assert told["state"] == "failed"
-    assert "NoSuchBucket" in told["error"]
+    (delivery,) = shown["deliveries"]
+    assert delivery["state"] == "failed"
+    assert "NoSuchBucket" in delivery["error"]
     assert data.count(b"\n") == 151
 
 
 def test_bucket_that_the_operator_does_not_allow_is_422(allowed: ExportWorld) -> None:
-    refused = allowed.order(deliver=[{"bucket": BUCKET, "key": "x"}, {"bucket": "elsewhere", "key": "x"}])
+    refused = allowed.post(deliver=[{"bucket": BUCKET, "key": "x"}, {"bucket": "elsewhere", "key": "x"}])
     assert refused.status == 422
     assert refused.json()["errors"][0]["loc"] == ["body", "deliver", 1, "bucket"]
 
 
 def test_without_the_parameter_no_bucket_is_allowed(world: ExportWorld) -> None:
-    assert world.order(deliver=[{"bucket": BUCKET, "key": "x"}]).status == 422
+    assert world.post(deliver=[{"bucket": BUCKET, "key": "x"}]).status == 422
 
 
 @pytest.mark.parametrize("key", ["shop/daily.csv", "shop/", "shop/2026/11/daily.csv"])
 def test_project_writes_only_where_an_admin_allows_it(allowed: ExportWorld, key: str) -> None:
-    assert allowed.order(deliver=[{"bucket": BUCKET, "key": key}]).status == 202
+    assert allowed.post(deliver=[{"bucket": BUCKET, "key": key}]).status == 202
     grant(allowed, f"{BUCKET}/bank/*")
-    refused = allowed.order(deliver=[{"bucket": BUCKET, "key": key}])
+    refused = allowed.post(deliver=[{"bucket": BUCKET, "key": key}])
     assert refused.status == 422
     assert "deliver_to" in refused.json()["detail"]
     grant(allowed)
-    assert allowed.order(deliver=[{"bucket": BUCKET, "key": "bank/x"}]).status == 422
+    assert allowed.post(deliver=[{"bucket": BUCKET, "key": "bank/x"}]).status == 422
 
 
 def test_pattern_never_allows_the_bucket_of_the_stack(allowed: ExportWorld) -> None:
     allowed.cloud.app.exports.deliveries.allowed = "*"
     grant(allowed, f"{allowed.bucket}/*")
-    refused = allowed.order(deliver=[{"bucket": allowed.bucket, "key": "content/other-project/file"}])
+    refused = allowed.post(deliver=[{"bucket": allowed.bucket, "key": "content/other-project/file"}])
     assert refused.status == 422
 
 
@@ -87,13 +87,13 @@ def test_withdrawn_grant_gets_no_copy(allowed: ExportWorld) -> None:
 def test_stale_project_record_gives_no_copy(allowed: ExportWorld) -> None:
     task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
     store = allowed.cloud.app.projects.projects._store
-    before, fresh = store.get(allowed.project.id), store.get
+    old_record, read = store.get(allowed.project.id), store.get
     grant(allowed)
 
-    def stale(project_id: str, *, consistent: bool = False) -> Project | None:
-        return fresh(project_id, consistent=True) if consistent else before
+    def stale_read(project_id: str, *, consistent: bool = False) -> Project | None:
+        return read(project_id, consistent=True) if consistent else old_record
 
-    with patch.object(store, "get", stale):
+    with patch.object(store, "get", stale_read):
         assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
 
 

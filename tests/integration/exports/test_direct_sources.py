@@ -38,7 +38,7 @@ def put(world: ExportWorld, key: str, body: bytes) -> dict[str, Any]:
     return {"s3": {"bucket": BUCKET, "key": key}}
 
 
-def reading(world: ExportWorld) -> DirectSources:
+def direct_sources(world: ExportWorld) -> DirectSources:
     source = world.cloud.app.exports.steps._puller._source
     assert source._direct is not None
     return source._direct
@@ -46,7 +46,7 @@ def reading(world: ExportWorld) -> DirectSources:
 
 @pytest.fixture(params=["staged", "fused"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Pages are staged, or rendered as they arrive."""
+    """Runs the test twice: with staged pages, and with pages rendered as they arrive."""
     monkeypatch.setattr(range_plan, "MIN_PAGES", 2 if request.param == "fused" else 10**9)
     return str(request.param)
 
@@ -90,7 +90,7 @@ def test_object_without_rows_makes_a_file(world: ExportWorld, body: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "said"),
+    ("name", "body", "reason"),
     [
         ("a.csv", b"id,name\n1,2,3\n", "3 fields"),
         ("b.csv", b"id,id\n1,2\n", "twice"),
@@ -99,9 +99,9 @@ def test_object_without_rows_makes_a_file(world: ExportWorld, body: bytes) -> No
         ("e.jsonl", b'{"id": 1\n', "not a JSON object"),
     ],
 )
-def test_unreadable_object_fails_with_the_reason(world: ExportWorld, name: str, body: bytes, said: str) -> None:
+def test_unreadable_object_fails_with_the_reason(world: ExportWorld, name: str, body: bytes, reason: str) -> None:
     shown = world.run(world.submit(source=put(world, name, body)))
-    assert (shown["status"], said in shown["failed_reason"]) == ("failed", True), shown
+    assert (shown["status"], reason in shown["failed_reason"]) == ("failed", True), shown
 
 
 def test_missing_object_fails_with_the_reason(world: ExportWorld) -> None:
@@ -114,15 +114,15 @@ def test_object_replaced_while_it_is_read_is_not_mixed(world: ExportWorld, monke
     old = b"id\n" + b"".join(b"%d\n" % n for n in range(1000))
     source = put(world, "moving.csv", old)
     task_id = world.submit(source=source, step=100)
-    records, seen = s3_object._Reading.records, list[int]()
+    records, offsets = s3_object._Reading.records, list[int]()
 
-    def replaced(self: Any, offset: int, most: int) -> Any:
-        seen.append(offset)
-        if len(seen) == 4:
+    def replace_at_fourth_read(self: Any, offset: int, most: int) -> Any:
+        offsets.append(offset)
+        if len(offsets) == 4:
             put(world, "moving.csv", old.replace(b"1", b"2"))
         return records(self, offset, most)
 
-    monkeypatch.setattr(s3_object._Reading, "records", replaced)
+    monkeypatch.setattr(s3_object._Reading, "records", replace_at_fourth_read)
     shown = world.run(task_id)
     assert (shown["status"], "replaced" in shown["failed_reason"]) == ("failed", True), shown
 
@@ -148,13 +148,13 @@ def test_crash_at_any_call_loses_and_duplicates_no_row(world: ExportWorld, monke
         if not died():
             assert calls > 10
             return
-    raise AssertionError("so many calls")
+    raise AssertionError("every run was killed: the loop needs a higher limit")
 
 
 @pytest.fixture
 def orders(world: ExportWorld) -> Any:
-    made = world.cloud.client("dynamodb")
-    made.create_table(
+    dynamodb = world.cloud.client("dynamodb")
+    dynamodb.create_table(
         TableName=TABLE,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[
@@ -166,9 +166,9 @@ def orders(world: ExportWorld) -> Any:
     for n in range(250):
         amount = "12345678901234567.89" if n == 3 else f"{n}.50"
         item = {"shop": {"S": "a"}, "at": {"N": str(n)}, "amount": {"N": amount}, "tags": {"SS": ["y", "x"]}}
-        made.put_item(TableName=TABLE, Item=item)
-    made.put_item(TableName=TABLE, Item={"shop": {"S": "b"}, "at": {"N": "1"}})
-    return made
+        dynamodb.put_item(TableName=TABLE, Item=item)
+    dynamodb.put_item(TableName=TABLE, Item={"shop": {"S": "b"}, "at": {"N": "1"}})
+    return dynamodb
 
 
 def query(**more: Any) -> dict[str, Any]:
@@ -212,11 +212,11 @@ class Athena:
         self.rows, self.states = rows, states
         self.tokens: dict[str, str] = {}
         self.failed: set[str] = set()
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
-    def start_query_execution(self, **asked: Any) -> dict[str, str]:
-        self.asked.append(asked)
-        token = asked["ClientRequestToken"]
+    def start_query_execution(self, **request: Any) -> dict[str, str]:
+        self.requests.append(request)
+        token = request["ClientRequestToken"]
         return {"QueryExecutionId": self.tokens.setdefault(token, f"q-{len(self.tokens)}")}
 
     def get_query_execution(self, QueryExecutionId: str) -> dict[str, Any]:
@@ -233,18 +233,18 @@ class Athena:
         first = int(NextToken)
         head = [{"Data": [{"VarCharValue": "id"}, {"VarCharValue": "paid"}, {"VarCharValue": "sum"}, {}]}]
         head[0]["Data"][3] = {"VarCharValue": "note"}
-        every = head + [
+        table = head + [
             {"Data": [{"VarCharValue": str(n)}, {"VarCharValue": "true"}, {"VarCharValue": f"{n}.10"}, {}]}
             for n in range(self.rows)
         ]
         columns = [("id", "bigint"), ("paid", "boolean"), ("sum", "decimal"), ("note", "varchar")]
-        told: dict[str, Any] = {
+        page: dict[str, Any] = {
             "ResultSet": {
-                "Rows": every[first : first + MaxResults],
+                "Rows": table[first : first + MaxResults],
                 "ResultSetMetadata": {"ColumnInfo": [{"Name": name, "Type": kind} for name, kind in columns]},
             }
         }
-        return told | ({"NextToken": str(first + MaxResults)} if first + MaxResults < len(every) else {})
+        return page | ({"NextToken": str(first + MaxResults)} if first + MaxResults < len(table) else {})
 
 
 def sql(text: str = "SELECT * FROM orders") -> dict[str, Any]:
@@ -252,7 +252,9 @@ def sql(text: str = "SELECT * FROM orders") -> dict[str, Any]:
 
 
 def with_athena(world: ExportWorld, athena: Athena) -> None:
-    reading(world)._readers["athena"] = AthenaQueries(athena, world._sleep, lambda: world.cloud.clock().timestamp())
+    direct_sources(world)._readers["athena"] = AthenaQueries(
+        athena, world._sleep, lambda: world.cloud.clock().timestamp()
+    )
 
 
 def test_rows_of_sql_with_their_types(world: ExportWorld, way: str) -> None:
@@ -263,7 +265,7 @@ def test_rows_of_sql_with_their_types(world: ExportWorld, way: str) -> None:
     assert rows[:2] == [("id", "paid", "sum", "note"), (0, True, 0.1, None)]
     assert [row[0] for row in rows[1:]] == list(range(450)), way
     assert len(athena.tokens) == 1
-    assert athena.asked[0]["QueryExecutionContext"] == {"Database": "shop"}
+    assert athena.requests[0]["QueryExecutionContext"] == {"Database": "shop"}
 
 
 def test_retry_starts_a_failed_query_again(world: ExportWorld) -> None:
@@ -290,7 +292,7 @@ def test_slow_query_continues_in_the_next_attempt(world: ExportWorld) -> None:
 
 @pytest.mark.parametrize("text", ["DROP TABLE orders", "-- SELECT\nINSERT INTO x SELECT 1", "UNLOAD (SELECT 1) TO 's'"])
 def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
-    answer = world.order(source=sql(text))
+    answer = world.post(source=sql(text))
     assert answer.status == 422
     assert "must be a read-only statement" in str(answer.json())
 
@@ -306,7 +308,7 @@ def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
 def test_source_that_the_operator_does_not_allow_is_422(
     world: ExportWorld, given: dict[str, Any], parameter: str
 ) -> None:
-    refused = world.order(source=given)
+    refused = world.post(source=given)
     assert refused.status == 422
     assert parameter in refused.json()["detail"]
 
@@ -315,16 +317,16 @@ def test_own_table_and_bucket_are_never_a_source(world: ExportWorld) -> None:
     """A pattern that is too wide does not give access to other projects' records."""
     allowed, settings = world.cloud.app.exports.allowed_sources, world.cloud.app.settings
     allowed.bucket = allowed.table = "*"
-    assert world.order(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 422
+    assert world.post(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 422
     own = {"table": settings.table_name, "key_condition": "pk = :p", "values": {":p": "x"}}
-    assert world.order(source={"dynamodb": own}).status == 422
+    assert world.post(source={"dynamodb": own}).status == 422
 
 
 def test_project_reads_only_what_an_admin_allows(world: ExportWorld) -> None:
     source = put(world, "shop/x.csv", b"id\n1\n")
     task_id = world.submit(source=source)
     grant(world, f"s3://{BUCKET}/bank/*")
-    refused = world.order(source=source)
+    refused = world.post(source=source)
     assert (refused.status, "read_from" in refused.json()["detail"]) == (422, True)
     shown = world.run(task_id)
     assert (shown["status"], "read_from" in shown["failed_reason"]) == ("failed", True)
@@ -347,7 +349,7 @@ def test_grant_names_its_bucket_and_table_in_full(world: ExportWorld) -> None:
     ],
 )
 def test_malformed_source_is_refused(world: ExportWorld, fields: dict[str, Any]) -> None:
-    assert world.order(**fields).status == 422
+    assert world.post(**fields).status == 422
 
 
 def test_direct_source_beside_a_url_and_data(world: ExportWorld) -> None:

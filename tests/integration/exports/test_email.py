@@ -21,13 +21,13 @@ def mailing(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> tuple[Export
     mail = world.cloud.app.exports.mail
     mail.sender, mail.recipients = "reports@acme.example", "*@acme.example"
 
-    def noted(**options: Any) -> Any:
+    def send_and_record(**options: Any) -> Any:
         answer = ses.send_email(**options)
         sent.append(options)
         return answer
 
     class Client:
-        send_email = staticmethod(noted)
+        send_email = staticmethod(send_and_record)
 
     monkeypatch.setattr(mail, "_ses", Client)
     return world, sent
@@ -36,7 +36,7 @@ def mailing(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> tuple[Export
 def test_mail_has_a_link_to_the_file(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
     world, sent = mailing
     shown, data = world.export(step=100, file_name="订单", email=["Ann@acme.example", "bob@acme.example"])
-    assert [(each["to"], each["state"]) for each in shown["emails"]] == [
+    assert [(mail["to"], mail["state"]) for mail in shown["emails"]] == [
         ("Ann@acme.example", "sent"),
         ("bob@acme.example", "sent"),
     ]
@@ -64,14 +64,14 @@ def test_recipient_that_the_operator_does_not_allow_is_422(
     mailing: tuple[ExportWorld, list[dict[str, Any]]], address: str
 ) -> None:
     world, sent = mailing
-    refused = world.order(email=["ann@acme.example", address])
+    refused = world.post(email=["ann@acme.example", address])
     assert refused.status == 422
     assert refused.json()["errors"][0]["loc"] == ["body", "email", 1]
     assert sent == []
 
 
 def test_without_the_parameters_no_mail_is_allowed(world: ExportWorld) -> None:
-    assert world.order(email=["ann@acme.example"]).status == 422
+    assert world.post(email=["ann@acme.example"]).status == 422
 
 
 def test_withdrawn_recipient_gets_no_mail(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
@@ -83,7 +83,7 @@ def test_withdrawn_recipient_gets_no_mail(mailing: tuple[ExportWorld, list[dict[
 
 
 def rendered(world: ExportWorld, addresses: list[str]) -> dict[str, Any]:
-    """The input of the publish step."""
+    """Runs an export up to its publish step. Returns that step's input."""
     state = world.admit(world.submit(step=100, email=addresses))
     state = world.cloud.invoke("pull_pages", state)
     return dict(world.cloud.invoke("render_export", state))
@@ -92,9 +92,9 @@ def rendered(world: ExportWorld, addresses: list[str]) -> dict[str, Any]:
 def test_publish_that_runs_twice_mails_once(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
     world, sent = mailing
     state, steps = rendered(world, ["ann@acme.example"]), world.cloud.app.exports.steps
-    ended, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
+    end, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
     steps.publish(state)
-    steps._end = ended  # type: ignore[method-assign]
+    steps._end = end  # type: ignore[method-assign]
     steps.publish(state)
     assert len(sent) == 1
     assert world.shown(state["request_id"])["emails"][0]["state"] == "sent"
@@ -103,9 +103,9 @@ def test_publish_that_runs_twice_mails_once(mailing: tuple[ExportWorld, list[dic
 def test_retried_export_mails_once(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
     world, sent = mailing
     state, steps = rendered(world, ["ann@acme.example"]), world.cloud.app.exports.steps
-    ended, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
+    end, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
     steps.publish(state)
-    steps._end = ended  # type: ignore[method-assign]
+    steps._end = end  # type: ignore[method-assign]
     failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
     assert world.cloud.invoke("publish_export", {**state, "failure": failure})["status"] == "pending"
     shown = world.attempt(state["request_id"])
@@ -126,15 +126,15 @@ def test_crash_at_any_call_of_publish_mails_at_most_once(
         steps.publish(state)
         shown = world.shown(state["request_id"])
         assert shown["status"] == "completed", call
-        for told in shown["emails"]:
-            mails = sum(each["Destination"]["ToAddresses"] == [told["to"]] for each in sent)
+        for mail in shown["emails"]:
+            mails = sum(call_options["Destination"]["ToAddresses"] == [mail["to"]] for call_options in sent)
             assert mails <= 1, call
-            assert mails == 1 or told["state"] == "unknown", call
-            states.add(told["state"])
+            assert mails == 1 or mail["state"] == "unknown", call
+            states.add(mail["state"])
         if not died():
             assert states == {"sent", "unknown"}
             return
-    raise AssertionError("publishing makes fewer calls than that")
+    raise AssertionError("every run was killed: the loop needs a higher limit")
 
 
 @pytest.mark.parametrize(
@@ -159,15 +159,15 @@ def test_mail_is_retried_only_if_ses_did_not_accept_it(
     calls: int,
 ) -> None:
     world, _ = mailing
-    mail, asked = world.cloud.app.exports.mail, list[Any]()
+    mail, tries = world.cloud.app.exports.mail, list[Any]()
 
     class Client:
         @staticmethod
         def send_email(**options: Any) -> Any:
-            asked.append(options)
+            tries.append(options)
             raise error
 
     monkeypatch.setattr(mail, "_ses", Client)
     monkeypatch.setattr(mail, "_sleep", lambda _: None)
     shown, _ = world.export(step=100, email=["ann@acme.example"])
-    assert (shown["emails"][0]["state"], len(asked)) == (state, calls)
+    assert (shown["emails"][0]["state"], len(tries)) == (state, calls)

@@ -29,7 +29,7 @@ def test_worker_of_an_older_attempt_changes_no_page(world: ExportWorld) -> None:
     task_id = world.submit(step=100)
     first, second = world.admit(task_id), dict[str, Any]()
 
-    def overtaken(source: PagedSource, page: int, size: int) -> dict[str, Any]:
+    def overtaken_by_attempt_2(source: PagedSource, page: int, size: int) -> dict[str, Any]:
         """Attempt 1 is given up while it waits for this response, and attempt 2 pulls everything."""
         if page != 1 or second:
             return honest(source, page, size)
@@ -40,7 +40,7 @@ def test_worker_of_an_older_attempt_changes_no_page(world: ExportWorld) -> None:
         late["data"]["data"] = [{"id": "late"}] * size
         return late
 
-    world.source.answer = overtaken
+    world.source.answer = overtaken_by_attempt_2
     assert world.cloud.invoke("pull_pages", first)["next"] == "over"
     assert second["next"] == "render"
     world.cloud.invoke("publish_export", world.cloud.invoke("render_export", second))
@@ -56,9 +56,9 @@ def test_incomplete_page_list_is_not_rendered(world: ExportWorld) -> None:
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     # A duplicate of the pull ran out of time and saved its shorter page list last.
     key = ledger_object(world.project.id, task_id, 1)
-    (known,) = json.loads(world.s3.get_object(Bucket=world.bucket, Key=key)["Body"].read())
-    lesser = known | {"counts": known["counts"][:2], "done": False}
-    world.s3.put_object(Bucket=world.bucket, Key=key, Body=json.dumps([lesser]))
+    (ledger,) = json.loads(world.s3.get_object(Bucket=world.bucket, Key=key)["Body"].read())
+    shorter = ledger | {"counts": ledger["counts"][:2], "done": False}
+    world.s3.put_object(Bucket=world.bucket, Key=key, Body=json.dumps([shorter]))
 
     assert world.cloud.invoke("render_export", state)["status"] == "pending"
     shown = world.attempt(task_id)
@@ -83,7 +83,7 @@ def test_objects_of_a_late_worker_are_swept_a_day_later(world: ExportWorld) -> N
     world.s3.put_object(Bucket=world.bucket, Key=spec_object(project_id, done), Body=b"late")
 
     world.cloud.app.queue.sweep.sweep()
-    assert len(world.objects()) == len(kept) + 5, "what is young may be in the making"
+    assert len(world.objects()) == len(kept) + 5, "young objects may belong to a running export"
     world.cloud.clock.advance(2 * 24 * 3600)
     world.cloud.app.queue.sweep.sweep()
 

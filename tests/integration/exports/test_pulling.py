@@ -63,23 +63,23 @@ def test_requests_have_page_size_and_task_and_are_signed(world: ExportWorld) -> 
     task_id = world.submit()
     world.run(task_id)
 
-    (request,) = world.source.asked
+    (request,) = world.source.requests
     assert dict(request.args) == {"shop": "7", "page": "0", "page_size": "1000", "_task_id": task_id}
     secret = world.cloud.callback_secret(world.project.id)
-    moment = datetime.fromtimestamp(int(request.headers["webhook-timestamp"]), UTC)
-    assert request.headers["webhook-signature"] == Webhook(secret).sign(request.headers["webhook-id"], moment, "")
+    sent_at = datetime.fromtimestamp(int(request.headers["webhook-timestamp"]), UTC)
+    assert request.headers["webhook-signature"] == Webhook(secret).sign(request.headers["webhook-id"], sent_at, "")
 
 
 def test_at_most_four_requests_are_in_flight(world: ExportWorld) -> None:
-    lock, now, most = threading.Lock(), [0], [0]
+    lock, in_flight, most = threading.Lock(), [0], [0]
 
     def slow(source: PagedSource, page: int, size: int) -> dict[str, Any]:
         with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
+            in_flight[0] += 1
+            most[0] = max(most[0], in_flight[0])
         time.sleep(0.05)
         with lock:
-            now[0] -= 1
+            in_flight[0] -= 1
         return honest(source, page, size)
 
     world.source.rows, world.source.answer = numbered(1500), slow
@@ -126,7 +126,7 @@ def test_refusal_of_a_source_is_not_retried(world: ExportWorld) -> None:
     assert "answered 403" in shown["failed_reason"]
 
 
-def _told(source: PagedSource, page: int, size: int, total: int) -> dict[str, Any]:
+def _with_total(source: PagedSource, page: int, size: int, total: int) -> dict[str, Any]:
     answer = honest(source, page, size)
     answer["data"]["total"] = total
     return answer
@@ -134,7 +134,7 @@ def _told(source: PagedSource, page: int, size: int, total: int) -> dict[str, An
 
 @pytest.mark.parametrize("total", [0, 100, 120, 500, 10**15])
 def test_wrong_total_is_a_warning_and_loses_no_row(world: ExportWorld, total: int) -> None:
-    world.source.rows, world.source.answer = numbered(150), lambda s, p, z: _told(s, p, z, total)
+    world.source.rows, world.source.answer = numbered(150), lambda s, p, z: _with_total(s, p, z, total)
     shown, data = world.export(step=100)
 
     assert [int(row["id"]) for row in read_csv(data)] == list(range(150))
@@ -174,9 +174,9 @@ def test_source_that_caps_the_page_size_is_read_completely(world: ExportWorld) -
     assert not shown["warnings"]
 
 
-@pytest.mark.parametrize("end", [404, 400, 500])
-def test_refused_page_past_the_last_is_the_end(world: ExportWorld, end: int) -> None:
-    world.source.rows, world.source.failures = numbered(200), {2: [end] * 9}
+@pytest.mark.parametrize("status", [404, 400, 500])
+def test_refused_page_past_the_last_is_the_end(world: ExportWorld, status: int) -> None:
+    world.source.rows, world.source.failures = numbered(200), {2: [status] * 9}
     shown, data = world.export(step=100)
     assert (len(read_csv(data)), shown["attempts"], shown["warnings"]) == (200, 1, None)
 
@@ -194,11 +194,11 @@ def test_row_inserted_between_attempts_is_a_warning(world: ExportWorld) -> None:
 
 def by_cursor(source: PagedSource, page: int, size: int) -> dict[str, Any]:
     """Returns the rows after the id in the cursor, so that changes before it do not matter."""
-    asked = source.asked[-1].args
-    after = int(asked.get("cursor", -1))
+    query = source.requests[-1].args
+    after = int(query.get("cursor", -1))
     rows = [row for row in source.rows if row["id"] > after][:size]
-    more = rows[-1]["id"] if rows and rows[-1]["id"] < source.rows[-1]["id"] else None
-    return {"status": 200, "data": {"data": rows, "next": None if more is None else str(more), "snapshot": "s1"}}
+    cursor = rows[-1]["id"] if rows and rows[-1]["id"] < source.rows[-1]["id"] else None
+    return {"status": 200, "data": {"data": rows, "next": None if cursor is None else str(cursor), "snapshot": "s1"}}
 
 
 def test_cursor_source_gets_cursor_and_snapshot_in_sequence(world: ExportWorld) -> None:
@@ -206,8 +206,8 @@ def test_cursor_source_gets_cursor_and_snapshot_in_sequence(world: ExportWorld) 
     shown, data = world.export(step=100)
 
     assert [int(row["id"]) for row in read_csv(data)] == list(range(250))
-    told = [(each.args.get("cursor"), each.args.get("snapshot")) for each in world.source.asked]
-    assert told == [(None, None), ("99", "s1"), ("199", "s1")]
+    sent = [(request.args.get("cursor"), request.args.get("snapshot")) for request in world.source.requests]
+    assert sent == [(None, None), ("99", "s1"), ("199", "s1")]
     assert not shown["warnings"]
 
 

@@ -15,7 +15,7 @@ from tests.support.exports.samples import SEED_TEMPLATE
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"template": [{"title": "Order", "columns": [{"key": "id"}]}]}, "template[0] has no field columns"),
         ({"template": [{"title": "t", "children": [{"key": "id"}]}]}, "template[0].children[0] has no field key"),
@@ -29,10 +29,10 @@ from tests.support.exports.samples import SEED_TEMPLATE
         ({"type": "csv", "encoding": "latin-1"}, "encoding"),
     ],
 )
-def test_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], says: str) -> None:
-    answer = world.order(**{"type": "excel", "source_data": [], **fields})
+def test_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], message: str) -> None:
+    answer = world.post(**{"type": "excel", "source_data": [], **fields})
     assert answer.status == 422
-    assert says in answer.body.decode()
+    assert message in answer.body.decode()
 
 
 def test_column_that_no_row_has_is_a_warning(world: ExportWorld) -> None:
@@ -52,8 +52,8 @@ def test_given_decimals_keep_their_digits(world: ExportWorld) -> None:
     task_id = answer.json()["task_id"]
     world.run(task_id)
     assert world.file(task_id) == b"a,b\n12345678901234567.89,100.00\n"
-    asked = world.get("/v1/download/sync", name="now", source_data='[{"b": 100.00}]')
-    assert asked.body == b"b\n100.00\n"
+    synchronous = world.get("/v1/download/sync", name="now", source_data='[{"b": 100.00}]')
+    assert synchronous.body == b"b\n100.00\n"
 
 
 def test_row_counts_of_a_template_count_toward_the_sync_limit(world: ExportWorld) -> None:
@@ -86,8 +86,8 @@ def test_pulled_and_given_table_in_one_file(world: ExportWorld) -> None:
 def test_merchant_id_keeps_its_type(world: ExportWorld, merchant_id: Any) -> None:
     task_id = world.submit(source_data=[], merchant_id=merchant_id)
     assert world.shown(task_id)["merchant_id"] == merchant_id
-    (found,) = world.get("/v1/tasks", merchant_id=str(merchant_id)).json()["items"]
-    assert found["task_id"] == task_id
+    (task,) = world.get("/v1/tasks", merchant_id=str(merchant_id)).json()["items"]
+    assert task["task_id"] == task_id
 
 
 def test_csv_without_rows_has_its_head_line(world: ExportWorld) -> None:
@@ -97,7 +97,7 @@ def test_csv_without_rows_has_its_head_line(world: ExportWorld) -> None:
     assert titled.decode() == "编号\n"
 
 
-def test_csv_options(world: ExportWorld) -> None:
+def test_csv_uses_the_delimiter_encoding_and_line_end_of_the_order(world: ExportWorld) -> None:
     rows = [{"名": "一;二", "n": 1.50}]
     _, data = world.export(source_data=rows, delimiter=";", encoding="gb18030", line_end="crlf")
     assert data.decode("gb18030") == '名;n\r\n"一;二";1.5\r\n'
@@ -105,7 +105,7 @@ def test_csv_options(world: ExportWorld) -> None:
     assert marked.startswith(b"\xef\xbb\xbf\xe5\x90\x8d,n\n")
 
 
-def test_json_lines_and_gzip(world: ExportWorld) -> None:
+def test_json_lines_and_gzip_have_their_content_and_extension(world: ExportWorld) -> None:
     world.source.rows = [{"id": 1, "x": "甲"}, {"id": 2.50}]
     shown, data = world.export(type="jsonl")
     assert data.decode() == '{"id":1,"x":"甲"}\n{"id":2.5}\n'

@@ -48,7 +48,7 @@ def test_source_that_ignores_page_ends_the_export(world: ExportWorld, answer: An
     assert (shown["status"], shown["attempts"]) == ("failed", 1)
     assert "have the same 100 rows" in shown["failed_reason"]
     assert "has to return different rows for every page" in shown["failed_reason"]
-    assert len(world.source.asked) <= 14
+    assert len(world.source.requests) <= 14
     request = world.get(f"/v1/requests/{task_id}").json()
     assert request["error"]["code"] == "source_broken"
 

@@ -32,13 +32,13 @@ def test_attempt_after_a_killed_render_succeeds_and_leaves_no_upload(
     task_id = world.submit(step=5000)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     with monkeypatch.context() as dying:
-        sent = s3_sink.S3Sink._send
+        send = s3_sink.S3Sink._send
 
-        def die(self: s3_sink.S3Sink, data: bytes, number: int) -> None:
-            sent(self, data, number)
+        def send_and_die(self: s3_sink.S3Sink, data: bytes, number: int) -> None:
+            send(self, data, number)
             raise Killed
 
-        dying.setattr(s3_sink.S3Sink, "_send", die)
+        dying.setattr(s3_sink.S3Sink, "_send", send_and_die)
         dying.setattr(s3_sink.S3Sink, "abort", lambda self: None)
         with pytest.raises(Killed):
             world.cloud.invoke("render_export", state)
@@ -110,22 +110,22 @@ def test_export_past_max_exec_time_gets_three_attempts(world: ExportWorld) -> No
     assert "60 s" in shown["failed_reason"]
 
 
-def test_progress_is_visible_while_it_runs(world: ExportWorld) -> None:
+def test_progress_is_visible_while_the_export_runs(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
-    seen: list[dict[str, Any]] = []
+    snapshots: list[dict[str, Any]] = []
     task_id = world.submit(step=100)
 
     def watch(source: Any, page: int, size: int) -> Any:
         world.cloud.clock.advance(3)
-        seen.append(world.shown(task_id))
+        snapshots.append(world.shown(task_id))
         return honest(source, page, size)
 
     world.source.answer = watch
     world.cloud.app.exports.steps._puller._parallel = 1
     world.run(task_id)
 
-    assert [each["status"] for each in seen] == ["running"] * 3
-    assert [each["progress"] for each in seen] == [
+    assert [snapshot["status"] for snapshot in snapshots] == ["running"] * 3
+    assert [snapshot["progress"] for snapshot in snapshots] == [
         {"rows": 0, "total": None, "percent": 0},
         {"rows": 100, "total": 250, "percent": 28},
         {"rows": 200, "total": 250, "percent": 56},
@@ -148,12 +148,12 @@ def test_cancelled_export_stops(world: ExportWorld) -> None:
     task_id = world.submit()
     state = world.admit(task_id)
     world.cloud.invoke("pull_pages", state)
-    world.source.asked.clear()
+    world.source.requests.clear()
     assert world.cloud.http("POST", f"/v1/requests/{task_id}/cancel", key=world.project.key).status == 200
 
     assert world.cloud.invoke("render_export", state)["next"] == "over"
     assert world.shown(task_id)["status"] == "cancelled"
-    assert world.source.asked == []
+    assert world.source.requests == []
     assert [key.rsplit("/", 1)[1] for key in world.objects("staging")] == ["spec.json"]
 
 
@@ -171,7 +171,7 @@ def test_paused_export_continues_with_its_staged_pages(world: ExportWorld) -> No
     assert world.source.pages == {0: 1, 1: 1, 2: 1}
 
 
-def test_documented_table_end_to_end(world: ExportWorld) -> None:
+def test_documented_table_has_its_merged_cells(world: ExportWorld) -> None:
     world.source.rows = seed_rows()
     shown, data = world.export(
         type="excel",
@@ -194,7 +194,7 @@ def test_unknown_row_head_fails_and_is_named(world: ExportWorld) -> None:
     assert "'sales'" in shown["failed_reason"]
 
 
-def test_several_tables_from_data_and_from_urls(world: ExportWorld) -> None:
+def test_several_tables_come_from_data_or_from_urls(world: ExportWorld) -> None:
     _, data = world.export(
         "/v1/task/multiple",
         type="excel",

@@ -30,14 +30,14 @@ def call(world: ExportWorld, method: str, path: str = "", key: str | None = None
     return world.cloud.http(method, f"/v1/export-schedules{path}", key=key or world.project.key, **options)
 
 
-def made(world: ExportWorld, **fields: Any) -> dict[str, Any]:
+def create(world: ExportWorld, **fields: Any) -> dict[str, Any]:
     order = {"name": "orders", "source_url": world.source.url, "step": 100, "schedule": HOURLY, **fields}
     answer = call(world, "POST", json=order)
     assert answer.status == 201, answer.body
     return dict(answer.json())
 
 
-def fired(world: ExportWorld, seconds: float = 3601) -> int:
+def fire(world: ExportWorld, seconds: float = 3601) -> int:
     world.cloud.clock.advance(seconds)
     return int(world.cloud.invoke("start_scheduled_exports", {})["fired"])
 
@@ -49,10 +49,10 @@ def runs(world: ExportWorld, schedule_id: str) -> list[dict[str, Any]]:
 
 
 def test_each_run_makes_one_export_with_all_rows(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
-    assert fired(world, 3500) == 0
-    assert fired(world, 101) == 1
-    assert fired(world, 0) == 0
+    schedule_id = create(world)["schedule_id"]
+    assert fire(world, 3500) == 0
+    assert fire(world, 101) == 1
+    assert fire(world, 0) == 0
     (run,) = runs(world, schedule_id)
     shown = world.run(run["task_id"])
     assert (shown["status"], shown["schedule_id"]) == ("completed", schedule_id)
@@ -62,23 +62,23 @@ def test_each_run_makes_one_export_with_all_rows(world: ExportWorld) -> None:
 
 
 def test_rate_counts_from_the_due_time(world: ExportWorld) -> None:
-    schedule = made(world)
-    assert fired(world, 3650) == 1
-    again = call(world, "GET", f"/{schedule['schedule_id']}").json()["next_run"]
-    passed = datetime.fromisoformat(again) - datetime.fromisoformat(schedule["next_run"])
-    assert passed.total_seconds() == 3600
+    schedule = create(world)
+    assert fire(world, 3650) == 1
+    following = call(world, "GET", f"/{schedule['schedule_id']}").json()["next_run"]
+    interval = datetime.fromisoformat(following) - datetime.fromisoformat(schedule["next_run"])
+    assert interval.total_seconds() == 3600
 
 
 def test_missed_runs_are_not_made_up_for(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
-    assert fired(world, 10 * 3600 + 5) == 1
-    assert fired(world, 0) == 0
+    schedule_id = create(world)["schedule_id"]
+    assert fire(world, 10 * 3600 + 5) == 1
+    assert fire(world, 0) == 0
     assert len(runs(world, schedule_id)) == 1
 
 
 def test_crash_at_any_call_makes_one_export_per_run(world: ExportWorld) -> None:
     for calls in range(1, 30):
-        schedule_id = made(world)["schedule_id"]
+        schedule_id = create(world)["schedule_id"]
         world.cloud.clock.advance(3601)
         with killed_at(calls) as died, suppress(Killed):
             world.cloud.invoke("start_scheduled_exports", {})
@@ -90,115 +90,115 @@ def test_crash_at_any_call_makes_one_export_per_run(world: ExportWorld) -> None:
         if not died():
             assert calls > 4
             return
-    raise AssertionError("so many calls")
+    raise AssertionError("every run was killed: the loop needs a higher limit")
 
 
 def test_two_functions_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
-    order, twins = schedules._store.order, list[int]()
+    order, fired_meanwhile = schedules._store.order, list[int]()
 
-    def meanwhile(*here: str) -> str | None:
-        if not twins:
-            twins.append(0)
-            twins[0] = schedules.fire()
-        return order(*here)
+    def fire_meanwhile(*key: str) -> str | None:
+        if not fired_meanwhile:
+            fired_meanwhile.append(0)
+            fired_meanwhile[0] = schedules.fire()
+        return order(*key)
 
-    monkeypatch.setattr(schedules._store, "order", meanwhile)
-    fired(world)
-    assert twins == [1]
+    monkeypatch.setattr(schedules._store, "order", fire_meanwhile)
+    fire(world)
+    assert fired_meanwhile == [1]
     assert len(runs(world, schedule_id)) == len(world.get("/v1/tasks").json()["items"]) == 1
 
 
 def test_stale_index_repeats_no_run(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
-    seen = schedules.get(world.project.id, schedule_id)
-    assert fired(world) == 1
+    stale = schedules.get(world.project.id, schedule_id)
+    assert fire(world) == 1
     (run,) = runs(world, schedule_id)
-    assert not schedules._fire(seen, world.cloud.clock())
+    assert not schedules._fire(stale, world.cloud.clock())
     assert world.run(run["task_id"])["status"] == "completed"
-    assert not schedules._fire(seen, world.cloud.clock())
+    assert not schedules._fire(stale, world.cloud.clock())
     assert runs(world, schedule_id)[0]["state"] == "started"
     assert call(world, "POST", f"/{schedule_id}/pause").status == 200
-    assert not schedules._fire(seen, world.cloud.clock())
+    assert not schedules._fire(stale, world.cloud.clock())
 
 
 def test_unreadable_schedule_does_not_stop_the_others(world: ExportWorld) -> None:
-    broken, whole = made(world)["schedule_id"], made(world)["schedule_id"]
+    broken, intact = create(world)["schedule_id"], create(world)["schedule_id"]
     key = keys.export_schedule(world.project.id, broken)
     world.cloud.app.table.write(update(key, {}, removes=["name"], condition=""))
-    assert fired(world) == 1
-    assert [run["state"] for run in runs(world, whole)] == ["started"]
+    assert fire(world) == 1
+    assert [run["state"] for run in runs(world, intact)] == ["started"]
 
 
 def test_refused_run_is_recorded_and_the_next_one_follows(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
 
     def refuses(*_: Any, **__: Any) -> str:
         raise Invalid("there is no type export")
 
     with monkeypatch.context() as patched:
         patched.setattr(Exports, "place", refuses)
-        assert fired(world) == 0
+        assert fire(world) == 0
     assert [(run["state"], run["reason"]) for run in runs(world, schedule_id)] == [
         ("skipped", "there is no type export")
     ]
-    assert fired(world) == 1
+    assert fire(world) == 1
 
 
 def test_run_is_retried_after_a_busy_table(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
 
     def busy(*_: Any, **__: Any) -> str:
         raise Busy("the table is throttled")
 
     with monkeypatch.context() as patched:
         patched.setattr(Exports, "place", busy)
-        assert fired(world) == 0
+        assert fire(world) == 0
     assert runs(world, schedule_id) == []
-    assert fired(world, 60) == 1
+    assert fire(world, 60) == 1
 
 
 def test_run_is_skipped_while_the_one_before_runs(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
-    assert (fired(world), fired(world)) == (1, 0)
+    schedule_id = create(world)["schedule_id"]
+    assert (fire(world), fire(world)) == (1, 0)
     skipped, started = runs(world, schedule_id)
     assert (started["state"], skipped["state"]) == ("started", "skipped")
     assert started["task_id"] in skipped["reason"]
     world.run(started["task_id"])
-    assert fired(world) == 1
+    assert fire(world) == 1
 
 
 def test_run_is_skipped_if_the_quota_is_used_up(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
     project = f"/v1/projects/{world.project.id}"
     changed = world.cloud.http("PATCH", project, json={"quotas": {"queued": 1}}, key=world.cloud.admin_key)
     assert changed.status == 200, changed.body
     world.submit()
-    assert fired(world) == 0
+    assert fire(world) == 0
     assert [(run["state"], "queued" in run["reason"]) for run in runs(world, schedule_id)] == [("skipped", True)]
 
 
 def test_paused_schedule_continues_from_its_resume(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
     for _ in range(2):
         paused = call(world, "POST", f"/{schedule_id}/pause")
         assert (paused.status, paused.json()["status"]) == (200, "paused")
     assert paused.json().get("next_run") is None
-    assert fired(world) == 0
+    assert fire(world) == 0
     assert call(world, "POST", f"/{schedule_id}/resume").json()["status"] == "active"
-    assert (fired(world, 3000), fired(world, 601)) == (0, 1)
+    assert (fire(world, 3000), fire(world, 601)) == (0, 1)
 
 
 def test_exports_of_a_deleted_schedule_stay(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
-    fired(world)
+    schedule_id = create(world)["schedule_id"]
+    fire(world)
     (run,) = runs(world, schedule_id)
     assert call(world, "DELETE", f"/{schedule_id}").status == 204
     assert call(world, "DELETE", f"/{schedule_id}").status == 404
     assert call(world, "GET", f"/{schedule_id}/runs").status == 404
-    assert fired(world) == 0
+    assert fire(world) == 0
     assert world.run(run["task_id"])["status"] == "completed"
     assert call(world, "GET").json()["items"] == []
 
@@ -210,8 +210,8 @@ def test_names_and_copies_have_the_date_of_the_run(world: ExportWorld) -> None:
     project = f"/v1/projects/{world.project.id}"
     assert world.cloud.http("PATCH", project, json=granted, key=world.cloud.admin_key).status == 200
     deliver = [{"bucket": "acme-reports-1", "key": "daily/{date}-{time}.csv"}]
-    schedule = made(world, file_name="orders-{date}", deliver=deliver, schedule="cron(30 6 * * ? *)")
-    fired(world, 86_400)
+    schedule = create(world, file_name="orders-{date}", deliver=deliver, schedule="cron(30 6 * * ? *)")
+    fire(world, 86_400)
     (run,) = runs(world, schedule["schedule_id"])
     shown = world.run(run["task_id"])
     day = schedule["next_run"][:10]
@@ -219,20 +219,20 @@ def test_names_and_copies_have_the_date_of_the_run(world: ExportWorld) -> None:
     assert shown["deliveries"][0]["key"] == f"daily/{day}-0630.csv"
 
 
-def test_several_tables_and_exact_decimals_survive(world: ExportWorld) -> None:
+def test_run_keeps_several_tables_and_exact_decimals(world: ExportWorld) -> None:
     rows = '[[{"a": 100.00}], null]'
     body = '{"name": "two", "schedule": "%s", "source_data": %s, "source_url": [null, "%s"]}'
-    sent = body % (HOURLY, rows, world.source.url)
-    answer = world.cloud.http("POST", "/v1/export-schedules/multiple", body=sent, key=world.project.key)
+    order = body % (HOURLY, rows, world.source.url)
+    answer = world.cloud.http("POST", "/v1/export-schedules/multiple", body=order, key=world.project.key)
     assert answer.status == 201, answer.body
-    fired(world)
+    fire(world)
     (run,) = runs(world, answer.json()["schedule_id"])
     world.run(run["task_id"])
     assert world.file(run["task_id"]).startswith(b"a\n100.00\n")
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    ("fields", "field"),
     [
         ({"schedule": "every day"}, "schedule"),
         ({"schedule": "cron(0 0 31 2 ? *)"}, "schedule"),
@@ -243,15 +243,15 @@ def test_several_tables_and_exact_decimals_survive(world: ExportWorld) -> None:
         ({"source_url": None, "source_data": [{"a": "x" * 310_000}]}, "source_data"),
     ],
 )
-def test_order_that_every_run_would_fail_is_refused(world: ExportWorld, fields: dict[str, Any], named: str) -> None:
+def test_order_that_every_run_would_fail_is_refused(world: ExportWorld, fields: dict[str, Any], field: str) -> None:
     order = {"name": "orders", "source_url": world.source.url, "schedule": HOURLY, **fields}
     answer = call(world, "POST", json=order)
     assert answer.status == 422, answer.body
-    assert named in str(answer.json())
+    assert field in str(answer.json())
 
 
 def test_other_project_cannot_see_the_schedule(world: ExportWorld) -> None:
-    schedule_id = made(world)["schedule_id"]
+    schedule_id = create(world)["schedule_id"]
     other = world.cloud.project().key
     for method, path in (("GET", ""), ("GET", "/runs"), ("POST", "/pause"), ("DELETE", "")):
         assert call(world, method, f"/{schedule_id}{path}", key=other).status == 404

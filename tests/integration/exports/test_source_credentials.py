@@ -23,15 +23,15 @@ def store(world: ExportWorld, origin: str) -> None:
 
 @pytest.mark.parametrize("rows", [250, 1650])
 def test_every_request_has_the_stored_headers(shop: ExportWorld, rows: int) -> None:
-    """Pages are staged, or rendered in ranges."""
+    """With 250 rows pages are staged, with 1,650 they are rendered in ranges."""
     shop.source.rows = numbered(rows)
     shop.export(step=100, source_headers={"credential": "shop"})
-    assert {request.headers.get("x-token") for request in shop.source.asked} == {"s3cret"}
+    assert {request.headers.get("x-token") for request in shop.source.requests} == {"s3cret"}
 
 
 def test_without_credential_no_header_is_sent(shop: ExportWorld) -> None:
     shop.export(step=100)
-    assert {request.headers.get("x-token") for request in shop.source.asked} == {None}
+    assert {request.headers.get("x-token") for request in shop.source.requests} == {None}
 
 
 def test_source_of_another_origin_gets_no_request(shop: ExportWorld) -> None:
@@ -40,7 +40,7 @@ def test_source_of_another_origin_gets_no_request(shop: ExportWorld) -> None:
     shown = shop.run(task_id)
     assert shown["status"] == "failed"
     assert "is not for" in shown["failed_reason"]
-    assert shop.source.asked == []
+    assert shop.source.requests == []
 
 
 def test_unknown_credential_fails_with_its_name(shop: ExportWorld) -> None:

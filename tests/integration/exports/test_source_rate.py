@@ -17,25 +17,25 @@ from tidegate.http.host_limits import HostLimits
 @pytest.fixture
 def seconds(world: ExportWorld) -> Counter[int]:
     """Records the calls of each second; waiting advances the clock of the test."""
-    asked, usage, at = Counter[int](), HostUsage(world.cloud.app.table, world.cloud.clock), [1_800_000_000.0]
+    calls, usage, at = Counter[int](), HostUsage(world.cloud.app.table, world.cloud.clock), [1_800_000_000.0]
     one_at_a_time = Lock()
 
     def sleep(wait: float) -> None:
         at[0] += wait
 
-    class Noted(HostLimits):
+    class RecordingLimits(HostLimits):
         def call(self, address: str, patience: float) -> float:
             # One at a time: another thread's wait would move the clock before this call is counted.
             with one_at_a_time:
                 waited = super().call(address, patience)
-                asked[int(at[0])] += 1
+                calls[int(at[0])] += 1
             assert address.startswith((f"{world.project.id} 127.0.0.1", f"{world.project.id} localhost"))
             return waited
 
     source = world.cloud.app.exports.steps._puller._source
     assert isinstance(source, Sources)
-    source._limits_of = lambda rate: Noted(usage.add, rate, clock=lambda: at[0], sleep=sleep)  # type: ignore[assignment]
-    return asked
+    source._limits_of = lambda rate: RecordingLimits(usage.add, rate, clock=lambda: at[0], sleep=sleep)  # type: ignore[assignment]
+    return calls
 
 
 def test_requests_to_a_host_keep_to_its_rate(world: ExportWorld, seconds: Counter[int]) -> None:
@@ -44,7 +44,7 @@ def test_requests_to_a_host_keep_to_its_rate(world: ExportWorld, seconds: Counte
     assert len(read_csv(data)) == 2050
     # Each process may send one call beyond the shared limit; here all steps share one process.
     assert max(seconds.values()) <= 4
-    assert sum(seconds.values()) == len(world.source.asked) == 21
+    assert sum(seconds.values()) == len(world.source.requests) == 21
 
 
 def test_two_exports_of_a_project_share_the_rate(world: ExportWorld, seconds: Counter[int]) -> None:
@@ -63,4 +63,4 @@ def test_without_a_rate_nothing_is_counted(world: ExportWorld, seconds: Counter[
 
 @pytest.mark.parametrize("rate", [0, -1, 1001, "fast"])
 def test_rate_out_of_bounds_is_refused(world: ExportWorld, rate: object) -> None:
-    assert world.order(source_rate=rate).status == 422
+    assert world.post(source_rate=rate).status == 422

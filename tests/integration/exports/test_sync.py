@@ -15,12 +15,12 @@ from tests.support.moto.cloud import Answer
 from tidegate.exports import sync as export_sync
 
 
-def at_once(world: ExportWorld, path: str = "/v1/download/sync", **fields: Any) -> Answer:
+def export_now(world: ExportWorld, path: str = "/v1/download/sync", **fields: Any) -> Answer:
     return world.cloud.http("POST", path, json=fields, key=world.project.key)
 
 
 def test_post_returns_the_file(world: ExportWorld) -> None:
-    answer = at_once(world, type="excel", source_data=[{"a": 1, "b": "乙"}], title="标题", file_name="报表")
+    answer = export_now(world, type="excel", source_data=[{"a": 1, "b": "乙"}], title="标题", file_name="报表")
 
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("application/vnd.openxmlformats")
@@ -40,9 +40,9 @@ def test_get_takes_the_same_fields_in_the_query(world: ExportWorld) -> None:
     assert (bad.status, bad.json()["errors"][0]["loc"]) == (422, ["query", "step"])
 
 
-def test_multiple(world: ExportWorld) -> None:
+def test_get_and_post_of_several_tables_return_the_same_file(world: ExportWorld) -> None:
     fields = {"type": "excel", "multi_type": "tab", "source_data": [[{"a": 1}], [{"b": 2}]], "title": ["一", "二"]}
-    posted = at_once(world, "/v1/download/sync/multiple", **fields)
+    posted = export_now(world, "/v1/download/sync/multiple", **fields)
     query = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
     got = world.get("/v1/download/sync/multiple", **query)
     assert posted.status == got.status == 200
@@ -51,7 +51,7 @@ def test_multiple(world: ExportWorld) -> None:
 
 def test_file_over_4_5_mb_redirects_to_a_link(world: ExportWorld) -> None:
     world.source.rows = [{"text": f"{n:08d}" * 16} for n in range(40_000)]
-    answer = at_once(world, source_url=world.source.url, step=5000)
+    answer = export_now(world, source_url=world.source.url, step=5000)
 
     assert answer.status == 303
     key = urlsplit(answer.headers["location"]).path.removeprefix(f"/{world.bucket}/")
@@ -64,12 +64,12 @@ def test_over_50_000_rows_is_use_async(world: ExportWorld) -> None:
         return {"status": 200, "data": {"data": [{"a": 1}], "total": 50_001}}
 
     world.source.answer = many
-    told = at_once(world, source_url=world.source.url)
-    assert (told.status, told.json()["code"], world.source.pages) == (413, "use_async", {0: 1})
+    announced = export_now(world, source_url=world.source.url)
+    assert (announced.status, announced.json()["code"], world.source.pages) == (413, "use_async", {0: 1})
 
     world.source.rows, world.source.answer = [{"a": n} for n in range(60_000)], without_total
-    found = at_once(world, source_url=world.source.url, step=5000)
-    assert (found.status, found.json()["code"]) == (413, "use_async")
+    counted = export_now(world, source_url=world.source.url, step=5000)
+    assert (counted.status, counted.json()["code"]) == (413, "use_async")
     assert max(world.source.pages) == 10
 
 
@@ -78,27 +78,27 @@ def test_over_50_000_rows_is_use_async(world: ExportWorld) -> None:
 )
 def test_failure_of_the_source_is_returned(world: ExportWorld, failures: list[int], status: int, code: str) -> None:
     world.source.failures = {0: failures}
-    answer = at_once(world, source_url=world.source.url)
+    answer = export_now(world, source_url=world.source.url)
     assert (answer.status, answer.json()["code"]) == (status, code)
 
 
-def test_nothing_is_recorded(world: ExportWorld) -> None:
-    at_once(world, source_data=[{"a": 1}])
+def test_synchronous_export_records_nothing(world: ExportWorld) -> None:
+    export_now(world, source_data=[{"a": 1}])
     assert world.get("/v1/tasks").json()["items"] == []
     assert world.objects() == []
 
 
 def test_all_pages_share_one_deadline(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower_and_slower(source: PagedSource, page: int, size: int) -> Any:
+    def slow_later_pages(source: PagedSource, page: int, size: int) -> Any:
         time.sleep(0.8 * page)
         return honest(source, page, size)
 
     # Import first, so that imports do not count towards the deadline.
-    assert at_once(world, source_data=[]).status == 200
+    assert export_now(world, source_data=[]).status == 200
     monkeypatch.setattr(export_sync, "SECONDS", 1.5)
-    world.source.rows, world.source.answer = numbered(450), slower_and_slower
+    world.source.rows, world.source.answer = numbered(450), slow_later_pages
     began = time.monotonic()
-    answer = at_once(world, source_url=world.source.url, step=100)
+    answer = export_now(world, source_url=world.source.url, step=100)
 
     assert (answer.status, answer.json()["code"]) == (413, "use_async")
     assert time.monotonic() - began < 2.5

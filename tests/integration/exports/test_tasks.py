@@ -32,14 +32,14 @@ OUT_OF_BOUNDS: list[dict[str, Any]] = [
 
 def test_fields_out_of_bounds_are_refused_and_named(world: ExportWorld) -> None:
     for fields in OUT_OF_BOUNDS:
-        answer = world.order(**{"source_data": [], **fields})
+        answer = world.post(**{"source_data": [], **fields})
         assert answer.status == 422, (fields, answer.body)
         (field,) = fields
         assert field in str(answer.json()["errors"])
 
 
 def test_order_that_could_only_fail_later_is_refused(world: ExportWorld) -> None:
-    shape = world.order(source_data=[1]).json()
+    shape = world.post(source_data=[1]).json()
     assert shape["errors"] == [{"loc": ["body", "source_data"], "msg": shape["detail"]}]
     for fields in (
         {"source_data": [1]},
@@ -47,10 +47,10 @@ def test_order_that_could_only_fail_later_is_refused(world: ExportWorld) -> None
         {"source_url": "ftp://h/x"},
         {"source_data": [], "callback": "http://169.254.169.254/"},
     ):
-        assert world.order(**fields).status == 422, fields
+        assert world.post(**fields).status == 422, fields
     missing = world.cloud.http("POST", "/v1/task", json={"name": "orders"}, key=world.project.key)
     assert missing.status == 422
-    multiple = world.order("/v1/task/multiple", source_data=[[]], title="not a list")
+    multiple = world.post("/v1/task/multiple", source_data=[[]], title="not a list")
     assert (multiple.status, "one entry for each table" in str(multiple.json())) == (422, True)
 
 
@@ -70,7 +70,7 @@ def test_finished_export_has_the_fields_of_the_contract(world: ExportWorld) -> N
 
     assert shown["file_name"].endswith(".csv")
     assert shown["finish_time"] > shown["create_time"]
-    wanted = {
+    expected = {
         "task_id": task_id,
         "name": "orders",
         "type": "csv",
@@ -82,7 +82,7 @@ def test_finished_export_has_the_fields_of_the_contract(world: ExportWorld) -> N
         "merchant_type": 2,
         "merchant_id": "m9",
     }
-    assert wanted.items() <= shown.items()
+    assert expected.items() <= shown.items()
 
 
 def test_same_idempotency_key_makes_one_export(world: ExportWorld) -> None:
@@ -101,25 +101,25 @@ def test_same_idempotency_key_makes_one_export(world: ExportWorld) -> None:
 
 
 def test_lists_are_filtered_newest_first_and_paged(world: ExportWorld) -> None:
-    made = []
+    task_ids = []
     for number in range(5):
         world.cloud.clock.advance(1)
-        made.append(
+        task_ids.append(
             world.submit(source_data=[], name=f"n{number}", operator_id=f"op{number % 2}", merchant_type=number % 4)
         )
-    world.run(made[2])
+    world.run(task_ids[2])
 
     def ids(**query: Any) -> list[str]:
         return [item["task_id"] for item in world.get("/v1/tasks", **query).json()["items"]]
 
-    assert ids() == made[::-1]
-    assert ids(operator_id="op1") == [made[3], made[1]]
-    assert ids(merchant_type=0) == [made[4], made[0]]
-    assert ids(name="n3") == [made[3]]
-    assert ids(status="completed") == [made[2]]
+    assert ids() == task_ids[::-1]
+    assert ids(operator_id="op1") == [task_ids[3], task_ids[1]]
+    assert ids(merchant_type=0) == [task_ids[4], task_ids[0]]
+    assert ids(name="n3") == [task_ids[3]]
+    assert ids(status="completed") == [task_ids[2]]
     first = world.get("/v1/tasks", limit=2, operator_id="op0").json()
     rest = world.get("/v1/tasks", limit=2, operator_id="op0", cursor=first["next_cursor"]).json()
-    assert [item["task_id"] for item in first["items"] + rest["items"]] == [made[4], made[2], made[0]]
+    assert [item["task_id"] for item in first["items"] + rest["items"]] == [task_ids[4], task_ids[2], task_ids[0]]
     assert rest["next_cursor"] is None
 
 
@@ -173,9 +173,9 @@ def test_delete_removes_records_and_files_and_cancels_running_exports(world: Exp
     assert world.cloud.app.queue.channel_store.get("export").running == 0  # type: ignore[union-attr]
 
 
-def test_admin_names_the_project(world: ExportWorld) -> None:
+def test_admin_may_order_for_a_named_project(world: ExportWorld) -> None:
     body = {"name": "orders", "source_data": [], "project_id": world.project.id}
-    made = world.cloud.http("POST", "/v1/task", json=body, key=world.cloud.admin_key)
-    assert world.shown(made.json()["task_id"])["status"] == "pending"
+    answer = world.cloud.http("POST", "/v1/task", json=body, key=world.cloud.admin_key)
+    assert world.shown(answer.json()["task_id"])["status"] == "pending"
     stranger = world.cloud.project()
     assert world.cloud.http("POST", "/v1/task", json=body, key=stranger.key).status == 404

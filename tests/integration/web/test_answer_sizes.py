@@ -32,16 +32,16 @@ def test_large_items_are_spread_over_pages(
         for index in range(12)
     ]
     monkeypatch.setattr(Outcomes, "_lines", lambda *_: iter(lines))
-    found: list[int] = []
+    indexes: list[int] = []
     query: dict[str, str] = {"limit": "100"}
     while True:
         page = cloud.http("GET", f"/v1/batches/{batch_id}/items", query=query, key=project.key).json()
-        found += [item["index"] for item in page["items"]]
+        indexes += [item["index"] for item in page["items"]]
         if page["next_cursor"] is None:
             break
         query["cursor"] = page["next_cursor"]
 
-    assert found == list(range(12))
+    assert indexes == list(range(12))
 
 
 def test_small_items_fill_a_page(
@@ -68,25 +68,25 @@ def test_dry_run_of_large_items_leaves_out_some_data(
     assert answer.json()["items"][-1].get("job_data") is None
 
 
-def sampled(cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch, found: Sample) -> Answer:
-    monkeypatch.setattr(ExportsPart, "sample", lambda *_: found)
+def post_sample(cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch, sample: Sample) -> Answer:
+    monkeypatch.setattr(ExportsPart, "sample", lambda *_: sample)
     return cloud.http("POST", "/v1/task/sample", json={"source_url": SOURCE}, key=project.key)
 
 
 def test_sample_of_large_rows_returns_those_that_fit(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = sampled(cloud, project, monkeypatch, Sample([{"a": ROW}] * 20, 20, {}))
+    answer = post_sample(cloud, project, monkeypatch, Sample([{"a": ROW}] * 20, 20, {}))
 
     assert (answer.status, 0 < len(answer.json()["rows"]) < 20) == (200, True)
 
 
 @pytest.mark.parametrize(
-    "found", [Sample([{"a": ROW * 4}], 1, {}), Sample([], 0, {"header": {"a": ROW * 4}})], ids=["row", "header"]
+    "sample", [Sample([{"a": ROW * 4}], 1, {}), Sample([], 0, {"header": {"a": ROW * 4}})], ids=["row", "header"]
 )
 def test_sample_too_large_to_return_is_502(
-    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch, found: Sample
+    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch, sample: Sample
 ) -> None:
-    answer = sampled(cloud, project, monkeypatch, found)
+    answer = post_sample(cloud, project, monkeypatch, sample)
 
     assert (answer.status, answer.json()["code"]) == (502, "content_too_large")

@@ -51,14 +51,14 @@ GOOD: dict[tuple[str, str], dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[tuple[MotoCloud, Project]]:
+def target() -> Iterator[tuple[MotoCloud, Project]]:
     with MotoCloud() as cloud:
         yield cloud, cloud.project(allow_private_urls=False)
 
 
 @pytest.fixture(scope="module")
-def socket(there: tuple[MotoCloud, Project]) -> tuple[Line, str]:
-    cloud, project = there
+def socket(target: tuple[MotoCloud, Project]) -> tuple[Line, str]:
+    cloud, project = target
     line = Line(cloud)
     return line, line.joined(project)
 
@@ -67,18 +67,18 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def sent(
-    there: tuple[MotoCloud, Project], method: str, path: str, values: dict[str, Any], query: dict[str, Any], body: Any
+def send(
+    target: tuple[MotoCloud, Project], method: str, path: str, values: dict[str, Any], query: dict[str, Any], body: Any
 ) -> Answer:
-    cloud, project = there
+    cloud, project = target
     for name in _names_in(path):
         # A gateway does not pass on what is not UTF-8.
-        given = text_of(values.get(name, "x")).encode("utf-8", "replace").decode()
-        path = path.replace(f"{{{name}}}", quote(given, safe="") or "x")
-    asked = {name: text_of(value).encode("utf-8", "replace").decode() for name, value in query.items()}
+        text = text_of(values.get(name, "x")).encode("utf-8", "replace").decode()
+        path = path.replace(f"{{{name}}}", quote(text, safe="") or "x")
+    query_texts = {name: text_of(value).encode("utf-8", "replace").decode() for name, value in query.items()}
     # An admin key has every scope, so that the route itself is tested.
     headers = {"x-project-id": project.id}
-    return cloud.http(method, path, json=body, query=asked, key=cloud.admin_key, headers=headers)
+    return cloud.http(method, path, json=body, query=query_texts, key=cloud.admin_key, headers=headers)
 
 
 def _names_in(path: str) -> list[str]:
@@ -86,8 +86,8 @@ def _names_in(path: str) -> list[str]:
 
 
 def _query_of(method: str, path: str) -> list[str]:
-    found = CONTRACT["paths"][path][method.lower()].get("parameters", [])
-    return [parameter["name"] for parameter in found if parameter["in"] == "query" and parameter["name"] != "wait"]
+    parameters = CONTRACT["paths"][path][method.lower()].get("parameters", [])
+    return [parameter["name"] for parameter in parameters if parameter["in"] == "query" and parameter["name"] != "wait"]
 
 
 def _fields_of(method: str, path: str) -> list[str]:
@@ -101,7 +101,7 @@ def _fields_of(method: str, path: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("method", "path"), CLOSED, ids=lambda part: part)
-def test_odd_value_in_one_place_is_no_5xx(there: tuple[MotoCloud, Project], method: str, path: str) -> None:
+def test_odd_value_in_one_place_is_no_5xx(target: tuple[MotoCloud, Project], method: str, path: str) -> None:
     good = GOOD.get((method, path))
     fields = _fields_of(method, path)
     body = good or ({} if fields else None)
@@ -115,33 +115,33 @@ def test_odd_value_in_one_place_is_no_5xx(there: tuple[MotoCloud, Project], meth
         if good and "payload" in good:
             tries += [({}, {}, {**good, "payload": {**good["payload"], name: value}}) for name in good["payload"]]
             tries.append(({}, {}, {**good, "payload": {**good["payload"], "size": value}}))
-        for ids, query, told in tries:
-            answer = sent(there, method, path, ids, query, told)
-            assert answer.status < 500 or answer.status in (502, 504), (ids, query, told, answer.body[:300])
+        for ids, query, sent_body in tries:
+            answer = send(target, method, path, ids, query, sent_body)
+            assert answer.status < 500 or answer.status in (502, 504), (ids, query, sent_body, answer.body[:300])
 
 
 @examples(30)
 @given(data=st.data())
-def test_odd_values_in_several_places_are_no_5xx(there: tuple[MotoCloud, Project], data: st.DataObject) -> None:
+def test_odd_values_in_several_places_are_no_5xx(target: tuple[MotoCloud, Project], data: st.DataObject) -> None:
     method, path = data.draw(st.sampled_from(CLOSED))
     values = {name: data.draw(odd_values.values) for name in _names_in(path) if data.draw(st.booleans())}
     query = {name: data.draw(odd_values.values) for name in _query_of(method, path) if data.draw(st.booleans())}
     fields = _fields_of(method, path)
     changed = data.draw(st.sets(st.sampled_from(fields), max_size=2)) if fields else set()
     body = {**GOOD.get((method, path), {}), **{name: data.draw(odd_values.values) for name in changed}}
-    answer = sent(there, method, path, values, query, body if fields else None)
+    answer = send(target, method, path, values, query, body if fields else None)
     assert answer.status < 500 or answer.status in (502, 504), answer.body[:300]
 
 
 @examples(100)
 @given(
-    said=st.dictionaries(
+    fields=st.dictionaries(
         st.sampled_from(["action", "task_ids", "x"]), odd_values.values | st.lists(odd_values.values), max_size=3
     )
 )
-def test_every_websocket_message_is_answered(socket: tuple[Line, str], said: dict[str, Any]) -> None:
+def test_every_websocket_message_is_answered(socket: tuple[Line, str], fields: dict[str, Any]) -> None:
     line, client = socket
-    text = json.dumps({"action": "unwatch"} | said)
+    text = json.dumps({"action": "unwatch"} | fields)
     # The gateway closes the connection for a larger frame without calling a function.
     assume(len(text) <= aws_limits.FRAME_BYTES)
     assert line.say_text(client, text)

@@ -60,13 +60,13 @@ class World:
     def fleet(self) -> Fleet:
         return Fleet(self.cloud, self.batches.project)
 
-    def made(self, path: str, body: Any, name: str) -> str:
+    def post(self, path: str, body: Any, name: str) -> str:
         answer = self.batches.http("POST", path, body)
         assert answer.status < 300, answer.body
         return str(answer.json()[name])
 
     def file(self, content: bytes | None = None) -> str:
-        file_id = self.made("/v1/files", {"biz_id": 1, "app_id": 1, "file_path": "/a"}, "file_id")
+        file_id = self.post("/v1/files", {"biz_id": 1, "app_id": 1, "file_path": "/a"}, "file_id")
         if content is not None:
             key = upload_object(self.project_id, file_id)
             self.cloud.client("s3").put_object(Bucket=self.cloud.app.files.bucket.name, Key=key, Body=content)
@@ -92,13 +92,13 @@ class World:
     def request(self, *acts: str) -> str:
         """A waiting request, after these actions on it."""
         check = {"type": "check", "payload": {"file_id": self.complete_file()}}
-        request_id = self.made("/v1/requests", check, "request_id")
+        request_id = self.post("/v1/requests", check, "request_id")
         for act in acts:
-            self.made(f"/v1/requests/{request_id}/{act}", None, "request_id")
+            self.post(f"/v1/requests/{request_id}/{act}", None, "request_id")
         return request_id
 
     def complete_file(self) -> str:
-        return self.made(f"/v1/files/{self.file(b'x')}/complete", None, "file_id")
+        return self.post(f"/v1/files/{self.file(b'x')}/complete", None, "file_id")
 
     def failed_request(self) -> str:
         app, request_id = self.cloud.app, self.request()
@@ -108,16 +108,16 @@ class World:
         return request_id
 
     def subscription(self) -> str:
-        return self.made("/v1/subscriptions", {"name": "s", "source_url": SOURCE}, "subscription_id")
+        return self.post("/v1/subscriptions", {"name": "s", "source_url": SOURCE}, "subscription_id")
 
     def schedule(self) -> str:
-        return self.made("/v1/export-schedules", TABLE | DAILY, "schedule_id")
+        return self.post("/v1/export-schedules", TABLE | DAILY, "schedule_id")
 
     def paused_schedule(self) -> str:
-        return self.made(f"/v1/export-schedules/{self.schedule()}/pause", None, "schedule_id")
+        return self.post(f"/v1/export-schedules/{self.schedule()}/pause", None, "schedule_id")
 
     def paused_subscription(self) -> str:
-        return self.made(f"/v1/subscriptions/{self.subscription()}/pause", None, "subscription_id")
+        return self.post(f"/v1/subscriptions/{self.subscription()}/pause", None, "subscription_id")
 
     def batch(self, *acts: str, hooks: tuple[str, ...] = ()) -> str:
         batch_id = self.batches.create(self.batches.register(*hooks))
@@ -130,17 +130,17 @@ class World:
         return {"schedule": "rate(1 day)", "batch": batch}
 
     def batch_schedule(self) -> str:
-        return self.made("/v1/batch-schedules", self.schedule_body(), "schedule_id")
+        return self.post("/v1/batch-schedules", self.schedule_body(), "schedule_id")
 
     def batch_with_failures(self) -> str:
         part = self.cloud.app.batches
         batch = part.store.get(self.project_id, self.batch())
         assert batch is not None
-        taken = part.runs.acquire(batch, 1.0, 0.0)
-        assert taken is not None
+        lease = part.runs.acquire(batch, 1.0, 0.0)
+        assert lease is not None
         failed = Outcome(1, "failed", 5, ItemAnswer("error", "no stock"))
-        part.outcomes.write_part(batch, 0, 1, taken[0], [failed], DataItems(lambda: None))
-        part.runs.save(batch, taken[0], replace(taken[1], outcome_parts=1), 0)
+        part.outcomes.write_part(batch, 0, 1, lease[0], [failed], DataItems(lambda: None))
+        part.runs.save(batch, lease[0], replace(lease[1], outcome_parts=1), 0)
         return batch.batch_id
 
     def waiting_batch(self) -> str:
@@ -150,9 +150,9 @@ class World:
 
     def callback(self) -> str:
         now = self.cloud.clock().timestamp()
-        made = Delivery("dlv-1", self.project_id, "req-1", "k", SOURCE, "{}", "dead", "2026-01-01", now, now)
-        assert self.cloud.app.notifications.callbacks._store.add(made, 0)
-        return made.delivery_id
+        delivery = Delivery("dlv-1", self.project_id, "req-1", "k", SOURCE, "{}", "dead", "2026-01-01", now, now)
+        assert self.cloud.app.notifications.callbacks._store.add(delivery, 0)
+        return delivery.delivery_id
 
     def key(self) -> str:
         return self.cloud.make_key(self.project_id, ["read"]).split("_")[1]
@@ -204,7 +204,7 @@ CALLS: dict[str, Call] = {
         None,
     ),
     "DELETE /v1/export-schedules/{schedule_id}": lambda w: (f"/v1/export-schedules/{w.schedule()}", None),
-    "POST /v1/tasks/delete": lambda w: ("/v1/tasks/delete", {"task_ids": [w.made("/v1/task", TABLE, "task_id")]}),
+    "POST /v1/tasks/delete": lambda w: ("/v1/tasks/delete", {"task_ids": [w.post("/v1/task", TABLE, "task_id")]}),
     "POST /v1/callbacks/{delivery_id}/redeliver": lambda w: (f"/v1/callbacks/{w.callback()}/redeliver", None),
     "POST /v1/biz": lambda w: ("/v1/biz", {"name": "b", "process_url": SOURCE}),
     "PUT /v1/biz/{biz_id}": lambda w: (f"/v1/biz/{w.batches.register()}", {"name": "b", "process_url": SOURCE}),
@@ -274,17 +274,17 @@ def changing_routes() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with MotoCloud() as cloud, batch_world(cloud) as made:
-        yield World(made)
+    with MotoCloud() as cloud, batch_world(cloud) as batches:
+        yield World(batches)
 
 
 def audited(world: World, actor: str) -> list[dict[str, Any]]:
     """The actor's audit lines in the project and of the deployment."""
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for project_id in (world.project_id, "_system"):
         query = {"project_id": project_id, "actor": actor, "limit": 100}
-        found += world.cloud.http("GET", "/v1/audit", query=query, key=world.cloud.admin_key).json()["items"]
-    return found
+        lines += world.cloud.http("GET", "/v1/audit", query=query, key=world.cloud.admin_key).json()["items"]
+    return lines
 
 
 def test_every_changing_route_is_tested_or_listed_as_exception() -> None:
@@ -321,7 +321,7 @@ def test_audit_lines_contain_no_secrets(world: World) -> None:
     world.cloud.clock.advance(1)
     source = {"name": "s", "source_url": f"http://127.0.0.1:9/list?token={secret}"}
     assert world.cloud.http("POST", "/v1/subscriptions", json=source, key=key).status == 201
-    found = audited(world, key.split("_")[1])
-    assert [line["action"] for line in found] == ["subscription.create", "credential.put"]
-    assert secret not in str(found)
+    lines = audited(world, key.split("_")[1])
+    assert [line["action"] for line in lines] == ["subscription.create", "credential.put"]
+    assert secret not in str(lines)
     assert key not in str(world.cloud.app.projects.audit.list(world.project_id, 100, None, AuditFilter()))

@@ -1,4 +1,4 @@
-"""The console's page and files: open, small, cached by hash, with a strict policy."""
+"""The console's page and files need no key, are small, cached by hash, and have a strict content security policy."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def test_imports_of_modules_are_exported_and_used() -> None:
     for path in ROOT.rglob("*.js"):
         text = path.read_text()
         for imported, target in re.findall(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', text, re.MULTILINE):
-            there = (path.parent / target).read_text()
+            source = (path.parent / target).read_text()
             for name in imported.split(", "):
-                assert re.search(rf"^export (async )?(function|const|class) {name}\b", there, re.MULTILINE), (
+                assert re.search(rf"^export (async )?(function|const|class) {name}\b", source, re.MULTILINE), (
                     path,
                     name,
                 )

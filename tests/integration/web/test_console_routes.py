@@ -15,9 +15,9 @@ def test_credentials_are_listed_without_header_values(cloud: MotoCloud) -> None:
 
     listed = cloud.http("GET", "/v1/credentials", key=project.key)
 
-    (found,) = listed.json()["items"]
-    assert (found["name"], found["origins"]) == ("cookies", ["https://files.example:443"])
-    assert found["headers"] == ["Cookie", "X-Token"]
+    (credential,) = listed.json()["items"]
+    assert (credential["name"], credential["origins"]) == ("cookies", ["https://files.example:443"])
+    assert credential["headers"] == ["Cookie", "X-Token"]
     assert "very-secret" not in listed.body.decode()
     assert cloud.http("GET", "/v1/credentials", key=other.key).json()["items"] == []
     assert cloud.http("DELETE", "/v1/credentials/cookies", key=project.key).status == 204
@@ -27,10 +27,10 @@ def test_credentials_are_listed_without_header_values(cloud: MotoCloud) -> None:
 def test_active_subscription_shows_its_next_run(cloud: MotoCloud) -> None:
     key = cloud.project("mine").key
     body = {"name": "s", "source_url": "https://files.example/list", "schedule": "rate(1 hour)"}
-    made = cloud.http("POST", "/v1/subscriptions", json=body, key=key).json()
-    assert made["next_run"] > made["create_time"]
+    subscription = cloud.http("POST", "/v1/subscriptions", json=body, key=key).json()
+    assert subscription["next_run"] > subscription["create_time"]
 
-    paused = cloud.http("POST", f"/v1/subscriptions/{made['subscription_id']}/pause", key=key).json()
+    paused = cloud.http("POST", f"/v1/subscriptions/{subscription['subscription_id']}/pause", key=key).json()
 
     assert paused.get("next_run") is None
 
@@ -40,7 +40,7 @@ def test_system_shows_parameters_but_no_secrets(cloud: MotoCloud) -> None:
 
     assert shown.status == 200, shown.body
     assert shown.json()["parameters"]["CollectWindowSeconds"] > 0
-    hidden = parameters(
+    shown_parameters = parameters(
         Settings(admin_key_sha256="aa", callback_root_name="bb", gse_credentials_id="cc", table_name="dd")
     )
-    assert {"aa", "bb", "cc", "dd"}.isdisjoint(str(value) for value in hidden.values())
+    assert {"aa", "bb", "cc", "dd"}.isdisjoint(str(value) for value in shown_parameters.values())

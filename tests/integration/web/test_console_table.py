@@ -30,8 +30,8 @@ def test_console_calls_only_routes_of_the_api() -> None:
 @pytest.mark.parametrize("operation", [name for name in DOES if fields(name)])
 def test_scripts_name_every_field_of_the_requests_they_send(operation: str) -> None:
     """tests/browser/test_fields.py fills in the forms; this test also covers requests of plain buttons."""
-    written = related(operation)
-    left_out = [name for name in fields(operation) if not sends(written, name)]
+    script = related(operation)
+    left_out = [name for name in fields(operation) if not sends(script, name)]
     assert [name for name in left_out if not {f"{operation}.{name}", f"{operation}.*"} & WITHOUT.keys()] == []
 
 

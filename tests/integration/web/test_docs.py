@@ -62,7 +62,7 @@ def test_server_url_of_the_document_is_relative(cloud: MotoCloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accepted", "taken"),
+    ("accepted", "expected"),
     [
         ("gzip", True),
         ("br, GZIP;q=0.5", True),
@@ -73,8 +73,8 @@ def test_server_url_of_the_document_is_relative(cloud: MotoCloud) -> None:
         ("", False),
     ],
 )
-def test_gzip_is_used_only_if_accepted(accepted: str, taken: bool) -> None:
-    assert accepts_gzip(accepted) is taken
+def test_gzip_is_used_only_if_accepted(accepted: str, expected: bool) -> None:
+    assert accepts_gzip(accepted) is expected
 
 
 def test_document_has_all_content_types_of_sync_exports() -> None:

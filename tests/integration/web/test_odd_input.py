@@ -78,8 +78,8 @@ def test_websocket_message_with_invalid_id_is_answered_as_error(
     line = Line(cloud)
     client = line.joined(project)
 
-    (told,) = line.say(client, action=action, task_ids=["req-1", odd])
-    assert (told["type"], told["data"]["code"]) == ("error", "invalid")
+    (message,) = line.say(client, action=action, task_ids=["req-1", odd])
+    assert (message["type"], message["data"]["code"]) == ("error", "invalid")
 
 
 @pytest.mark.parametrize(

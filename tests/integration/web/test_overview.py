@@ -8,28 +8,27 @@ from tests.support.moto.cloud import MotoCloud, Project
 
 
 def test_overview_of_an_empty_project_has_channels_only(cloud: MotoCloud, project: Project) -> None:
-    seen = cloud.http("GET", "/v1/overview", key=project.key)
+    answer = cloud.http("GET", "/v1/overview", key=project.key)
 
-    assert seen.status == 200, seen.body
-    shown = seen.json()
+    assert answer.status == 200, answer.body
+    shown = answer.json()
     assert (shown["jobs"], shown["requests"], shown["stats"], shown["complete"]) == ([], [], [], True)
     assert {"export", "batch", "no_cookie", "requires_cookie"} <= {lane["channel"] for lane in shown["channels"]}
     assert {"interval_s", "queue_size", "next_poll"} <= shown["compensation"].keys()
 
 
 def test_overview_shows_only_requests_of_the_project(cloud: MotoCloud, project: Project) -> None:
-    made = cloud.app.queue.queue.submit(project.id, "check", payload={})
+    submitted = cloud.app.queue.queue.submit(project.id, "check", payload={})
 
     mine = cloud.http("GET", "/v1/overview", key=project.key).json()
     other = cloud.http("GET", "/v1/overview", key=cloud.project().key).json()
 
-    assert [request["request_id"] for request in mine["requests"]] == [made.request_id]
+    assert [request["request_id"] for request in mine["requests"]] == [submitted.request_id]
     assert other["requests"] == []
 
 
 def test_busy_hour_needs_as_many_reads_as_an_empty_one(cloud: MotoCloud, project: Project) -> None:
-    # The first use of a key in an hour is recorded.
-    # The authorizer caches the project's rate for some seconds.
+    # Before counting: the first use of a key in an hour is written, and the authorizer caches the project's rate.
     cloud.http("GET", "/v1/overview", key=project.key)
     with count_calls(cloud.app) as empty:
         cloud.http("GET", "/v1/overview", key=project.key)

@@ -17,7 +17,7 @@ from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
 from tidegate.web.reference import document
 
-WRITE_ANEW = "the answer changed: look at it, then run python -m tests.support.tour"
+UPDATE_EXAMPLES = "the answer changed: check it, then run python -m tests.support.tour"
 
 
 @cache
@@ -26,7 +26,7 @@ def published() -> dict[str, Any]:
 
 
 @cache
-def made() -> list[dict[str, Any]]:
+def tour_calls() -> list[dict[str, Any]]:
     return tour()
 
 
@@ -73,28 +73,28 @@ def test_answer_schemas_have_all_fields() -> None:
 
 
 def test_query_parameters_of_sync_exports_are_described_as_fields() -> None:
-    """They had the descriptions of list filters."""
+    """They once had the descriptions of list filters."""
     for tail in ("", "/multiple"):
         parameters = published()["paths"][f"/v1/download/sync{tail}"]["get"]["parameters"]
         wrong = [parameter["name"] for parameter in parameters if parameter["description"].startswith("only ")]
         assert wrong == []
 
 
-def bare(value: Any, where: str) -> Iterator[str]:
-    """The places of empty schemas and contents."""
+def empty_schemas(value: Any, where: str) -> Iterator[str]:
+    """Yields where the document has an empty schema or content."""
     if isinstance(value, dict):
         for name, entry in value.items():
             if entry == {} and name in ("schema", "items", "additionalProperties", "application/json", "text/csv"):
                 yield f"{where}.{name}"
             elif name not in ("example", "default"):
-                yield from bare(entry, f"{where}.{name}")
+                yield from empty_schemas(entry, f"{where}.{name}")
     elif isinstance(value, list):
         for number, entry in enumerate(value):
-            yield from bare(entry, f"{where}[{number}]")
+            yield from empty_schemas(entry, f"{where}[{number}]")
 
 
 def test_no_schema_is_empty() -> None:
-    assert list(bare(published(), "")) == []
+    assert list(empty_schemas(published(), "")) == []
 
 
 def test_every_text_describes_something_that_exists() -> None:
@@ -133,18 +133,18 @@ def test_every_operation_has_examples_of_request_and_answer() -> None:
 
 
 def test_tour_calls_every_operation_successfully() -> None:
-    called = {f"{call['method']} {call['path']}" for call in made() if call["status"] < 400}
+    called = {f"{call['method']} {call['path']}" for call in tour_calls() if call["status"] < 400}
     assert {name for name, _ in operations()} - called == set()
 
 
 @pytest.mark.parametrize("number", range(len(document.examples())))
 def test_example_matches_the_answer_of_the_call(number: int) -> None:
     printed = document.examples()[number]
-    assert len(made()) == len(document.examples()), WRITE_ANEW
-    now = made()[number]
-    assert name_of(now) == name_of(printed), WRITE_ANEW
-    assert shape(now.get("request")) == shape(printed.get("request")), WRITE_ANEW
-    assert shape(now.get("answer")) == shape(printed.get("answer")), WRITE_ANEW
+    assert len(tour_calls()) == len(document.examples()), UPDATE_EXAMPLES
+    current = tour_calls()[number]
+    assert name_of(current) == name_of(printed), UPDATE_EXAMPLES
+    assert shape(current.get("request")) == shape(printed.get("request")), UPDATE_EXAMPLES
+    assert shape(current.get("answer")) == shape(printed.get("answer")), UPDATE_EXAMPLES
 
 
 def test_examples_contain_no_secrets_and_no_local_addresses() -> None:
@@ -171,5 +171,5 @@ def test_webhooks_have_schemas_and_examples() -> None:
 
 def test_importing_the_api_does_not_load_the_reference() -> None:
     code = "import sys, tidegate.web.api; print([m for m in sys.modules if 'reference' in m or m == 'tomllib'])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -209,17 +209,17 @@ def _described(cloud: MotoCloud, key: str | None) -> dict[str, Any]:
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Replaces all routes by ones that answer 299, and lists those that were called."""
-    found: list[tuple[str, str]] = []
-    really = Route.__call__
+    routes: list[tuple[str, str]] = []
+    call_route = Route.__call__
 
     def call(route: Route, *args: Any, **options: Any) -> Any:
         if route.func.__name__ == "not_found_handler":
-            return really(route, *args, **options)
-        found.append((route.method, re.sub(r"<(\w+)>", r"{\1}", route.path)))
+            return call_route(route, *args, **options)
+        routes.append((route.method, re.sub(r"<(\w+)>", r"{\1}", route.path)))
         return Response(status_code=299, content_type="text/plain", body="reached")
 
     monkeypatch.setattr(Route, "__call__", call)
-    return found
+    return routes
 
 
 def ask(api: Api, method: str, path: str, caller: dict[str, Any]) -> dict[str, Any]:
@@ -229,15 +229,15 @@ def ask(api: Api, method: str, path: str, caller: dict[str, Any]) -> dict[str, A
 
 
 def refusal(answer: dict[str, Any]) -> tuple[int, str]:
-    found = re.search(r'"code": "(\w+)"', str(answer["body"]))
-    return answer["statusCode"], found.group(1) if found else ""
+    code = re.search(r'"code": "(\w+)"', str(answer["body"]))
+    return answer["statusCode"], code.group(1) if code else ""
 
 
 def test_route_scope_table_is_the_reviewed_one(api: Api) -> None:
-    found = declared(api)
-    for (method, path), scope in sorted(found.items(), key=lambda row: (row[0][1], row[0][0])):
+    scopes = declared(api)
+    for (method, path), scope in sorted(scopes.items(), key=lambda row: (row[0][1], row[0][0])):
         print(f"{scope:6} {method:6} {path}")
-    assert found == reviewed()
+    assert scopes == reviewed()
 
 
 def test_openapi_document_names_the_scope_of_each_route(api: Api) -> None:

@@ -7,13 +7,13 @@ from tests.support.moto.cloud import MotoCloud, Project
 
 
 def test_record_of_another_project_is_hidden_however_its_path_is_spelled(cloud: MotoCloud, project: Project) -> None:
-    made = {
+    records = {
         "files": ({"biz_id": 1, "app_id": 1, "file_path": "/a"}, "file_id"),
         "subscriptions": ({"name": "s", "source_url": "http://127.0.0.1/list"}, "subscription_id"),
         "biz": ({"name": "b", "process_url": "http://127.0.0.1/"}, "biz_id"),
     }
     stranger = cloud.project().key
-    for kind, (body, name) in made.items():
+    for kind, (body, name) in records.items():
         record = cloud.http("POST", f"/v1/{kind}", json=body, key=project.key).json()[name]
         plain = f"/v1/{kind}/{record}"
         assert cloud.http("GET", plain, key=project.key).status == 200

@@ -210,17 +210,17 @@ class Lab:
         return thread
 
     def now(self, batch: Batch) -> tuple[Batch, Progress]:
-        found = self.batches.get(batch.project_id, batch.batch_id)
-        assert found
-        return found, self.batches.progress(found)
+        current = self.batches.get(batch.project_id, batch.batch_id)
+        assert current
+        return current, self.batches.progress(current)
 
     def ask_to_stop(self, batch: Batch) -> None:
         self.batches.move(self.now(batch)[0], STOPPING, {"stop_reason": "enough"})
 
     def start_again(self, batch: Batch) -> Batch:
-        found, _ = self.now(batch)
-        assert found.status == STOPPED
-        return self.batches.move(found, RUNNING, {"run": found.run + 1})
+        current, _ = self.now(batch)
+        assert current.status == STOPPED
+        return self.batches.move(current, RUNNING, {"run": current.run + 1})
 
     def mortal(self) -> tuple[Lab, threading.Event]:
         """Returns the same lab as if in a process that can be killed, and the event that kills it."""

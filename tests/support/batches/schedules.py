@@ -10,19 +10,19 @@ from tests.support.batches.world import BatchWorld
 
 def new_schedule(world: BatchWorld, *hooks: str, schedule: str = "cron(0 2 * * ? *)", **more: Any) -> dict[str, Any]:
     batch = {"biz_id": world.register(*hooks), "name": "nightly", "total": 5, "rate": 10} | more
-    made = world.http("POST", "/v1/batch-schedules", {"schedule": schedule, "batch": batch})
-    assert made.status == 201, made.body
-    return dict(made.json())
+    answer = world.http("POST", "/v1/batch-schedules", {"schedule": schedule, "batch": batch})
+    assert answer.status == 201, answer.body
+    return dict(answer.json())
 
 
-def now(world: BatchWorld, made: dict[str, Any]) -> dict[str, Any]:
-    shown = world.http("GET", f"/v1/batch-schedules/{made['schedule_id']}")
-    assert shown.status == 200, shown.body
-    return dict(shown.json())
+def now(world: BatchWorld, schedule: dict[str, Any]) -> dict[str, Any]:
+    answer = world.http("GET", f"/v1/batch-schedules/{schedule['schedule_id']}")
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
 
 
-def to_next_run(world: BatchWorld, made: dict[str, Any]) -> None:
-    moment = datetime.fromisoformat(now(world, made)["next_run"])
+def to_next_run(world: BatchWorld, schedule: dict[str, Any]) -> None:
+    moment = datetime.fromisoformat(now(world, schedule)["next_run"])
     world.cloud.clock.advance((moment - world.cloud.clock()).total_seconds())
 
 

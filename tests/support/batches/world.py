@@ -63,23 +63,23 @@ class BatchWorld:
         """Registers a business with these hooks: before_create, before_run, process_stop. Returns its id."""
         paths = {f"{hook}_url": self.business.url("/" + hook.replace("_", "-")) for hook in hooks}
         body = {"name": "loyalty", "process_url": self.business.url("/process"), **paths, **more}
-        made = self.http("POST", "/v1/biz", body)
-        assert made.status == 201, made.body
-        return str(made.json()["biz_id"])
+        answer = self.http("POST", "/v1/biz", body)
+        assert answer.status == 201, answer.body
+        return str(answer.json()["biz_id"])
 
     def create(self, biz_id: str, **more: Any) -> str:
-        made = self.http("POST", "/v1/batches", {"biz_id": biz_id, "name": "points", "total": 5, "rate": 100, **more})
-        assert made.status == 201, made.body
-        return str(made.json()["batch_id"])
+        answer = self.http("POST", "/v1/batches", {"biz_id": biz_id, "name": "points", "total": 5, "rate": 100, **more})
+        assert answer.status == 201, answer.body
+        return str(answer.json()["batch_id"])
 
     def store_file(self, name: str, content: bytes) -> str:
         """Uploads a file to the library. Returns its file_id."""
         announced = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{name}", "size": len(content)}
-        made = self.http("POST", "/v1/files", announced).json()
-        key = f"content/{self.project.id}/{made['file_id']}"
+        file = self.http("POST", "/v1/files", announced).json()
+        key = f"content/{self.project.id}/{file['file_id']}"
         self.cloud.client("s3").put_object(Bucket=self.cloud.app.settings.files_bucket, Key=key, Body=content)
-        assert self.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
-        return str(made["file_id"])
+        assert self.http("POST", f"/v1/files/{file['file_id']}/complete").status == 200
+        return str(file["file_id"])
 
     def step(self, request_id: str, **more: Any) -> dict[str, Any]:
         """Runs one step of the batch machine for the request's current attempt, as its function would."""

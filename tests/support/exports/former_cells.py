@@ -1,6 +1,6 @@
-"""The row writer as it was before cells were written by whole columns: what the present one is measured against.
+"""The former row writer, which wrote cell by cell: the reference for the speed and the XML of the present one.
 
-Its XML is the specification of cells: the present writer has to make the same bytes, only faster.
+The present writer must make exactly the same bytes.
 """
 
 import json
@@ -32,7 +32,7 @@ class RowWriter:
         self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
 
     def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
-        """`heads` are ready cells to put before each row's own: its row heads."""
+        """Returns the XML of the rows; `heads` are finished row-head cells, one for the start of each row."""
         pieces, parts = [self._open], list[Iterable[object]]()
         if heads is not None:
             pieces.append("%s")
@@ -67,7 +67,7 @@ def _column_cells(values: list[Any], column: Column) -> tuple[str, Iterable[obje
 
 
 def _plain_texts(values: list[str]) -> list[str] | None:
-    """The values, escaped, or None where one of them needs more than that."""
+    """Returns the values, escaped, or None if one of them needs more than escaping."""
     body = _SEP.join(values)
     if not body.isprintable() or "_x" in body:
         return None

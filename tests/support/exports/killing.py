@@ -1,4 +1,4 @@
-"""A process that dies at one of its AWS calls."""
+"""Simulates a process that is killed at one of its AWS calls."""
 
 from __future__ import annotations
 
@@ -18,50 +18,53 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_after_write(write: int) -> Iterator[Callable[[], bool]]:
-    """The process dies when that write of AWS was made; reads do not count.
+    """Kills the process after its AWS write of this number; reads do not count. Yields whether that write was reached.
 
-    Dying at a read leaves the same behind as dying after the write before it, so this goes through every state that
-    a dead process can leave, in half the points.
+    A process killed at a read leaves the same state as one killed after the write before it. So counting writes covers
+    every state that a killed process can leave, with half the points.
     """
     client: Any = BaseClient
-    made = client._make_api_call
-    counted, seen = threading.Lock(), [0]
+    call_aws = client._make_api_call
+    lock, writes = threading.Lock(), [0]
 
-    def dying(self: Any, name: str, params: Any) -> Any:
-        answer = made(self, name, params)
+    def call_or_die(self: Any, name: str, params: Any) -> Any:
+        answer = call_aws(self, name, params)
         if not name.startswith(_READS):
-            with counted:
-                seen[0] += 1
-                dies = seen[0] == write
+            with lock:
+                writes[0] += 1
+                dies = writes[0] == write
             if dies:
                 raise Killed
         return answer
 
-    client._make_api_call = dying
+    client._make_api_call = call_or_die
     try:
-        yield lambda: seen[0] >= write
+        yield lambda: writes[0] >= write
     finally:
-        client._make_api_call = made
+        client._make_api_call = call_aws
 
 
 @contextmanager
 def killed_at(call: int) -> Iterator[Callable[[], bool]]:
-    """Kills the process at an AWS call: before odd calls, after even ones."""
-    client: Any = BaseClient
-    made = client._make_api_call
-    seen = [0]
+    """Kills the process at the AWS call of this number, before odd calls and after even ones.
 
-    def dying(self: Any, name: str, params: Any) -> Any:
-        seen[0] += 1
-        if seen[0] == call and call % 2:
+    Yields whether that call was reached.
+    """
+    client: Any = BaseClient
+    call_aws = client._make_api_call
+    calls = [0]
+
+    def call_or_die(self: Any, name: str, params: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call and call % 2:
             raise Killed
-        answer = made(self, name, params)
-        if seen[0] == call:
+        answer = call_aws(self, name, params)
+        if calls[0] == call:
             raise Killed
         return answer
 
-    client._make_api_call = dying
+    client._make_api_call = call_or_die
     try:
-        yield lambda: seen[0] >= call
+        yield lambda: calls[0] >= call
     finally:
-        client._make_api_call = made
+        client._make_api_call = call_aws

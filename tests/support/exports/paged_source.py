@@ -1,4 +1,4 @@
-"""A paged source over real HTTP, valid or not."""
+"""A paged source over real HTTP, whose answers may be valid or not."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class PagedSource:
         self.more: dict[str, Any] = {}
         self.answer: Answer = honest
         self.failures: dict[int, list[int]] = {}
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         self.url = server.url_for(path)
         self._lock = threading.Lock()
         server.expect_request(path).respond_with_handler(self._handle)
 
     @property
     def pages(self) -> Counter[int]:
-        return Counter(int(request.args["page"]) for request in self.asked)
+        return Counter(int(request.args["page"]) for request in self.requests)
 
     def _handle(self, request: Request) -> Response:
         page, size = int(request.args["page"]), int(request.args["page_size"])
         with self._lock:
-            self.asked.append(request)
+            self.requests.append(request)
             statuses = self.failures.get(page, [])
             status = statuses.pop(0) if statuses else 200
         if status != 200:

@@ -1,4 +1,4 @@
-"""Exports in ranges on moto, compared with staged pages, and sequential sources."""
+"""Helpers to compare exports in ranges with exports of staged pages, on moto, and a source with cursors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.support.exports.running import ExportWorld
 
 @contextmanager
 def staged_only(world: ExportWorld) -> Iterator[None]:
+    """Makes every export inside the block stage its pages."""
     puller = world.cloud.app.exports.steps._puller
     most, puller._most_lanes = puller._most_lanes, 0
     yield
@@ -20,6 +21,7 @@ def staged_only(world: ExportWorld) -> Iterator[None]:
 
 
 def both_ways(world: ExportWorld, **fields: Any) -> tuple[bytes, bytes]:
+    """Returns the file of the export in ranges and that of the same export with staged pages."""
     _, joined = world.export(step=100, **fields)
     with staged_only(world):
         _, staged = world.export(step=100, **fields)
@@ -28,9 +30,9 @@ def both_ways(world: ExportWorld, **fields: Any) -> tuple[bytes, bytes]:
 
 def by_cursor(source: PagedSource, page: int, size: int) -> Any:
     """A source with cursors, which accepts only the cursor that it returned."""
-    asked = source.asked[-1].args.get("cursor")
-    start = int(asked or 0)
-    assert start == page * size, (asked, page)
+    cursor = source.requests[-1].args.get("cursor")
+    start = int(cursor or 0)
+    assert start == page * size, (cursor, page)
     rows = source.rows[start : start + size]
     following = str(start + size) if start + size < len(source.rows) else None
     return {"status": 200, "data": {"data": rows, "next": following, "snapshot": "s1"}}

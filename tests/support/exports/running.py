@@ -1,4 +1,4 @@
-"""Exports on moto, step by step, like the state machine."""
+"""Runs exports on moto step by step, as the state machine does."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ExportWorld:
     def _sleep(self, seconds: float) -> None:
         self.cloud.clock.advance(seconds)
 
-    def order(self, path: str = "/v1/task", **fields: Any) -> Answer:
+    def post(self, path: str = "/v1/task", **fields: Any) -> Answer:
         if not {"source_url", "source_data", "source"} & set(fields):
             fields["source_url"] = self.source.url
         return self.cloud.http("POST", path, json={"name": "orders", **fields}, key=self.project.key)
 
     def submit(self, path: str = "/v1/task", **fields: Any) -> str:
-        answer = self.order(path, **fields)
+        answer = self.post(path, **fields)
         assert answer.status == 202, answer.body
         return str(answer.json()["task_id"])
 
@@ -57,7 +57,7 @@ class ExportWorld:
         return {"project_id": self.project.id, "request_id": task_id, "attempt": request.attempt}
 
     def attempt(self, task_id: str) -> dict[str, Any]:
-        """One attempt, step by step."""
+        """Runs one attempt step by step. Returns the task as the API shows it."""
         state = self.admit(task_id)
         step = "pull"
         while step in MACHINE:
@@ -101,8 +101,8 @@ class ExportWorld:
         return self.cloud.client("s3")
 
     def objects(self, prefix: str = "") -> list[str]:
-        found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
-        return [each["Key"] for each in found.get("Contents", [])]
+        listing = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
+        return [entry["Key"] for entry in listing.get("Contents", [])]
 
     def uploads(self) -> list[Any]:
         return list(self.s3.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []))

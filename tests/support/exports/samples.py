@@ -94,7 +94,7 @@ def mixed_rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 def with_nulls(rows: Iterator[dict[str, Any]], share: float = 0.05) -> Iterator[dict[str, Any]]:
-    """The same rows with some of their values missing, as in most tables."""
+    """Yields the rows with some values replaced by None, as in most tables."""
     dice = random.Random(1)
     for row in rows:
         yield {key: None if dice.random() < share else value for key, value in row.items()}

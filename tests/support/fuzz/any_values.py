@@ -1,4 +1,4 @@
-"""Values of any kind, for properties that must hold whatever comes in."""
+"""Hypothesis strategies for values of any kind, for properties that must hold for every input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# Half a surrogate pair comes in as an escape of JSON. The second kind has only special characters.
+# Any characters, also half a surrogate pair, which JSON can carry as an escape; or special characters only.
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20) | st.text(
     "\x00\x0b\r\n\t\ufffe\u2028=+-@<&_x0,' \"", max_size=8
 )
@@ -17,7 +17,7 @@ SCALARS = st.none() | st.booleans() | NUMBERS | TEXT
 
 
 def examples(count: int) -> settings:
-    """The same examples every time; FUZZ_EXAMPLES asks for more of them."""
+    """Returns settings that try the same examples every time; FUZZ_EXAMPLES sets another number."""
     return settings(
         max_examples=int(os.environ.get("FUZZ_EXAMPLES", count)),
         derandomize=True,
@@ -28,7 +28,7 @@ def examples(count: int) -> settings:
 
 
 def json_values(*words: str) -> st.SearchStrategy[Any]:
-    """Anything that JSON can say, its objects mostly with these keys."""
+    """Returns a strategy for any JSON value, whose objects mostly have these keys."""
     keys = st.sampled_from(words) | TEXT if words else TEXT
     return st.recursive(
         SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(keys, inner, max_size=6), max_leaves=12

@@ -1,7 +1,7 @@
-"""What fuzzing the deployed API needs: a project with one record of each kind, and cases that come near them.
+"""Prepares fuzzing of the deployed API: a project with records of each kind, and test cases close to valid ones.
 
-A case that is wrong in every field learns only that the first is refused. So ids are mostly real ones, and bodies are
-mostly good ones with some fields replaced by what schemathesis made up.
+A case with every field wrong only tests the first check. So ids mostly exist, and bodies are mostly valid with some
+fields replaced by values from schemathesis.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Case = AnyCase[Any]
 AGENT = "host-1"
 MOSTLY = st.sampled_from([True, True, True, False])
 RARELY = st.sampled_from([False] * 7 + [True])
-# Schemathesis itself cannot read half a surrogate pair; tests/integration/web/test_any_odd_value.py sends those.
+# Schemathesis cannot read half a surrogate pair; tests/integration/web/test_any_odd_value.py sends those.
 ODD_VALUES = odd_values.values.filter(lambda value: not re.search(r"\\ud[89a-f]", json.dumps(value)))
-# In an address there is no half a surrogate pair: it travels as UTF-8.
+# A URL is sent as UTF-8, so it cannot contain half a surrogate pair.
 ODD_TEXTS = (odd_values.digits | odd_values.moments | odd_values.texts).filter(lambda text: text.isprintable() and text)
 ODD_IDS = ODD_TEXTS.map(lambda text: quote(text[:3000], safe=""))
 NASTY_URLS = (
@@ -57,7 +57,7 @@ SEVERAL = {"name": "fuzz", "source_data": [[{"a": 1}], [{"b": 2}]], "template": 
 
 @dataclass(frozen=True)
 class World:
-    """`ids` by the name of a parameter, `bodies` by operation; both are good."""
+    """Existing records: `ids` by the name of a parameter, and valid `bodies` by operation."""
 
     admin_key: str
     key: str
@@ -65,12 +65,15 @@ class World:
     bodies: dict[str, dict[str, Any]]
 
     def key_for(self, operation: str) -> str:
-        """Admin routes need the admin's key; the rest is what a project's own key may do."""
+        """Returns the admin key for admin routes, and the project's key for all others."""
         admin = ("/v1/projects", "/v1/keys", "/v1/cleanup", "/v1/queue/", "/v1/compensation/trigger")
         return self.admin_key if operation.partition(" ")[2].startswith(admin) else self.key
 
     def near(self, operation: str, name: str) -> list[Any]:
-        """Each operation has records of its own, so that one that deletes or ends them leaves the others theirs."""
+        """Returns the ids to try for an operation.
+
+        Each operation gets different records, so that one that deletes or ends its own leaves the others intact.
+        """
         known = self.ids[name]
         first = crc32(operation.encode()) % len(known)
         return [known[first], known[first - 1]] if len(known) > 2 else known
@@ -84,47 +87,47 @@ def world(cloud: Deployed) -> World:
     ids["key_id"] = [cloud.make_key(spare.id, ["read"])["key_id"] for _ in range(2)]
     ids["file_id"] = [
         cloud.store(project, "/fuzz/a", CONTENT, SIGNATURE),
-        _made(project, "/v1/files", _FILE)["file_id"],
+        _post(project, "/v1/files", _FILE)["file_id"],
     ]
     _records(cloud, project, ids)
     ids["cursor"] = _cursors(project)
-    made = World(cloud.admin_key, key, ids, _bodies(ids))
-    for request_id in made.near("POST /v1/requests/{request_id}/resume", "request_id"):
-        _made(project, f"/v1/requests/{request_id}/pause")
-    for batch_id in made.near("POST /v1/batches/{batch_id}/stop", "batch_id"):
-        _made(project, f"/v1/batches/{batch_id}/start")
-    return made
+    prepared = World(cloud.admin_key, key, ids, _bodies(ids))
+    for request_id in prepared.near("POST /v1/requests/{request_id}/resume", "request_id"):
+        _post(project, f"/v1/requests/{request_id}/pause")
+    for batch_id in prepared.near("POST /v1/batches/{batch_id}/stop", "batch_id"):
+        _post(project, f"/v1/batches/{batch_id}/start")
+    return prepared
 
 
 _FILE = {"biz_id": 2, "app_id": 3, "file_path": "/fuzz/b"}
 
 
-def _made(project: DeployedProject, path: str, body: Any = None, key: str | None = None) -> Any:
+def _post(project: DeployedProject, path: str, body: Any = None, key: str | None = None) -> Any:
     answer = project.cloud.http("POST", path, json=body, key=key or project.key)
     assert answer.status < 300, answer.body
     return answer.json() if answer.body else None
 
 
 def _records(cloud: Deployed, project: DeployedProject, ids: dict[str, list[Any]]) -> None:
-    # Nothing runs in this lane, so that what waits there can be cancelled, paused and moved.
-    _made(project, "/v1/queue/capacity", {"held": 0}, cloud.admin_key)
+    # This channel admits nothing, so that its requests can be cancelled, paused and moved.
+    _post(project, "/v1/queue/capacity", {"held": 0}, cloud.admin_key)
     check = {"type": "check", "payload": {"file_id": ids["file_id"][0]}}
-    ids["request_id"] = [_made(project, "/v1/requests", check | {"channel": "held"})["request_id"] for _ in range(12)]
+    ids["request_id"] = [_post(project, "/v1/requests", check | {"channel": "held"})["request_id"] for _ in range(12)]
     source = {"name": "s", "source_url": SOURCE}
-    ids["subscription_id"] = [_made(project, "/v1/subscriptions", source)["subscription_id"] for _ in range(8)]
+    ids["subscription_id"] = [_post(project, "/v1/subscriptions", source)["subscription_id"] for _ in range(8)]
     business = {"name": "b", "process_url": SOURCE}
-    ids["biz_id"] = [_made(project, "/v1/biz", business)["biz_id"]]
+    ids["biz_id"] = [_post(project, "/v1/biz", business)["biz_id"]]
     batch = {"biz_id": ids["biz_id"][0], "name": "n", "total": 3, "rate": 1}
-    ids["batch_id"] = [_made(project, "/v1/batches", batch)["batch_id"] for _ in range(12)]
-    ids["task_id"] = [_made(project, "/v1/task", TABLE | {"callback": SOURCE})["task_id"] for _ in range(3)]
-    sent = _made(project, "/v1/downloads", PARCEL | {"target_agent_id": AGENT})
-    ids["task"] = [quote(sent["task_id"], safe=""), sent["task_id"].rpartition(":")[2]]
-    ids["job"], ids["job_id"] = [quote(sent["job_id"], safe="")], [sent["job_id"]]
+    ids["batch_id"] = [_post(project, "/v1/batches", batch)["batch_id"] for _ in range(12)]
+    ids["task_id"] = [_post(project, "/v1/task", TABLE | {"callback": SOURCE})["task_id"] for _ in range(3)]
+    submitted = _post(project, "/v1/downloads", PARCEL | {"target_agent_id": AGENT})
+    ids["task"] = [quote(submitted["task_id"], safe=""), submitted["task_id"].rpartition(":")[2]]
+    ids["job"], ids["job_id"] = [quote(submitted["job_id"], safe="")], [submitted["job_id"]]
 
-    def called() -> Any:
+    def deliveries() -> Any:
         return project.http("GET", "/v1/callbacks").json()["items"]
 
-    ids["delivery_id"] = [item["delivery_id"] for item in until(called, bool)]
+    ids["delivery_id"] = [item["delivery_id"] for item in until(deliveries, bool)]
     ids["record"] = [ids["task_id"][0], ids["request_id"][0]]
 
 
@@ -179,15 +182,15 @@ def cases(draw: st.DrawFn, operation: Any, mode: GenerationMode, world: World) -
         for name in sorted(given):
             if draw(RARELY):
                 given[name] = draw(odd)
-    # A long poll waits as long as it is told to.
+    # Without this, a long poll would wait for the full time.
     if str(case.query.get("wait")).isdigit():
         case.query["wait"] = 0
     return case
 
 
-def _mixed(draw: st.DrawFn, good: dict[str, Any], made_up: dict[str, Any]) -> dict[str, Any]:
-    replaced = draw(st.sets(st.sampled_from(sorted(made_up)), max_size=2)) if made_up else set()
-    mixed = good | {name: draw(URLS) if _is_url(name) and draw(MOSTLY) else made_up[name] for name in replaced}
+def _mixed(draw: st.DrawFn, good: dict[str, Any], generated: dict[str, Any]) -> dict[str, Any]:
+    replaced = draw(st.sets(st.sampled_from(sorted(generated)), max_size=2)) if generated else set()
+    mixed = good | {name: draw(URLS) if _is_url(name) and draw(MOSTLY) else generated[name] for name in replaced}
     return mixed | {name: draw(ODD_VALUES) for name in sorted(mixed) if draw(RARELY)}
 
 

@@ -1,4 +1,4 @@
-"""Values at the ends of what a type can say: what a careless or hostile client sends, and what once was a 5xx."""
+"""Extreme values of each type, as careless or hostile clients send them; each has caused a 5xx or may do so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 LONE_SURROGATE = "\ud800"
-# A key of DynamoDB ends at 2,048 and 1,024 bytes, a number at 38 digits, what Python reads as one at 4,300.
+# Limits: DynamoDB keys of 2,048 and 1,024 bytes, DynamoDB numbers of 38 digits, Python integers of 4,300 digits.
 NUMBERS: tuple[int, ...] = (10**15, 10**38 - 1, 10**38, 10**40, -(10**40), 10**4000)
 DIGITS: tuple[str, ...] = ("9" * 16, "9" * 40, "9" * 5000, "²", "٣", "-0", "1e400")
 MOMENTS: tuple[str, ...] = (

@@ -1,4 +1,4 @@
-"""Odd ways to write a path, as a client that looks for a way around the scopes would."""
+"""Odd ways to write a path, as a client would try them to get around the scopes of its key."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def _as_sent(path: str) -> Iterator[str]:
 
 
 def odd_spellings(path: str) -> list[str]:
-    """As they were sent, and as a gateway that decodes paths passes them on; the plain path is not among them."""
+    """Returns odd spellings as sent and as a gateway that decodes paths passes them on, without the path itself."""
     sent = list(_as_sent(path))
     return [odd for odd in dict.fromkeys([*sent, *map(unquote, sent)]) if odd != path]

@@ -1,4 +1,4 @@
-"""The library as tests see it: files that are asked for, and what became of them."""
+"""Requests files for the library, runs their ingest on moto, and reads the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Library:
         return dict(answer.json())
 
     def run(self, seconds_left: float = 800.0) -> None:
-        """Admits what waits and runs every step of it here, as the machine would, until nothing moves."""
+        """Admits waiting requests and runs their steps here, as the state machine would, until none is left."""
         ran: set[str] = set()
         while self.cloud.deliver("AdmissionQueue"):
             for name, arn in self._executions():
@@ -59,11 +59,11 @@ class Library:
 
     def objects(self) -> dict[str, bytes]:
         s3, bucket = self.cloud.client("s3"), self.cloud.app.files.bucket.name
-        found = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
-        return {self._name(key): s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in found}
+        keys = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
+        return {self._name(key): s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
     def _name(self, key: str) -> str:
-        """Stored objects by the signature of their content: an ingest names an object after its run."""
+        """Returns the key by the content's signature for an object that an ingest named after its run."""
         if not key.rsplit("/", 1)[-1].startswith("req-"):
             return key
         contents = self.cloud.client("dynamodb").scan(
@@ -75,5 +75,5 @@ class Library:
         return content_object(self.project.id, contents[0]["signature"]["S"]) if contents else key
 
     def uploads(self) -> list[Any]:
-        found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.app.files.bucket.name)
-        return list(found.get("Uploads", []))
+        listing = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.app.files.bucket.name)
+        return list(listing.get("Uploads", []))

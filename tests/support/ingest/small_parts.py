@@ -1,4 +1,4 @@
-"""Parts smaller than S3 takes, so that a file of many parts is a small file."""
+"""Allows parts below S3's minimum size, so that a small file can have many parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source of files that behaves, or misbehaves, as a test asks."""
+"""An HTTP source of files that follows the rules or breaks them, as a test sets it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Hosted:
     body: bytes = b""
     ranges: bool = True
     content_type: str = "application/octet-stream"
-    # Statuses to answer before the content, one a request, with a Retry-After if it has one.
+    # (Status, Retry-After or None) to answer before the content, one for each request.
     refusals: list[tuple[int, str | None]] = field(default_factory=list)
-    # This many answers, the first ones, break off half-way.
+    # The connection is cut half-way in this many answers, counted from the first.
     cuts: int = 0
     tell_length: bool = True
     needs_cookie: str | None = None
     redirect: str | None = None
-    # What tells one version from another: "strong" and "weak" are ETags, "date" is Last-Modified, "none" is neither.
+    # The validator sent: "strong" and "weak" are ETags, "date" is Last-Modified, "none" is neither.
     validator: str = "strong"
     last_modified: str = "Mon, 16 Nov 2020 05:00:00 GMT"
-    # False: conditions are not looked at, as simple servers do.
+    # False: ignores If-Match and If-Unmodified-Since, as simple servers do.
     obeys: bool = True
-    # Ranges are sent, and Accept-Ranges is not.
+    # Answers range requests without announcing it by Accept-Ranges.
     silent_about_ranges: bool = False
     served: int = 0
 
@@ -44,8 +44,8 @@ class Hosted:
 
     def refuses(self, handler: Handler) -> bool:
         etag, changed = handler.headers.get("If-Match"), handler.headers.get("If-Unmodified-Since")
-        other = (etag and etag != self.etag) or (changed and changed != self.last_modified)
-        return bool(self.obeys and other)
+        is_other_version = (etag and etag != self.etag) or (changed and changed != self.last_modified)
+        return bool(self.obeys and is_other_version)
 
 
 @lru_cache(maxsize=8)
@@ -55,14 +55,14 @@ def digest_of(body: bytes) -> str:
 
 @dataclass
 class FileSource:
-    """`files` by path; `seen` are the requests that came, as (path, range or "")."""
+    """Serves `files` by path. `seen` holds the received requests as (path, range or "")."""
 
     port: int = 0
     files: dict[str, Hosted] = field(default_factory=dict)
     seen: list[tuple[str, str]] = field(default_factory=list)
     # All headers of each request, names in lower case.
     headers: list[dict[str, str]] = field(default_factory=list)
-    # Called before each answer; True if it has answered itself.
+    # Called before each answer. Returns True if it has sent the answer itself.
     hook: Callable[[Handler], bool] = lambda _handler: False
     # Seconds before each answer.
     delay: float = 0
@@ -73,9 +73,9 @@ class FileSource:
 
     def answer(self, handler: Handler) -> None:
         hosted = self.files.get(handler.path)
-        wanted = handler.headers.get("Range", "")
+        range_header = handler.headers.get("Range", "")
         with self._lock:
-            self.seen.append((handler.path, wanted))
+            self.seen.append((handler.path, range_header))
             self.headers.append({name.lower(): value for name, value in handler.headers.items()})
             refusal = hosted.refusals.pop(0) if hosted and hosted.refusals else None
             cut = hosted is not None and not refusal and hosted.cuts > 0
@@ -97,11 +97,11 @@ class FileSource:
         elif hosted.refuses(handler):
             handler.answer(412)
         else:
-            self._send(handler, hosted, wanted if hosted.ranges else "", cut)
+            self._send(handler, hosted, range_header if hosted.ranges else "", cut)
 
     @staticmethod
-    def _send(handler: Handler, hosted: Hosted, wanted: str, cut: bool) -> None:
-        match = _RANGE.fullmatch(wanted)
+    def _send(handler: Handler, hosted: Hosted, range_header: str, cut: bool) -> None:
+        match = _RANGE.fullmatch(range_header)
         start = int(match[1]) if match else 0
         end = min(int(match[2] or len(hosted.body) - 1), len(hosted.body) - 1) if match else len(hosted.body) - 1
         body = hosted.body[start : end + 1]
@@ -120,7 +120,7 @@ class FileSource:
         if handler.command == "HEAD":
             return
         sent = body[: len(body) // 2] if cut else body
-        # A probe and the first answer of a file in parts are closed unread.
+        # Only ranges count: the client closes a probe, and the first answer of a file in parts, without reading it.
         hosted.served += len(sent) if match else 0
         handler.wfile.write(sent)
         if cut or not hosted.tell_length:
@@ -129,10 +129,10 @@ class FileSource:
 
 
 class GatedSource(FileSource):
-    """Gives the first megabytes; of every later range (or of a file without ranges) half, then a byte now and then
-    until the gate opens.
+    """Serves the first megabytes normally, and holds every later range (or a file without ranges) half-way.
 
-    So a transfer that `reading` counts is in its middle for certain.
+    It sends half of the range, then a byte now and then until the gate opens. So the transfers counted by `reading` are
+    in progress for certain.
     """
 
     free_bytes = 8 * 1024 * 1024

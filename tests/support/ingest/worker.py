@@ -1,4 +1,4 @@
-"""Runs as a process of its own: one download with the real HTTP and S3 adapters, then tells its peak memory in MB."""
+"""A separate process that ingests one file with the real HTTP and S3 adapters and prints its peak memory in MB."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def peak_megabytes() -> float:
 
 
 def main(url: str, *, resume: bool = False) -> None:
-    """`resume`: goes on with what an earlier process of the same request has brought, as the table knows it."""
-    # What the deployed function loads is loaded here, too.
+    """Ingests `url`. With `resume` it continues the upload of an earlier process, as recorded in the table."""
+    # Load the same modules as the deployed function, since they count towards its memory.
     spec = importlib.util.spec_from_file_location("ingest_function", ROOT / "functions/ingest/app.py")
     assert spec
     assert spec.loader

@@ -1,4 +1,4 @@
-"""The sizes that AWS refuses and moto does not, refused with AWS's errors, in every test that runs on a MotoCloud."""
+"""Adds the size limits of AWS that moto lacks, with AWS's errors, in every test that runs on a MotoCloud."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KB, MB = 1024, 1024 * 1024
 ITEM_BYTES = 400 * KB
 TRANSACTION_ACTIONS, TRANSACTION_BYTES = 100, 4 * MB
 MESSAGE_BYTES = STATE_BYTES = 256 * KB
-# A message over a WebSocket, and one frame of it: clients send a message as one frame.
+# The largest message over a WebSocket, and the largest frame: clients send a message as one frame.
 WEBSOCKET_BYTES, FRAME_BYTES = 128 * KB, 32 * KB
-# API Gateway gives a function behind it this long; the caller then gets 503.
+# API Gateway waits this long for a function; then the caller gets 503.
 API_SECONDS = 29
 ANSWER_BYTES, REQUEST_BYTES = 6 * MB, 10 * MB
 # Each entry of a map or a list costs a byte, each map or list three.
@@ -26,25 +26,25 @@ _ENTRY, _NESTED = 1, 3
 
 
 def item_size(item: Mapping[str, Any]) -> int:
-    """As DynamoDB counts it, about: attribute names and values in UTF-8, numbers by two digits a byte."""
+    """Returns about the size that DynamoDB counts: names and values in UTF-8, two digits of a number a byte."""
     return sum(len(name.encode()) + _value_size(value) for name, value in item.items())
 
 
 def _value_size(value: Mapping[str, Any]) -> int:
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "S":
-        return len(held.encode(errors="surrogatepass"))
+        return len(content.encode(errors="surrogatepass"))
     if kind == "N":
-        return len(held) // 2 + 2
+        return len(content) // 2 + 2
     if kind == "B":
-        return len(held)
+        return len(content)
     if kind in ("BOOL", "NULL"):
         return 1
     if kind == "M":
-        return _NESTED + sum(_ENTRY + len(name.encode()) + _value_size(inner) for name, inner in held.items())
+        return _NESTED + sum(_ENTRY + len(name.encode()) + _value_size(inner) for name, inner in content.items())
     if kind == "L":
-        return _NESTED + sum(_ENTRY + _value_size(inner) for inner in held)
-    return _NESTED + sum(_ENTRY + len(one if isinstance(one, bytes) else str(one).encode()) for one in held)
+        return _NESTED + sum(_ENTRY + _value_size(inner) for inner in content)
+    return _NESTED + sum(_ENTRY + len(entry if isinstance(entry, bytes) else str(entry).encode()) for entry in content)
 
 
 def check(service: str, operation: str, arguments: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _put(operation: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _update(operation: str, arguments: Mapping[str, Any]) -> None:
-    """Checks only what is sent, not the item that it changes."""
+    """Checks only the values sent, not the item that they change."""
     if item_size(arguments.get("ExpressionAttributeValues", {})) > ITEM_BYTES:
         _refuse(operation, "ValidationException", "Item size to update has exceeded the maximum allowed size")
 
@@ -149,13 +149,13 @@ class SocketClosed(Exception):
 
 
 def check_frame(text: str) -> None:
-    """What a client sends; API Gateway ends the connection of one that sends a larger frame."""
+    """Raises SocketClosed for a frame from a client that is too large: API Gateway then ends the connection."""
     if len(text.encode(errors="surrogatepass")) > FRAME_BYTES:
         raise SocketClosed(1009, "Message too big: a frame has 32 KB at most")
 
 
 def is_too_large(message: str) -> bool:
-    """What a client is sent: PostToConnection answers 413 PayloadTooLargeException, and the client receives nothing."""
+    """Whether PostToConnection refuses the message to a client with 413 PayloadTooLargeException."""
     return len(message.encode(errors="surrogatepass")) > WEBSOCKET_BYTES
 
 
@@ -180,12 +180,13 @@ def check_answer(name: str, answer: Any) -> None:
 
 
 def check_state(name: str, answer: Any) -> None:
-    """What a function answers to a state machine becomes part of its state."""
+    """Fails if the answer does not fit into the state of a state machine, of which it becomes a part."""
     size = len(json.dumps(answer))
     assert size <= STATE_BYTES, f"{name} answered {size} bytes to a state machine: States.DataLimitExceeded"
 
 
 def patch() -> Callable[[], None]:
+    """Applies the limits to all boto3 clients and the WebSocket sender. Returns the function that undoes it."""
     make = BaseClient._make_api_call  # type: ignore[attr-defined]
 
     def limited(client: Any, operation: str, arguments: Any) -> Any:

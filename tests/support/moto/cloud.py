@@ -1,4 +1,4 @@
-"""The stack of template.yaml on moto, in this process: no network, no Docker, a clock that tests move."""
+"""Runs the stack of template.yaml on moto in this process: no network, no Docker, and a clock that tests move."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Project:
 
 @cache
 def _shared_client(service: str, endpoint_url: str | None, _environment: tuple[tuple[str, str], ...]) -> Any:
-    return own_client(service, endpoint_url)
+    return new_client(service, endpoint_url)
 
 
-own_client = clients.client
+new_client = clients.client
 
 
 def shared_client(service: str, endpoint_url: str | None = None) -> Any:
-    """One for all clouds of this process: making one takes longer than most of what a test does with it."""
+    """Returns one client for all clouds of this process: creating one takes longer than most tests use it."""
     aws = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
     return _shared_client(service, endpoint_url, aws)
 
@@ -93,19 +93,20 @@ def lambda_context(name: str) -> Any:
 
 
 _RECORDINGS: dict[bool, Recording[Names]] = {}
-# Every server of a test is at one address, and how many AWS calls a scenario makes must not depend on its speed.
+# Host limits are off because all servers of a test share one address. The key cache is off because the number of AWS
+# calls of a scenario must not depend on its speed.
 _STEADY = {"HOST_CALLS_PER_SECOND": "0", "HOST_CONNECTIONS": "0", "KEY_CACHE_SECONDS": "0"}
 
 
 class MotoCloud:
-    """Use as a context manager. `machines_run` lets started executions run, on the tests' clock, in threads."""
+    """The stack, for use as a context manager. With `machines_run`, executions run in threads, on the tests' clock."""
 
     admin_key = ADMIN_KEY
 
     def __init__(self, *, machines_run: bool = False, **env: str) -> None:
         self.clock = Clock()
         self.machines_run = machines_run
-        # How long functions slept, frozen, in the test so far.
+        # Seconds that functions have been frozen in this test so far.
         self.frozen_seconds = 0
         self._env = env
         # Called while a state machine waits: agents report, queues are delivered.
@@ -129,7 +130,7 @@ class MotoCloud:
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_limits = aws_limits.patch()
         self._undo_machines = moto_machines.patch(
-            self.clock, self._invoked_by_machine, self._waits_may_begin.wait, self._world_goes_on
+            self.clock, self._invoked_by_machine, self._waits_may_begin.wait, self._act_while_waiting
         )
         self._sharing = replace.object(clients, "client", shared_client)
         self._sharing.start()
@@ -137,10 +138,10 @@ class MotoCloud:
         return self
 
     def _resources(self) -> Names:
-        # moto has a backend of its own for machines that run.
+        # moto has a separate backend for machines that run.
         if self.machines_run not in _RECORDINGS:
             _RECORDINGS[self.machines_run] = Recording(lambda: moto_resources.create(hash_key(ADMIN_KEY)))
-            return _RECORDINGS[self.machines_run].made()
+            return _RECORDINGS[self.machines_run].result()
         return _RECORDINGS[self.machines_run].replay()
 
     def __exit__(self, *_: object) -> None:
@@ -159,14 +160,14 @@ class MotoCloud:
 
     @contextmanager
     def windows_stay_open(self) -> Iterator[None]:
-        """No wait of a state machine begins meanwhile, so a test can act within one window however slow it is."""
+        """Holds back the waits of state machines, so that a slow test can still act within one window."""
         self._waits_may_begin.clear()
         try:
             yield
         finally:
             self._waits_may_begin.set()
 
-    def _world_goes_on(self) -> None:
+    def _act_while_waiting(self) -> None:
         for act in self.while_waiting:
             act()
 
@@ -190,7 +191,7 @@ class MotoCloud:
         headers: dict[str, str] | None = None,
         body: str | None = None,
     ) -> Answer:
-        """A request as API Gateway passes it on: through the authorizer, then to the function of its route."""
+        """Sends a request as API Gateway does: to the authorizer, then to the function of its route."""
         path, _, inline = path.partition("?")
         raw_query = "&".join(filter(None, [inline, urlencode(query or {}, doseq=True)]))
         sent = {"content-type": "application/json", **(headers or {})}
@@ -201,7 +202,7 @@ class MotoCloud:
         event["requestContext"]["authorizer"] = {"lambda": described["context"]}
         began, frozen = self.clock(), self.frozen_seconds
         answer = self.invoke("submit" if (method, path) in SUBMIT_ROUTES else "api", event)
-        # Machines that run move the clock meanwhile; a function's sleep before the call does not count.
+        # Not checked with running machines, which move the clock meanwhile. Frozen seconds do not count.
         took = (self.clock() - began).total_seconds() - (self.frozen_seconds - frozen)
         if not self.machines_run and took > aws_limits.API_SECONDS:
             return Answer(503, {"content-type": "application/json"}, b'{"message":"Service Unavailable"}')
@@ -238,22 +239,25 @@ class MotoCloud:
         return self.app.projects.callback_secrets.newest(self.app.projects.projects.get(project_id))
 
     def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> Project:
-        made = self.app.projects.projects.create(
+        created = self.app.projects.projects.create(
             name or f"p-{uuid.uuid4().hex[:8]}", allow_private_urls=allow_private_urls
         )
-        return Project(made.project_id, self.make_key(made.project_id, ["read", "write"]), self)
+        return Project(created.project_id, self.make_key(created.project_id, ["read", "write"]), self)
 
     # --- functions, queues, machines
 
     def invoke(self, name: str, event: Any) -> Any:
-        """Calls a function as Lambda would: the event goes through JSON both ways."""
+        """Calls a function as Lambda would: event and answer are converted to JSON and back."""
         aws_limits.check_event(name, event)
         result = load_function(name).handler(jsonlib.loads(jsonlib.dumps(event)), lambda_context(name))
         aws_limits.check_answer(name, result)
         return jsonlib.loads(jsonlib.dumps(result))
 
     def deliver(self, queue: str, *, limit: int = 10_000) -> int:
-        """Drains a queue (by logical id) into its function as the mapping would. Returns how many were taken."""
+        """Delivers a queue (by logical id) to its function, as its event source mapping would.
+
+        Returns how many messages were received.
+        """
         function, mapping = queue_functions()[queue]
         taken = 0
         while taken < limit:
@@ -271,15 +275,15 @@ class MotoCloud:
     def _receive(self, queue: str, size: int) -> list[Any]:
         batch: list[Any] = []
         while len(batch) < size:
-            got = self.client("sqs").receive_message(
+            received = self.client("sqs").receive_message(
                 QueueUrl=self.names.queues[queue],
                 MaxNumberOfMessages=min(10, size - len(batch)),
                 AttributeNames=["All"],
                 MessageAttributeNames=["All"],
             )
-            if not got.get("Messages"):
+            if not received.get("Messages"):
                 break
-            batch += got["Messages"]
+            batch += received["Messages"]
         return batch
 
     def _settle(self, queue: str, batch: list[Any], failed: set[str]) -> None:
@@ -292,7 +296,7 @@ class MotoCloud:
                 self.client("sqs").delete_message(QueueUrl=url, ReceiptHandle=handle)
 
     def run_machine(self, machine: str, data: Any, timeout: float = 60) -> dict[str, Any]:
-        """Runs a machine (by logical id) to its end. Needs `machines_run`."""
+        """Runs a state machine (by logical id) to its end. Needs `machines_run`."""
         return moto_machines.run(self.client("stepfunctions"), self.names.machines[machine], data, timeout)
 
 

@@ -1,7 +1,7 @@
-"""Makes moto's DynamoDB nearer to AWS's, and faster.
+"""Patches that make moto's DynamoDB behave more like AWS, and faster.
 
-Each call is carried out as a whole; a cancelled transaction is undone without copying the table; keys longer than AWS
-takes are refused in AWS's words, also where they are only looked for, and so is what is no UTF-8.
+Each call is atomic. A cancelled transaction is rolled back without copying the table. Keys that are too long, also in
+reads and queries, and text that is not valid UTF-8 are refused with AWS's errors.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ def _slot(backend: DynamoDBBackend, operation: dict[str, Any]) -> tuple[dict[Any
     return table.items[DynamoType(key["pk"])], DynamoType(key["sk"])
 
 
-def _holds_no_text(value: Any) -> bool:
+def _has_lone_surrogate(value: Any) -> bool:
     if isinstance(value, str):
         return any(0xD800 <= ord(char) <= 0xDFFF for char in value)
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_holds_no_text, inner))
+    return any(map(_has_lone_surrogate, inner))
 
 
 _call_action = DynamoHandler.call_action
 
 
-def _only_text(self: DynamoHandler) -> Any:
-    if b"\\ud" in bytes(self.raw_body) and _holds_no_text(json.loads(self.raw_body)):
+def _refuse_invalid_text(self: DynamoHandler) -> Any:
+    if b"\\ud" in bytes(self.raw_body) and _has_lone_surrogate(json.loads(self.raw_body)):
         return 400, {}, json.dumps({"__type": "com.amazon.coral.service#SerializationException"})
     return _call_action(self)
 
 
 def patch() -> Callable[[], None]:
+    """Applies all patches, also those for speed. Returns the function that undoes them."""
     transact = DynamoDBBackend.transact_write_items
 
-    def undoing(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
+    def rolling_back(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
         slots = [_slot(self, operation) for item in transact_items for operation in item.values()]
         before = [(items, key, copy.deepcopy(items.get(key))) for items, key in slots]
         try:
@@ -71,7 +72,7 @@ def patch() -> Callable[[], None]:
                     items[key] = old
             raise
 
-    def whole(call: Any) -> Any:
+    def atomic(call: Any) -> Any:
         def run(self: DynamoDBBackend, *args: Any, **kwargs: Any) -> Any:
             with LOCK:
                 return call(self, *args, **kwargs)
@@ -80,13 +81,13 @@ def patch() -> Callable[[], None]:
 
     get_keys = DynamoDBBackend.get_keys_value
 
-    def sized(self: DynamoDBBackend, table: Table, keys: dict[str, Any]) -> Any:
+    def checked_keys(self: DynamoDBBackend, table: Table, keys: dict[str, Any]) -> Any:
         table._validate_key_sizes(keys)
         return get_keys(self, table, keys)
 
     query, update = DynamoDBBackend.query, DynamoDBBackend.update_item
 
-    def sized_query(
+    def checked_query(
         self: DynamoDBBackend, name: str, pk: Any, comparison: Any, sks: Any, *args: Any, **more: Any
     ) -> Any:
         if pk and DynamoType(pk).size() > HASH_KEY_MAX_LENGTH:
@@ -95,15 +96,15 @@ def patch() -> Callable[[], None]:
             raise RangeKeyTooLong
         return query(self, name, pk, comparison, sks, *args, **more)
 
-    def sized_update(self: DynamoDBBackend, table_name: str, key: dict[str, Any], *args: Any, **more: Any) -> Any:
+    def checked_update(self: DynamoDBBackend, table_name: str, key: dict[str, Any], *args: Any, **more: Any) -> Any:
         self.get_table(table_name)._validate_key_sizes(key)
         return update(self, table_name, key, *args, **more)
 
     calls = {name: getattr(DynamoDBBackend, name) for name in _CALLS}
-    calls |= {"transact_write_items": undoing, "query": sized_query, "update_item": sized_update}
-    patches: list[Any] = [replace.object(DynamoDBBackend, name, whole(call)) for name, call in calls.items()]
-    patches.append(replace.object(DynamoDBBackend, "get_keys_value", sized))
-    patches.append(replace.object(DynamoHandler, "call_action", _only_text))
+    calls |= {"transact_write_items": rolling_back, "query": checked_query, "update_item": checked_update}
+    patches: list[Any] = [replace.object(DynamoDBBackend, name, atomic(call)) for name, call in calls.items()]
+    patches.append(replace.object(DynamoDBBackend, "get_keys_value", checked_keys))
+    patches.append(replace.object(DynamoHandler, "call_action", _refuse_invalid_text))
     patches.append(replace.object(models, "copy", SimpleNamespace(deepcopy=_copy, copy=copy.copy)))
     patches += speed.patches()
     for each in patches:

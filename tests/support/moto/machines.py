@@ -1,4 +1,4 @@
-"""Lets moto's Step Functions run our handlers, with waits that move the tests' clock instead of passing."""
+"""Lets moto's Step Functions run our handlers; a wait moves the tests' clock and takes no real time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def patch(
     before_waiting: Callable[[], object],
     while_waiting: Callable[[], None],
 ) -> Callable[[], None]:
-    """Waits, retries and queue delays go by `clock`; `before_waiting` and `while_waiting` are called for each wait."""
+    """Makes waits, retries and queue delays use `clock`. Returns the function that undoes it.
+
+    `before_waiting` and `while_waiting` are called for each wait.
+    """
     directories = {name: directory_of(function) for name, function in functions().items()}
 
     def call(_: Any, function_name: str, qualifier: Any, body: Any, headers: Any, response_headers: Any) -> bytes:
@@ -39,7 +42,7 @@ def patch(
             return json.dumps(invoke(name, json.loads(body or "{}"))).encode()
         except BaseException as error:
             response_headers["x-amz-function-error"] = "Unhandled"
-            # A process that was killed has no exception to name.
+            # A killed process reports no exception, so Lambda reports a general error.
             kind = type(error).__name__ if isinstance(error, Exception) else getattr(error, "seen_as", "Lambda.Unknown")
             return json.dumps({"errorType": kind, "errorMessage": str(error)}).encode()
 
@@ -49,15 +52,15 @@ def patch(
         env.program_state_event.wait(0.005)
         while_waiting()
 
-    def until(self: Any, env: Any) -> float:
+    def seconds_until(self: Any, env: Any) -> float:
         self.string.eval(env=env)
         moment = datetime.fromisoformat(env.stack.pop())
         return (moment - clock()).total_seconds()
 
     normalise = StateTaskServiceSfn._normalise_parameters
 
-    def as_boto3_spells_them(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """An execution that starts another. Step Functions does this; moto's copy of the interpreter lost it."""
+    def lower_first_letters(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Spells parameters as boto3 does, for an execution that starts another. moto's interpreter leaves it out."""
         normalise(self, parameters, *args, **kwargs)
         for name in list(parameters):
             parameters[name[0].lower() + name[1:]] = parameters.pop(name)
@@ -69,9 +72,9 @@ def patch(
     patches: list[Any] = [
         replace.object(LambdaSimpleBackend, "invoke", call),
         replace.object(wait_function.WaitFunction, "_wait_interval", wait),
-        replace.object(timestamp.Timestamp, "_get_wait_seconds", until),
+        replace.object(timestamp.Timestamp, "_get_wait_seconds", seconds_until),
         replace.object(retrier_decl, "time", _Sleep),
-        replace.object(StateTaskServiceSfn, "_normalise_parameters", as_boto3_spells_them),
+        replace.object(StateTaskServiceSfn, "_normalise_parameters", lower_first_letters),
         replace.object(sqs_models, "unix_time", lambda: clock().timestamp()),
         replace.object(sqs_models, "unix_time_millis", lambda: clock().timestamp() * 1000),
     ]

@@ -1,6 +1,6 @@
-"""Makes a cloud's resources once by AWS calls; for each later cloud it repeats what those calls did to moto's backends.
+"""Creates a cloud's resources once with AWS calls; for each later cloud it repeats the calls of moto's backends only.
 
-The calls themselves (parameters checked, serialized, parsed) took two thirds of the time of a small test.
+Checking, serializing and parsing the AWS calls took two thirds of the time of a small test.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Step(NamedTuple):
 
 
 class Recording(Generic[T]):
-    """What `make` did to the backends, and what it returned."""
+    """The backend calls that `make` caused, and its result."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._steps: list[_Step] = []
@@ -51,7 +51,7 @@ class Recording(Generic[T]):
             for kind, (_, methods) in _BACKENDS.items():
                 for method in methods:
                     patches.enter_context(replace.object(kind, method, self._recorded(kind, method)))
-            self._made = make()
+            self._result = make()
 
     def _recorded(self, kind: type, method: str) -> Any:
         call = getattr(kind, method)
@@ -63,33 +63,34 @@ class Recording(Generic[T]):
             where, given = (backend.account_id, backend.region_name), copy.deepcopy((args, kwargs))
             self._inside = True
             try:
-                made = call(backend, *args, **kwargs)
+                resource = call(backend, *args, **kwargs)
             finally:
                 self._inside = False
-            arn = str(getattr(made, "arn", ""))
+            arn = str(getattr(resource, "arn", ""))
             self._steps.append(_Step(kind, *where, method, *given, arn))
-            return made
+            return resource
 
         return recorded
 
-    def made(self) -> T:
-        return copy.deepcopy(self._made)
+    def result(self) -> T:
+        return copy.deepcopy(self._result)
 
     def replay(self) -> T:
+        """Repeats the backend calls. Returns a copy of the result of `make`."""
         # moto gives subscriptions random names.
         renamed: dict[str, str] = {}
         for step in self._steps:
             backend = _BACKENDS[step.kind][0][step.account][step.region]
-            args = [_own(one, renamed) for one in step.args]
-            kwargs = {name: _own(one, renamed) for name, one in step.kwargs.items()}
-            made = getattr(backend, step.method)(*args, **kwargs)
+            args = [_for_replay(argument, renamed) for argument in step.args]
+            kwargs = {name: _for_replay(argument, renamed) for name, argument in step.kwargs.items()}
+            resource = getattr(backend, step.method)(*args, **kwargs)
             if step.arn:
-                renamed[step.arn] = str(made.arn)
-        return self.made()
+                renamed[step.arn] = str(resource.arn)
+        return self.result()
 
 
-def _own(argument: Any, renamed: dict[str, str]) -> Any:
-    """The argument for one replay: a copy, or the present name of what it names."""
+def _for_replay(argument: Any, renamed: dict[str, str]) -> Any:
+    """Returns the argument for one replay: a copy, or the new name of a renamed resource."""
     return renamed.get(argument, argument) if isinstance(argument, str) else copy.deepcopy(argument)
 
 

@@ -1,4 +1,4 @@
-"""Makes on moto what template.yaml names: table, bucket, queues, topic, machines; and the functions' environment."""
+"""Creates the resources of template.yaml on moto (tables, buckets, queues, topics, machines) and the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLE = f"arn:aws:iam::{ACCOUNT}:role/test"
 
 @cache
 def client(service: str) -> Any:
-    """The tests' own, kept for all clouds: making one takes longer than most of what it is used for."""
+    """Returns a client for tests, shared by all clouds: creating one takes longer than most tests use it."""
     return boto3.client(service, region_name=REGION)
 
 
@@ -106,7 +106,7 @@ def create(admin_key_sha256: str) -> Names:
         names.refs[name] = name
         names.arns[name] = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
     for name in resources("AWS::Serverless::StateMachine"):
-        # The machines name functions and the functions name machines: the name is known before it is made.
+        # Machines refer to functions and functions to machines, so ARNs are set before the machines are created.
         names.refs[name] = names.arns[name] = names.machines[name] = (
             f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:{name}"
         )
@@ -117,9 +117,9 @@ def create(admin_key_sha256: str) -> Names:
 
 def _tables(names: Names) -> None:
     for name, table in resources("AWS::DynamoDB::Table").items():
-        wanted = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
-        made = {key: table["Properties"][key] for key in wanted}
-        client("dynamodb").create_table(TableName=name, **made)
+        used = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
+        properties = {key: table["Properties"][key] for key in used}
+        client("dynamodb").create_table(TableName=name, **properties)
         names.refs[name] = name
 
 
@@ -145,7 +145,7 @@ def _queues(names: Names) -> None:
 
 
 def _subscriptions(names: Names) -> None:
-    """Subscribes queues to topics. Functions that are subscribed are invoked by the tests themselves."""
+    """Subscribes queues to topics. Subscribed functions are invoked by the tests themselves."""
     for subscription in resources("AWS::SNS::Subscription").values():
         properties = subscription["Properties"]
         if properties["Protocol"] == "sqs":
@@ -171,7 +171,7 @@ def _machines(names: Names) -> None:
 
 
 def _environment(names: Names) -> dict[str, str]:
-    """The union of all functions' variables: they run in one process here."""
-    found = {name: value for function in functions().values() for name, value in variables(function).items()}
-    resolved = {name: names.resolve(value) for name, value in found.items()}
+    """Returns the variables of all functions together, since they run in one process here."""
+    declared = {name: value for function in functions().values() for name, value in variables(function).items()}
+    resolved = {name: names.resolve(value) for name, value in declared.items()}
     return {name: value for name, value in resolved.items() if value and not name.startswith("POWERTOOLS")}

@@ -1,4 +1,7 @@
-"""The same answers from moto and botocore, sooner: most of the suites' time went into what this leaves out."""
+"""Patches that make moto and botocore faster without changing their answers.
+
+They leave out repeated or unneeded work (parsing, copying, sorting, signing) that took most of the suites' time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from moto.dynamodb.responses import DynamoHandler, DynamoResult
 from moto.stepfunctions.parser.asl.component.eval_component import EvalComponent
 from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
 
-# Their answers are plain JSON already: keys, items, and DynamoDB's own type names.
+# The answers of these operations are plain JSON already: keys, items, and DynamoDB's own type names.
 _ITEM_CALLS = {
     "GetItem",
     "PutItem",
@@ -43,9 +46,9 @@ _TARGET = "DynamoDB_20120810."
 _TABLE_URL = "https://dynamodb.us-east-1.amazonaws.com/"
 # moto checks no signature of these. S3 is not among them: there an unsigned request is an anonymous one.
 _UNSIGNED = {"dynamodb", "sqs", "sns", "states"}
-# As moto has it, between the documented limit and the one measured.
+# moto's own value: it lies between the documented limit and the measured one.
 _ITEM_BYTES = 405_000
-# Their places among the arguments that follow the hash key.
+# Positions of these arguments of Table.query, counted after the hash key.
 _START, _FORWARD, _PROJECTION, _INDEX_NAME = 3, 4, 5, 6
 
 _load_file = JSONFileLoader.load_file
@@ -74,31 +77,34 @@ def _services(type_name: str) -> list[str]:
 
 @cache
 def _program(definition: str) -> tuple[EvalComponent, None]:
-    """moto parses a definition when a machine is made and again for each execution. A program keeps no state of an
-    execution, and nobody reads the syntax tree, which would make every garbage collection slower."""
+    """Returns the parsed state machine, cached: moto parses it at creation and again for each execution.
+
+    A program keeps no state of an execution. The syntax tree is dropped: nothing reads it, and it would make every
+    garbage collection slower.
+    """
     return _parse(definition)[0], None
 
 
 def _answered(self: DynamoResult, context: Any) -> Any:
-    """moto looks each member of each attribute of each item up by some eight names."""
+    """Serializes the answer directly: moto looks up each member of each attribute of each item by about eight names."""
     if context.operation_model.name in _ITEM_CALLS and isinstance(self.result, dict):
         try:
             body = json.dumps(self.result)
         except TypeError:
             return _execute(self, context)
-        # Binary values are for moto to encode.
+        # Only moto's own serializer encodes binary values.
         if '"B": ' not in body and '"BS": ' not in body:
             return 200, {"Content-Type": _JSON}, body
     return _execute(self, context)
 
 
 def _is_binary(body: bytes) -> bool:
-    """Binary values are for moto to decode."""
+    """Whether the request has binary values, which only moto's own parser decodes."""
     return b'"B": ' in body or b'"BS": ' in body
 
 
 def _processed(self: BotocoreStubber, request: Any) -> Any:
-    """A call on an item goes to its handler without moto's search through the URLs of all services."""
+    """Sends a call on items straight to its handler, without moto's search through the URLs of all services."""
     target = request.headers.get("X-Amz-Target", "")
     target = target.decode() if isinstance(target, bytes) else target
     if request.url != _TABLE_URL or target.removeprefix(_TARGET) not in _ITEM_CALLS or _is_binary(request.body):
@@ -115,32 +121,32 @@ def _processed(self: BotocoreStubber, request: Any) -> Any:
 
 
 def _new_item(self: Item, hash_key: Any, range_key: Any, attrs: dict[str, Any]) -> None:
-    """moto adds up the sizes of all attributes at each attribute."""
+    """Adds up the size of an item once: moto adds up all attributes again at each attribute."""
     self.hash_key, self.range_key = hash_key, range_key
-    made = {name: DynamoType(value) for name, value in attrs.items()}
-    if sum(bytesize(name) + value.size() for name, value in made.items()) > _ITEM_BYTES:
+    attributes = {name: DynamoType(value) for name, value in attrs.items()}
+    if sum(bytesize(name) + value.size() for name, value in attributes.items()) > _ITEM_BYTES:
         raise ItemSizeTooLarge
     self.attrs = LimitedSizeDict()
-    dict.update(self.attrs, made)
+    dict.update(self.attrs, attributes)
 
 
 def _enabled(self: MockAWS, reset: bool = True) -> None:
-    """moto makes 1,300 objects, one for each method of each URL, for every cloud."""
+    """Reuses the 1,300 objects, one for each method of each URL, that moto creates anew for every cloud."""
     if not _URL_RESPONSES:
         _enable(self, reset)
-        _URL_RESPONSES.update({method: list(found) for method, found in _registered().items()})
+        _URL_RESPONSES.update({method: list(matchers) for method, matchers in _registered().items()})
         return
     botocore_stubber.enabled = True
     if reset:
         self.reset()
     responses_mock.start()
-    _registered().update({method: list(found) for method, found in _URL_RESPONSES.items()})
+    _registered().update({method: list(matchers) for method, matchers in _URL_RESPONSES.items()})
 
 
 def _registered() -> dict[str, list[Any]]:
     registry: Any = responses_mock._registry
-    found: dict[str, list[Any]] = registry._registered
-    return found
+    registered: dict[str, list[Any]] = registry._registered
+    return registered
 
 
 def _signed(self: RequestSigner, operation_name: Any = None, request: Any = None, **more: Any) -> Any:
@@ -150,11 +156,11 @@ def _signed(self: RequestSigner, operation_name: Any = None, request: Any = None
 
 
 def _request_id(headers: Any = None) -> str:
-    """moto draws 52 random characters one by one."""
-    made = uuid.uuid4().hex.upper()
+    """Makes a request id from a UUID: moto draws 52 random characters one by one."""
+    request_id = uuid.uuid4().hex.upper()
     if isinstance(headers, dict):
-        headers["x-amzn-requestid"] = made
-    return made
+        headers["x-amzn-requestid"] = request_id
+    return request_id
 
 
 def _cast_value(self: DynamoType) -> Any:
@@ -162,7 +168,10 @@ def _cast_value(self: DynamoType) -> Any:
 
 
 def _query_of_a_partition(self: Table, hash_key: Any, *args: Any, **more: Any) -> Any:
-    """moto walks over the whole table, sorted, and copies whole items of which the caller wants some attributes."""
+    """Queries one partition, and copies only the projected attributes.
+
+    moto sorts and reads the whole table, and copies whole items.
+    """
     index_name = args[_INDEX_NAME] if len(args) > _INDEX_NAME else more.get("index_name")
     if hash_key is None or (not index_name and hash_key not in self.items):
         return _query(self, hash_key, *args, **more)
@@ -172,34 +181,34 @@ def _query_of_a_partition(self: Table, hash_key: Any, *args: Any, **more: Any) -
         if index_name
         else list(self.items[hash_key].values())
     )
-    wanted = args[_PROJECTION] if len(args) > _PROJECTION else None
+    projection = args[_PROJECTION] if len(args) > _PROJECTION else None
     with replace.object(self, "all_items", lambda: partition):
-        if not wanted or not _are_names(wanted) or more.get("filter_expression") is not None:
+        if not projection or not _are_names(projection) or more.get("filter_expression") is not None:
             return _query(self, hash_key, *args, **more)
         args = (*args[:_PROJECTION], None, *args[_PROJECTION + 1 :])
         with replace.object(tables, "copy", _NO_COPY):
             found, scanned, last = _query(self, hash_key, *args, **more)
-        return [copy.deepcopy(_projected(item, wanted)) for item in found], scanned, last
+        return [copy.deepcopy(_projected(item, projection)) for item in found], scanned, last
 
 
 def _of_index(table: Table, index_name: str, hash_key: Any, start: Any) -> list[Item]:
-    """The items of a partition of an index in their order, without those before `start`.
+    """Returns the items of a partition of an index in order, without those before `start`.
 
-    moto sorts and skips again: of what is in order already it compares each item once.
+    moto sorts and skips them again, which is cheap for items that are in order: one comparison each.
     """
     index = table.get_index(index_name, error_if_not=True)
     names = {key["KeyType"]: key["AttributeName"] for key in index.schema}
-    by, order = names["HASH"], (names["RANGE"], table.hash_key_attr, table.range_key_attr)
+    hash_name, order = names["HASH"], (names["RANGE"], table.hash_key_attr, table.range_key_attr)
     items = (item for rows in table.items.values() for item in rows.values())
-    found = [item for item in items if by in item.attrs and item.attrs[by].value == hash_key.value]
-    placed = [(place, item) for item in found if (place := _place(item.attrs, order)) is not None]
-    placed.sort(key=lambda pair: pair[0])
-    first = _place({name: DynamoType(value) for name, value in start.items()}, order) if start else None
-    return [item for place, item in placed if first is None or place >= first]
+    partition = [item for item in items if hash_name in item.attrs and item.attrs[hash_name].value == hash_key.value]
+    keyed = [(key, item) for item in partition if (key := _sort_key(item.attrs, order)) is not None]
+    keyed.sort(key=lambda pair: pair[0])
+    first = _sort_key({name: DynamoType(value) for name, value in start.items()}, order) if start else None
+    return [item for key, item in keyed if first is None or key >= first]
 
 
-def _place(attributes: Any, order: Any) -> tuple[Any, ...] | None:
-    """None for an item that the index does not hold."""
+def _sort_key(attributes: Any, order: Any) -> tuple[Any, ...] | None:
+    """Returns the item's place in the index, or None if the index does not hold it."""
     if order[0] not in attributes:
         return None
     values = (attributes[name] for name in order)
@@ -211,14 +220,15 @@ def _are_names(expressions: list[list[str]]) -> bool:
 
 
 def _projected(item: Item, expressions: list[list[str]]) -> Item:
-    """moto makes plain JSON of the whole item once for each expression, and an item of that."""
-    made: Any = Item.__new__(Item)
-    made.hash_key, made.range_key, made.attrs = item.hash_key, item.range_key, LimitedSizeDict()
-    dict.update(made.attrs, {name: item.attrs[name] for (name,) in expressions if name in item.attrs})
-    return cast(Item, made)
+    """Takes the projected attributes: moto converts the whole item to JSON and back for each expression."""
+    projected: Any = Item.__new__(Item)
+    projected.hash_key, projected.range_key, projected.attrs = item.hash_key, item.range_key, LimitedSizeDict()
+    dict.update(projected.attrs, {name: item.attrs[name] for (name,) in expressions if name in item.attrs})
+    return cast(Item, projected)
 
 
-# These hold in every process that imports this. moto makes a session for each cloud, which would read the models anew.
+# Patched for good in every process that imports this: moto makes a session for each cloud, which would read the
+# service models again.
 JSONFileLoader.load_file = lambda _, path: _model(path)  # type: ignore[method-assign, assignment]
 setattr(responses, "method_names_from_class", cache(method_names_from_class))  # noqa: B010
 setattr(responses, "camelcase_to_underscores", cache(camelcase_to_underscores))  # noqa: B010

@@ -40,14 +40,14 @@ class CountingDynamo:
 
     def get_item(self, *, Key: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         self.calls["GetItem"] += 1
-        found = self._items.get(_name(Key))
-        return {"Item": found} if found else {}
+        item = self._items.get(_name(Key))
+        return {"Item": item} if item else {}
 
     def batch_get_item(self, *, RequestItems: Mapping[str, Any]) -> dict[str, Any]:
         self.calls["BatchGetItem"] += 1
-        ((table, asked),) = RequestItems.items()
-        assert len(asked["Keys"]) <= 100
-        found = [self._items[_name(key)] for key in asked["Keys"] if _name(key) in self._items]
+        ((table, request),) = RequestItems.items()
+        assert len(request["Keys"]) <= 100
+        found = [self._items[_name(key)] for key in request["Keys"] if _name(key) in self._items]
         return {"Responses": {table: found}, "UnprocessedKeys": {}}
 
 

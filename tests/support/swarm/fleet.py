@@ -49,7 +49,7 @@ class FleetRun:
     @property
     def received(self) -> int:
         figures = [result["figures"] for result in self.results.values() if result["figures"]]
-        return sum(one["peer_bytes"] + one["origin_bytes"] for one in figures)
+        return sum(figure["peer_bytes"] + figure["origin_bytes"] for figure in figures)
 
 
 class SwarmFleet:

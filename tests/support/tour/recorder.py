@@ -1,4 +1,4 @@
-"""Makes calls of the API and keeps them as the reference prints them."""
+"""Calls the API and records the calls as the reference prints them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import quote
 from tests.support.moto.cloud import MotoCloud
 
 Call = dict[str, Any]
-# What the examples show in place of a server of this machine.
+# The examples show this address in place of a server on this machine.
 SHOP = "https://shop.example"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _LOCAL = re.compile(r"http://127\.0\.0\.1:\d+")
@@ -36,7 +36,7 @@ class Recorder:
         method, _, pattern = operation.partition(" ")
         address = _PARAMETER.sub(lambda found: quote(str(path[found[1]]), safe=""), pattern)
         answer = self.cloud.http(method, address, json=request, key=key, query=query)
-        # So that the newest record is the same one in every run.
+        # Distinct times, so that the newest record is the same in every run.
         self.cloud.clock.advance(1)
         assert answer.status == status, (operation, answer.status, answer.body[:600])
         call: Call = {"method": method, "path": pattern, "status": status}
@@ -44,13 +44,13 @@ class Recorder:
         call |= {"query": query} if query else {}
         call |= {"request": request} if request is not None else {}
         is_json = answer.headers.get("content-type") == "application/json"
-        given = answer.json() if is_json and answer.body else None
-        call |= {"answer": given} if given is not None else {}
+        content = answer.json() if is_json and answer.body else None
+        call |= {"answer": content} if content is not None else {}
         self.calls.append(call)
-        return given
+        return content
 
     def printed(self) -> list[Call]:
-        """As a reader sees them: no secret, no signature, no address of this machine, three entries of a list."""
+        """Returns the calls as printed: without secrets, signatures and local addresses, lists cut to three entries."""
         return [_printed(call) for call in self.calls]
 
 
@@ -67,7 +67,7 @@ def _printed(value: Any) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """What two runs of one call have in common: fields and their types, not ids, times and sizes."""
+    """Returns what two runs of one call have in common: fields and their types, without ids, times and sizes."""
     if isinstance(value, dict):
         return {name: shape(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -78,9 +78,9 @@ def shape(value: Any) -> Any:
 
 
 def _common(entries: list[Any]) -> Any:
-    """What all entries of a list have: which of them is the newest may differ from run to run."""
+    """Returns the fields that all entries of a list share, since the order of entries may differ between runs."""
     if not entries or not all(isinstance(entry, dict) for entry in entries):
         return entries[:1]
     first, *others = entries
-    told = {name: kind for name, kind in first.items() if kind is not None}
-    return {name: kind for name, kind in told.items() if all(other.get(name) == kind for other in others)}
+    fields = {name: kind for name, kind in first.items() if kind is not None}
+    return {name: kind for name, kind in fields.items() if all(other.get(name) == kind for other in others)}

@@ -1,4 +1,4 @@
-"""Every operation of the API, called once with success, in an order in which a newcomer could do it."""
+"""Calls every operation of the API once with success, in an order that a newcomer could follow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEMPLATE = [{"title": "Order", "name": "order"}, {"title": "Amount", "name": "am
 
 
 def _shop(request: Handler) -> None:
-    """The newcomer's own server: a list of files, a file, a paged source, callbacks."""
+    """Acts as the newcomer's server: a list of files, a file, a paged source and a receiver of callbacks."""
     path = request.path.partition("?")[0]
     if path == "/list.json":
         host = f"http://{request.headers['Host']}"
@@ -73,9 +73,9 @@ class Tour:
         call("GET /v1/projects/{project_id}", key=admin, project_id=project_id)
         quotas = {"quotas": {"queued": 10000, "requests_per_s": 200}}
         call("PATCH /v1/projects/{project_id}", quotas, key=admin, project_id=project_id)
-        of_keys = "POST /v1/projects/{project_id}/keys"
-        wanted = {"scopes": ["read", "write"], "name": "ci"}
-        self.key = call(of_keys, wanted, key=admin, status=201, project_id=project_id)["key"]
+        create_key = "POST /v1/projects/{project_id}/keys"
+        new_key = {"scopes": ["read", "write"], "name": "ci"}
+        self.key = call(create_key, new_key, key=admin, status=201, project_id=project_id)["key"]
         self.project = Project(project_id, self.key, self.cloud)
         call("GET /v1/projects/{project_id}/keys", key=admin, project_id=project_id)
         call("GET /v1/me", key=self.key)
@@ -123,15 +123,15 @@ class Tour:
             "file_signature": DIGEST,
         }
         single = parcel | {"target_agent_id": "host-1", "callback": f"{self.shop}/callbacks"}
-        taken = self.call("POST /v1/downloads", single, status=202)
+        accepted = self.call("POST /v1/downloads", single, status=202)
         many = parcel | {"targets": [{"agent_id": "host-1"}, {"agent_id": "host-2"}]}
         self.call("POST /v1/downloads/batch", many, status=202)
-        uuid, job_id = taken["task_id"].rsplit(":", 1)[-1], taken["job_id"]
+        uuid, job_id = accepted["task_id"].rsplit(":", 1)[-1], accepted["job_id"]
         fleet.run_until_dispatched(job_id)
         self.host = fleet.key_of("host-1")
-        told = self.call("GET /v1/agents/{agent_id}/transfers", key=self.host, query={"wait": 1}, agent_id="host-1")
-        done = [{"transfer_id": told["items"][0]["transfer_id"], "container_id": "", "error_code": 0}]
-        self.call("POST /v1/agents/{agent_id}/results", {"items": done}, key=self.host, agent_id="host-1")
+        inbox = self.call("GET /v1/agents/{agent_id}/transfers", key=self.host, query={"wait": 1}, agent_id="host-1")
+        results = [{"transfer_id": inbox["items"][0]["transfer_id"], "container_id": "", "error_code": 0}]
+        self.call("POST /v1/agents/{agent_id}/results", {"items": results}, key=self.host, agent_id="host-1")
         fleet.report("host-2", 1005, error_msg="no space left on /srv")
         fleet.step("poll_transfer", job_id)
         fleet.step("finish_job", job_id)
@@ -142,8 +142,8 @@ class Tour:
         self.call("GET /v1/jobs/{job}", job=job)
         self.call("GET /v1/jobs/{job}/targets", query={"limit": 5}, job=job)
         self.call("GET /v1/jobs/{job}/map", job=job)
-        again = self.call("POST /v1/jobs/{job}/redrive", {"statuses": ["Failed"]}, status=202, job=job)
-        self.call("POST /v1/jobs/{job}/cancel", status=202, job=again["key"])
+        redriven = self.call("POST /v1/jobs/{job}/redrive", {"statuses": ["Failed"]}, status=202, job=job)
+        self.call("POST /v1/jobs/{job}/cancel", status=202, job=redriven["key"])
 
     def agents(self) -> None:
         body = {"groups": ["web"], "labels": {"os": "debian"}, "uses": 20}
@@ -174,8 +174,13 @@ class Tour:
         self.call("GET /v1/tasks", query={"status": "completed"})
         self.call("GET /v1/download/url", query={"task_id": task_id})
         self.call("GET /v1/download/async", status=302, query={"task_id": task_id})
-        two = {"name": "two tables", "type": "excel", "multi_type": "tab", "source_data": [ROWS, [{"total": "19.50"}]]}
-        second = self.call("POST /v1/task/multiple", two | {"title": ["Orders", "Sum"]}, status=202)["task_id"]
+        tables = {
+            "name": "two tables",
+            "type": "excel",
+            "multi_type": "tab",
+            "source_data": [ROWS, [{"total": "19.50"}]],
+        }
+        second = self.call("POST /v1/task/multiple", tables | {"title": ["Orders", "Sum"]}, status=202)["task_id"]
         self.call("POST /v1/tasks/delete", {"task_ids": [second]})
         self.call("POST /v1/download/sync", {"type": "csv", "source_data": ROWS, "template": TEMPLATE})
         self.call("POST /v1/download/sync/multiple", {"type": "excel", "source_data": [ROWS, ROWS]})
@@ -186,23 +191,27 @@ class Tour:
 
     def _schedules(self) -> None:
         order = {"name": "orders", "type": "excel", "file_name": "orders-{date}", "source_url": f"{self.shop}/orders"}
-        made = self.call("POST /v1/export-schedules", order | {"schedule": "rate(1 minute)"}, status=201)
-        here = {"schedule_id": made["schedule_id"]}
+        schedule = self.call("POST /v1/export-schedules", order | {"schedule": "rate(1 minute)"}, status=201)
+        in_path = {"schedule_id": schedule["schedule_id"]}
         self.call("GET /v1/export-schedules")
-        self.call("GET /v1/export-schedules/{schedule_id}", **here)
+        self.call("GET /v1/export-schedules/{schedule_id}", **in_path)
         self.cloud.clock.advance(60)
         self.cloud.invoke("start_scheduled_exports", {})
-        self.call("GET /v1/export-schedules/{schedule_id}/runs", **here)
+        self.call("GET /v1/export-schedules/{schedule_id}/runs", **in_path)
         change = {"schedule": "rate(1 day)", "file_name": "orders-{date}"}
-        self.call("PATCH /v1/export-schedules/{schedule_id}", change, **here)
-        self.call("POST /v1/export-schedules/{schedule_id}/pause", **here)
-        self.call("POST /v1/export-schedules/{schedule_id}/resume", **here)
-        self.call("DELETE /v1/export-schedules/{schedule_id}", status=204, **here)
-        two = {"name": "two tables", "type": "excel", "source_url": [f"{self.shop}/orders", f"{self.shop}/orders"]}
-        self.call("POST /v1/export-schedules/multiple", two | {"schedule": "cron(0 6 ? * MON *)"}, status=201)
+        self.call("PATCH /v1/export-schedules/{schedule_id}", change, **in_path)
+        self.call("POST /v1/export-schedules/{schedule_id}/pause", **in_path)
+        self.call("POST /v1/export-schedules/{schedule_id}/resume", **in_path)
+        self.call("DELETE /v1/export-schedules/{schedule_id}", status=204, **in_path)
+        tables = {
+            "name": "two tables",
+            "type": "excel",
+            "source_url": [f"{self.shop}/orders", f"{self.shop}/orders"],
+        }
+        self.call("POST /v1/export-schedules/multiple", tables | {"schedule": "cron(0 6 ? * MON *)"}, status=201)
 
     def _export(self, task_id: str) -> None:
-        """What the export machine does."""
+        """Runs the steps of the export's state machine."""
         self.cloud.deliver("AdmissionQueue")
         request = self.cloud.app.queue.queue.get(self.project.id, task_id)
         state = {"project_id": self.project.id, "request_id": task_id, "attempt": request.attempt}
@@ -218,17 +227,17 @@ class Tour:
         source = {"source_url": f"{self.shop}/list.json", "include": ["*.tar"]}
         self.call("POST /v1/subscriptions/preview", source)
         body = source | {"name": "releases", "schedule": "rate(6 hours)", "biz_id": 2, "app_id": 3}
-        made = self.call("POST /v1/subscriptions", body, status=201)["subscription_id"]
+        subscription_id = self.call("POST /v1/subscriptions", body, status=201)["subscription_id"]
         self.call("GET /v1/subscriptions")
-        self.call("POST /v1/subscriptions/{subscription_id}/download", status=202, subscription_id=made)
+        self.call("POST /v1/subscriptions/{subscription_id}/download", status=202, subscription_id=subscription_id)
         Library(self.cloud, self.project).run()
-        self.call("GET /v1/subscriptions/{subscription_id}", subscription_id=made)
-        self.call("GET /v1/subscriptions/{subscription_id}/tasks", subscription_id=made)
+        self.call("GET /v1/subscriptions/{subscription_id}", subscription_id=subscription_id)
+        self.call("GET /v1/subscriptions/{subscription_id}/tasks", subscription_id=subscription_id)
         changes = {"schedule": "cron(0 3 * * ? *)", "priority": 7}
-        self.call("PATCH /v1/subscriptions/{subscription_id}", changes, subscription_id=made)
-        self.call("POST /v1/subscriptions/{subscription_id}/pause", subscription_id=made)
-        self.call("POST /v1/subscriptions/{subscription_id}/resume", subscription_id=made)
-        self.call("DELETE /v1/subscriptions/{subscription_id}", status=204, subscription_id=made)
+        self.call("PATCH /v1/subscriptions/{subscription_id}", changes, subscription_id=subscription_id)
+        self.call("POST /v1/subscriptions/{subscription_id}/pause", subscription_id=subscription_id)
+        self.call("POST /v1/subscriptions/{subscription_id}/resume", subscription_id=subscription_id)
+        self.call("DELETE /v1/subscriptions/{subscription_id}", status=204, subscription_id=subscription_id)
         self.call("DELETE /v1/credentials/{name}", status=204, name="files-example")
 
     def requests(self) -> None:
@@ -284,7 +293,7 @@ class Tour:
 
 
 class BatchTour(Tour):
-    """Batches, on a cloud whose machines run."""
+    """The operations of batches, on a cloud whose state machines run."""
 
     def all(self) -> list[Call]:
         business = Business()
@@ -307,7 +316,7 @@ class BatchTour(Tour):
 
     def _run(self, business: Business) -> None:
         fails = {"result": "error", "msg": "no such account"}
-        business.answers["/process"] = lambda said: (200, fails if said["index"] == 1 else {"result": "ok"})
+        business.answers["/process"] = lambda item: (200, fails if item["index"] == 1 else {"result": "ok"})
         body = {
             "biz_id": self.biz_id,
             "name": "points",
@@ -319,51 +328,51 @@ class BatchTour(Tour):
             "retries": 1,
         }
         batch_id = self.call("POST /v1/batches", body, status=201)["batch_id"]
-        of: dict[str, Any] = {"batch_id": batch_id}
-        self.call("PATCH /v1/batches/{batch_id}", {"rate": 100}, status=202, **of)
-        self.call("POST /v1/batches/{batch_id}/dry-run", {"items": 2}, **of)
-        self.call("POST /v1/batches/{batch_id}/start", status=202, **of)
+        in_path: dict[str, Any] = {"batch_id": batch_id}
+        self.call("PATCH /v1/batches/{batch_id}", {"rate": 100}, status=202, **in_path)
+        self.call("POST /v1/batches/{batch_id}/dry-run", {"items": 2}, **in_path)
+        self.call("POST /v1/batches/{batch_id}/start", status=202, **in_path)
         self.world.admit()
         self.world.ended(batch_id)
-        self.call("GET /v1/batches/{batch_id}", **of)
+        self.call("GET /v1/batches/{batch_id}", **in_path)
         self.call("GET /v1/batches", query={"status": "finished"})
-        self.call("GET /v1/batches/{batch_id}/items", query={"state": "failed"}, **of)
-        self.call("GET /v1/batches/{batch_id}/results", **of)
+        self.call("GET /v1/batches/{batch_id}/items", query={"state": "failed"}, **in_path)
+        self.call("GET /v1/batches/{batch_id}/results", **in_path)
         line = {"items": [{"message": "account 1 was closed", "index": 1, "level": "warning"}]}
-        self.call("POST /v1/batches/{batch_id}/logs", line, status=201, **of)
-        self.call("GET /v1/batches/{batch_id}/logs", query={"index": 1}, **of)
-        self.call("POST /v1/batches/{batch_id}/logs/export", status=202, **of)
-        self.call("POST /v1/batches/{batch_id}/redrive", {"states": ["failed"]}, status=201, **of)
+        self.call("POST /v1/batches/{batch_id}/logs", line, status=201, **in_path)
+        self.call("GET /v1/batches/{batch_id}/logs", query={"index": 1}, **in_path)
+        self.call("POST /v1/batches/{batch_id}/logs/export", status=202, **in_path)
+        self.call("POST /v1/batches/{batch_id}/redrive", {"states": ["failed"]}, status=201, **in_path)
 
     def _recurring(self) -> None:
         batch = {"biz_id": self.biz_id, "name": "points", "total": 3, "rate": 50}
         body = {"schedule": "rate(1 minute)", "batch": batch}
-        made = self.call("POST /v1/batch-schedules", body, status=201)
-        of: dict[str, Any] = {"schedule_id": made["schedule_id"]}
+        schedule = self.call("POST /v1/batch-schedules", body, status=201)
+        in_path: dict[str, Any] = {"schedule_id": schedule["schedule_id"]}
         self.call("GET /v1/batch-schedules")
-        self.call("GET /v1/batch-schedules/{schedule_id}", **of)
+        self.call("GET /v1/batch-schedules/{schedule_id}", **in_path)
         self.cloud.clock.advance(60)
         self.cloud.invoke("start_scheduled_batches", {})
-        self.call("GET /v1/batch-schedules/{schedule_id}/runs", **of)
-        change = {"paused": True, "batch": {"rate": 20}, "revision": made["revision"]}
-        self.call("PATCH /v1/batch-schedules/{schedule_id}", change, **of)
-        self.call("DELETE /v1/batch-schedules/{schedule_id}", status=204, **of)
+        self.call("GET /v1/batch-schedules/{schedule_id}/runs", **in_path)
+        change = {"paused": True, "batch": {"rate": 20}, "revision": schedule["revision"]}
+        self.call("PATCH /v1/batch-schedules/{schedule_id}", change, **in_path)
+        self.call("DELETE /v1/batch-schedules/{schedule_id}", status=204, **in_path)
 
     def _business_side(self, business: Business) -> None:
         biz_id = self.world.register("before_run", auth_code="4711")
-        of: dict[str, Any] = {"batch_id": self.world.create(biz_id)}
+        in_path: dict[str, Any] = {"batch_id": self.world.create(biz_id)}
         code = {"auth_code": "4711"}
-        self.call("POST /v1/batches/{batch_id}/data", code | {"job_data": {"points": 20}}, status=202, **of)
-        self.world.act(of["batch_id"], "start")
-        self.call("POST /v1/batches/{batch_id}/biz-start", code, status=202, **of)
-        self.call("POST /v1/batches/{batch_id}/stop", status=202, **of)
+        self.call("POST /v1/batches/{batch_id}/data", code | {"job_data": {"points": 20}}, status=202, **in_path)
+        self.world.act(in_path["batch_id"], "start")
+        self.call("POST /v1/batches/{batch_id}/biz-start", code, status=202, **in_path)
+        self.call("POST /v1/batches/{batch_id}/stop", status=202, **in_path)
         other = self.world.create(biz_id)
         self.world.act(other, "start")
         reason = code | {"reason": "closed for the night"}
         self.call("POST /v1/batches/{batch_id}/biz-stop", reason, status=202, batch_id=other)
-        late = self.world.create(self.biz_id, ack="async", item_timeout=60)
+        asynchronous = self.world.create(self.biz_id, ack="async", item_timeout=60)
         path = "POST /v1/batches/{batch_id}/items/{index}/result"
-        self.call(path, {"result": "ok"}, status=202, batch_id=late, index=0)
+        self.call(path, {"result": "ok"}, status=202, batch_id=asynchronous, index=0)
 
 
 @contextmanager

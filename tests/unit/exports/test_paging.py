@@ -48,7 +48,7 @@ def test_unusable_response_is_refused_with_the_reason(answer: bytes, reason: str
 
 
 @pytest.mark.parametrize(
-    ("url", "asked"),
+    ("url", "expected"),
     [
         ("http://s/rows", "http://s/rows?page=2&page_size=100&_task_id=exp-1"),
         ("http://s/rows?a=1", "http://s/rows?a=1&page=2&page_size=100&_task_id=exp-1"),
@@ -56,8 +56,8 @@ def test_unusable_response_is_refused_with_the_reason(answer: bytes, reason: str
         ("http://s/rows#top", "http://s/rows?page=2&page_size=100&_task_id=exp-1#top"),
     ],
 )
-def test_paging_parameters_are_added_to_the_query_of_the_url(url: str, asked: str) -> None:
-    assert page_url(url, Place(2), 100, "exp-1") == asked
+def test_paging_parameters_are_added_to_the_query_of_the_url(url: str, expected: str) -> None:
+    assert page_url(url, Place(2), 100, "exp-1") == expected
 
 
 def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
@@ -121,9 +121,9 @@ def test_changed_total_is_a_warning() -> None:
     pages = TablePages(step=100)
     pages.record(0, Page(rows(100), 150))
     pages.record(1, Page(rows(51), 151))
-    said = pages.warnings()
-    assert said[0] == "the source announced a total of 150 rows, but its 2 pages have 151"
-    assert said[1].startswith("the source's total changed from 150 to 151")
+    warnings = pages.warnings()
+    assert warnings[0] == "the source announced a total of 150 rows, but its 2 pages have 151"
+    assert warnings[1].startswith("the source's total changed from 150 to 151")
 
 
 def test_cursor_and_snapshot_are_sent_with_the_next_page() -> None:
@@ -147,7 +147,7 @@ def test_footer_of_the_last_page_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("fields", "reason"),
     [
         ({"header": [1, 2]}, "data.header must be text, or an object of texts"),
         ({"footer": {"a": [1]}}, "data.footer.a is not text"),
@@ -157,9 +157,9 @@ def test_footer_of_the_last_page_is_used() -> None:
         ({"snapshot": {"a": 1}}, "snapshot is"),
     ],
 )
-def test_bad_table_settings_of_a_source_name_the_field(said: dict[str, Any], reason: str) -> None:
+def test_bad_table_settings_of_a_source_name_the_field(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(SourceBroken) as caught:
-        read_page(body([], **said), 0)
+        read_page(body([], **fields), 0)
     assert reason in caught.value.detail
     assert caught.value.detail.startswith("page 0: ")
 
@@ -201,7 +201,7 @@ def test_column_order_does_not_depend_on_arrival_of_pages(pages: list[Any], rand
         (Page(rows(100), force_continue=False), False),
     ],
 )
-def test_stop_rules(page: Page, more: bool) -> None:
+def test_short_or_empty_page_is_the_last_unless_forced(page: Page, more: bool) -> None:
     table = TablePages(step=100)
     table.record(0, page)
     assert (table.upcoming == 1) is more

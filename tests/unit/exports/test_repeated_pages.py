@@ -83,11 +83,11 @@ def test_repeated_last_page_past_the_total_is_the_end(total: int) -> None:
     for number in range(3):
         table.record(number, read_page(body(number * 100, total), number))
     table.continue_after_plan()
-    asked = [table.upcoming]
+    upcoming = [table.upcoming]
 
     table.record(3, read_page(body(200, total), 3))
 
-    assert [*asked, table.upcoming] == [3, None]
+    assert [*upcoming, table.upcoming] == [3, None]
     assert table.rows == 300
 
 

@@ -16,8 +16,8 @@ from tests.support.console_routes import never_called, table
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     calls: set[tuple[str, str]] = set()
-    monkeypatch.setattr(console, "ASKED", calls)
-    monkeypatch.setattr(browser_suite, "ASKED", calls)
+    monkeypatch.setattr(console, "API_CALLS", calls)
+    monkeypatch.setattr(browser_suite, "API_CALLS", calls)
     return calls
 
 

@@ -36,17 +36,17 @@ def test_enrolled_host_has_a_working_key_and_its_groups(fleet: Fleet) -> None:
 
 
 def test_token_has_a_limited_number_of_uses(fleet: Fleet) -> None:
-    given = token(fleet, uses=2)
+    new_token = token(fleet, uses=2)
 
-    assert [enrol(fleet, given, f"h-{n}").status for n in range(3)] == [201, 201, 401]
-    assert enrol(fleet, given, "h-9").json()["code"] == "token_refused"
+    assert [enrol(fleet, new_token, f"h-{n}").status for n in range(3)] == [201, 201, 401]
+    assert enrol(fleet, new_token, "h-9").json()["code"] == "token_refused"
 
 
-def test_token_expires(fleet: Fleet) -> None:
-    given = token(fleet, expires_in=60)
+def test_expired_token_is_refused(fleet: Fleet) -> None:
+    new_token = token(fleet, expires_in=60)
     fleet.cloud.clock.advance(61)
 
-    assert enrol(fleet, given).status == 401
+    assert enrol(fleet, new_token).status == 401
 
 
 @pytest.mark.parametrize("odd", ["x", "tge_a_b", "tge_enr01k0000000000_" + "0" * 40])
@@ -63,15 +63,15 @@ def test_known_agent_is_not_taken_over(fleet: Fleet) -> None:
 
 
 def test_host_enrols_again_after_a_lost_answer_with_a_new_key(fleet: Fleet) -> None:
-    given = token(fleet)
-    lost, second = enrol(fleet, given).json()["key"], enrol(fleet, given)
+    new_token = token(fleet)
+    lost_key, second = enrol(fleet, new_token).json()["key"], enrol(fleet, new_token)
 
     assert second.status == 201
     path = "/v1/agents/new-1/transfers"
-    assert fleet.cloud.http("GET", path, key=lost).status == 401
+    assert fleet.cloud.http("GET", path, key=lost_key).status == 401
     assert fleet.cloud.http("GET", path, key=second.json()["key"]).status == 200
     # The agent has been online: from now on the token gives no other key for it.
-    assert enrol(fleet, given).status == 409
+    assert enrol(fleet, new_token).status == 409
 
 
 def test_deleted_agents_key_is_revoked(fleet: Fleet) -> None:
@@ -83,54 +83,54 @@ def test_deleted_agents_key_is_revoked(fleet: Fleet) -> None:
 
 
 def test_neither_token_nor_key_is_stored(fleet: Fleet) -> None:
-    given = token(fleet)
-    key = enrol(fleet, given).json()["key"]
+    new_token = token(fleet)
+    key = enrol(fleet, new_token).json()["key"]
 
     stored = str(fleet.cloud.client("dynamodb").scan(TableName=fleet.cloud.names.refs["Table"])["Items"])
-    assert given not in stored
+    assert new_token not in stored
     assert key not in stored
 
 
 def test_repeated_enrolment_request_does_not_show_its_token_again(fleet: Fleet) -> None:
-    ask: dict[str, Any] = {"json": {}, "key": fleet.cloud.admin_key, "query": {"project_id": fleet.project.id}}
+    options: dict[str, Any] = {"json": {}, "key": fleet.cloud.admin_key, "query": {"project_id": fleet.project.id}}
     headers = {"idempotency-key": "once"}
-    first = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **ask)
-    again = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **ask)
+    first = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **options)
+    again = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **options)
 
     assert (first.status, again.status) == (201, 409)
     assert "token" not in again.json()
 
 
 def test_enrolment_is_audited_without_its_secret(fleet: Fleet) -> None:
-    given = token(fleet, uses=3)
-    enrol(fleet, given)
+    new_token = token(fleet, uses=3)
+    enrol(fleet, new_token)
 
     lines = fleet.get("/v1/audit")["items"]
 
     assert {"enrolment.create", "agent.enrol"} <= {line["action"] for line in lines}
-    assert given not in str(lines)
+    assert new_token not in str(lines)
 
 
 @pytest.mark.parametrize("call", ["revoke", "replace"])
 def test_repeated_enrolment_that_crashes_can_be_repeated_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """The first answer was lost; the second try dies. The token has one use, which this host has taken."""
-    given = token(fleet)
-    lost = enrol(fleet, given).json()["key"]
+    """The first answer was lost and the second try crashes. The token has one use, which this host has taken."""
+    new_token = token(fleet)
+    lost_key = enrol(fleet, new_token).json()["key"]
     app = fleet.cloud.app
-    place: Any = app.projects.api_keys if call == "revoke" else EnrolmentStore
+    owner: Any = app.projects.api_keys if call == "revoke" else EnrolmentStore
 
     def die(*_: object, **__: object) -> None:
         raise RuntimeError("killed")
 
     with monkeypatch.context() as dying:
-        dying.setattr(place, call, die)
-        assert enrol(fleet, given).status == 500
+        dying.setattr(owner, call, die)
+        assert enrol(fleet, new_token).status == 500
 
-    third = enrol(fleet, given)
+    third = enrol(fleet, new_token)
 
     assert third.status == 201, third.body
     path = "/v1/agents/new-1/transfers"
     assert fleet.cloud.http("GET", path, key=third.json()["key"]).status == 200
-    assert fleet.cloud.http("GET", path, key=lost).status == 401
+    assert fleet.cloud.http("GET", path, key=lost_key).status == 401

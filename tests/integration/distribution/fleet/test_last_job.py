@@ -13,14 +13,14 @@ from tidegate.distribution.model import job_key
 
 
 def last_job(fleet: Fleet, agent_id: str) -> dict[str, Any] | None:
-    """The last Job, which the list and the agent's own route show alike."""
-    found = {item["agent_id"]: item["last_job"] for item in fleet.get("/v1/agents")["items"]}
-    assert found[agent_id] == fleet.get(f"/v1/agents/{agent_id}")["last_job"]
-    shown: dict[str, Any] | None = found[agent_id]
+    """Returns the agent's last Job, and checks that the list and the agent's own route show the same."""
+    listed = {item["agent_id"]: item["last_job"] for item in fleet.get("/v1/agents")["items"]}
+    assert listed[agent_id] == fleet.get(f"/v1/agents/{agent_id}")["last_job"]
+    shown: dict[str, Any] | None = listed[agent_id]
     return shown
 
 
-def dispatched(fleet: Fleet, *agent_ids: str, **more: Any) -> str:
+def dispatch(fleet: Fleet, *agent_ids: str, **more: Any) -> str:
     job_id = str(fleet.submit_many(agent_ids, **more)["job_id"])
     fleet.run_until_dispatched(job_id)
     return job_id
@@ -33,7 +33,7 @@ def test_host_without_transfers_has_no_last_job(fleet: Fleet) -> None:
 
 
 def test_fetched_transfer_is_the_hosts_last_job(fleet: Fleet) -> None:
-    job_id = dispatched(fleet, "a-1")
+    job_id = dispatch(fleet, "a-1")
 
     fleet.inbox("a-1")
 
@@ -46,7 +46,7 @@ def test_fetched_transfer_is_the_hosts_last_job(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize(("code", "status"), [(0, "Success"), (1002, "Failed"), (115, "Running")])
 def test_status_is_what_the_host_reported(fleet: Fleet, code: int, status: str) -> None:
-    dispatched(fleet, "a-1", "a-2")
+    dispatch(fleet, "a-1", "a-2")
     fleet.report("a-1", code)
 
     shown = last_job(fleet, "a-1")
@@ -56,7 +56,7 @@ def test_status_is_what_the_host_reported(fleet: Fleet, code: int, status: str) 
 
 
 def test_last_job_without_a_report_has_its_jobs_final_status(fleet: Fleet) -> None:
-    job_id = dispatched(fleet, "a-1")
+    job_id = dispatch(fleet, "a-1")
     fleet.inbox("a-1")
     answer = fleet.post(f"/v1/jobs/{job_key(job_id)}/cancel", {})
     assert answer.status == 202, answer.body
@@ -70,9 +70,9 @@ def test_last_job_without_a_report_has_its_jobs_final_status(fleet: Fleet) -> No
 
 
 def test_newer_job_replaces_the_older_within_the_same_minute(fleet: Fleet) -> None:
-    dispatched(fleet, "a-1")
+    dispatch(fleet, "a-1")
     fleet.report("a-1", 0)
-    newer = dispatched(fleet, "a-1", file_path="/data/b.bin", file_name="b.bin")
+    newer = dispatch(fleet, "a-1", file_path="/data/b.bin", file_name="b.bin")
     fleet.inbox("a-1")
 
     shown = last_job(fleet, "a-1")
@@ -82,7 +82,7 @@ def test_newer_job_replaces_the_older_within_the_same_minute(fleet: Fleet) -> No
 
 
 def test_expired_job_keeps_its_name_and_loses_its_status(fleet: Fleet) -> None:
-    job_id = dispatched(fleet, "a-1")
+    job_id = dispatch(fleet, "a-1")
     fleet.report("a-1", 0)
     fleet.cloud.app.table.batch_delete([keys.job(fleet.project.id, job_key(job_id))])
 
@@ -98,7 +98,7 @@ def test_last_job_costs_no_write_of_its_own(fleet: Fleet) -> None:
     fleet.cloud.clock.advance(300)
     with count_calls(fleet.cloud.app) as idle:
         fleet.inbox("a-1")
-    dispatched(fleet, "a-1")
+    dispatch(fleet, "a-1")
     fleet.cloud.clock.advance(300)
 
     with count_calls(fleet.cloud.app) as busy:
@@ -112,7 +112,7 @@ def test_last_job_costs_no_write_of_its_own(fleet: Fleet) -> None:
 
 def test_list_of_100_hosts_reads_last_jobs_in_two_calls(fleet: Fleet) -> None:
     names = [f"a-{number:03}" for number in range(100)]
-    dispatched(fleet, *names)
+    dispatch(fleet, *names)
     for name in names:
         fleet.cloud.app.distribution.agents.inbox(fleet.project.id, name)
 

@@ -14,9 +14,9 @@ EXPIRED = 2400
 
 @pytest.fixture
 def fleet(cloud: MotoCloud) -> Fleet:
-    made = Fleet(cloud)
-    made.to_window_start()
-    return made
+    new_fleet = Fleet(cloud)
+    new_fleet.to_window_start()
+    return new_fleet
 
 
 def test_new_transfer_is_offered_behind_2400_expired_ones(fleet: Fleet) -> None:
@@ -35,7 +35,7 @@ def test_expired_entries_are_removed_from_the_inbox(fleet: Fleet) -> None:
 
 
 def _add_expired(fleet: Fleet, count: int) -> None:
-    """With long file names, so that they fill more than one page."""
+    """Adds expired entries with long file names, so that they fill more than one page."""
     until = fleet.cloud.clock().timestamp() - 1
     entries = [
         InboxEntry(

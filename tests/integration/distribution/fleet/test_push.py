@@ -14,7 +14,7 @@ from tests.support.moto.cloud import _sqs_record
 
 
 class Hosts:
-    """Agents with connections."""
+    """Connects agents and shows their records."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -79,8 +79,8 @@ def test_queue_wakes_hosts_that_dispatch_could_not_wake(
     assert hosts.line.heard(connection) == [{"type": "transfers"}]
 
 
-def polls_after(fleet: Fleet, job_id: str, seconds: int) -> None:
-    """Polls as the state machine does: after the wait that the last poll returned."""
+def poll_for(fleet: Fleet, job_id: str, seconds: int) -> None:
+    """Polls for `seconds`, each time after the wait that the last poll returned, as the state machine does."""
     wait, passed = 2, 0
     while passed < seconds:
         fleet.cloud.clock.advance(wait)
@@ -96,7 +96,7 @@ def test_lost_wakeup_is_repeated_within_seconds(fleet: Fleet, hosts: Hosts) -> N
     hosts.line.outgoing.sent.clear()
     fleet.report("a-2", 115, progress=10)
 
-    polls_after(fleet, job_id, 18)
+    poll_for(fleet, job_id, 18)
 
     assert hosts.line.heard(lost) == [{"type": "transfers"}]
     assert hosts.line.heard(started) == []
@@ -108,7 +108,7 @@ def test_silent_host_is_woken_at_doubling_intervals(fleet: Fleet, hosts: Hosts) 
     fleet.run_until_dispatched(job_id)
     hosts.line.outgoing.sent.clear()
 
-    polls_after(fleet, job_id, 500)
+    poll_for(fleet, job_id, 500)
 
     # After 15, 30, 60, 120, 240 and 480 seconds, sometimes twice. There were about forty polls.
     assert 6 <= len(hosts.line.heard(connection)) <= 12

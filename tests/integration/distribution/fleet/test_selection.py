@@ -16,7 +16,7 @@ from tidegate.distribution.fleet.model import FleetAgent, Inventory
 from tidegate.distribution.store.fleet import FleetStore
 
 
-def known(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None:
+def add_host(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None:
     fleet.cloud.app.distribution.fleet_store.seen(fleet.project.id, agent_id, fleet.cloud.clock())
     body = {"groups": groups, "labels": labels}
     assert fleet.cloud.http("PATCH", f"/v1/agents/{agent_id}", json=body, key=fleet.project.key).status == 200
@@ -24,18 +24,18 @@ def known(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None
 
 @pytest.fixture
 def hosts(fleet: Fleet) -> None:
-    known(fleet, "w-1", ["web"], os="debian")
-    known(fleet, "w-2", ["web", "canary"], os="alpine")
-    known(fleet, "d-1", ["db"], os="debian")
+    add_host(fleet, "w-1", ["web"], os="debian")
+    add_host(fleet, "w-2", ["web", "canary"], os="alpine")
+    add_host(fleet, "d-1", ["db"], os="debian")
 
 
-def send(fleet: Fleet, **how: Any) -> Any:
-    return fleet.post("/v1/downloads/batch", fleet.body(**how))
+def send(fleet: Fleet, **selection: Any) -> Any:
+    return fleet.post("/v1/downloads/batch", fleet.body(**selection))
 
 
 @pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize(
-    ("how", "expected"),
+    ("selection", "expected"),
     [
         ({"groups": ["web"]}, {"w-1", "w-2"}),
         ({"groups": ["canary", "db"]}, {"w-2", "d-1"}),
@@ -43,8 +43,8 @@ def send(fleet: Fleet, **how: Any) -> Any:
         ({"groups": ["web"], "labels": {"os": "debian"}}, {"w-1"}),
     ],
 )
-def test_groups_and_labels_select_hosts(fleet: Fleet, how: dict[str, Any], expected: set[str]) -> None:
-    answer = send(fleet, **how)
+def test_groups_and_labels_select_hosts(fleet: Fleet, selection: dict[str, Any], expected: set[str]) -> None:
+    answer = send(fleet, **selection)
 
     assert answer.status == 202, answer.body
     assert {task["agent_id"] for task in answer.json()["tasks"]} == expected
@@ -53,10 +53,10 @@ def test_groups_and_labels_select_hosts(fleet: Fleet, how: dict[str, Any], expec
 
 @pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize(
-    "how", [{}, {"groups": ["nobody"]}, {"groups": []}, {"targets": [{"agent_id": "a"}], "groups": ["web"]}]
+    "selection", [{}, {"groups": ["nobody"]}, {"groups": []}, {"targets": [{"agent_id": "a"}], "groups": ["web"]}]
 )
-def test_empty_or_ambiguous_selection_is_422(fleet: Fleet, how: dict[str, Any]) -> None:
-    assert send(fleet, **how).status == 422
+def test_empty_or_ambiguous_selection_is_422(fleet: Fleet, selection: dict[str, Any]) -> None:
+    assert send(fleet, **selection).status == 422
 
 
 @pytest.mark.usefixtures("hosts")
@@ -73,11 +73,11 @@ def test_selection_reads_groups_and_labels_only(fleet: Fleet) -> None:
     """Reading 100,000 whole records would exceed the API's time-out."""
     store = fleet.cloud.app.distribution.fleet_store
     store.connected(fleet.project.id, "h-1", "c-1", Inventory("1.0", "z", 7), fleet.cloud.clock())
-    known(fleet, "h-1", ["all"], os="debian")
+    add_host(fleet, "h-1", ["all"], os="debian")
 
-    (found,) = store.memberships(fleet.project.id)
+    (host,) = store.memberships(fleet.project.id)
 
-    assert found == FleetAgent(fleet.project.id, "h-1", ("all",), {"os": "debian"})
+    assert host == FleetAgent(fleet.project.id, "h-1", ("all",), {"os": "debian"})
 
 
 def test_hundred_thousand_hosts_are_submitted_in_a_hundred_calls(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_tasks_of_a_large_selection_are_written_by_collect_targets(
 ) -> None:
     monkeypatch.setattr(submits, "TASKS_A_SUBMIT", 2)
     for number in range(5):
-        known(fleet, f"h-{number}", ["all"])
+        add_host(fleet, f"h-{number}", ["all"])
 
     answer = send(fleet, groups=["all"], callback="http://127.0.0.1:9/x").json()
     records = messages(fleet)
@@ -119,7 +119,7 @@ def test_tasks_of_a_large_selection_are_written_by_collect_targets(
 
 def test_late_message_does_not_overwrite_a_moved_task(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submits, "TASKS_A_SUBMIT", 0)
-    known(fleet, "h-1", ["all"])
+    add_host(fleet, "h-1", ["all"])
     answer = send(fleet, groups=["all"]).json()
     records = messages(fleet)
     fleet.pass_window()
@@ -129,6 +129,6 @@ def test_late_message_does_not_overwrite_a_moved_task(fleet: Fleet, monkeypatch:
     collect(fleet, records)
 
     page = fleet.get("/v1/downloads", limit=100)["items"]
-    (task,) = [one for one in page if one["target_agent_id"] == "h-1"]
+    (task,) = [item for item in page if item["target_agent_id"] == "h-1"]
     assert task["job_id"] != answer["job_id"]
     assert task["status"] == "Pending"

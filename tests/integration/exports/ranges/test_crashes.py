@@ -36,8 +36,8 @@ def test_failing_page_repeats_its_own_range_only(world: ExportWorld) -> None:
     assert again == [16, 17, 18]
 
 
-def let_80_seconds_pass_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One clock for all that looks at the worker's end: the machine's own may be before or after it."""
+def advance_80_seconds_at_each_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives all code that checks the worker's deadline one clock, independent of the machine's uptime."""
     ticks = count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) * 80.0)
     for module in (export_ranges, pages_ahead):
@@ -47,7 +47,7 @@ def let_80_seconds_pass_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_worker_out_of_time_continues_in_another_invocation(
     world: ExportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_80_seconds_pass_at_each_look(monkeypatch)
+    advance_80_seconds_at_each_reading(monkeypatch)
     world.source.rows = numbered(ROWS)
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
@@ -64,7 +64,7 @@ def test_worker_out_of_time_continues_in_another_invocation(
 
 
 def test_cursor_continues_in_another_invocation(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_80_seconds_pass_at_each_look(monkeypatch)
+    advance_80_seconds_at_each_reading(monkeypatch)
     world.source.rows, world.source.answer = numbered(ROWS), by_cursor
     _, data = world.export(step=100)
     assert [int(row["id"]) for row in read_csv(data)] == list(range(ROWS))
@@ -75,13 +75,13 @@ def test_second_worker_of_the_same_range_adds_nothing(world: ExportWorld) -> Non
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     worker = world.cloud.app.exports.steps
-    looked = RangeContext.stored_keys
+    stored_keys = RangeContext.stored_keys
     RangeContext.stored_keys = lambda self: set()  # type: ignore[method-assign]
     try:
         for _ in range(2):
             worker.render_ranges(state["lanes"][0], 900)
     finally:
-        RangeContext.stored_keys = looked  # type: ignore[method-assign]
+        RangeContext.stored_keys = stored_keys  # type: ignore[method-assign]
     while state["next"] in ("ranges", "publish"):
         state = world.cloud.invoke({"ranges": "render_export", "publish": "publish_export"}[state["next"]], state)
     assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(ROWS))
@@ -94,8 +94,8 @@ def test_crash_after_any_write_loses_and_duplicates_no_row(
 ) -> None:
     from moto.s3 import models
 
-    for place, name in ((models, "S3_UPLOAD_PART_MIN_SIZE"), (part_plan, "SMALLEST_PART")):
-        monkeypatch.setattr(place, name, 600)
+    for module, name in ((models, "S3_UPLOAD_PART_MIN_SIZE"), (part_plan, "SMALLEST_PART")):
+        monkeypatch.setattr(module, name, 600)
     monkeypatch.setattr(fragments, "CLOSED_BYTES", 1000)
     monkeypatch.setattr(fragments, "BEHIND_BYTES", 600)
     monkeypatch.setattr(export_range_plan, "MIN_PAGES", 2)
@@ -105,9 +105,9 @@ def test_crash_after_any_write_loses_and_duplicates_no_row(
     fields: dict[str, Any] = {"step": 100, "type": "excel" if kind in ("excel", "tables") else "csv", "parallel": 8}
     if kind == "tables":
         fields |= {"path": "/v1/task/multiple", "multi_type": "tab", "source_url": [world.source.url] * 2}
-    # Every write for both ways of pulling; a sample of them for workbooks and several tables, which write the same.
+    # Every write for both ways of pulling; a sample for workbooks and several tables, which make the same writes.
     for write in range(1, 200, sample.step(1 if kind in ("csv", "cursor") else 4)):
-        world.source.asked.clear()
+        world.source.requests.clear()
         task_id = world.submit(**fields)
         state = world.cloud.invoke("pull_pages", world.admit(task_id))
         with killed_after_write(write) as died:
@@ -135,7 +135,7 @@ def test_crash_after_any_write_loses_and_duplicates_no_row(
         if not died():
             assert write > 12
             return
-    raise AssertionError("an export makes fewer writes than that")
+    raise AssertionError("every run was killed: the loop needs a higher limit")
 
 
 def test_upload_of_a_killed_attempt_is_aborted_before_joining(world: ExportWorld) -> None:

@@ -29,7 +29,7 @@ def test_text_file_is_the_same_as_from_staged_pages(world: ExportWorld, more: An
     if "compression" in more:
         joined, staged = gzip.decompress(joined), gzip.decompress(staged)
     assert joined == staged
-    assert max(world.source.pages.values()) == 2, "once each way"
+    assert max(world.source.pages.values()) == 2, "once in each export"
 
 
 @pytest.mark.parametrize("parallel", [4, 28])
@@ -38,11 +38,11 @@ def test_sheet_is_the_same_as_from_staged_pages(world: ExportWorld, parallel: in
     template = [{"name": key, "title": key, "style": {"total": key == "amount"}} for key in next(mixed_rows(1))]
     for more in ({}, {"title": "订单", "summary": "x<br>y", "footer": {"a": "b"}, "template": template}):
         joined, staged = both_ways(world, type="excel", parallel=parallel, **more)
-        one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
-        assert one.testzip() is None
-        assert one.namelist() == other.namelist()
-        for name in one.namelist():
-            assert name == "docProps/core.xml" or one.read(name) == other.read(name), name
+        joined_zip, staged_zip = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+        assert joined_zip.testzip() is None
+        assert joined_zip.namelist() == staged_zip.namelist()
+        for name in joined_zip.namelist():
+            assert name == "docProps/core.xml" or joined_zip.read(name) == staged_zip.read(name), name
         assert len(read_sheet(joined)) >= ROWS
 
 
@@ -54,10 +54,10 @@ def test_several_sheets_equal_those_of_one_writer(world: ExportWorld, monkeypatc
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
     world.source.rows = numbered(ROWS)
     joined, staged = both_ways(world, type="excel", title="T", footer="end", parallel=20)
-    one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
-    sheets = [name for name in one.namelist() if name.startswith("xl/worksheets/")]
+    joined_zip, staged_zip = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+    sheets = [name for name in joined_zip.namelist() if name.startswith("xl/worksheets/")]
     assert len(sheets) == 3
-    assert [one.read(name) for name in sheets] == [other.read(name) for name in sheets]
+    assert [joined_zip.read(name) for name in sheets] == [staged_zip.read(name) for name in sheets]
     assert [sheet.title for sheet in openpyxl.load_workbook(io.BytesIO(joined))] == ["T", "T 2", "T 3"]
 
 
@@ -77,14 +77,14 @@ def test_several_tables_are_the_same_as_from_staged_pages(world: ExportWorld, mu
     }
     joined, staged = both_ways(world, parallel=12, **fields)
     if joined[:2] == b"PK":
-        one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
-        assert one.testzip() is None
-        assert one.namelist() == other.namelist()
-        for name in one.namelist():
-            assert name == "docProps/core.xml" or one.read(name) == other.read(name), name
+        joined_zip, staged_zip = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+        assert joined_zip.testzip() is None
+        assert joined_zip.namelist() == staged_zip.namelist()
+        for name in joined_zip.namelist():
+            assert name == "docProps/core.xml" or joined_zip.read(name) == staged_zip.read(name), name
     else:
         assert read_text(joined) == read_text(staged)
-    assert max(world.source.pages.values()) == 4, "two tables, two ways, none twice"
+    assert max(world.source.pages.values()) == 4, "two tables, exported twice, each page read once"
 
 
 @pytest.mark.parametrize("answer", [honest, by_cursor])
@@ -95,18 +95,18 @@ def test_parquet_is_made_of_the_workers_row_groups(
     world.source.rows, world.source.answer = numbered(ROWS), answer
     template = [{"name": "id", "style": {"type": "number"}}, {"name": "name"}, {"name": "amount"}]
     joined, staged = both_ways(world, type="parquet", template=template, parallel=12)
-    found = pyarrow.parquet.read_table(io.BytesIO(joined)).to_pylist()
-    assert found == pyarrow.parquet.read_table(io.BytesIO(staged)).to_pylist()
-    assert [row["id"] for row in found] == [float(number) for number in range(ROWS)]
-    assert found[1] == {"id": 1.0, "name": "名字1", "amount": "0.25"}
+    rows = pyarrow.parquet.read_table(io.BytesIO(joined)).to_pylist()
+    assert rows == pyarrow.parquet.read_table(io.BytesIO(staged)).to_pylist()
+    assert [row["id"] for row in rows] == [float(number) for number in range(ROWS)]
+    assert rows[1] == {"id": 1.0, "name": "名字1", "amount": "0.25"}
 
 
 @pytest.mark.parametrize("answer", [by_cursor, without_total])
 @pytest.mark.parametrize("more", [{}, {"type": "excel"}, {"type": "jsonl", "compression": "gzip"}])
-def test_pages_read_without_total_make_the_same_file_as_staged_ones(world: ExportWorld, answer: Any, more: Any) -> None:
+def test_pages_without_total_make_the_same_file_as_staged_ones(world: ExportWorld, answer: Any, more: Any) -> None:
     world.source.rows, world.source.answer = numbered(ROWS), answer
     joined, staged = both_ways(world, **more)
-    assert max(world.source.pages.values()) == 2, "once each way"
+    assert max(world.source.pages.values()) == 2, "once in each export"
     if more.get("type") == "excel":
         assert read_sheet(joined) == read_sheet(staged)
     else:
@@ -122,7 +122,7 @@ def test_cursor_fills_several_sheets_exactly(world: ExportWorld, monkeypatch: py
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
     world.source.rows, world.source.answer = numbered(ROWS), by_cursor
     joined, staged = both_ways(world, type="excel", title="T", footer="end")
-    one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
-    sheets = [name for name in one.namelist() if name.startswith("xl/worksheets/")]
+    joined_zip, staged_zip = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+    sheets = [name for name in joined_zip.namelist() if name.startswith("xl/worksheets/")]
     assert len(sheets) == 3
-    assert [one.read(name) for name in sheets] == [other.read(name) for name in sheets]
+    assert [joined_zip.read(name) for name in sheets] == [staged_zip.read(name) for name in sheets]

@@ -34,25 +34,25 @@ def test_rows_past_the_total_are_not_lost(world: ExportWorld, extra: int) -> Non
 
 
 def test_total_that_is_too_large_ends_at_an_empty_page(world: ExportWorld) -> None:
-    def boasting(source: PagedSource, page: int, size: int) -> Any:
+    def too_large_total(source: PagedSource, page: int, size: int) -> Any:
         answer = honest(source, page, size)
         answer["data"]["total"] = 9000
         return answer
 
-    world.source.rows, world.source.answer = numbered(1234), boasting
+    world.source.rows, world.source.answer = numbered(1234), too_large_total
     shown, data = world.export(step=100, parallel=8)
     assert len(read_csv(data)) == 1234
     assert "announced a total of 9000 rows" in shown["warnings"][0]
 
 
 def test_footer_of_the_last_page_is_below_the_rows(world: ExportWorld) -> None:
-    def summed(source: PagedSource, page: int, size: int) -> Any:
+    def footer_on_last_page(source: PagedSource, page: int, size: int) -> Any:
         answer = honest(source, page, size)
         if page == 20:
             answer["data"]["footer"] = {"sum": 7}
         return answer
 
-    world.source.rows, world.source.answer = numbered(ROWS), summed
+    world.source.rows, world.source.answer = numbered(ROWS), footer_on_last_page
     _, data = world.export(type="excel", step=100, parallel=8)
     assert read_sheet(data)[-1][0] == "sum：7"
 

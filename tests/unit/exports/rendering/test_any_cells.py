@@ -81,17 +81,17 @@ def test_any_workbook_reads_back_equal(rows: Rows, title: str, footer: str) -> N
     data = b"".join(xlsx_chunks([TableRows(table, keys, rows)]))
 
     width = max(1, len(keys))
-    head = [[seen(key) for key in keys]] if keys else []
-    cells = [[seen(row.get(key)) for key in keys] or [None] for row in rows]
-    expected = [*([[seen(broken(title))] + [None] * (width - 1)] if title else []), *head, *cells]
+    head = [[as_read(key) for key in keys]] if keys else []
+    cells = [[as_read(row.get(key)) for key in keys] or [None] for row in rows]
+    expected = [*([[as_read(broken(title))] + [None] * (width - 1)] if title else []), *head, *cells]
     for grid in (by_openpyxl(data), by_calamine(data)):
-        found = [row + [None] * (width - len(row)) for row in grid]
-        assert found[:-1] == expected
-        assert found[-1][0].startswith("signed：")
+        read_rows = [row + [None] * (width - len(row)) for row in grid]
+        assert read_rows[:-1] == expected
+        assert read_rows[-1][0].startswith("signed：")
 
 
-def seen(value: Any) -> Any:
-    """The value that a reader of the workbook sees; blank and empty text are the same."""
+def as_read(value: Any) -> Any:
+    """Returns the value that a reader of the workbook gets; blank and empty text are the same."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int) and abs(value) < 10**15:
@@ -102,7 +102,7 @@ def seen(value: Any) -> Any:
 
 
 def readable(text: str) -> str:
-    """Without characters that XML does not allow, cut at Excel's limit, with line feeds as line breaks."""
+    """Returns the text without characters that XML forbids, cut at Excel's limit, with line feeds as line breaks."""
     kept = "".join(char for char in text if char in "\t\n\r" or (ord(char) >= 32 and char not in "\ufffe\uffff"))
     kept = "".join(char for char in kept if not 0xD800 <= ord(char) <= 0xDFFF)
     kept = kept.encode("utf-16-le")[: 32_767 * 2].decode("utf-16-le", "ignore")

@@ -22,7 +22,7 @@ def test_grouped_rows_get_the_name_of_their_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         ("rows", "data is not a list of rows"),
         ([{"a": 1}, [1]], r"data\[1\] is not an object"),
@@ -30,8 +30,8 @@ def test_grouped_rows_get_the_name_of_their_group() -> None:
         (None, "data is not a list"),
     ],
 )
-def test_rows_of_another_shape_are_refused_with_their_place(data: object, says: str) -> None:
-    with pytest.raises(BadTable, match=says):
+def test_rows_of_another_shape_are_refused_with_their_place(data: object, message: str) -> None:
+    with pytest.raises(BadTable, match=message):
         flat_rows(data)
 
 

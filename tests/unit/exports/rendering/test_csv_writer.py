@@ -25,7 +25,7 @@ def test_head_line_has_the_keys_and_rows_follow_them() -> None:
     assert text(rows) == "a,b,c\n1,x,\n2.5,y,\ntrue,,\n"
 
 
-def test_rfc_4180_quoting() -> None:
+def test_special_characters_are_quoted_as_rfc_4180_says() -> None:
     row = {"a": 'say "hi"', "b": "x,y", "c": "two\nlines", "d": "lone\rcr", "e": " plain "}
     assert text([row], header="none") == '"say ""hi""","x,y","two\nlines","lone\rcr", plain \n'
 
@@ -34,7 +34,7 @@ def test_empty_cell_of_a_single_column_is_a_record() -> None:
     assert text([{"a": ""}, {"a": None}, {"a": "=x"}, {"a": ""}]) == 'a\n""\n""\n\'=x\n""\n'
 
 
-def test_bom_and_header_options() -> None:
+def test_bom_and_head_line_follow_the_options() -> None:
     row = [{"a": 1, "b": 2}]
     assert b"".join(csv_chunks(row, ["a", "b"], CsvOptions(bom=True))).startswith(b"\xef\xbb\xbfa,b\n")
     assert text(row, header="titles", titles={"a": "甲"}) == "甲,b\n1,2\n"
@@ -43,13 +43,13 @@ def test_bom_and_header_options() -> None:
 
 
 @pytest.mark.parametrize("bad", ["=1+1", "+a", "-a", "@a", "\ta", "\ra", '=HYPERLINK("x")', "-1,-2"])
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_formula_injection_is_guarded_in_any_column(bad: str, place: int) -> None:
-    row = dict.fromkeys("abc", "ok") | {"abc"[place]: bad}
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_formula_injection_is_guarded_in_any_column(bad: str, column: int) -> None:
+    row = dict.fromkeys("abc", "ok") | {"abc"[column]: bad}
     harmless = [{"a": "ok", "b": -5, "c": "-5.5e3"}] * 3
 
     read = list(csv.DictReader(io.StringIO(text([*harmless, row, *harmless]), newline="")))
-    assert read[3]["abc"[place]] == f"'{bad}"
+    assert read[3]["abc"[column]] == f"'{bad}"
     assert read[2] == {"a": "ok", "b": "-5", "c": "-5.5e3"}
     assert text([row], guard=False).count("'") == 0
 
@@ -75,12 +75,12 @@ def test_formula_injection_is_guarded_in_any_column(bad: str, place: int) -> Non
     ],
     ids=ascii,
 )
-@pytest.mark.parametrize("place", [0, 1])
-def test_formulas_of_other_locales_and_readers_are_guarded(value: str, written: str, place: int) -> None:
-    row = dict.fromkeys("ab", "ok") | {"ab"[place]: value}
+@pytest.mark.parametrize("column", [0, 1])
+def test_formulas_of_other_locales_and_readers_are_guarded(value: str, written: str, column: int) -> None:
+    row = dict.fromkeys("ab", "ok") | {"ab"[column]: value}
 
     read = list(csv.DictReader(io.StringIO(text([{"a": "x", "b": "y"}, row]), newline="")))
-    assert read[1]["ab"[place]] == written
+    assert read[1]["ab"[column]] == written
     assert text([{"a": 1, "b": None}, row]).endswith(text([row], header="none")), "in a mixed column too"
     assert "'=" not in text([row], guard=False)
 

@@ -17,7 +17,7 @@ from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.xlsx.writer import TableRows
 
 
-def made(output: Output, *tables: tuple[SheetTable, list[dict[str, Any]]]) -> tuple[str, bytes]:
+def render_file(output: Output, *tables: tuple[SheetTable, list[dict[str, Any]]]) -> tuple[str, bytes]:
     sources = [TableRows(table, keys_of(rows), iter(rows)) for table, rows in tables]
     total = sum(len(rows) for _, rows in tables)
     return extension(output, sources, total), b"".join(render(output, sources, total))
@@ -40,7 +40,7 @@ def test_files_are_filled_evenly_and_lose_no_row(total: int, limit: int) -> None
 
 def test_rows_per_file_splits_a_workbook_with_heads_in_each() -> None:
     table = SheetTable(title="标题", footer={"签名": "x"})
-    ending, data = made(Output("excel", rows_per_file=100), (table, numbered(250)))
+    ending, data = render_file(Output("excel", rows_per_file=100), (table, numbered(250)))
 
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert (ending, archive.namelist()) == ("zip", ["1.xlsx", "2.xlsx", "3.xlsx"])
@@ -53,7 +53,7 @@ def test_rows_per_file_splits_a_workbook_with_heads_in_each() -> None:
 
 
 def test_rows_per_file_splits_csv_too() -> None:
-    ending, data = made(Output("csv", rows_per_file=2), (SheetTable(), numbered(3)))
+    ending, data = render_file(Output("csv", rows_per_file=2), (SheetTable(), numbered(3)))
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert ending == "zip"
     assert [archive.read(name) for name in ("1.csv", "2.csv")] == ["n,t\n0,文\n1,文\n".encode(), "n,t\n2,文\n".encode()]
@@ -68,14 +68,14 @@ def test_rows_per_file_splits_csv_too() -> None:
     ],
 )
 def test_rows_that_fit_or_belong_together_are_one_file(output: Output, tables: list[Any]) -> None:
-    ending, data = made(output, *tables)
+    ending, data = render_file(output, *tables)
     assert ending == "xlsx"
     assert openpyxl.load_workbook(io.BytesIO(data)).active
 
 
 def test_csv_tables_are_below_each_other_or_in_a_zip() -> None:
     tables = [(SheetTable(), [{"a": 1}]), (SheetTable(), [{"b": 2}])]
-    assert made(Output("csv", csv=CsvOptions(bom=True)), *tables) == ("csv", b"\xef\xbb\xbfa\n1\n\n\n\nb\n2\n")
+    assert render_file(Output("csv", csv=CsvOptions(bom=True)), *tables) == ("csv", b"\xef\xbb\xbfa\n1\n\n\n\nb\n2\n")
 
-    ending, data = made(Output("csv", multi_type="tab"), *tables)
+    ending, data = render_file(Output("csv", multi_type="tab"), *tables)
     assert (ending, zipfile.ZipFile(io.BytesIO(data)).namelist()) == ("zip", ["1.csv", "2.csv"])

@@ -53,19 +53,19 @@ def joined_file(output: Output, source: TableRows, sample: list[Any], sheet_rows
 
 
 def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, sheet_rows: int = 1_048_576) -> bytes:
-    """Renders like workers and joiner, each with its own file object."""
+    """Renders the rows as several workers and a joiner do, each with its own file object."""
     store: dict[str, bytes] = {}
     sheets: dict[int, list[tuple[Stored, Measure]]] = {}
     sums = list[Any]()
-    each = -(-len(rows) // ranges)
+    rows_per_range = -(-len(rows) // ranges)
     source = TableRows(table, KEYS, ())
-    for start in range(0, len(rows), each):
+    for start in range(0, len(rows), rows_per_range):
         file = joined_file(output, source, rows[:250], sheet_rows)
-        past, at = min(start + each, len(rows)), start
-        while at < past:
+        range_end, at = min(start + rows_per_range, len(rows)), start
+        while at < range_end:
             capacity = file.tables[0].capacity
             sheet = at // capacity if capacity else 0
-            end = min(past, (sheet + 1) * capacity if capacity else past)
+            end = min(range_end, (sheet + 1) * capacity if capacity else range_end)
 
             def keep(data: bytearray, measure: Measure, sheet: int = sheet) -> None:
                 key = f"{len(store)}"
@@ -80,8 +80,8 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
             writer.end()
         sums.append(file.tables[0].sums)
     file = joined_file(output, source, rows[:250], sheet_rows)
-    whole = [None if None in column else sum(column) for column in zip(*sums, strict=True)]
-    pieces = list(file.pieces([[SheetRows(sheets[number]) for number in sorted(sheets)]], [whole]))
+    totals = [None if None in column else sum(column) for column in zip(*sums, strict=True)]
+    pieces = list(file.pieces([[SheetRows(sheets[number]) for number in sorted(sheets)]], [totals]))
     parts = plan_parts(pieces, smallest=3000)
     return b"".join(bytes_of(piece, store) for part in parts for piece in part.pieces)
 
@@ -99,34 +99,34 @@ def entries(data: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("ranges", [1, 7, 100])
 @pytest.mark.parametrize("name", TABLES)
 def test_every_part_of_a_workbook_is_equal(name: str, ranges: int) -> None:
-    one = b"".join(xlsx_chunks([TableRows(TABLES[name], KEYS, ROWS)]))
-    assert entries(joined(Output("excel"), TABLES[name], ROWS, ranges)) == entries(one)
+    single = b"".join(xlsx_chunks([TableRows(TABLES[name], KEYS, ROWS)]))
+    assert entries(joined(Output("excel"), TABLES[name], ROWS, ranges)) == entries(single)
 
 
 @pytest.mark.parametrize("ranges", [1, 7, 100])
 @pytest.mark.parametrize("sheet_rows", [500, 1177, 2346, 2351])
 def test_sheets_that_end_inside_ranges_are_equal(ranges: int, sheet_rows: int) -> None:
     table = TABLES["texts"]
-    one = b"".join(xlsx_chunks([TableRows(table, KEYS, ROWS)], sheet_rows=sheet_rows))
-    assert entries(joined(Output("excel"), table, ROWS, ranges, sheet_rows)) == entries(one)
+    single = b"".join(xlsx_chunks([TableRows(table, KEYS, ROWS)], sheet_rows=sheet_rows))
+    assert entries(joined(Output("excel"), table, ROWS, ranges, sheet_rows)) == entries(single)
 
 
 @pytest.mark.parametrize("ranges", [1, 7, 100])
 @pytest.mark.parametrize("output", [Output(), Output("jsonl"), Output(compression="gzip")], ids=["csv", "jsonl", "gz"])
 def test_text_files_are_equal(output: Output, ranges: int) -> None:
-    one = b"".join(render(output, [TableRows(SheetTable(), KEYS, ROWS)], len(ROWS)))
-    many = joined(output, SheetTable(), ROWS, ranges)
+    single = b"".join(render(output, [TableRows(SheetTable(), KEYS, ROWS)], len(ROWS)))
+    in_ranges = joined(output, SheetTable(), ROWS, ranges)
     if output.compression:
-        many, one = gzip.decompress(many), gzip.decompress(one)
-    assert many == one
+        in_ranges, single = gzip.decompress(in_ranges), gzip.decompress(single)
+    assert in_ranges == single
 
 
 def test_file_without_rows_is_equal() -> None:
     for output in (Output("excel"), Output(), Output(compression="gzip")):
         file = joined_file(output, TableRows(SheetTable(), KEYS, ()), [])
         data = b"".join(piece for piece in file.pieces([[]], [file.tables[0].sums]) if isinstance(piece, bytes))
-        one = b"".join(render(output, [TableRows(SheetTable(), KEYS, [])], 0))
-        assert entries(data) == entries(one) if output.type == "excel" else data[:2] == one[:2]
+        single = b"".join(render(output, [TableRows(SheetTable(), KEYS, [])], 0))
+        assert entries(data) == entries(single) if output.type == "excel" else data[:2] == single[:2]
 
 
 @pytest.mark.parametrize("ranges", [1, 7, 100])
@@ -148,7 +148,7 @@ def test_readers_open_every_type_and_layout(ranges: int, tmp_path: Path) -> None
 
 
 def test_wrong_checksum_is_detected() -> None:
-    """The checks of the other tests detect a fault."""
+    """Shows that the checks of the other tests detect a fault."""
     head, tail = packed_piece(b"a" * 100), packed_piece(b"b", last=True)
     whole = total([head[1], tail[1]])
     assert (whole.size, whole.crc) == (101, crc32(b"a" * 100 + b"b"))
@@ -196,13 +196,13 @@ def test_every_cell_type_survives_fragments() -> None:
     template = parse_template([{"name": kind, "style": {"type": kind}} for kind in CELL_TYPES])
     rows = [dict.fromkeys(CELL_TYPES, value) for value in ("2026-11-16", 1, "https://x/", None, "12%")] * 30
     table = SheetTable(template)
-    one = b"".join(xlsx_chunks([TableRows(table, list(CELL_TYPES), rows)]))
-    assert entries(joined(Output("excel"), table, rows, 7)) == entries(one)
+    single = b"".join(xlsx_chunks([TableRows(table, list(CELL_TYPES), rows)]))
+    assert entries(joined(Output("excel"), table, rows, 7)) == entries(single)
 
 
 @pytest.mark.slow
 def test_sheet_over_4_gb_has_equal_versions_in_both_headers(tmp_path: Path) -> None:
-    """One fragment of long texts, repeated until the size of the XML exceeds 32 bits."""
+    """Repeats one fragment of long texts until the size of the XML exceeds 32 bits."""
     file = joined_file(Output("excel"), TableRows(SheetTable(), ["a"], ()), [])
     rows = [{"a": f"{number:08d}" * 4000} for number in range(300)]
     kept = list[tuple[bytes, Measure]]()
@@ -229,7 +229,7 @@ def test_sheet_over_4_gb_has_equal_versions_in_both_headers(tmp_path: Path) -> N
 
 
 def unpacked(raw: BinaryIO, packed: int) -> tuple[int, int]:
-    """Size and checksum of a deflate stream. Four times faster than `unzip`, which the next test uses."""
+    """Returns size and checksum of a deflate stream, four times faster than `unzip`, which the next test uses."""
     reader, size, crc = isal_zlib.decompressobj(-15), 0, 0
     while packed and not reader.eof:
         data = raw.read(min(packed, 1 << 16))

@@ -35,7 +35,7 @@ SPANS = {
 }
 
 
-class Drawn(HTMLParser):
+class TableSpans(HTMLParser):
     """Places the cells of an HTML table as a browser does."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Drawn(HTMLParser):
         if tag == "tr":
             self._row += 1
         if tag == "td":
-            given = dict(attrs)
-            height, width = (int(given.get(name) or 1) for name in ("rowspan", "colspan"))
+            attributes = dict(attrs)
+            height, width = (int(attributes.get(name) or 1) for name in ("rowspan", "colspan"))
             col = next(col for col in range(1, 99) if (self._row, col) not in self._taken)
             self._taken |= {(self._row + down, col + right) for down in range(height) for right in range(width)}
             last = f"{get_column_letter(col + width - 1)}{self._row + height - 1}"
@@ -66,8 +66,8 @@ class Drawn(HTMLParser):
 
 
 @pytest.mark.parametrize("office", [office for office in ("soffice",) if shutil.which(office)])
-def test_documented_layout_in_libreoffice(office: str, tmp_path: Path) -> None:
-    drawn = Drawn()
-    drawn.feed(converted(seed_workbook(tmp_path / "seed.xlsx"), "html").read_text(encoding="utf-8"))
+def test_libreoffice_shows_the_documented_layout(office: str, tmp_path: Path) -> None:
+    table = TableSpans()
+    table.feed(converted(seed_workbook(tmp_path / "seed.xlsx"), "html").read_text(encoding="utf-8"))
 
-    assert {title: drawn.spans[title] for title in SPANS} == SPANS
+    assert {title: table.spans[title] for title in SPANS} == SPANS

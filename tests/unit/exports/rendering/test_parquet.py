@@ -21,13 +21,13 @@ from tidegate.exports.rendering.template_parser import parse_template
 from tidegate.exports.source_json import read_exact
 
 
-def made(rows: list[dict[str, Any]], table: SheetTable | None = None, keys: list[str] | None = None) -> bytes:
+def write_parquet(rows: list[dict[str, Any]], table: SheetTable | None = None, keys: list[str] | None = None) -> bytes:
     return b"".join(parquet_chunks(table or SheetTable(), keys or keys_of(rows), rows))
 
 
 def read(data: bytes) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
+    return rows
 
 
 def as_text(row: dict[str, Any]) -> dict[str, str | None]:
@@ -38,7 +38,7 @@ def as_text(row: dict[str, Any]) -> dict[str, str | None]:
 def test_every_row_reads_back_for_any_group_size(group: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", group)
     rows = list(with_nulls(mixed_rows(2345)))
-    data = made(rows)
+    data = write_parquet(rows)
     assert read(data) == [as_text(row) for row in rows]
     path = tmp_path / "rows.parquet"
     path.write_bytes(data)
@@ -60,7 +60,7 @@ def test_template_types_become_parquet_types() -> None:
         "link": "https://x/",
     }
     rows = [row, dict.fromkeys(kinds), {**row, "boolean": "no"}]
-    first, second, third = read(made(rows, table))
+    first, second, third = read(write_parquet(rows, table))
     assert first == {
         "number": 7.0,
         "currency": 12.5,
@@ -77,13 +77,13 @@ def test_template_types_become_parquet_types() -> None:
 
 def test_decimals_keep_their_digits_as_text() -> None:
     rows = read_exact('[{"a": 100.00, "b": 12345678901234567.89, "c": [1.50], "d": 99999999999999999999}]')
-    assert read(made(rows)) == [
+    assert read(write_parquet(rows)) == [
         {"a": "100.00", "b": "12345678901234567.89", "c": "[1.50]", "d": "99999999999999999999"}
     ]
 
 
 def test_parquet_without_rows_has_its_columns() -> None:
-    assert pyarrow.parquet.read_table(io.BytesIO(made([], keys=["a", "b"]))).column_names == ["a", "b"]
+    assert pyarrow.parquet.read_table(io.BytesIO(write_parquet([], keys=["a", "b"]))).column_names == ["a", "b"]
 
 
 CELLS = st.none() | st.text(max_size=20) | st.integers() | st.booleans()
@@ -97,4 +97,4 @@ def test_any_parquet_reads_back_equal(rows: list[dict[str, Any]]) -> None:
             return "true" if value else "false"
         return value if value is None else str(value).encode(errors="replace").decode()
 
-    assert read(made(rows)) == [{key: text(value) for key, value in row.items()} for row in rows]
+    assert read(write_parquet(rows)) == [{key: text(value) for key, value in row.items()} for row in rows]

@@ -26,11 +26,12 @@ def test_rows_are_grouped_by_leaf_in_memory_and_on_disk(monkeypatch: pytest.Monk
     monkeypatch.setattr(row_heads, "HELD_ROWS", held)
     exact = read_exact('[{"_row_head_": "c", "x": 100.00, "y": 123456789012345678901234567890, "z": null}]')
     gathered = gather(NODES, [*rows(101), *exact], top=1)
-    found = [row for block in gathered.rows for row in block]
+    grouped = [row for block in gathered.rows for row in block]
 
-    assert [row["id"] for row in found if row["_row_head_"] == "a"] == list(range(1, 101, 2))
-    assert [row["_row_head_"] for row in found] == ["a"] * 50 + ["b"] * 51 + ["c"]
-    assert (bytes(found[-1]["x"]), found[-1]["y"], found[-1]["z"]) == (b"100.00", 123456789012345678901234567890, None)
+    assert [row["id"] for row in grouped if row["_row_head_"] == "a"] == list(range(1, 101, 2))
+    assert [row["_row_head_"] for row in grouped] == ["a"] * 50 + ["b"] * 51 + ["c"]
+    last = grouped[-1]
+    assert (bytes(last["x"]), last["y"], last["z"]) == (b"100.00", 123456789012345678901234567890, None)
     assert (gathered.count, [cell.height for cell in gathered.heads]) == (102, [50, 51, 1])
 
 
@@ -40,10 +41,10 @@ def test_memory_does_not_grow_with_rows(monkeypatch: pytest.MonkeyPatch) -> None
     def peak(count: int) -> float:
         tracemalloc.start()
         gathered = gather(NODES, rows(count), top=1)
-        seen = sum(len(block) for block in gathered.rows)
+        count_read = sum(len(block) for block in gathered.rows)
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert seen >= count
+        assert count_read >= count
         return top
 
     assert peak(18_000) < 1.3 * peak(9_000)

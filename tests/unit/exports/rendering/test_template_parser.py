@@ -24,7 +24,7 @@ LISTED = [leaf("姓名", "name"), leaf("年龄", "age")]
         json.dumps(LISTED),
     ],
 )
-def test_simple_forms_are_equal(raw: object) -> None:
+def test_simple_forms_give_the_same_template(raw: object) -> None:
     assert parse_template(raw) == SIMPLE
 
 
@@ -37,7 +37,7 @@ def test_key_named_col_is_a_key() -> None:
     assert leaves(parse_template({"col": "列", "row": "行"}).cols) == [Node("列", "col"), Node("行", "row")]
 
 
-def test_nested_columns_and_rows() -> None:
+def test_nested_columns_and_rows_are_parsed() -> None:
     parsed = parse_template(
         {
             "col": [group("人员", leaf("姓名", "name"), group("其它", leaf("年龄", "age")))],
@@ -49,7 +49,7 @@ def test_nested_columns_and_rows() -> None:
     assert [(node.name, node.row_count) for node in leaves(parsed.rows)] == [("front_end", 2), ("back_end", 1)]
 
 
-def test_leaf_styles() -> None:
+def test_leaf_style_is_parsed() -> None:
     style = {"width": 90, "align": "right", "color": "#f00", "bg_color": "yellow", "bold": True, "type": "number"}
     (node,) = parse_template([leaf("金额", "amount", style=style)]).cols
 
@@ -57,7 +57,7 @@ def test_leaf_styles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         ("{not json", "template is not JSON"),
         (5, "not a list"),
@@ -74,8 +74,8 @@ def test_leaf_styles() -> None:
         ([{"name": str(number)} for number in range(16_385)], "more than 16384 columns"),
     ],
 )
-def test_bad_template_is_refused_with_its_place(raw: object, says: str) -> None:
-    with pytest.raises(BadTable, match=says):
+def test_bad_template_is_refused_with_its_place(raw: object, message: str) -> None:
+    with pytest.raises(BadTable, match=message):
         parse_template(raw)
 
 

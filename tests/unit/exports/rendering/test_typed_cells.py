@@ -49,12 +49,12 @@ def workbook() -> bytes:
     return b"".join(xlsx_chunks([TableRows(SheetTable(template), list(CELL_TYPES), ROWS)]))
 
 
-def opened(data: bytes, *, data_only: bool = False) -> Any:
+def open_sheet(data: bytes, *, data_only: bool = False) -> Any:
     return openpyxl.load_workbook(io.BytesIO(data), data_only=data_only).active
 
 
-def test_types_as_openpyxl_reads_them() -> None:
-    sheet = opened(workbook(), data_only=True)
+def test_openpyxl_reads_each_type() -> None:
+    sheet = open_sheet(workbook(), data_only=True)
     rows = [dict(zip(CELL_TYPES, row, strict=True)) for row in list(sheet.values)[1:]]
     assert rows[0] == {
         "string": "7",
@@ -74,7 +74,7 @@ def test_types_as_openpyxl_reads_them() -> None:
     assert formats == ["@", "General", "yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "#,##0.00", "0.00%", boolean, "General"]
 
 
-def test_types_as_calamine_reads_them() -> None:
+def test_calamine_reads_each_type() -> None:
     sheet = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(workbook())).get_sheet_by_index(0)
     first = dict(zip(CELL_TYPES, sheet.to_python()[1], strict=True))
     assert first["date"] == date(2026, 11, 16)
@@ -83,7 +83,7 @@ def test_types_as_calamine_reads_them() -> None:
 
 
 @pytest.mark.parametrize("office", [office for office in ("soffice",) if shutil.which(office)])
-def test_types_as_libreoffice_shows_them(office: str, tmp_path: Path) -> None:
+def test_libreoffice_shows_each_type(office: str, tmp_path: Path) -> None:
     path = tmp_path / "typed.xlsx"
     path.write_bytes(workbook())
     command = [office, f"-env:UserInstallation=file://{tmp_path}/profile", "--headless", "--convert-to"]
@@ -117,7 +117,7 @@ def test_types_as_libreoffice_shows_them(office: str, tmp_path: Path) -> None:
         ("boolean", 5, "<v>5</v>"),
     ],
 )
-def test_edges_of_types(kind: str, value: Any, cell: str) -> None:
+def test_value_at_the_limit_of_its_type_makes_this_cell(kind: str, value: Any, cell: str) -> None:
     from tidegate.exports.rendering.xlsx.cells import Column
     from tidegate.exports.rendering.xlsx.rows import RowWriter
 
@@ -130,16 +130,16 @@ def test_totals_are_below_the_data_and_exact() -> None:
     rows = read_exact(b'[{"id":1,"amount":0.10},{"id":2,"amount":0.20},{"id":3,"amount":"0.05"},{"id":4}]')
     data = b"".join(xlsx_chunks([TableRows(SheetTable(template, footer="end"), ["id", "amount"], rows)]))
 
-    sheet = opened(data)
+    sheet = open_sheet(data)
     assert [cell.value for cell in sheet[6]] == ["合计", "=SUBTOTAL(109,B2:B5)"]
-    assert [cell.value for cell in opened(data, data_only=True)[6]][1] == 0.35
+    assert [cell.value for cell in open_sheet(data, data_only=True)[6]][1] == 0.35
     assert (sheet.auto_filter.ref, sheet["A7"].value, sheet["B6"].number_format) == ("A1:B5", "end", "0.00")
 
 
 def test_long_summary_has_room_for_its_lines() -> None:
     table = SheetTable(summary="一二三四五六七八九十" * 20, title="题" * 60)
     data = b"".join(xlsx_chunks([TableRows(table, ["a", "b"], [{"a": 1, "b": 2}])]))
-    sheet = opened(data)
+    sheet = open_sheet(data)
     assert sheet.row_dimensions[2].height == 14 * 25 + 14
     assert sheet.row_dimensions[1].height == 409
 

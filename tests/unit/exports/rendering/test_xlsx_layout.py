@@ -30,7 +30,7 @@ def merges(sheet: Any) -> set[str]:
     return {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_documented_example_layout(render: Render) -> None:
+def test_documented_example_has_its_layout(render: Render) -> None:
     sheet = render(source(SEED_TABLE, seed_rows())).active
 
     assert merges(sheet) == set(SEED_MERGES.split())
@@ -49,7 +49,7 @@ def test_documented_example_layout(render: Render) -> None:
     assert [sheet.row_dimensions[row].height for row in (1, 2, 3, 23)] == [36, 42, 28, 28]
 
 
-def test_documented_example_styles(render: Render) -> None:
+def test_documented_example_has_its_styles(render: Render) -> None:
     sheet = render(source(SEED_TABLE, seed_rows())).active
 
     title, head, corner, data, footer = (sheet[ref] for ref in ("A1", "G7", "A4", "L22", "A23"))
@@ -66,7 +66,7 @@ def test_documented_example_styles(render: Render) -> None:
     assert footer.border.top.style is None
 
 
-def test_print_set_up(render: Render) -> None:
+def test_sheet_has_its_print_setup(render: Render) -> None:
     sheet = render(source(SEED_TABLE, seed_rows())).active
     assert (int(sheet.page_setup.paperSize), sheet.page_setup.orientation) == (9, "landscape")
     assert (sheet.print_title_rows, sheet.print_title_cols) == ("$4:$8", "$A:$C")
@@ -89,7 +89,7 @@ def test_several_wide_tables_are_printed_in_landscape(render: Render) -> None:
 
 def test_tables_too_large_for_one_page_start_a_page_each(render: Render) -> None:
     long, short = source(SheetTable(), [{"a": 1}] * 40), source(SheetTable(), [{"b": 1}] * 3)
-    assert [each.id for each in render(long, short, short).active.row_breaks.brk] == [44, 51]
+    assert [page_break.id for page_break in render(long, short, short).active.row_breaks.brk] == [44, 51]
     assert render(short, short).active.row_breaks.brk == []
 
 
@@ -106,11 +106,11 @@ def test_both_row_head_forms_give_the_same_sheet(render: Render) -> None:
     for row in flat:
         grouped.setdefault(row["_row_head_"], []).append({key: row[key] for key in row if key != "_row_head_"})
 
-    one = render(source(SEED_TABLE, list(reversed(flat))[::-1])).active
-    other = render(source(SEED_TABLE, flat_rows(grouped))).active
+    from_flat = render(source(SEED_TABLE, list(reversed(flat))[::-1])).active
+    from_grouped = render(source(SEED_TABLE, flat_rows(grouped))).active
 
-    assert list(one.values) == list(other.values)
-    assert merges(one) == merges(other)
+    assert list(from_flat.values) == list(from_grouped.values)
+    assert merges(from_flat) == merges(from_grouped)
 
 
 def test_leaf_gets_blank_rows_or_is_extended(render: Render) -> None:
@@ -123,9 +123,9 @@ def test_leaf_gets_blank_rows_or_is_extended(render: Render) -> None:
     assert {"A9:A14", "A15:A24", "B15:C19", "B20:B24", "C20:C21", "C22:C24", "A25:L25"} <= merges(sheet)
 
 
-@pytest.mark.parametrize(("row", "says"), [({"_row_head_": "sales"}, "'sales'"), ({"name": "x"}, "no _row_head_")])
-def test_unknown_row_head_is_refused_by_name(render: Render, row: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadTable, match=says):
+@pytest.mark.parametrize(("row", "message"), [({"_row_head_": "sales"}, "'sales'"), ({"name": "x"}, "no _row_head_")])
+def test_unknown_row_head_is_refused_by_name(render: Render, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadTable, match=message):
         render(source(SEED_TABLE, [row]))
 
 
@@ -168,11 +168,11 @@ def test_new_sheet_past_the_limit_repeats_the_heads(render: Render) -> None:
     rows = [{"n": number, "m": "x"} for number in range(20)]
     book = render(source(table, rows), sheet_rows=10)
 
-    got = [list(sheet.values) for sheet in book]
-    assert [len(sheet) for sheet in got] == [9, 9, 9]
-    assert all(sheet[0][0] == "员工信息表" and sheet[1] == ("n", "m") for sheet in got)
-    assert [row[0] for sheet in got for row in sheet if isinstance(row[0], int)] == list(range(20))
-    assert [str(sheet[-1][0])[:3] for sheet in got] == ["6", "13", "负责人"]
+    sheets = [list(sheet.values) for sheet in book]
+    assert [len(sheet) for sheet in sheets] == [9, 9, 9]
+    assert all(sheet[0][0] == "员工信息表" and sheet[1] == ("n", "m") for sheet in sheets)
+    assert [row[0] for sheet in sheets for row in sheet if isinstance(row[0], int)] == list(range(20))
+    assert [str(sheet[-1][0])[:3] for sheet in sheets] == ["6", "13", "负责人"]
     assert "A9:B9" in merges(book.worksheets[2])
 
 
@@ -204,6 +204,6 @@ def test_rows_are_as_high_as_their_wrapped_texts(render: Render) -> None:
     assert 18 < width < 22
     assert [sheet.row_dimensions[row].height for row in range(2, 8)] == [None, 45, 60, 45, None, 409]
 
-    given = replace(table, default_height=20)
-    sheet = render(source(given, [{"id": 1, "note": "x" * 45}])).active
+    with_height = replace(table, default_height=20)
+    sheet = render(source(with_height, [{"id": 1, "note": "x" * 45}])).active
     assert sheet.row_dimensions[2].height == 20

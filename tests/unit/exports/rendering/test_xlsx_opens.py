@@ -61,12 +61,12 @@ def test_all_readers_see_every_cell(workbook: Path, read: Callable[[Path], Grid]
 
     expected = [[str(value) for value in row.values()] for row in mixed_rows(ROWS)]
     numbers = {0, 5, 6, 7}
-    got = [row[:10] for row in grid[2 : 2 + ROWS]]
-    assert [[c for i, c in enumerate(row) if i not in numbers] for row in got] == [
+    cells = [row[:10] for row in grid[2 : 2 + ROWS]]
+    assert [[c for i, c in enumerate(row) if i not in numbers] for row in cells] == [
         [c for i, c in enumerate(row) if i not in numbers] for row in expected
     ]
     for i in numbers:
-        assert [float(row[i]) for row in got] == [float(row[i]) for row in expected]
+        assert [float(row[i]) for row in cells] == [float(row[i]) for row in expected]
     assert grid[0][0] == "订单"
     assert ["".join(row[:1]) for row in grid[2 + ROWS : 6 + ROWS]] == ["", "", "", "员工信息表"]
     assert grid[-1][0].startswith("负责人：linvanda")
@@ -91,7 +91,7 @@ def test_frame_needs_no_lxml(tmp_path: Path) -> None:
 
 
 def shown_by_libreoffice(path: Path) -> Grid:
-    """As LibreOffice shows them, not only as they are stored."""
+    """Returns the cells as LibreOffice shows them, not only as they are stored."""
     command = ["soffice", f"-env:UserInstallation=file://{path.parent}/profile", "--headless"]
     command += ["--convert-to", "html", "--outdir", str(path.parent), str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
