@@ -50,7 +50,10 @@ class IngestSteps:
             cause = str(event["failure"])
             logger.error("the function that ran the step died", **passed, cause=cause[:500])
             self._log.write(*attempt, "died", cause)
-            return self._end(passed, attempt, error=WorkerLost("the function that ran this attempt died"))
+            lost = WorkerLost("the function that ran this attempt died")
+            # An earlier invocation of this attempt saved its work, and the next attempt continues there.
+            lost.progressed = event.get("state") is not None
+            return self._end(passed, attempt, error=lost)
         began = self._clock()
         try:
             outcome = self._step(event, attempt, seconds_left)
