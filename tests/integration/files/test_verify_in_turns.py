@@ -27,11 +27,10 @@ from tidegate.files.pieces import PieceDigests, blocks_object, pieces_object
 from tidegate.files.reading import saved_for_request
 from tidegate.queue.policies import POLICIES
 
-BLOCK = MIB // 16
 CONTENT = random.Random(2).randbytes(10 * MIB + 321)
 SHA = hashlib.sha256(CONTENT).hexdigest()
-# Of the invocation's seconds. A range ends within a piece.
-SHORT, LONG, RANGE = 1.0, 800.0, 50 * BLOCK
+# The seconds of an invocation: for one range, and for all.
+SHORT, LONG, RANGE = 1.0, 800.0, 3 * MIB
 TURNS = -(-len(CONTENT) // RANGE)
 WRITES = ("PutObject", "DeleteObjects", "TransactWriteItems", "UpdateItem")
 
@@ -226,7 +225,7 @@ def test_killed_invocations_that_got_further_do_not_use_up_the_retries(library: 
         raise Killed("PutObject")
 
     # More deaths than the policy has retries: each attempt saves one range, then dies at the next.
-    with patch.object(verify_module, "RANGE", 16 * BLOCK), patch.object(UploadBucket, "put", killed_every_other_time):
+    with patch.object(verify_module, "RANGE", MIB), patch.object(UploadBucket, "put", killed_every_other_time):
         invocations.run()
 
     assert library.request(request_id)["attempts"] > POLICIES["verify"].retries + 1

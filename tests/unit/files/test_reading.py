@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any, cast
 
 import pytest
@@ -21,10 +21,9 @@ from tidegate.files.pieces import MIB, piece_size
 from tidegate.files.reading import Turn, TurnReader
 from tidegate.files.running_digests import RunningDigests
 
-BLOCK = MIB // BLOCKS_A_PIECE
 CONTENT = random.Random(1).randbytes(9 * MIB + 12345)
 FOUND = StoredObject(len(CONTENT), '"1"')
-OVER = 0.0
+OVER, RANGE = 0.0, 2 * MIB
 
 
 class Memory:
@@ -57,9 +56,9 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One range is one turn, and ends within a piece. Few are read ahead, so that repeated reading shows."""
+    """One range is one turn. Few are read ahead, so that repeated reading shows."""
     monkeypatch.setattr(reading, "LARGEST_SINGLE_UPLOAD", MIB)
-    monkeypatch.setattr(verify, "RANGE", 37 * BLOCK)
+    monkeypatch.setattr(verify, "RANGE", RANGE)
     monkeypatch.setattr(verify, "AHEAD", 1)
 
 
@@ -78,7 +77,7 @@ def test_turns_give_the_digests_of_one_pass() -> None:
     while (read := reader(bucket).check("k", FOUND, Turn("s", OVER))) is None:
         turns += 1
 
-    assert turns == -(-len(CONTENT) // (37 * BLOCK))
+    assert turns == -(-len(CONTENT) // RANGE)
     assert bucket.read_bytes == len(CONTENT), "nothing is read twice"
     assert read.signature == hashlib.sha256(CONTENT).hexdigest()
     assert read == one_pass(bucket)
@@ -86,33 +85,48 @@ def test_turns_give_the_digests_of_one_pass() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(1, 9 * 16), max_size=5), st.booleans())
-def test_digests_saved_after_any_block_continue_as_in_one_pass(cuts: list[int], pieces: bool) -> None:
+@given(st.lists(st.integers(1, 9 * MIB), max_size=5), st.booleans())
+def test_digests_that_are_continued_are_those_of_one_pass(cuts: list[int], pieces: bool) -> None:
+    """With pieces they are saved after any of them, without pieces at any offset."""
     digests = RunningDigests(FOUND, pieces=pieces)
-    for cut in sorted({*cuts}):
-        digests.update(CONTENT[digests.offset : cut * BLOCK])
+    for cut in sorted({-(-cut // MIB) * MIB if pieces else cut for cut in cuts}):
+        digests.update(CONTENT[digests.offset : cut])
         saved = digests.save()
         assert saved
         digests = RunningDigests.restore(saved, pieces=pieces)
-        assert (digests.found, digests.offset) == (FOUND, cut * BLOCK)
+        assert (digests.found, digests.offset) == (FOUND, cut)
     digests.update(CONTENT[digests.offset :])
 
     expected = one_pass(Memory())
     assert digests.finish() == (expected if pieces else verify.Checked(len(CONTENT), '"1"', expected.signature, None))
 
 
-def test_nothing_is_saved_within_a_block() -> None:
+def test_nothing_is_saved_within_a_piece() -> None:
     digests = RunningDigests(FOUND, pieces=True)
-    digests.update(CONTENT[: BLOCK + 1])
+    digests.update(CONTENT[: MIB + 1])
 
     assert digests.save() is None
+    digests.update(CONTENT[MIB + 1 : 2 * MIB])
+    assert digests.save()
+
+
+@pytest.mark.parametrize(("now", "over"), [(75.0, False), (77.0, True)])
+def test_turn_ends_early_enough_for_another_piece(now: float, over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 s, and 64 s for a piece of 2 GiB, before the invocation ends after 200 s."""
+    monkeypatch.setattr(reading, "piece_size", lambda size: 2048 * MIB)
+    monkeypatch.setattr(reading, "SAVE_SECONDS", 1e18)
+    clock = chain([0.0], repeat(now))
+
+    read = reader(Memory(), monotonic=lambda: next(clock)).check("k", FOUND, Turn("s", 200.0))
+
+    assert (read is None) == over
 
 
 @pytest.mark.parametrize("size", [64 * MIB + 1, 10**11, 5 << 40])
-def test_ranges_and_blocks_end_together(size: int) -> None:
+def test_ranges_and_pieces_end_together(size: int) -> None:
     """Otherwise a turn would find no place to save."""
-    block, whole = piece_size(size) // BLOCKS_A_PIECE, 8 * MIB
-    assert max(whole, block) % min(whole, block) == 0
+    piece, whole = piece_size(size), 8 * MIB
+    assert max(whole, piece) % min(whole, piece) == 0
 
 
 def test_saved_digests_of_the_largest_file_are_small() -> None:
@@ -144,7 +158,7 @@ def test_digests_are_saved_every_minute() -> None:
 
     assert raised.value.progressed, "an attempt that got further does not count as a retry"
     # The second range ends after 90 s.
-    assert RunningDigests.restore(bucket.objects["s"], pieces=True).offset == 2 * 37 * BLOCK
+    assert RunningDigests.restore(bucket.objects["s"], pieces=True).offset == 2 * RANGE
 
 
 def test_attempt_that_saved_nothing_counts_as_a_retry() -> None:

@@ -64,11 +64,7 @@ class Sha256:
         self._context = _Context()
         _succeeded(_crypto.SHA256_Init(self._context))
 
-    def update(self, data: bytes | memoryview) -> None:
-        # ctypes takes the address of bytes only. A view of a part of them is copied.
-        if isinstance(data, memoryview):
-            whole = data.obj
-            data = whole if isinstance(whole, bytes) and len(whole) == data.nbytes else bytes(data)
+    def update(self, data: bytes) -> None:
         _succeeded(_crypto.SHA256_Update(self._context, data, len(data)))
 
     def digest(self) -> bytes:

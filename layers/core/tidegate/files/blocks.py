@@ -44,13 +44,8 @@ class BlockDigests:
         self._entries.append(_probe(self._block) + hashlib.sha256(self._block).digest()[:DIGEST_BYTES])
         self._block.clear()
 
-    @property
-    def entries(self) -> bytes | None:
-        """The entries so far; None within a block."""
-        return None if self._block else b"".join(self._entries)
-
     def finish(self) -> bytes:
-        """The list. Call it once, after the last chunk."""
+        """The list of what came so far. More may follow if it ended with a block."""
         if self._block:
             self._close()
         return b"".join(self._entries)

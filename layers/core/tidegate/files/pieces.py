@@ -7,8 +7,7 @@ number.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tidegate.files.blocks import BlockDigests
 
@@ -70,31 +69,16 @@ class PieceList(NamedTuple):
         }
 
 
-class PiecesSoFar(NamedTuple):
-    """The lists of a file's first bytes, up to the end of a block, and the running digest of the piece there."""
-
-    digests: bytes
-    blocks: bytes
-    open_piece: Any
-
-
 class PieceDigests:
     """Makes the lists of a file's pieces and blocks. Feed it the whole file in order, in chunks of any length."""
 
-    def __init__(
-        self,
-        size: int,
-        new_hash: Callable[[], Any] = hashlib.sha256,
-        offset: int = 0,
-        done: PiecesSoFar | None = None,
-    ) -> None:
-        """`done` is what `so_far` returned after `offset` bytes: `update` goes on from there."""
+    def __init__(self, size: int, digests: bytes = b"", blocks: bytes = b"") -> None:
+        """`digests` and `blocks` are the lists of the pieces that were read before: `update` goes on with the next."""
         self.piece_size = piece_size(size)
-        self._new_hash = new_hash
-        self._digests: list[bytes] = [done.digests] if done else []
-        self._hashed = done.open_piece if done else new_hash()
-        self._room = self.piece_size - offset % self.piece_size
-        self._blocks = BlockDigests(self.piece_size, done.blocks if done else b"")
+        self._digests = [digests]
+        self._hashed = hashlib.sha256()
+        self._room = self.piece_size
+        self._blocks = BlockDigests(self.piece_size, blocks)
 
     def update(self, chunk: bytes) -> None:
         self._blocks.update(chunk)
@@ -108,16 +92,15 @@ class PieceDigests:
 
     def _close(self) -> None:
         self._digests.append(self._hashed.digest())
-        self._hashed = self._new_hash()
+        self._hashed = hashlib.sha256()
         self._room = self.piece_size
 
-    def so_far(self) -> PiecesSoFar | None:
-        """What another instance needs to go on from here; None within a block."""
-        blocks = self._blocks.entries
-        return None if blocks is None else PiecesSoFar(b"".join(self._digests), blocks, self._hashed)
+    @property
+    def between_pieces(self) -> bool:
+        return self._room == self.piece_size
 
     def finish(self) -> PieceList:
-        """The lists. Call it once, after the last chunk."""
-        if self._room < self.piece_size:
+        """The lists of what came so far. More may follow if it ended `between_pieces`."""
+        if not self.between_pieces:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())

@@ -17,7 +17,8 @@ from aws_lambda_powertools import Logger
 from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.errors import Conflict, DomainError, RecordNotFound
-from tidegate.files.model import LARGEST_SINGLE_UPLOAD
+from tidegate.files.model import LARGEST_SINGLE_UPLOAD, seconds_to_read
+from tidegate.files.pieces import piece_size
 from tidegate.files.verify import Checked, Pulse, check, in_order
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ logger = Logger(service="tidegate", child=True)
 OF_REQUESTS, OF_CONTENTS = "verifying/requests/", "verifying/contents/"
 # A killed function repeats at most this much. Ordinary files take less time, and nothing is saved.
 SAVE_SECONDS = 60.0
-# A turn ends when fewer seconds of its invocation are left: for the block being read, saving, and ending the request.
+# A turn ends when fewer seconds of its invocation are left, and the time for one more piece: digests can be saved only
+# at the end of a piece, which has 2 GiB if the file has 5 TiB.
 RESERVE_SECONDS = 60.0
 
 
@@ -72,14 +74,15 @@ class TurnReader:
         digests = self._continued(found, turn, pieces=pieces)
         began = saved = digests.offset
         saved_at = self._monotonic()
+        until = turn.until - RESERVE_SECONDS - seconds_to_read(piece_size(found.size) if pieces else 0)
         try:
             with closing(in_order(self._bucket, key, found, turn.pulse, began)) as ranges:
                 for done, chunk in ranges:
                     digests.update(chunk)
                     turn.pulse(done)
                     now = self._monotonic()
-                    over = now > turn.until - RESERVE_SECONDS
-                    # Looked at after a range: every turn makes progress, however short it is.
+                    over = now > until
+                    # Looked at after the range: every turn makes progress, however short it is.
                     if done < found.size and (over or now - saved_at > SAVE_SECONDS) and (data := digests.save()):
                         self._present.add(turn.saved)
                         self._bucket.put(turn.saved, data)
