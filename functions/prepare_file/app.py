@@ -14,8 +14,9 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    seconds_left = context.get_remaining_time_in_millis() / 1000
     try:
-        state = app().distribution.prepare_file.prepare(event["project_id"], event["job_key"])
+        state = app().distribution.prepare_file.prepare(event["project_id"], event["job_key"], seconds_left)
     except HOPELESS as error:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)

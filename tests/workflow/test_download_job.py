@@ -92,8 +92,8 @@ def test_job_waits_for_a_file_that_is_coming(fleet: Fleet, monkeypatch: pytest.M
     prepare = fleet.cloud.app.distribution.prepare_file
     real, looks = prepare.prepare, list[str]()
 
-    def prepare_and_store(project_id: str, key: str) -> str:
-        looks.append(real(project_id, key))
+    def prepare_and_store(project_id: str, key: str, seconds_left: float) -> str:
+        looks.append(real(project_id, key, seconds_left))
         if len(looks) == 3:
             fleet.store(content)
         return looks[-1]

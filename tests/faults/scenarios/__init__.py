@@ -39,4 +39,5 @@ ALL: tuple[Scenario, ...] = (
     compensation.SCENARIO,
     schedules.EXPORT,
     schedules.BATCH,
+    upload.IN_TURNS,
 )

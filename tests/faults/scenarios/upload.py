@@ -11,7 +11,7 @@ from moto.s3 import models as s3_models
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
-from tidegate.files import library, upload, verify
+from tidegate.files import library, reading, upload, verify
 from tidegate.files.model import upload_object
 
 CONTENT = b"nothing accepted is lost" * 1000
@@ -43,6 +43,15 @@ def run_in_parts(world: World) -> None:
         patch.object(s3_models, "S3_UPLOAD_PART_MIN_SIZE", 1),
     ):
         _send_in_parts(world)
+
+
+def run_in_turns(world: World) -> None:
+    """The same, but every invocation has time to read only one range."""
+    with (
+        patch.object(reading, "LARGEST_SINGLE_UPLOAD", 1000),
+        patch.object(reading, "RESERVE_SECONDS", 10_000.0),
+    ):
+        run_in_parts(world)
 
 
 def _send_in_parts(world: World) -> None:
@@ -84,3 +93,4 @@ def _put_part(world: World, part: dict[str, Any]) -> str:
 
 SCENARIO = Scenario("upload", run, works_alone=False)
 IN_PARTS = Scenario("upload in parts", run_in_parts)
+IN_TURNS = Scenario("upload in turns", run_in_turns, only=("ingest",))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -14,7 +15,9 @@ from tests.support.fleet import Fleet
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.distribution.swarm.plan import DEGREE
-from tidegate.files.pieces import SMALLEST_FILE, blocks_object, piece_count, pieces_object
+from tidegate.files import reading, verify
+from tidegate.files.pieces import MIB, SMALLEST_FILE, blocks_object, piece_count, pieces_object
+from tidegate.files.reading import saved_for_content
 from tidegate_client.swarm.blocks import BlockList
 from tidegate_client.swarm.terms import authorization, caller_of, read_terms
 
@@ -126,6 +129,29 @@ def test_content_without_a_piece_list_is_read_once_more(large: Fleet) -> None:
     with count_calls(app) as calls:
         large.step("prepare_file", large.submit_many(AGENTS)["job_id"])
     assert calls["s3.GetObject"] == 0
+
+
+def test_file_that_one_invocation_cannot_read_is_continued_by_the_next(large: Fleet) -> None:
+    app = large.cloud.app
+    app.table.write(update(keys.content(large.project.id, large.signature), removes=["pieces_sha256"]))
+    first, second = (str(large.submit_many(AGENTS, target_file_dir=path)["job_id"]) for path in ("/a", "/b"))
+    large.collect()
+    large.pass_window()
+    for job_id in (first, second):
+        large.step("close_window", job_id)
+    with (
+        patch.object(verify, "RANGE", 3 * MIB),
+        patch.object(reading, "LARGEST_SINGLE_UPLOAD", MIB),
+        patch.object(reading, "RESERVE_SECONDS", 10_000.0),
+    ):
+        # The second Job goes on with what the first one has read.
+        states = [large.step("prepare_file", job_id)["state"] for job_id in (first, second, first, second)]
+
+    assert states == ["waiting", "waiting", "ready", "ready"]
+    _, chunks = app.files.bucket.read(pieces_object(large.project.id, large.signature))
+    expected = [hashlib.sha256(LARGE[at : at + MIB]).digest() for at in range(0, len(LARGE), MIB)]
+    assert b"".join(chunks) == b"".join(expected)
+    assert app.files.bucket.head(saved_for_content(large.project.id, large.signature)) is None
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,11 @@ def test_reading_stops_when_the_lease_is_lost(library: Library) -> None:
             raise Busy("the lease was lost")
 
     with pytest.raises(Busy):
-        library.cloud.app.files.uploads.verify(library.project.id, made["file_id"], stop)
+        library.cloud.app.files.uploads.verify(
+            library.project.id,
+            made["file_id"],
+            lambda key, found: verify_module.check(library.cloud.app.files.bucket, key, found, stop),
+        )
     assert library.file(made["file_id"])["state"] == "verifying"
 
 

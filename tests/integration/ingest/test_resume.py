@@ -17,8 +17,8 @@ from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.errors import WorkerLost
+from tidegate.files import reading, verify
 from tidegate.files.model import content_object
-from tidegate.ingest import download
 from tidegate.ingest.fetching import parts as ranged_parts
 
 PART = 64 * 1024
@@ -237,7 +237,7 @@ def test_source_that_does_not_announce_ranges_is_fetched_in_parts(
 def test_reading_again_for_the_digest_keeps_the_lease(library: Library, source: FileSource, large: bytes) -> None:
     source.files["/a.bin"] = Hosted(large)
     asked = library.ask(source.url("/a.bin"))
-    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.read_range
+    bucket, original = library.cloud.app.files.bucket, library.cloud.app.files.bucket.read_range
     steps, seconds, beats = iter(range(10**6)), [0.0], [0]
     library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
     library.cloud.app.ingest.steps._monotonic = lambda: seconds[0]
@@ -254,8 +254,9 @@ def test_reading_again_for_the_digest_keeps_the_lease(library: Library, source: 
 
     # One range at a time, so that the clock moves between any two of them.
     with (
-        patch.object(download, "_READ_AHEAD", 1),
-        patch.object(parts, "read_range", slowly),
+        patch.object(verify, "AHEAD", 1),
+        patch.object(verify, "RANGE", PART),
+        patch.object(bucket, "read_range", slowly),
         patch.object(queue, "heartbeat", count),
     ):
         library.run(seconds_left=110)
@@ -431,11 +432,15 @@ def test_digest_is_computed_in_the_next_invocation_if_time_is_short(
         reads.append(now[0])
         return read_range(*args)
 
-    read_range = parts.read_range
+    bucket, read_range = library.cloud.app.files.bucket, library.cloud.app.files.bucket.read_range
     fetcher._monotonic = lambda: now[0]
     with patch.object(parts, "put_part", die_from_6_on):
         library.run()
-    with patch.object(parts, "put_part", slowly), patch.object(parts, "read_range", read):
+    with (
+        patch.object(parts, "put_part", slowly),
+        patch.object(verify, "RANGE", PART),
+        patch.object(bucket, "read_range", read),
+    ):
         again(library)
 
     ready(library, asked, large)
@@ -443,3 +448,39 @@ def test_digest_is_computed_in_the_next_invocation_if_time_is_short(
     second = [line["event"] for line in log if line["attempt"] == 2]
     assert second == ["begun", "goes on", "begun", "done"]
     assert len(reads) == 8
+
+
+def test_digest_of_a_resumed_download_continues_in_another_invocation(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+
+    def die_from_6_on(*args: Any) -> None:
+        if args[2] >= 6:
+            raise WorkerLost("the machine was lost")
+        original(*args)
+
+    with patch.object(parts, "put_part", die_from_6_on):
+        library.run()
+    bucket, read_range, starts = library.cloud.app.files.bucket, library.cloud.app.files.bucket.read_range, list[int]()
+
+    def read(*args: Any) -> bytes:
+        starts.append(args[1])
+        return read_range(*args)
+
+    # No invocation has time for more than one range.
+    with (
+        patch.object(verify, "AHEAD", 1),
+        patch.object(verify, "RANGE", 2 * PART),
+        patch.object(reading, "LARGEST_SINGLE_UPLOAD", PART),
+        patch.object(reading, "RESERVE_SECONDS", 10_000.0),
+        patch.object(bucket, "read_range", read),
+    ):
+        again(library)
+
+    ready(library, asked, large)
+    assert starts == [0, 2 * PART, 4 * PART, 6 * PART]
+    log = library.cloud.http("GET", f"/v1/requests/{asked['request_id']}/log", key=library.project.key).json()["items"]
+    assert [line["event"] for line in log if line["attempt"] == 2].count("goes on") == 3

@@ -100,6 +100,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "if got:",
         (f"{IT}/files/test_multipart.py", "tests/unit/files"),
     ),
+    Mutant(
+        "the digests of a replaced object are continued with the new one",
+        "layers/core/tidegate/files/reading.py",
+        "if digests.found != found:",
+        "if False:",
+        ("tests/unit/files/test_reading.py",),
+    ),
+    Mutant(
+        "a turn without time for another piece begins it",
+        "layers/core/tidegate/files/reading.py",
+        "seconds_to_read(piece_size(found.size) if pieces else 0)",
+        "0",
+        ("tests/unit/files/test_reading.py",),
+    ),
     # --- exports by ranges
     Mutant(
         "a range that another worker went on with is not found",

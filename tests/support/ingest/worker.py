@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate.app import app
 from tidegate.files.model import File
+from tidegate.files.reading import TurnReader
 from tidegate.ingest.download import Download
 from tidegate.ingest.fetching.fetcher import Fetcher
 from tidegate.ingest.ports import Step
@@ -63,6 +64,7 @@ def main(url: str, *, resume: bool = False) -> None:
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),
         app().ingest.parts,
+        TurnReader(app().files.bucket),
         files,
         projects,
         app().projects.credentials,

@@ -18,6 +18,8 @@ from tests.support.template import functions as sam_functions
 from tests.unit.template.test_deployed import FUNCTIONS, listed, of_type, resources, statements
 from tidegate.aws.sqs import _pause
 from tidegate.distribution.transfers import LONGEST_WAIT
+from tidegate.files.model import LARGEST_FILE, seconds_to_read
+from tidegate.files.reading import RESERVE_SECONDS
 from tidegate.queue.policies import POLICIES
 
 MACHINES = sorted(path.name for path in (ROOT / "statemachines").glob("*.asl.json"))
@@ -130,7 +132,14 @@ def test_execution_lasts_longer_than_its_request_may_run(kind: str) -> None:
     policy = POLICIES[kind]
     definition = json.loads((ROOT / "statemachines" / f"{policy.machine}.asl.json").read_text())
     # A year, if the definition has no time-out.
-    assert definition.get("TimeoutSeconds", 365 * 86400) > policy.timeout
+    reading = seconds_to_read(LARGEST_FILE) if kind in ("verify", "check") else 0
+    assert definition.get("TimeoutSeconds", 365 * 86400) > policy.timeout + reading
+
+
+def test_turns_of_the_largest_file_fit_an_executions_history() -> None:
+    """A turn has the events of a poll, but no wait."""
+    turn = sam_functions()["IngestFunction"]["Timeout"] - RESERVE_SECONDS
+    assert seconds_to_read(LARGEST_FILE) / turn * EVENTS_A_POLL < 0.9 * MOST_EVENTS
 
 
 def test_slices_of_a_batch_fit_an_executions_history() -> None:

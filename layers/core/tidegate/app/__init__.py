@@ -239,6 +239,8 @@ class App:
         """For the daily sweep: which records own the objects under each prefix of the bucket."""
         from tidegate.aws import keys
         from tidegate.exports.objects import still_rendered, still_staged
+        from tidegate.files.reading import OF_CONTENTS, OF_REQUESTS
+        from tidegate.queue.items import request_from
         from tidegate.queue.retention.object_owners import RecordOwners
 
         return [
@@ -248,6 +250,8 @@ class App:
             RecordOwners(self.table, "pieces/", keys.content),
             RecordOwners(self.table, "exports/", keys.request, still_rendered),
             RecordOwners(self.table, "staging/", keys.request, still_staged),
+            RecordOwners(self.table, OF_REQUESTS, keys.request, lambda item, _: not request_from(item).is_over),
+            RecordOwners(self.table, OF_CONTENTS, keys.content, lambda item, _: not item.get("pieces_sha256")),
         ]
 
 

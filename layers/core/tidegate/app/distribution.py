@@ -35,6 +35,7 @@ from tidegate.distribution.window.collect import Collect
 from tidegate.distribution.window.job_opener import JobOpener, Windows
 from tidegate.distribution.window.strays import StrayTasks
 from tidegate.distribution.window.target_queue import TargetMessages
+from tidegate.files.reading import TurnReader
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -103,7 +104,9 @@ class DistributionPart:
         fleet = self.fleet_store if settings.transfer_engine == "agent" else None
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
         self.recovery = JobRecovery(self.jobs, self.executions, clock)
-        self.prepare_file = PrepareFile(contents, app.files.bucket, self.engine, heartbeat)
+        self.prepare_file = PrepareFile(
+            contents, app.files.bucket, TurnReader(app.files.bucket), self.engine, heartbeat
+        )
         self.dispatch = Dispatch(self.jobs, self.targets, self.transfers, contents, self.engine, heartbeat, clock)
         self.poll_transfer = PollTransfer(
             self.jobs,

@@ -28,16 +28,19 @@ class FilesPart:
     @cached_property
     def uploads(self) -> Uploads:
         """Made at its first use, because it needs the queue, in which large uploads are verified."""
+        from tidegate.files.model import seconds_to_read
         from tidegate.files.upload import Uploads
 
         def enqueue(file: File, writes: Sequence[Any], who: str) -> None:
-            self._app.queue.queue.submit(
+            queue = self._app.queue.queue
+            queue.submit(
                 file.project_id,
                 "verify",
                 payload={"file_id": file.file_id},
                 request_id=file.request_id,
                 callback=file.callback,
                 extra_writes=writes,
+                timeout=queue.policy("verify").timeout + seconds_to_read(file.size),
                 who=who,
             )
 

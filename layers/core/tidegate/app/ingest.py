@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.files.reading import TurnReader
 from tidegate.ingest.download import Download
 from tidegate.ingest.extract import Extract
 from tidegate.ingest.fetching.fetcher import Fetcher
@@ -41,6 +42,7 @@ class IngestPart:
             self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, app.projects.store, clock
         )
         parts, credentials = self.parts, app.projects.credentials
+        reader = TurnReader(app.files.bucket)
         pauses = HostPauses(app.table, clock)
         self.steps = IngestSteps(
             queue.queue,
@@ -48,6 +50,7 @@ class IngestPart:
                 "download": Download(
                     Fetcher(app.http, parts, self.unfinished),
                     parts,
+                    reader,
                     files,
                     projects,
                     credentials,
@@ -57,9 +60,9 @@ class IngestPart:
                 ),
                 "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock, pauses),
                 "associate": Associate(parts, files),
-                "check": Check(app.http, parts, files, projects, credentials),
+                "check": Check(app.http, parts, reader, files, projects, credentials),
                 "extract": Extract(parts, files, app.files.uploads, clock),
-                "verify": Verify(app.files.uploads),
+                "verify": Verify(app.files.uploads, reader),
             },
             app.notifications.progress.progress,
             queue.log,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
@@ -11,7 +13,7 @@ from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
 from tidegate.files.contents import Content, ContentStore
 from tidegate.files.model import COMING, READY
 from tidegate.files.pieces import SMALLEST_FILE
-from tidegate.files.verify import check
+from tidegate.files.reading import Turn, TurnReader, saved_for_content
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
@@ -21,15 +23,18 @@ class PrepareFile:
         self,
         contents: ContentStore,
         objects: UploadBucket,
+        reader: TurnReader,
         engine: Engine,
         heartbeat: Heartbeat,
     ) -> None:
         self._contents = contents
         self._objects = objects
+        self._reader = reader
         self._engine = engine
         self._heartbeat = heartbeat
 
-    def prepare(self, project_id: str, job_key: str) -> str:
+    def prepare(self, project_id: str, job_key: str, seconds_left: float) -> str:
+        until = time.monotonic() + seconds_left
         job = self._heartbeat.still_open(project_id, job_key)
         if job is None:
             return OVER
@@ -41,7 +46,9 @@ class PrepareFile:
             )
         if content.state == COMING:
             return WAITING
-        size = self._check(job, content)
+        size = self._check(job, content, until)
+        if size is None:
+            return WAITING
         staged = self._engine.stage(job, size)
         if staged.code == IN_PROGRESS:
             return WAITING
@@ -49,8 +56,11 @@ class PrepareFile:
             raise TransferRefused(f"the source host could not fetch the file: {staged.message or staged.code}")
         return READY_TO_SEND
 
-    def _check(self, job: Job, content: Content) -> int:
-        """Returns the size. Reads the object only if it was not verified since it was stored."""
+    def _check(self, job: Job, content: Content, until: float) -> int | None:
+        """Returns the size. Reads the object only if it was not verified since it was stored.
+
+        None if the time is over. The next call continues, also for a later Job with the same content.
+        """
         signature = job.spec.file_signature
         key = content.object
         found = self._objects.head(key)
@@ -61,8 +71,12 @@ class PrepareFile:
         lacks_pieces = found.size >= SMALLEST_FILE and content.pieces_sha256 is None
         if found.etag != content.checked_etag or lacks_pieces:
             # In parallel ranges: one stream of tens of gigabytes may outlast the Job, and starts over if it breaks.
-            read = check(self._objects, key, found)
+            turn = Turn(saved_for_content(job.project_id, signature), until)
+            read = self._reader.check(key, found, turn)
+            if read is None:
+                return None
             if read.signature != signature:
+                self._reader.forget(turn.saved)
                 raise SignatureMismatch(
                     f"the stored content's SHA-256 is {read.signature}, not {signature}: upload the file again"
                 )
@@ -71,4 +85,5 @@ class PrepareFile:
                 for name, listed in read.pieces.objects(job.project_id, signature).items():
                     self._objects.put(name, listed)
             self._contents.checked(job.project_id, signature, read.etag, read.pieces)
+            self._reader.forget(turn.saved)
         return found.size

@@ -20,6 +20,10 @@ MOST_PARTS = 10_000
 _SMALLEST_PART = 16 * MIB
 # For an upload of unknown size. 10,000 parts of this size are 625 GiB.
 _USUAL_PART = 64 * MIB
+# S3's largest object.
+LARGEST_FILE = 5 * 1024**4
+# A function reads and hashes more than this in a second. How long a request may read a file is calculated from it.
+SLOWEST_READING = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ def part_size_for(size: int | None) -> int:
         return _USUAL_PART
     needed = -(-size // MOST_PARTS)
     return max(_SMALLEST_PART, -(-needed // MIB) * MIB)
+
+
+def seconds_to_read(size: int | None) -> int:
+    """The seconds that reading and hashing the file takes at most."""
+    return (size or 0) // SLOWEST_READING
 
 
 def part_count(size: int, part_size: int) -> int:

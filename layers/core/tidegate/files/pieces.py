@@ -72,12 +72,13 @@ class PieceList(NamedTuple):
 class PieceDigests:
     """Makes the lists of a file's pieces and blocks. Feed it the whole file in order, in chunks of any length."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, digests: bytes = b"", blocks: bytes = b"") -> None:
+        """`digests` and `blocks` are the lists of the pieces that were read before: `update` goes on with the next."""
         self.piece_size = piece_size(size)
-        self._digests: list[bytes] = []
+        self._digests = [digests]
         self._hashed = hashlib.sha256()
         self._room = self.piece_size
-        self._blocks = BlockDigests(self.piece_size)
+        self._blocks = BlockDigests(self.piece_size, blocks)
 
     def update(self, chunk: bytes) -> None:
         self._blocks.update(chunk)
@@ -94,8 +95,12 @@ class PieceDigests:
         self._hashed = hashlib.sha256()
         self._room = self.piece_size
 
+    @property
+    def between_pieces(self) -> bool:
+        return self._room == self.piece_size
+
     def finish(self) -> PieceList:
-        """The lists of pieces and blocks. Call it once, after the last chunk."""
-        if self._room < self.piece_size:
+        """The lists of what came so far. More may follow if it ended `between_pieces`."""
+        if not self.between_pieces:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())

@@ -28,7 +28,7 @@ from tidegate.files.model import (
     upload_object,
 )
 from tidegate.files.store import FileStore, Stored
-from tidegate.files.verify import Checked, Pulse, check, fault_of
+from tidegate.files.verify import Checked, check, fault_of
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 UPLOAD_SECONDS = 3600
@@ -38,6 +38,8 @@ PART_LINK_SECONDS = 3600
 
 # Queues the verification of a file, in one transaction with these writes.
 Enqueue = Callable[[File, Sequence[Write], str], None]
+# Reads the object with this key; None if it must be continued in another invocation.
+Read = Callable[[str, StoredObject], Checked | None]
 
 
 class Part(NamedTuple):
@@ -114,17 +116,19 @@ class Uploads:
             return self._refuse(file, fault, who)
         return self._keep(file, checked, who)
 
-    def verify(self, project_id: str, file_id: str, pulse: Pulse) -> tuple[File, Sequence[Write]]:
+    def verify(self, project_id: str, file_id: str, read: Read) -> tuple[File, Sequence[Write]] | None:
         """Reads a large upload, in a queued request. Returns the file and the writes that make it ready.
 
-        SignatureMismatch if it is not what was announced; the object is deleted then.
+        None if `read` must be continued. SignatureMismatch if it is not what was announced; the object is deleted then.
         """
         file = self._store.require(project_id, file_id)
         key = upload_object(project_id, file_id)
         found = self._objects.head(key)
         if found is None:
             raise SignatureMismatch("the uploaded object is gone: announce the file again")
-        checked = check(self._objects, key, found, pulse)
+        checked = read(key, found)
+        if checked is None:
+            return None
         if fault := fault_of(file, checked.size, checked.signature):
             self._objects.delete(key)
             raise SignatureMismatch(fault)

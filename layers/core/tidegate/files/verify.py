@@ -1,10 +1,10 @@
-"""Reads an uploaded object once, for its SHA-256 and the digests of its pieces."""
+"""Reads an uploaded object once, for its SHA-256 and the digests of its pieces. `reading` does it in several turns."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = la
     """Reads the object and returns its digests. At most AHEAD ranges are in memory, however large the object is."""
     hashed = hashlib.sha256()
     digests = PieceDigests(found.size) if found.size >= SMALLEST_FILE else None
-    for done, chunk in _in_order(bucket, key, found, pulse):
+    for done, chunk in in_order(bucket, key, found, pulse):
         hashed.update(chunk)
         if digests:
             digests.update(chunk)
@@ -55,8 +55,10 @@ def fault_of(file: File, size: int, signature: str) -> str | None:
     return None
 
 
-def _in_order(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
-    """(bytes up to the end of the range, the range) in order. The ranges are read in parallel."""
+def in_order(
+    bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse, first: int = 0
+) -> Generator[tuple[int, bytes]]:
+    """(bytes up to the end of the range, the range) in order, from byte `first` on. The ranges are read in parallel."""
 
     def read(start: int) -> bytes:
         last = min(start + RANGE, found.size) - 1
@@ -81,7 +83,7 @@ def _in_order(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse)
     window: deque[tuple[int, Future[bytes]]] = deque()
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="verify") as pool:
         try:
-            for start in range(0, found.size, RANGE):
+            for start in range(first, found.size, RANGE):
                 window.append((start, pool.submit(read, start)))
                 if len(window) == AHEAD:
                     yield take()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +9,7 @@ from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File
+from tidegate.files.reading import TurnReader, saved_for_request
 from tidegate.files.store import FileStore, Stored
 from tidegate.files.verify import fault_of
 from tidegate.ingest.fetching.fetcher import Fetcher
@@ -21,13 +19,11 @@ from tidegate.ingest.fetching.ranges import SourceChanged
 from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.host_pauses import HostPauses
 from tidegate.ingest.host_slots import HostSlots
-from tidegate.ingest.model import ingested_object, part_count, parts_of
+from tidegate.ingest.model import ingested_object, part_count
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 from tidegate.queue.model import Request
-
-_READ_AHEAD = 4
 
 
 class Download:
@@ -35,6 +31,7 @@ class Download:
         self,
         fetcher: Fetcher,
         parts: MultipartStore,
+        reader: TurnReader,
         files: FileStore,
         projects: Projects,
         credentials: CredentialStore,
@@ -44,6 +41,7 @@ class Download:
     ) -> None:
         self._fetcher = fetcher
         self._parts = parts
+        self._reader = reader
         self._files = files
         self._projects = projects
         self._credentials = credentials
@@ -67,12 +65,20 @@ class Download:
             got = self._fetcher.fetch(remote, wanted, heartbeat, step.seconds_left)
         if got is None:
             return Outcome(state={"goes_on": True})
-        digest, stored = self._keep(step, file, got)
-        return self._done(request, file, digest, got.size, got.etag, fetched=got.size, stored=stored)
+        kept = self._keep(step, file, got)
+        if kept is None:
+            return Outcome(state={"goes_on": True})
+        digest, stored = kept
+        done = self._done(request, file, digest, got.size, got.etag, fetched=got.size, stored=stored)
+        return replace(done, after=lambda: self._forget(request))
 
     def discard(self, request: Request) -> None:
         """Deletes the parts of a request that has ended and cannot be retried."""
         self._fetcher.discard(request)
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        self._reader.forget(saved_for_request(request.project_id, request.request_id))
 
     def _require_room(self, project_id: str, size: int) -> None:
         try:
@@ -108,8 +114,11 @@ class Download:
         known = self._files.has_content(project_id, signature)
         return self._parts.head(self._files.object_of(project_id, signature)) if known else None
 
-    def _keep(self, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None]:
-        """Verifies what was fetched. Returns its SHA-256 and its object; no object if the content is stored already."""
+    def _keep(self, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None] | None:
+        """Verifies what was fetched. Returns its SHA-256 and its object; no object if the content is stored already.
+
+        None if it must be read from S3 for its SHA-256, and another invocation must continue.
+        """
         project_id = step.request.project_id
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
@@ -126,18 +135,22 @@ class Download:
             return self._placed(step, key, file, got, whole)
         except SignatureMismatch:
             self._parts.abort_upload(key, upload_id)
-            self._fetcher.discard(step.request)
+            self.discard(step.request)
             raise
         except (Conflict, RecordNotFound) as error:
             # The step ran twice, and the other run has finished: the next attempt finds what that one stored.
-            self._fetcher.discard(step.request)
+            self.discard(step.request)
             raise WorkerLost(
                 "another run of this request completed or deleted the upload; the next attempt continues"
             ) from error
 
-    def _placed(self, step: Step, key: str, file: File, got: Fetched, whole: StoredObject) -> tuple[str, Stored | None]:
+    def _placed(
+        self, step: Step, key: str, file: File, got: Fetched, whole: StoredObject
+    ) -> tuple[str, Stored | None] | None:
         project_id = step.request.project_id
         digest = got.digest or self._read_again(step, key, whole)
+        if digest is None:
+            return None
         try:
             check(file, whole.size, digest)
         except SignatureMismatch as error:
@@ -145,7 +158,7 @@ class Download:
             if got.validated:
                 raise
             # The source sends no ETag or Last-Modified, so this may be a mixture of two versions: fetch it again.
-            self._fetcher.discard(step.request)
+            self.discard(step.request)
             raise SourceChanged(error.detail) from error
         if self._is_here(project_id, digest):
             # Unless it is the content's object: another run of this step may have stored it.
@@ -154,26 +167,14 @@ class Download:
             return digest, None
         return digest, Stored(key, whole.etag)
 
-    def _read_again(self, step: Step, key: str, stored: StoredObject) -> str:
-        """The SHA-256 of the object, read from S3: a running digest cannot be passed on to the next invocation.
+    def _read_again(self, step: Step, key: str, stored: StoredObject) -> str | None:
+        """The SHA-256 of the object, read from S3, because its parts were fetched by several invocations.
 
-        Reads several ranges ahead, and keeps the request alive meanwhile.
+        None if another invocation must continue.
         """
-        hashed = hashlib.sha256()
-        ranges = [(start, last) for _, start, last in parts_of(stored.size)]
-        with ThreadPoolExecutor(_READ_AHEAD) as pool:
-            ahead: deque[Future[bytes]] = deque()
-            try:
-                for number in range(len(ranges) + _READ_AHEAD):
-                    if number < len(ranges):
-                        ahead.append(pool.submit(self._parts.read_range, key, *ranges[number]))
-                    if ahead and number >= _READ_AHEAD - 1:
-                        hashed.update(ahead.popleft().result())
-                        step.heartbeat({"bytes": stored.size, "total": stored.size, "step": "verify"})
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return hashed.hexdigest()
+        turn = step.turn(lambda _: {"bytes": stored.size, "total": stored.size, "step": "verify"})
+        read = self._reader.check(key, stored, turn, pieces=False)
+        return read.signature if read else None
 
     def _done(
         self,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.common.json_input import whole_number
-from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, SignatureMismatch, WrongState
+from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File
+from tidegate.files.reading import TurnReader, saved_for_request
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
@@ -18,6 +18,7 @@ from tidegate.ingest.model import MAX_BYTES
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
+from tidegate.queue.model import Request
 
 
 class Associate:
@@ -39,10 +40,17 @@ class Associate:
 
 class Check:
     def __init__(
-        self, http: SafeHttp, parts: MultipartStore, files: FileStore, projects: Projects, credentials: CredentialStore
+        self,
+        http: SafeHttp,
+        parts: MultipartStore,
+        reader: TurnReader,
+        files: FileStore,
+        projects: Projects,
+        credentials: CredentialStore,
     ) -> None:
         self._http = http
         self._parts = parts
+        self._reader = reader
         self._files = files
         self._projects = projects
         self._credentials = credentials
@@ -52,20 +60,27 @@ class Check:
         file = _file(self._files, request.project_id, request.payload)
         if file.state != READY or file.signature is None:
             raise WrongState(f"the file {file.file_id} is {file.state}: check it when it is ready")
-        stored, chunks = self._parts.read(self._files.object_of(request.project_id, file.signature))
-        hashed = hashlib.sha256()
-        for chunk in chunks:
-            hashed.update(chunk)
-            step.heartbeat({})
-        if hashed.hexdigest() != file.signature:
+        key = self._files.object_of(request.project_id, file.signature)
+        stored = self._parts.head(key)
+        if stored is None:
+            raise RecordNotFound("the content is gone from the bucket: upload or fetch the file again")
+        read = self._reader.check(key, stored, step.turn(lambda _: {}), pieces=False)
+        if read is None:
+            return Outcome(state={"goes_on": True})
+        if read.signature != file.signature:
+            self.discard(request)
             raise SignatureMismatch(
-                f"the stored content's SHA-256 is {hashed.hexdigest()}, not {file.signature}: upload the file again"
+                f"the stored content's SHA-256 is {read.signature}, not {file.signature}: upload the file again"
             )
         result = {"file_id": file.file_id, "signature": file.signature, "size": stored.size}
         url = request.payload.get("source_url") or file.source_url
         if url:
             result["source"] = self._source(step, file, str(url))
-        return Outcome(result)
+        return Outcome(result, after=lambda: self.discard(request))
+
+    def discard(self, request: Request) -> None:
+        """Deletes the saved digest of a request that has ended."""
+        self._reader.forget(saved_for_request(request.project_id, request.request_id))
 
     def _source(self, step: Step, file: File, url: str) -> str:
         """`same`, `changed`, `gone`, or `unknown` if the source sends neither a size nor an ETag."""

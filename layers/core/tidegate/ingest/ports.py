@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.files.reading import Turn, saved_for_request
 from tidegate.queue.model import Request
 
 # Called with the progress, as often as there is some. Raises LeaseLost when this run no longer owns the request.
@@ -20,6 +22,12 @@ class Step:
     heartbeat: Heartbeat
     seconds_left: float
     state: Mapping[str, Any] | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def turn(self, progress: Callable[[int], Mapping[str, Any]]) -> Turn:
+        """For reading a file in this invocation. `progress` makes the request's progress of the bytes read."""
+        saved = saved_for_request(self.request.project_id, self.request.request_id)
+        return Turn(saved, self.began + self.seconds_left, lambda done: self.heartbeat(progress(done)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,8 @@ class IngestSteps:
             died = WorkerLost("the function that ran this attempt died before it was done")
             # The cause may have a stack trace and names of AWS resources: only operators see the line's stack.
             self._log.write(*attempt, "died", died.detail, error=WorkerLost(cause))
+            # An earlier invocation of this attempt saved its work, and the next attempt continues there.
+            died.progressed = event.get("state") is not None
             return self._end(passed, attempt, error=died)
         began = self._clock()
         try:

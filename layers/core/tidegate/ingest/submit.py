@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.common.ids import Clock, new_id
 from tidegate.errors import Invalid, RecordNotFound, WrongState
 from tidegate.files.library import Announcement, new_file
-from tidegate.files.model import COMING, READY, File
+from tidegate.files.model import COMING, READY, File, seconds_to_read
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.ingest.store import SubscriptionStore
@@ -195,6 +195,8 @@ class IngestSubmit:
         if payload.get("source_url"):
             self.check_url(project_id, str(payload["source_url"]))
         chosen = self._channel(channel, payload.get("credentials"))
+        if type == "check":
+            more["timeout"] = self._queue.policy(type).timeout + seconds_to_read(file.size)
         return self._queue.submit(project_id, type, chosen, payload, priority, subscription_id, who=who, **more)
 
     def _with_file(

@@ -40,10 +40,11 @@ POLICIES: Mapping[str, Policy] = {
     "download": Policy(timeout=1800, retries=3, delay=60, growth=2),
     "scan": Policy(timeout=300, retries=2, delay=30),
     "associate": Policy(timeout=120, retries=2, delay=10),
+    # The time to read the file is added.
     "check": Policy(timeout=60, retries=1, delay=5),
     # Six hours for all entries of an archive, in invocations of at most fifteen minutes.
     "extract": Policy(timeout=6 * 3600, retries=3, delay=30, growth=2),
-    # One invocation of up to 900 s reads the whole file, because a hash cannot be continued by another; plus its start.
+    # The time to read the file is added: 5 TiB take a day and a half, in invocations of at most fifteen minutes.
     "verify": Policy(timeout=1800, retries=3, delay=30, growth=2),
     "export": Policy(
         timeout=3600, retries=2, delay=30, growth=2, channel=EXPORT, machine="export", keep_expired=23 * DAY
