@@ -50,7 +50,8 @@ def test_malformed_activate_at_is_422(fleet: Fleet, given: str) -> None:
 def test_activate_at_in_the_past_or_far_ahead_is_422(fleet: Fleet) -> None:
     past, far = moment(fleet, -1), moment(fleet, 7 * 86400 + 1)
 
-    assert f"must be in the future: it is {moment(fleet, 0)} and {past}" in refusal(fleet, activate_at=past)["msg"]
+    expected = f"must be in the future: it is {moment(fleet, 0)} now, and {past} was given"
+    assert expected in refusal(fleet, activate_at=past)["msg"]
     assert f"at most 7 days ahead: {far}" in refusal(fleet, activate_at=far)["msg"]
     assert "future" in refusal(fleet, activate_at=moment(fleet, 0))["msg"]
 
