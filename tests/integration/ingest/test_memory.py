@@ -81,7 +81,7 @@ def _xml(name: str, inner: str) -> bytes:
 
 @pytest.mark.slow
 def test_200_mb_ingest_peaks_under_150_mb() -> None:
-    """About 136 MB. On a busy machine threads overlap in other ways and need up to 15 MB more, so it has three tries."""
+    """About 136 MB. Other work of the machine can make it up to 15 MB more, so the measurement has three tries."""
     peaks: list[float] = []
     while len(peaks) < 3 and not any(peak < 150 for peak in peaks):
         peaks.append(ingest_200_mb())
