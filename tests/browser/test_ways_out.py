@@ -45,7 +45,7 @@ def test_invalid_key_text_is_reported_at_the_field(signed_out: Console) -> None:
 
 def test_agent_key_is_told_which_scope_it_lacks(signed_out: Console, project: DeployedProject) -> None:
     try_key(signed_out, project.agent_key("host-1"))
-    expect(signed_out.page.locator(".form-error")).to_contain_text("needs the scope read; this key has agent")
+    expect(signed_out.page.locator(".form-error")).to_contain_text("needs the scope read, but this key has agent")
 
 
 @pytest.mark.parametrize(
