@@ -1,7 +1,7 @@
 """`python -m tests.faults`: runs every scenario in every mode at all of its points, and keeps a table of the outcomes.
 
     python -m tests.faults --scenario ingest --mode stale --mode lost   # some pairs; run it again to continue
-    python -m tests.faults --jobs 2                                     # everything, two pairs at a time
+    python -m tests.faults --jobs 2                                     # everything, two scenarios at a time
     python -m tests.faults --show                                       # the table so far
 
 A point that is in the table file (`--table`) is not run again; `--again` repeats those that had a fault. A mode is one
@@ -80,22 +80,22 @@ def _play(scenario: Scenario, mode: str, at: int, total: int) -> str:
 
 
 def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Scenario, str]]:
-    for mode in arguments.mode or MODES:
-        for scenario in ALL:
-            if not arguments.scenario or scenario.name in arguments.scenario:
+    for scenario in ALL:
+        if not arguments.scenario or scenario.name in arguments.scenario:
+            for mode in arguments.mode or MODES:
                 yield scenario, mode
 
 
 def _in_processes(arguments: argparse.Namespace) -> int:
-    """Runs each pair in its own process, because moto has one state per process."""
+    """Runs each scenario in its own process, because moto has one state per process."""
 
-    def run(pair: tuple[Scenario, str]) -> int:
-        command = [sys.executable, "-m", "tests.faults", "--scenario", pair[0].name, "--mode", pair[1]]
-        command += ["--table", str(arguments.table), *(["--again"] if arguments.again else [])]
-        return subprocess.run(command, check=False).returncode
+    def run(name: str) -> int:
+        command = [sys.executable, "-m", "tests.faults", "--scenario", name, "--table", str(arguments.table)]
+        command += [word for mode in arguments.mode or () for word in ("--mode", mode)]
+        return subprocess.run([*command, *(["--again"] if arguments.again else [])], check=False).returncode
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        return max(pool.map(run, list(_chosen(arguments))), default=0)
+        return max(pool.map(run, dict.fromkeys(scenario.name for scenario, _ in _chosen(arguments))), default=0)
 
 
 def main(given: list[str]) -> int:
