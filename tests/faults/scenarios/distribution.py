@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
-from tests.support.moto.cloud import Project
+from tests.support.moto.cloud import Answer, Project
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import READY, content_object
 from tidegate.projects.audit import SYSTEM, act
@@ -101,15 +101,22 @@ def run(world: World) -> None:
     world.settle(lambda: jobs <= world.notified())
 
 
-def submit_all(world: World, project: Project, names: Iterable[str], **more: Any) -> tuple[str, list[str]]:
-    """Returns the Job, and the Tasks that the caller was told of."""
+def post_batch(world: World, project: Project, names: Iterable[str], **more: Any) -> Answer:
     body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
     body |= {"target_user": "root", "target_file_dir": "/data", "targets": [{"agent_id": name} for name in names]}
+    return world.ask("POST", "/v1/downloads/batch", key=project.key, json=body | more)
+
+
+def submit_all(world: World, project: Project, names: Iterable[str], **more: Any) -> tuple[str, list[str]]:
+    """Returns the Job and the uuids of its Tasks, as the caller got them."""
     with world.cloud.windows_stay_open():
-        made = world.ask("POST", "/v1/downloads/batch", key=project.key, json=body | more)
-    assert made.status == 202, made.body
-    tasks = [str(task["task_id"]).rsplit(":", 1)[-1] for task in made.json()["tasks"]]
-    return str(made.json()["job_id"]), tasks
+        return accepted(post_batch(world, project, names, **more))
+
+
+def accepted(answer: Answer) -> tuple[str, list[str]]:
+    assert answer.status == 202, answer.body
+    tasks = [str(task["task_id"]).rsplit(":", 1)[-1] for task in answer.json()["tasks"]]
+    return str(answer.json()["job_id"]), tasks
 
 
 def _submit(world: World, project: Project, agent: str) -> str:
