@@ -186,6 +186,28 @@ def test_retried_batch_shows_no_end_of_its_last_run(world: BatchWorld) -> None:
     assert (shown.get("stop_reason"), shown.get("finish_time")) == (None, None)
 
 
+def test_function_that_stalled_does_not_restart_a_stopped_batch(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read the request while that was running, and the batch after another function had stopped it."""
+    world.business.answers["/process"] = lambda _: (200, {"result": "error", "msg": "no stock"})
+    batch_id = world.create(world.register(), rate=100, retries=1)
+    started = world.act(batch_id, "start")
+    world.admit()
+    queue = world.cloud.app.queue.queue
+    read_before = queue.running(world.project.id, started["request_id"], 1)
+    while world.step(started["request_id"])["outcome"] == "continue":
+        pass
+    assert world.shown(batch_id)["status"] == "stopped"
+    calls = len(world.business.calls())
+    monkeypatch.setattr(queue, "running", lambda **_: read_before)
+
+    assert world.step(started["request_id"])["outcome"] == "ended"
+
+    assert world.shown(batch_id)["status"] == "stopped"
+    assert len(world.business.calls()) == calls
+
+
 def test_retried_batch_is_not_ended_by_a_verdict_of_its_last_run(world: BatchWorld) -> None:
     batch_id = world.create(world.register(), rate=100, runners=2)
     started = world.act(batch_id, "start")

@@ -152,7 +152,7 @@ class BatchSteps:
             if not first_step:
                 raise LeaseLost("another runner has ended the batch")
             # Somebody retried the failed request: the batch continues where it stopped.
-            batch = self._batches.resume(batch)
+            batch = self._batches.resume(batch, request)
         if first_step:
             # Index the first rows once, not in each runner.
             self._prepare.extent(batch, batch.start_index, wait=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, put, put_new, update
+from tidegate.aws.writes import Write, check, delete, put, put_new, update
 from tidegate.batches.model import (
     ACTIVE,
     CREATED,
@@ -25,7 +25,7 @@ from tidegate.batches.model import (
 from tidegate.batches.progress import Progress, RunnerRecord, combined, first_progress
 from tidegate.batches.run.store import progress_attributes, progress_from, runners_of
 from tidegate.common.listing import Listed
-from tidegate.errors import QuotaExceeded, RecordNotFound, WrongState
+from tidegate.errors import LeaseLost, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import AuditLine
@@ -205,13 +205,22 @@ class BatchStore:
         """Returns the writes of a start, for the transaction that creates its request."""
         return [*self._start(batch, sets), *_first_start(batch), audit_write(line)]
 
-    def resume(self, batch: Batch) -> Batch:
-        """Sets a stopped batch to running when its failed request is retried."""
-        written = self._table.try_write(*self._start(batch, {"status": RUNNING}))
+    def resume(self, batch: Batch, request: Request) -> Batch:
+        """Sets a stopped batch to running when its failed request is retried.
+
+        LeaseLost if that attempt of the request has ended: a function that stalled must not restart the batch.
+        """
+        attempt = check(
+            keys.request(request.project_id, request.request_id),
+            "#status = :status AND #attempt = :attempt",
+            status=request.status,
+            attempt=request.attempt,
+        )
+        written = self._table.try_write(*self._start(batch, {"status": RUNNING}), attempt)
         present = self.get(batch.project_id, batch.batch_id)
         # If it runs although the write was refused, an earlier attempt at this step has done it.
         if present is None or not (written or (present.status, present.run) == (RUNNING, batch.run)):
-            raise WrongState(_CHANGED)
+            raise LeaseLost("the attempt of the request that would resume the batch has ended")
         return present
 
     def _start(self, batch: Batch, sets: Mapping[str, Any]) -> Sequence[Write]:
