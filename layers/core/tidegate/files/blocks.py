@@ -54,7 +54,7 @@ class BlockDigests:
 def _probe(block: bytearray) -> bytes:
     """The offset and the bytes of the first suitable probe; NO_PROBE if the block has none."""
     for at in range(0, len(block) - PROBE_BYTES + 1, _STEP):
-        probe = bytes(block[at : at + PROBE_BYTES])
+        probe = block[at : at + PROBE_BYTES]
         if len(set(probe)) >= _DIFFERENT:
-            return at.to_bytes(4) + probe
+            return at.to_bytes(4) + bytes(probe)
     return NO_PROBE
