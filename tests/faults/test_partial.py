@@ -51,7 +51,7 @@ def test_objects_that_s3_refuses_to_delete_are_an_error(cloud: MotoCloud, monkey
     monkeypatch.setattr(bucket, "_client", SimpleNamespace(delete_objects=lambda **_: {"Errors": denied}))
     monkeypatch.setattr("tidegate.aws.s3.time.sleep", lambda _: None)
 
-    with pytest.raises(Busy, match="content/a"):
+    with pytest.raises(Busy, match="S3 did not delete 1 objects"):
         bucket.delete("content/a")
 
 
