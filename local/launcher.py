@@ -5,6 +5,7 @@ Every patch names the difference, and can be removed when MiniStack no longer ha
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -30,6 +31,8 @@ BATCH_ACTIONS = {
     "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
     "sns:PublishBatch": "sns:Publish",
 }
+# How long a function may still run after SIGTERM.
+GRACE_SECONDS = 0.5
 EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)")
 
 
@@ -157,10 +160,24 @@ def end_at_once() -> None:
     os._exit(0)
 
 
-def prompt(serve: Serve) -> Serve:
-    """Ends the process once its state is saved. Otherwise it would wait for every function that still runs."""
+def prompt(serve: Serve, end_functions: Callable[[], None]) -> Serve:
+    """Stops at SIGTERM within seconds: ends functions that still run, saves the state, ends the process.
+
+    MiniStack would first wait for every running function: 20 s for a waiting agent. A function whose own calls nobody
+    answers any more takes even longer, and the emulator is killed before it has saved its state.
+    """
+
+    def stop() -> None:
+        last = threading.Timer(GRACE_SECONDS, end_functions)
+        last.daemon = True
+        last.start()
+        # The server stops at this signal as well, and its own handler is still there.
+        os.kill(os.getpid(), signal.SIGINT)
 
     async def served(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            # The server has set its own handlers before it starts the application.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         await serve(scope, receive, send)
         if scope["type"] == "lifespan":
             last = threading.Timer(1, end_at_once)
@@ -193,7 +210,7 @@ def main() -> None:
     IndexOrder(dynamodb).install()
     layers = Path(tempfile.gettempdir()) / "layers"
     SharedLayers(layers, lambda_svc._resolve_layer_zip).install(lambda_runtime.Worker)
-    app.app = prompt(fronted(app.app, API_ID))
+    app.app = prompt(fronted(app.app, API_ID), lambda_runtime.reset)
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(
         sqs._receive_messages_for_esm,

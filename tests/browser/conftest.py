@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.support.console import API_CALLS, CHROMIUM, Console, chromium, new_context, tab
+from tests.support.console import API_CALLS, CHROMIUM, Console, chromium, new_context, reused, tab
 from tests.support.console_routes import never_called
 from tests.support.deployed import Deployed, DeployedProject, deployed_at
 
@@ -80,9 +80,31 @@ def desk_context(browser: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
+@pytest.fixture(scope="session")
+def desk_pages() -> list[Page]:
+    """Holds the page of `desk` between two tests: a new one for each would start a process and compile the console."""
+    return []
+
+
 @pytest.fixture
-def desk(desk_context: BrowserContext, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
-    """Signed in with a project's key, on a wide screen, in English."""
+def desk(
+    desk_context: BrowserContext, desk_pages: list[Page], deployed: Deployed, project: DeployedProject
+) -> Iterator[Console]:
+    """Signed in with a project's key, on a wide screen, in English.
+
+    A test that adds listeners, WebSocket routes or CDP settings uses `own_desk`: they would stay in this page.
+    """
+    # Returned only if it could be reset.
+    page = desk_pages.pop() if desk_pages else desk_context.new_page()
+    with reused(page, deployed) as opened:
+        opened.sign_in(project.key)
+        yield opened
+    desk_pages.append(page)
+
+
+@pytest.fixture
+def own_desk(desk_context: BrowserContext, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
+    """Like `desk`, in a page that is closed at the end."""
     with tab(desk_context, deployed) as opened:
         opened.sign_in(project.key)
         yield opened

@@ -42,17 +42,17 @@ def test_dropped_files_are_uploaded(desk: Console) -> None:
     expect(desk.page.locator("tr", has_text="dropped.txt")).to_contain_text("Ready")
 
 
-def test_script_in_a_file_name_is_shown_as_text(desk: Console, tmp_path: Path) -> None:
-    desk.page.on("dialog", lambda dialog: desk.complaints.append(dialog.message))
+def test_script_in_a_file_name_is_shown_as_text(own_desk: Console, tmp_path: Path) -> None:
+    own_desk.page.on("dialog", lambda dialog: own_desk.complaints.append(dialog.message))
     source = tmp_path / NASTY
     source.write_bytes(b"x")
 
-    upload(desk, source)
+    upload(own_desk, source)
 
-    expect(desk.page.get_by_text(NASTY, exact=True).first).to_be_visible()
-    assert desk.page.locator("#view img").count() == 0
-    desk.go("distribution/new")
-    expect(desk.page.locator("select[name=file] option").first).to_contain_text(NASTY)
+    expect(own_desk.page.get_by_text(NASTY, exact=True).first).to_be_visible()
+    assert own_desk.page.locator("#view img").count() == 0
+    own_desk.go("distribution/new")
+    expect(own_desk.page.locator("select[name=file] option").first).to_contain_text(NASTY)
 
 
 def test_distribution_to_two_agents_succeeds_without_reload(
@@ -85,19 +85,19 @@ def test_distribution_to_two_agents_succeeds_without_reload(
         assert next((tmp_path / host).rglob("release.bin")).read_bytes() == source.read_bytes()
 
 
-def test_large_file_is_uploaded_in_parts_and_downloaded(desk: Console, tmp_path: Path) -> None:
+def test_large_file_is_uploaded_in_parts_and_downloaded(own_desk: Console, tmp_path: Path) -> None:
     """An upload over 64 MiB is sent in parts, several in parallel; a 6 GB file only has more of them."""
     source = tmp_path / "large.bin"
     source.write_bytes(b"".join(bytes([number]) * 1024**2 for number in range(81)))
     parts: list[str] = []
-    desk.page.on("request", lambda asked: parts.append(asked.url) if "partNumber=" in asked.url else None)
+    own_desk.page.on("request", lambda asked: parts.append(asked.url) if "partNumber=" in asked.url else None)
 
-    desk.go("files")
-    desk.page.locator("input[type=file]").set_input_files(source)
-    expect(desk.page.locator("tr", has_text=source.name)).to_contain_text("Ready", timeout=90_000)
+    own_desk.go("files")
+    own_desk.page.locator("input[type=file]").set_input_files(source)
+    expect(own_desk.page.locator("tr", has_text=source.name)).to_contain_text("Ready", timeout=90_000)
 
     numbers = {found[1] for url in parts if (found := re.search(r"partNumber=(\d+)", url))}
     assert len(numbers) >= 5
-    with desk.page.expect_download() as started:
-        desk.page.locator("tr", has_text=source.name).get_by_role("button", name="Download").click()
+    with own_desk.page.expect_download() as started:
+        own_desk.page.locator("tr", has_text=source.name).get_by_role("button", name="Download").click()
     assert Path(started.value.path()).read_bytes() == source.read_bytes()

@@ -32,7 +32,7 @@ def shown(deployed: Deployed) -> Shown:
         return seeded(deployed, deployed.project(), server, hosts=24)
 
 
-@pytest.mark.parametrize(("width", "language"), [(1440, "en-GB"), (1440, "zh-CN"), (390, "zh-CN")])
+@pytest.mark.parametrize(("width", "language"), [(390, "en-GB"), (1440, "zh-CN")])
 def test_records_fit_the_screen_and_axe_finds_nothing_serious(
     browser: Browser, deployed: Deployed, shown: Shown, width: int, language: str
 ) -> None:

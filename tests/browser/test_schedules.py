@@ -123,12 +123,12 @@ def test_schedules_fit_the_screen_and_axe_finds_nothing_serious(
             assert opened.page.evaluate(TOO_WIDE) == []
 
 
-def test_next_run_is_in_the_time_zone_of_the_user(desk: Console, project: DeployedProject) -> None:
+def test_next_run_is_in_the_time_zone_of_the_user(own_desk: Console, project: DeployedProject) -> None:
     schedules_of(project)
     zone = {"timezoneId": "Asia/Tokyo"}
-    desk.page.context.new_cdp_session(desk.page).send("Emulation.setTimezoneOverride", zone)
-    desk.go("export-schedules")
-    told = desk.page.locator("tbody tr", has_text="Orders").locator("td[data-label='Next run'] time")
+    own_desk.page.context.new_cdp_session(own_desk.page).send("Emulation.setTimezoneOverride", zone)
+    own_desk.go("export-schedules")
+    told = own_desk.page.locator("tbody tr", has_text="Orders").locator("td[data-label='Next run'] time")
     expect(told).to_contain_text("11:00")
     expect(told).to_have_attribute("title", "Asia/Tokyo")
 

@@ -126,7 +126,7 @@ def test_page_connects_only_to_its_own_server(browser: Browser, deployed: Deploy
         assert [url for url in asked if not url.startswith(origin[0])] == []
 
 
-def test_connection_closed_for_a_large_frame_is_not_reopened(desk: Console) -> None:
+def test_connection_closed_for_a_large_frame_is_not_reopened(own_desk: Console) -> None:
     opened: list[str] = []
 
     def close(socket: WebSocketRoute) -> None:
@@ -134,17 +134,17 @@ def test_connection_closed_for_a_large_frame_is_not_reopened(desk: Console) -> N
         socket.close(code=1009, reason="frame too large")
 
     # Otherwise the page may open its first connection while the previous one is still closing.
-    expect(desk.page.locator("#live")).to_have_text("Live")
-    desk.page.route_web_socket(re.compile("ticket="), close)
-    desk.page.reload()
-    expect(desk.page.locator("#live")).to_have_text("Polling")
+    expect(own_desk.page.locator("#live")).to_have_text("Live")
+    own_desk.page.route_web_socket(re.compile("ticket="), close)
+    own_desk.page.reload()
+    expect(own_desk.page.locator("#live")).to_have_text("Polling")
     # After any other close code it reconnects after a second.
-    desk.page.wait_for_timeout(1500)
+    own_desk.page.wait_for_timeout(1500)
     assert len(opened) == 1
 
 
 @pytest.mark.parametrize(("code", "connections"), [("invalid", 1), ("not_found", 2)], ids=["refused", "unknown"])
-def test_console_polls_after_its_watch_was_refused(desk: Console, code: str, connections: int) -> None:
+def test_console_polls_after_its_watch_was_refused(own_desk: Console, code: str, connections: int) -> None:
     """A connection that the server does not know is opened again; any other refusal leaves the views to poll."""
     opened: list[str] = []
 
@@ -152,10 +152,10 @@ def test_console_polls_after_its_watch_was_refused(desk: Console, code: str, con
         opened.append(socket.url)
         socket.send(json.dumps({"type": "error", "data": {"code": code, "detail": "refused"}}))
 
-    expect(desk.page.locator("#live")).to_have_text("Live")
-    desk.page.route_web_socket(re.compile("ticket="), refuse)
-    desk.page.reload()
-    expect(desk.page.locator("#live")).to_have_text("Polling")
-    desk.page.wait_for_timeout(1800)
+    expect(own_desk.page.locator("#live")).to_have_text("Live")
+    own_desk.page.route_web_socket(re.compile("ticket="), refuse)
+    own_desk.page.reload()
+    expect(own_desk.page.locator("#live")).to_have_text("Polling")
+    own_desk.page.wait_for_timeout(1800)
     assert len(opened) >= connections
     assert len(opened) == 1 or code == "not_found"

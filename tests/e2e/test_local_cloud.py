@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import stat
+import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import urllib3
 
 from local.cloud import cloud_up
 from local.place import Place
@@ -50,6 +55,30 @@ def test_state_survives_a_stop_and_a_change_of_parameters(tmp_path: Path) -> Non
         assert api["Environment"]["Variables"]["COLLECT_WINDOW_SECONDS"] == "3"
         assert Deployed(up).http("GET", f"/v1/files/{file['file_id']}", key=project.key).status == 200
         assert takes_messages(up.emulator.client("sqs"), api["Environment"]["Variables"]["WAKEUPS_QUEUE_URL"])
+
+
+def test_stop_waits_for_no_function_and_keeps_the_state(tmp_path: Path) -> None:
+    place = Place(home=tmp_path, port=free_port())
+    with cloud_up(place, silence) as up:
+        cloud = Deployed(up)
+        project = cloud.project()
+        waiting = cloud.make_key(project.id, ["agent"], "host-a")["key"]
+        poll = threading.Thread(target=poll_until_it_breaks, args=(cloud, waiting), daemon=True)
+        poll.start()
+        poll.join(2)
+        assert poll.is_alive(), "the agent's function still runs"
+        stopped = time.monotonic()
+    assert time.monotonic() - stopped < 10, "the poll alone would take 20 s"
+
+    lines: list[str] = []
+    with cloud_up(place, lines.append) as up:
+        assert any("nothing to deploy" in line for line in lines)
+        assert Deployed(up).http("GET", "/v1/me", key=project.key).status == 200
+
+
+def poll_until_it_breaks(cloud: Deployed, key: str) -> None:
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        cloud.http("GET", "/v1/agents/host-a/transfers", key=key, query={"wait": 20})
 
 
 def open_to_others(*folders: Path) -> list[Path]:

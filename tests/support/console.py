@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from tests.support.deployed import Deployed, DeployedProject
 from tidegate_client.agent.daemon import Agent, AgentOptions
 from tidegate_client.client import Client
 
+# As root in a container, Chromium cannot create its sandbox. Otherwise it would also start a renderer for the next tab.
+FLAGS = ["--no-sandbox", "--disable-features=SpareRendererForSitePerProcess"]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # Milliseconds that a view may take on a busy machine.
 PATIENCE = 45_000
 expect.set_options(timeout=PATIENCE)
-STILL = "() => !document.getAnimations().some((one) => one instanceof CSSTransition)"
 # Measures in the page itself: from the click on the button to figures on the screen.
 _WATCH = """() => {
   const began = performance.now();
@@ -35,8 +36,7 @@ API_CALLS: set[tuple[str, str]] = set()
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        # As root in a container, Chromium cannot create its sandbox.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             yield browser
         finally:
@@ -51,9 +51,23 @@ class Console:
         self.deployed = deployed
         self.complaints: list[str] = []
         page.set_default_timeout(PATIENCE)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._on_message)
-        page.on("request", self._on_request)
+        self._listeners: dict[str, Callable[..., None]] = {
+            "pageerror": lambda error: self.complaints.append(str(error)),
+            "console": self._on_message,
+            "request": self._on_request,
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)  # type: ignore[call-overload]
+
+    def sign_out(self) -> None:
+        """Leaves the page as if it were new: another test may use it."""
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.page.emulate_media(color_scheme="light")
+        # A document of the same server in which no console runs that could store something.
+        self.page.goto(f"{self.deployed.api_url}/healthz")
+        self.page.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
 
     def _on_message(self, message: ConsoleMessage) -> None:
         if message.type == "error" and "status of" not in message.text:
@@ -89,12 +103,15 @@ def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language
 
 def new_context(browser: Browser, *, width: int = 1440, language: str = "en-GB") -> BrowserContext:
     size = {"width": width, "height": 900 if width > 500 else 844}
-    return browser.new_context(viewport=size, locale=language, accept_downloads=True)  # type: ignore[arg-type]
+    # Without motion, a page is idle once it is loaded (a pulsing dot alone takes a tenth of a core), and a change of
+    # theme is whole at once: in its transition, colours have the contrast of neither theme.
+    return browser.new_context(viewport=size, locale=language, reduced_motion="reduce")  # type: ignore[arg-type]
 
 
 @contextmanager
 def tab(context: BrowserContext, deployed: Deployed) -> Iterator[Console]:
-    """Opens a tab without the stored settings of earlier ones. Closes every tab of the context at the end."""
+    """Opens a tab without the stored settings of earlier ones. Closes it at the end, and every tab opened from it."""
+    before = context.pages
     page = context.new_page()
     stored = {"origin": "/".join(deployed.api_url.split("/")[:3]), "storageTypes": "local_storage"}
     context.new_cdp_session(page).send("Storage.clearDataForOrigin", stored)
@@ -103,8 +120,24 @@ def tab(context: BrowserContext, deployed: Deployed) -> Iterator[Console]:
         yield opened
         assert opened.complaints == []
     finally:
-        for each in context.pages:
-            each.close()
+        close_others(context, before)
+
+
+@contextmanager
+def reused(page: Page, deployed: Deployed) -> Iterator[Console]:
+    """Opens the console in a page that other tests use as well. Closes the context's other pages at the end."""
+    opened = Console(page, deployed)
+    yield opened
+    complaints = list(opened.complaints)
+    close_others(page.context, [page])
+    opened.sign_out()
+    assert complaints == []
+
+
+def close_others(context: BrowserContext, kept: list[Page]) -> None:
+    for page in context.pages:
+        if page not in kept:
+            page.close()
 
 
 def first_paint(opened: Console, key: str) -> float:
@@ -120,27 +153,32 @@ def first_paint(opened: Console, key: str) -> float:
 
 
 def fits(opened: Console, areas: list[str], width: int) -> None:
-    """Fails if, in light or dark, a page is wider than the screen or axe finds a serious problem."""
-    for scheme in ("light", "dark"):
-        opened.page.emulate_media(color_scheme=scheme)
-        for area in areas:
-            opened.go(area)
-            expect(opened.page.locator("h1")).to_be_visible()
-            expect(opened.page.locator(".skeleton")).to_have_count(0)
-            # During the change of theme, colours have the contrast of neither theme.
-            opened.page.wait_for_function(STILL)
-            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
-            serious = [fault for fault in violations(opened.page) if fault["impact"] in ("serious", "critical")]
-            assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
+    """Fails if a page is wider than the screen, or if axe finds a serious problem in light or dark."""
+    for area in areas:
+        opened.page.emulate_media(color_scheme="light")
+        opened.go(area)
+        expect(opened.page.locator("h1")).to_be_visible()
+        expect(opened.page.locator(".skeleton")).to_have_count(0)
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
+        assert serious(opened.page) == [], (area, "light")
+        opened.page.emulate_media(color_scheme="dark")
+        # The theme changes colours and nothing else.
+        assert serious(opened.page, "color-contrast") == [], (area, "dark")
 
 
-def violations(page: Page) -> list[dict[str, Any]]:
-    """Runs axe on the current page. Returns its violations."""
+def serious(page: Page, *rules: str) -> list[tuple[str, str]]:
+    """Runs axe on the current page, by all of its rules or by these. Returns each serious violation with its HTML."""
+    found = violations(page, *rules)
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+
+
+def violations(page: Page, *rules: str) -> list[dict[str, Any]]:
     # The script has half a megabyte, so it is loaded once for each document, not for each run.
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(Axe().axe_script)
+    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
     found: list[dict[str, Any]] = page.evaluate(
-        "options => axe.run(options).then((results) => results.violations)", {"resultTypes": ["violations"]}
+        "options => axe.run(options).then((results) => results.violations)", options
     )
     return found
 
