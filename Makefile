@@ -14,7 +14,7 @@ SAM_BIN := .local/sam/bin
 PYTEST := $(BIN)/pytest -q
 # Exists only where the deployed Python version is installed (DEPLOYED_PYTHON names it).
 DEPLOYED := .venv-deployed/bin
-# Processes of a suite: more than cores, because a quarter of the time goes into waiting for a rate or a time-out.
+# Processes of a suite: more than cores, because some of the time goes into waiting for a rate or a time-out.
 WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
@@ -38,13 +38,13 @@ clean:  ## delete the local cloud and its state
 	@rm -rf .local/pytest .aws-sam
 
 # In steps. `sam build` copies the sources, so no test may write compiled modules among them meanwhile. Some unit tests
-# measure rates, so only mypy runs beside them. Chromium and the deployed stack answer within limits of time, so the
+# measure rates, so nothing runs beside them. Chromium and the deployed stack answer within limits of time, so the
 # suites that only compute do not run beside those that use them.
 test: $(STAMP)  ## everything that must hold; ends with the time of each suite and the tests that needed a second try
 	@$(BIN)/python -m tests.support.second_try forget; $(BIN)/python -m tests.support.suite_times forget
 	@ended=0; \
-	  $(SIDE_BY_SIDE) deployed timed-lint timed-build-test || ended=$$?; \
-	  $(SIDE_BY_SIDE) timed-types timed-unit || ended=$$?; \
+	  $(SIDE_BY_SIDE) deployed timed-lint timed-types timed-build-test || ended=$$?; \
+	  $(SIDE_BY_SIDE) timed-unit || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-integration || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-faults timed-workflow || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-browser timed-e2e || ended=$$?; \
@@ -91,6 +91,8 @@ deployed: $(STAMP)
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
 	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/unit
 
+# Most of what its agents and swarms do is waiting.
+unit: WORKERS = 6
 unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
 	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/integration

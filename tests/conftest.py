@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.moto.cloud import MotoCloud, Project
+
+
+def pytest_collection_finish() -> None:
+    """Looks for garbage less often, and not among what lives as long as the process: a tenth of the time went there."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    with deployed_at(tmp_path_factory.mktemp("cloud"), CollectWindowSeconds="5", JobTimeoutSeconds="600") as made:
+    with deployed_at(tmp_path_factory.mktemp("cloud"), CollectWindowSeconds="5") as made:
         yield made
 
 

@@ -6,13 +6,14 @@ import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import urllib3
 
-from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
 
 CONTENT = b"the tide comes in " * 5000
 SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
@@ -129,16 +130,20 @@ def test_two_windows_are_two_jobs_and_agents_see_only_their_own(deployed: Deploy
     assert until(lambda: task(second["task_id"]), lambda shown: shown["status"] in ENDED, 40)["status"] == "Success"
 
 
-def test_target_that_never_answers_times_out(deployed: Deployed, stocked: DeployedProject) -> None:
-    submitted = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-gone")).json()
-    job = until(lambda: job_of(stocked, submitted["job_id"]), lambda job: job["status"] in ENDED, 90)
-    assert (job["status"], job["counts"]["timeout"]) == ("Timeout", 1)
-    assert deployed.http(
-        "GET",
-        "/v1/agents/host-gone/transfers",
-        key=deployed.admin_key,
-        headers={"x-project-id": stocked.id},
-    ).json() == {"items": []}
+def test_target_that_never_answers_times_out(tmp_path: Path) -> None:
+    # On a cloud of its own: with a time-out this short, the Jobs of other tests would end on a busy machine.
+    with deployed_at(tmp_path, JobTimeoutSeconds="8") as cloud:
+        project = cloud.project()
+        cloud.store(project, "/data/fleet.bin", CONTENT, SIGNATURE)
+        submitted = project.http("POST", "/v1/downloads", json=body(target_agent_id="host-gone")).json()
+        job = until(lambda: job_of(project, submitted["job_id"]), lambda job: job["status"] in ENDED, 90)
+        assert (job["status"], job["counts"]["timeout"]) == ("Timeout", 1)
+        assert cloud.http(
+            "GET",
+            "/v1/agents/host-gone/transfers",
+            key=cloud.admin_key,
+            headers={"x-project-id": project.id},
+        ).json() == {"items": []}
 
 
 def test_unknown_signature_is_404(stocked: DeployedProject) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from botocore.credentials import ReadOnlyCredentials
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.support.deployed import Deployed, DeployedProject, deployed_at
+from tests.support.deployed import Deployed, DeployedProject
 from tests.support.product import product_on
 from tidegate.notifications.websocket_messages import Holder
 from tidegate.notifications.websocket_sender import WebSocketSender
@@ -24,13 +23,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 CROWD = 100
 CONTENT = b"for everyone"
 SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
-
-
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A separate stack, whose Job waits until all connections watch it."""
-    with deployed_at(tmp_path_factory.mktemp("crowd"), JobTimeoutSeconds="600") as cloud:
-        yield cloud
 
 
 def start_job(project: DeployedProject) -> str:
@@ -112,9 +104,9 @@ async def crowd(project: DeployedProject, job_id: str, size: int) -> tuple[float
     return bare, max(at for at, _ in heard) - finished
 
 
-def test_100_watchers_get_the_end_about_as_soon_as_one(patient: Deployed) -> None:
+def test_100_watchers_get_the_end_about_as_soon_as_one(deployed: Deployed) -> None:
     """Compared with one watcher, and with bare messages to all of them, on the same machine a moment before."""
-    project = patient.project()
+    project = deployed.project()
     _, alone = asyncio.run(crowd(project, start_job(project), 1))
     bare, together = asyncio.run(crowd(project, start_job(project), CROWD))
 

@@ -26,7 +26,6 @@ SOON_AGAIN = {"RequestPolicies": '{"download": {"delay": 2}, "export": {"delay":
 SHORT = {
     "KeyCacheSeconds": "3",
     "CollectWindowSeconds": "3",
-    "JobTimeoutSeconds": "30",
     "BatchSliceSeconds": "4",
     "BatchChannels": "batch,batch_b",
     "ChannelCapacities": '{"batch_b": 3}',

@@ -60,13 +60,16 @@ class Fleet:
         return self.cloud.http("POST", path, json=body, key=self.project.key, **options)
 
     def submit(self, agent_id: str = "a-1", **more: Any) -> dict[str, Any]:
-        answer = self.post("/v1/downloads", self.body(target_agent_id=agent_id, **more))
+        # A wait takes no time, so the window would otherwise close before the targets of this submit are in it.
+        with self.cloud.windows_stay_open():
+            answer = self.post("/v1/downloads", self.body(target_agent_id=agent_id, **more))
         assert answer.status == 202, answer.body
         return dict(answer.json())
 
     def submit_many(self, agent_ids: Iterable[str], **more: Any) -> dict[str, Any]:
         targets = [{"agent_id": agent_id} for agent_id in agent_ids]
-        answer = self.post("/v1/downloads/batch", self.body(targets=targets, **more))
+        with self.cloud.windows_stay_open():
+            answer = self.post("/v1/downloads/batch", self.body(targets=targets, **more))
         assert answer.status == 202, answer.body
         return dict(answer.json())
 

@@ -75,7 +75,7 @@ def test_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
 
 def test_missing_source_fails_the_job(fleet: Fleet) -> None:
     bucket = fleet.cloud.app.files.bucket.name
-    # On a slow machine the window would otherwise close before the submit ends or before the file is removed.
+    # On a slow machine the window would otherwise close before the file is removed.
     with fleet.cloud.windows_stay_open():
         submitted = fleet.submit("a-1")
         fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))

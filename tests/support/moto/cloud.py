@@ -161,11 +161,13 @@ class MotoCloud:
     @contextmanager
     def windows_stay_open(self) -> Iterator[None]:
         """Holds back the waits of state machines, so that a slow test can still act within one window."""
+        held_back = not self._waits_may_begin.is_set()
         self._waits_may_begin.clear()
         try:
             yield
         finally:
-            self._waits_may_begin.set()
+            if not held_back:
+                self._waits_may_begin.set()
 
     def _act_while_waiting(self) -> None:
         for act in self.while_waiting:
