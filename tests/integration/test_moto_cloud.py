@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import patch
 
@@ -134,3 +135,23 @@ def test_calls_on_items_are_answered_as_by_moto_alone() -> None:
 
     assert quick == slow
     assert sum("status" in one for one in quick) >= 5
+
+
+def test_several_threads_write_to_one_item(cloud: MotoCloud) -> None:
+    """moto alone fails here: it copies an item while another thread adds attributes to it."""
+    table, dynamodb = cloud.names.refs["Table"], cloud.client("dynamodb")
+    key = {"pk": {"S": "one"}, "sk": {"S": "item"}}
+
+    def write(thread: int) -> None:
+        for number in range(100):
+            dynamodb.update_item(
+                TableName=table,
+                Key=key,
+                UpdateExpression="SET #name = :one",
+                ExpressionAttributeNames={"#name": f"written_{thread}_{number}"},
+                ExpressionAttributeValues={":one": {"N": "1"}},
+            )
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(6)))
+    assert len(dynamodb.get_item(TableName=table, Key=key)["Item"]) == 2 + 600

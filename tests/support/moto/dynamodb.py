@@ -10,6 +10,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch as replace
@@ -49,10 +50,13 @@ def _has_lone_surrogate(value: Any) -> bool:
 _call_action = DynamoHandler.call_action
 
 
-def _refuse_invalid_text(self: DynamoHandler) -> Any:
+def _called(self: DynamoHandler) -> Any:
     if b"\\ud" in bytes(self.raw_body) and _has_lone_surrogate(json.loads(self.raw_body)):
         return 400, {}, json.dumps({"__type": "com.amazon.coral.service#SerializationException"})
-    return _call_action(self)
+    # The writes of a batch are atomic one by one. Any other call is atomic with the making of its answer: moto changes
+    # items in place, so it would fail to copy one that another thread writes to.
+    with nullcontext() if self.headers["X-Amz-Target"].endswith("BatchWriteItem") else LOCK:
+        return _call_action(self)
 
 
 def patch() -> Callable[[], None]:
@@ -104,7 +108,7 @@ def patch() -> Callable[[], None]:
     calls |= {"transact_write_items": rolling_back, "query": checked_query, "update_item": checked_update}
     patches: list[Any] = [replace.object(DynamoDBBackend, name, atomic(call)) for name, call in calls.items()]
     patches.append(replace.object(DynamoDBBackend, "get_keys_value", checked_keys))
-    patches.append(replace.object(DynamoHandler, "call_action", _refuse_invalid_text))
+    patches.append(replace.object(DynamoHandler, "call_action", _called))
     patches.append(replace.object(models, "copy", SimpleNamespace(deepcopy=_copy, copy=copy.copy)))
     patches += speed.patches()
     for each in patches:
