@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,11 +31,13 @@ def callback_of(project: DeployedProject, record_id: str) -> dict[str, Any]:
     return items[0] if items else {"callback_state": "none"}
 
 
-def notice(project: DeployedProject, record_id: str, callback: str | None = None, status: str = "completed") -> Notice:
+def notice(
+    project: DeployedProject, record_id: str, callback: str | None = None, status: str = "completed", age: float = 0
+) -> Notice:
     kind = "task.completed" if status == "completed" else "task.failed"
     data = {"task_id": record_id, "status": status}
-    now = datetime.now(UTC)
-    return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, status, data, callback, now)
+    created_at = datetime.now(UTC) - timedelta(seconds=age)
+    return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, status, data, callback, created_at)
 
 
 def wait_for_calls(server: Receiver, count: int, seconds: float = 40) -> None:
@@ -63,7 +65,8 @@ def test_receiver_that_fails_is_called_again(project: DeployedProject) -> None:
 @pytest.mark.slow
 def test_killed_publisher_does_not_lose_the_callback(deployed: Deployed, project: DeployedProject) -> None:
     with receiver() as at:
-        unpublished = notice(project, "req-killed", at.url)
+        # Compensation begins 30 s after the end of a record, so that it does not compete with its publisher.
+        unpublished = notice(project, "req-killed", at.url, age=30)
         product_on(deployed).table.transact([notice_write(unpublished)])
 
         def trigger_compensation() -> int:
@@ -71,7 +74,7 @@ def test_killed_publisher_does_not_lose_the_callback(deployed: Deployed, project
             assert triggered.status == 200, triggered.body
             return len(at.seen)
 
-        until(trigger_compensation, lambda seen: seen >= 1, seconds=90, every=5)
+        until(trigger_compensation, lambda seen: seen >= 1, seconds=90, every=1)
         assert at.ids == [unpublished.message_id]
 
 
