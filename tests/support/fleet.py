@@ -124,7 +124,11 @@ class Fleet:
         )
 
     def step(self, name: str, job_id: str, **more: Any) -> Any:
-        return self.cloud.invoke(name, {"project_id": self.project.id, "job_key": job_key(job_id), **more})
+        """Invokes a function of the state machine; `close_window` again for as long as it waits for targets."""
+        event = {"project_id": self.project.id, "job_key": job_key(job_id), **more}
+        while (answer := self.cloud.invoke(name, event)) and name == "close_window" and answer["status"] == "Pending":
+            self.cloud.clock.advance(5)
+        return answer
 
     def run_until_dispatched(self, job_id: str) -> None:
         self.collect()

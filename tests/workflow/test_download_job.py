@@ -59,9 +59,36 @@ def test_job_runs_from_its_window_to_its_end(fleet: Fleet) -> None:
     states = run(fleet, submitted["job_id"])
     job = fleet.job(submitted["job_id"])
     assert (job["status"], job["counts"]["success"]) == ("Success", 2)
-    assert states[:3] == ["WaitForWindow", "CloseWindow", "PrepareFile"]
+    assert states[:4] == ["WaitForWindow", "CloseWindow", "IsWindowClosed", "PrepareFile"]
     assert states[-3:] == ["FinishJob", "IsAllTold", "Done"]
     assert job["execute_time"] >= job["window_closes_at"]
+
+
+def test_job_waits_for_targets_that_are_late(fleet: Fleet) -> None:
+    """Otherwise they would move to a later Job, and their own would end as Success without them."""
+    waits: list[int] = []
+
+    def collect_at_the_fourth_wait() -> None:
+        waits.append(1)
+        if len(waits) >= 4:
+            fleet.collect()
+
+    fleet.cloud.while_waiting[:] = [collect_at_the_fourth_wait]
+    report_during_waits(fleet, ("a-1", 0), ("a-2", 0))
+    submitted = fleet.submit_many(["a-1", "a-2"])
+    states = run(fleet, submitted["job_id"])
+    assert states.count("WaitForTargets") == 3
+    job = fleet.job(submitted["job_id"])
+    assert (job["status"], job["counts"]["success"]) == ("Success", 2)
+    assert len(fleet.get("/v1/jobs")["items"]) == 1
+
+
+def test_job_whose_targets_never_arrive_ends_after_two_minutes(fleet: Fleet) -> None:
+    fleet.cloud.while_waiting.clear()
+    submitted = fleet.submit("a-1")
+    states = run(fleet, submitted["job_id"])
+    assert 120 / 5 - 4 <= states.count("WaitForTargets") <= 120 / 5
+    assert fleet.job(submitted["job_id"])["counts"]["total"] == 0
 
 
 def test_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:

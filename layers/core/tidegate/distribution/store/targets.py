@@ -106,6 +106,9 @@ class TargetStore:
         for item in self._table.query_all(keys.chunks(project_id, job_key), consistent=True):
             yield from (Arrival(*row) for row in unpack(item["packed"]))
 
+    def any_collected(self, project_id: str, job_key: str) -> bool:
+        return bool(self._table.query(keys.chunks(project_id, job_key), limit=1, consistent=True).items)
+
     def add_shards(
         self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int] = NONE
     ) -> None:

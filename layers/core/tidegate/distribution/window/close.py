@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tidegate.common.ids import Clock
 from tidegate.distribution.model import PENDING, Job, Wave
@@ -15,6 +15,10 @@ from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.targets import Target, spread, wave_rank
 from tidegate.distribution.transfers import portions
+
+# Only a submit opens a Job, so a Job without targets still gets them: their messages wait while Lambda throttles. If it
+# closed at once, its targets would move to a later Job, and this one would end as Success without having sent anything.
+PATIENCE = timedelta(minutes=2)
 
 
 class CloseWindow:
@@ -28,10 +32,14 @@ class CloseWindow:
         self._transfer_max_targets = transfer_max_targets
 
     def close(self, project_id: str, job_key: str) -> Job:
-        """Closes the Job and writes its shards. Idempotent: no target is added after Pending → Running."""
+        """Closes the Job and writes its shards. Idempotent: no target is added after Pending → Running.
+
+        The Job stays Pending if its targets are late: then close it again some seconds later."""
         job = self._jobs.require(project_id, job_key)
         if job.status == PENDING:
             now = self._clock()
+            if self._targets_are_late(job, now):
+                return job
             # Hosts activate the file at `activate_at`, so their time starts then.
             lasts = timedelta(seconds=job.spec.until_activation(now.timestamp()) + self._job_timeout)
             job = self._jobs.close(job, now, (now + lasts).timestamp(), now + RECHECK_AFTER)
@@ -44,6 +52,10 @@ class CloseWindow:
         sizes = [len(shard) for shard in shards]
         limits, totals = wave_limits(job.spec.waves, [target for shard in shards for target in shard])
         return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes, limits, totals)
+
+    def _targets_are_late(self, job: Job, now: datetime) -> bool:
+        waited_enough = now >= datetime.fromisoformat(job.closes_at) + PATIENCE
+        return not waited_enough and not self._targets.any_collected(job.project_id, job.key)
 
 
 def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[int], list[int]]:
