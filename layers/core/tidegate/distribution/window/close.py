@@ -16,9 +16,10 @@ from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.targets import Target, spread, wave_rank
 from tidegate.distribution.transfers import portions
 
-# Only a submit opens a Job, so a Job without targets still gets them: their messages wait while Lambda throttles. If it
-# closed at once, its targets would move to a later Job, and this one would end as Success without having sent anything.
-PATIENCE = timedelta(minutes=2)
+# Only a submit opens a Job, so a Job without targets still gets them: their messages wait while Lambda throttles, and
+# for three minutes after a collector was killed. If the Job closed at once, its targets would move to a later one, and
+# this one would end as Success without having sent anything.
+PATIENCE = timedelta(minutes=4)
 
 
 class CloseWindow:
