@@ -16,7 +16,7 @@ from tests.support.deployed import Deployed, DeployedProject
 from tidegate_client.agent.daemon import Agent, AgentOptions
 from tidegate_client.client import Client
 
-# As root in a container, Chromium cannot create its sandbox. Otherwise it would also start a renderer for the next tab.
+# As root in a container, Chromium cannot create its sandbox. The second flag: no renderer in advance for the next tab.
 FLAGS = ["--no-sandbox", "--disable-features=SpareRendererForSitePerProcess"]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # Milliseconds that a view may take on a busy machine.

@@ -28,6 +28,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{IT}/distribution/window/test_window_edges.py",),
     ),
     Mutant(
+        "a Job closes while its targets are on their way",
+        f"{D}/window/close.py",
+        "            if self._targets_are_late(job, now):\n                return job\n",
+        "",
+        ("tests/workflow/test_download_job.py",),
+    ),
+    Mutant(
         "the Task of a late target is read without consistency",
         f"{D}/window/collect.py",
         "tasks = self._tasks.get_many(source.project_id, uuids, consistent=True)",
