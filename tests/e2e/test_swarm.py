@@ -42,7 +42,7 @@ def test_eight_agents_fetch_a_file_once_and_then_only_changes(
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
         presences = product_on(deployed).distribution.presence_store
-        until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda found: len(found) == len(HOSTS))
+        until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda found: len(found) == len(HOSTS), 120)
         job, content = one_window(client, source, lambda attempt: (CONTENT, f"/in/{attempt}"))
         directory = job["target_file_dir"]
         assert has_all(tmp_path, directory, content)
