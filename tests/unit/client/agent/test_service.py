@@ -75,6 +75,18 @@ def test_printed_unit_is_valid_and_hardened(capsys: pytest.CaptureFixture[str], 
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_unit_of_a_swarm_names_each_option_once(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    swarm = ["--peer-listen", "10.0.0.1:7471", "--site", "dc1", "--zone", "rack-7", "--peer-upload-rate", "50M"]
+
+    assert main(["agent", "install", "--print", "--agent-id", "host-1", "--root", str(root), *swarm]) == 0
+
+    (started,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ExecStart=")]
+    options = [word for word in started.split() if word.startswith("--")]
+    assert sorted(set(options)) == sorted(options)
+    assert {"--peer-listen", "--site", "--zone", "--peer-upload-rate"} <= set(options)
+    assert "--zone rack-7" in started
+
+
 def test_install_hides_the_key_and_starts_the_service(system: list[list[str]], root: Path, tmp_path: Path) -> None:
     assert main(["agent", "install", "--agent-id", AGENT, "--root", str(root)]) == 0
 

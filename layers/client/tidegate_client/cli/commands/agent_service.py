@@ -105,7 +105,6 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
         for host, number in options.swarm.listen:
             words += ["--peer-listen", f"[{host}]:{number}" if ":" in host else f"{host}:{number}"]
         words += ["--site", options.swarm.site]
-        words += ["--zone", options.swarm.zone] if options.swarm.zone else []
         words += ["--peer-upload-rate", f"{options.swarm.upload_rate:.0f}"] if options.swarm.upload_rate else []
     host, port = options.metrics or DEFAULT_METRICS.split(":")
     words += ["--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
