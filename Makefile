@@ -119,7 +119,7 @@ corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetche
 	@$(BIN)/python -m tests.corpora
 
 e2e: $(STAMP)  ## over HTTP against the deployed stack
-	@$(TRY_TWICE) -n 3 --dist loadfile tests/e2e
+	@$(TRY_TWICE) -n 3 --dist loadfile --no-loadscope-reorder tests/e2e
 
 build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
 	@$(BIN)/python -m local.sam build-here

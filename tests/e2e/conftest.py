@@ -8,6 +8,18 @@ import pytest
 
 from tests.support.deployed import Deployed, DeployedProject, deployed_at
 
+# The files that take longest come first. pytest-xdist would begin with those that have most tests, and its processes
+# would not end together.
+_LONGEST = (
+    *("test_fuzz", "test_websocket", "test_real_kill", "test_distribution", "test_swarm", "test_swarm_preheat"),
+    *("test_cli", "test_queue_restart", "test_local_cloud", "test_push", "test_watch_crowd", "test_leaves_nothing"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
 
 @pytest.fixture(scope="session")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:

@@ -37,21 +37,18 @@ def gone(place: Place, seconds: float) -> bool:
     return True
 
 
-def test_stop_leaves_nothing_behind_and_next_start_is_quick(tmp_path: Path) -> None:
+def test_stop_leaves_nothing_behind_and_next_start_deploys_nothing(tmp_path: Path) -> None:
     place = Place(home=tmp_path / "cloud", port=free_port())
-    started = time.monotonic()
     with cloud_up(place, silence) as up:
         assert Deployed(up).http("GET", "/healthz").status == 200
-        first_took = time.monotonic() - started
         assert any(place.temporary_dir.iterdir()), "functions unpack their code here"
     assert not place.temporary_dir.exists()
     assert gone(place, 3)
 
-    started = time.monotonic()
-    with cloud_up(place, silence) as up:
+    lines: list[str] = []
+    with cloud_up(place, lines.append) as up:
         assert Deployed(up).http("GET", "/healthz").status == 200
-        # On a machine too busy to deploy in 10 s, the start without a deployment is at least the quicker one.
-        assert time.monotonic() - started < max(10, first_took)
+    assert any("nothing to deploy" in line for line in lines)
 
 
 def test_killed_parent_leaves_no_process_and_next_start_clears_its_folder(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_notified_file_arrives_within_two_seconds(
 
 
 def test_connection_closed_with_1009_leaves_the_host_polling(server: SocketServer, running: RunningPush) -> None:
-    until(lambda: server.open)
+    until(lambda: server.open and running.push.connected)
     server.open[0].close(1009, "frame too large")
 
     running.thread.join(5)
