@@ -101,12 +101,19 @@ class BatchWorld:
         self.cloud.deliver("AdmissionQueue")
 
     def ended(self, batch_id: str, seconds: float = 60) -> dict[str, Any]:
-        """Waits until the batch has ended. Needs a cloud that runs state machines."""
+        """Waits until the batch has ended, and the executions that still end its request and tell of it.
+
+        Needs a cloud that runs state machines."""
         deadline = time.monotonic() + seconds
-        while (shown := self.shown(batch_id))["status"] not in OVER:
+        while (shown := self.shown(batch_id))["status"] not in OVER or self._is_executing():
             assert time.monotonic() < deadline, shown
             time.sleep(0.1)
         return shown
+
+    def _is_executing(self) -> bool:
+        machine = self.cloud.names.machines["BatchMachine"]
+        running = self.cloud.client("stepfunctions").list_executions(stateMachineArn=machine, statusFilter="RUNNING")
+        return bool(running["executions"])
 
 
 @contextmanager
