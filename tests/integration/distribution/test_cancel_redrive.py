@@ -62,6 +62,18 @@ def test_job_cancelled_in_its_window_is_never_sent(fleet: Fleet) -> None:
     assert fleet.inbox("a-1") == []
 
 
+def test_cancelled_job_does_not_wait_for_targets(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    act(fleet, job_id, "cancel")
+    fleet.pass_window()
+    passed = fleet.cloud.clock()
+
+    fleet.step("close_window", job_id)
+
+    assert finish(fleet, job_id)["status"] == "Cancelled"
+    assert (fleet.cloud.clock() - passed).total_seconds() < 5
+
+
 def test_cancel_covers_queued_targets_but_not_later_submits(fleet: Fleet) -> None:
     before = fleet.submit("a-1")
     act(fleet, before["job_id"], "cancel")

@@ -16,9 +16,9 @@ from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.targets import Target, spread, wave_rank
 from tidegate.distribution.transfers import portions
 
-# Only a submit opens a Job, so a Job without targets still gets them: their messages wait while Lambda throttles, and
-# for three minutes after a collector was killed. If the Job closed at once, its targets would move to a later one, and
-# this one would end as Success without having sent anything.
+# A Job is opened for targets, so if it has none, their messages are late: Lambda throttles the collector, or the
+# collector was killed and SQS hides them for three minutes. If the Job closed at once, its targets would move to a
+# later one, and this one would end as Success without having sent anything.
 PATIENCE = timedelta(minutes=4)
 
 
@@ -35,7 +35,7 @@ class CloseWindow:
     def close(self, project_id: str, job_key: str) -> Job:
         """Closes the Job and writes its shards. Idempotent: no target is added after Pending → Running.
 
-        The Job stays Pending if its targets are late: then close it again some seconds later."""
+        The Job stays Pending while its first target is late: call this again some seconds later."""
         job = self._jobs.require(project_id, job_key)
         if job.status == PENDING:
             now = self._clock()
@@ -55,8 +55,10 @@ class CloseWindow:
         return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes, limits, totals)
 
     def _targets_are_late(self, job: Job, now: datetime) -> bool:
-        waited_enough = now >= datetime.fromisoformat(job.closes_at) + PATIENCE
-        return not waited_enough and not self._targets.any_collected(job.project_id, job.key)
+        # A cancelled Job gets no more targets.
+        if job.cancelled_at or now >= datetime.fromisoformat(job.closes_at) + PATIENCE:
+            return False
+        return not self._targets.any_collected(job.project_id, job.key)
 
 
 def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[int], list[int]]:
