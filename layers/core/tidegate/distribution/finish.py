@@ -79,7 +79,8 @@ class Finish:
         # A poll may have died after it wrote the shards and before it wrote the Job's counts.
         job = tally(job, self._targets.shards(job, job.open_shards))
         unfinished, now = job.counts.open, self._clock()
-        if not job.open_shards:
+        # A Job that was cancelled before it got a target has no shards either.
+        if not job.open_shards and not (job.cancelled_at and job.counts.total == 0):
             return replace(job, status=FAILED if job.counts.failed else SUCCESS, finish_time=iso(now))
         if isinstance(error, WaveFailed):
             reason = {"code": error.code, "detail": error.detail}
