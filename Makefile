@@ -19,7 +19,7 @@ WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ smoke: $(STAMP)  ## one of everything against API_URL (with KEY, else the key of
 
 clean:  ## delete the local cloud and its state
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi
-	@rm -rf .local/pytest .aws-sam
+	@rm -rf .local/pytest .local/compiled .aws-sam
 
 # In steps. `sam build` copies the sources, so no test may write compiled modules among them meanwhile. Some unit tests
 # measure rates, so nothing runs beside them. Chromium and the deployed stack answer within limits of time, so the
@@ -43,7 +43,7 @@ clean:  ## delete the local cloud and its state
 test: $(STAMP)  ## everything that must hold; ends with the time of each suite and the tests that needed a second try
 	@$(BIN)/python -m tests.support.second_try forget; $(BIN)/python -m tests.support.suite_times forget
 	@ended=0; \
-	  $(SIDE_BY_SIDE) deployed timed-lint timed-types timed-build-test || ended=$$?; \
+	  $(SIDE_BY_SIDE) deployed timed-lint timed-types timed-build-test compiled || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-unit || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-integration || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-faults timed-workflow || ended=$$?; \
@@ -93,9 +93,15 @@ unit: $(STAMP) deployed  ## pure rules, the template, single adapters
 
 # Most of what its agents and swarms do is waiting.
 unit: WORKERS = 6
-unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
+unit integration compiled: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
 	@$(TRY_TWICE) -n $(WORKERS) --dist worksteal tests/integration
+
+# In a fresh clone, each process of a suite would compile the tests and the libraries for itself. Compiled modules are
+# kept outside the sources, which `sam build` copies.
+unit integration compiled: export PYTHONPYCACHEPREFIX := $(CURDIR)/.local/compiled
+compiled: $(STAMP) deployed
+	@$(PYTEST) --collect-only tests/unit tests/integration >/dev/null 2>&1 || true
 
 workflow: $(STAMP)  ## the state machines on moto
 	@$(TRY_TWICE) -n 2 --dist worksteal tests/workflow
