@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -52,7 +53,7 @@ def _folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
 
 
 DEFAULT_PROFILE = "default"
-_REPAIR = "correct the file, or run `tidegate login` again, which replaces it and all profiles in it"
+_REPAIR = "correct the file, or run `tidegate login` again, which renames it and starts a new one"
 
 
 def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Config:
@@ -96,7 +97,8 @@ def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str |
     try:
         profiles = _stored(path)
     except ConfigError:
-        # An unreadable file is replaced, because the error text tells users to log in again.
+        # The error text tells users to log in again. The old file is kept: it may hold the only copy of other keys.
+        path.replace(path.with_name(f"{path.name}.unreadable-{int(time.time())}"))
         profiles = {}
     profiles[profile or DEFAULT_PROFILE] = {name: value for name, value in asdict(config).items() if value}
     return _write(path, profiles)

@@ -129,6 +129,20 @@ def test_profiles_are_separate_and_logout_removes_one(url: str, capsys: pytest.C
     assert "no profile gone" in capsys.readouterr().err
 
 
+def test_login_keeps_a_damaged_file_aside(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config.config_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    damaged = '{"profiles": {"production": {"key": "the only copy"}},'
+    path.write_text(damaged)
+    assert main(["request", "show", "r"]) == 3
+    assert "renames it" in capsys.readouterr().err
+
+    assert main(["login", "--api-url", url, "--key", "k"]) == 0
+
+    assert config.load().key == "k"
+    assert [file.read_text() for file in path.parent.glob(f"{path.name}.unreadable-*")] == [damaged]
+
+
 def test_logout_names_the_profile_of_the_environment(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
