@@ -7,26 +7,35 @@ import json
 import pytest
 
 from tests.support.deployed import Deployed
+from tidegate_client import Client
 from tidegate_client.cli import main
 
 
 def test_doctor_tries_everything_and_cleans_up(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["doctor", "--api-url", deployed.api_url, "--key", deployed.admin_key, "--json"])
+    words = ["doctor", "--api-url", deployed.api_url, "--key", deployed.admin_key, "--json"]
+    for _ in range(2):
+        code = main(words)
 
-    findings = json.loads(capsys.readouterr().out)["items"]
-    assert [(finding["check"], finding["result"]) for finding in findings if finding["result"] != "ok"] == [], findings
-    assert [finding["check"] for finding in findings] == [
-        "reach",
-        "project",
-        "upload",
-        "parts",
-        "request",
-        "export",
-        "websocket",
-        "distribute",
-        "clean_up",
-    ]
-    assert code == 0
+        findings = json.loads(capsys.readouterr().out)["items"]
+        assert [one for one in findings if one["result"] != "ok"] == []
+        assert code == 0
+        assert [one["check"] for one in findings] == [
+            "reach",
+            "project",
+            "upload",
+            "parts",
+            "request",
+            "export",
+            "websocket",
+            "distribute",
+            "clean_up",
+        ]
+    admin = Client(deployed.api_url, deployed.admin_key)
+    [project] = [one for one in admin.projects.list() if one.name.startswith("doctor")]
+    assert {key.state for key in admin.keys.list(project.project_id)} == {"revoked"}
+    user = Client(deployed.api_url, admin.keys.create(project.project_id, ["read"]).key)
+    assert list(user.agents.list()) == []
+    assert {file.file_name for file in user.files.list()} == {"one.bin"}, "a Job may still need it"
 
 
 def test_doctor_stops_at_the_first_failed_check(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:

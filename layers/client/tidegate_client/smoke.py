@@ -1,5 +1,7 @@
 """`tidegate doctor`: a smoke test of a deployed stack that uses each feature once and cleans up.
 
+Its project, `doctor`, stays for the next run: projects cannot be deleted.
+
 The stack need not be able to reach this machine. So callbacks, exports by URL and batches, which call a server of the
 user, are not tested.
 """
@@ -11,18 +13,20 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate_client.client import Client
 from tidegate_client.content import sha256_of
-from tidegate_client.errors import ApiError, TidegateError, TransferError
+from tidegate_client.errors import ApiError, Conflict, NotFound, TidegateError, TransferError
 from tidegate_client.multipart import Journal, send_parts
 from tidegate_client.socket import NoSocketLibrary, Socket
 
-HOST = "doctor-host"
+PROJECT = "doctor"
+LONGEST_RUN = timedelta(hours=1)
 PLACE: dict[str, Any] = {"biz_id": 0, "app_id": 0}
 
 
@@ -52,6 +56,8 @@ class Smoke:
     folder: Path
     seconds: float = 180.0
     project_id: str = ""
+    # Runs at the same time share the project, so each has a host and paths of its own.
+    name: str = field(default_factory=lambda: f"doctor-{secrets.token_hex(4)}")
     cleanup: ExitStack = field(default_factory=ExitStack)
     in_use: list[str] = field(default_factory=list)
 
@@ -88,11 +94,29 @@ class Smoke:
         return f"{self.admin.http.api_url} answers"
 
     def project(self) -> str:
-        name = f"doctor-{secrets.token_hex(4)}"
-        self.project_id = self.admin.projects.create(name)["project_id"]
+        try:
+            self.project_id, state = self.admin.projects.create(PROJECT).project_id, "created"
+        except ApiError as error:
+            if error.code != "project_exists":
+                raise
+            self.project_id, state = self._existing_project(), "of an earlier run"
         self.user = self.connect(self._key("read", "write"))
-        self.agent = self.connect(self._key("agent", agent_id=HOST))
-        return f"{name} with two keys"
+        self.agent = self.connect(self._key("agent", agent_id=self.name))
+        self._delete_leftovers()
+        return f"{PROJECT}, {state}, with two new keys"
+
+    def _existing_project(self) -> str:
+        for project in self.admin.projects.list():
+            if project.name == PROJECT:
+                return project.project_id
+        raise CheckFailed(f"the API says that there is a project {PROJECT}, but does not list it")
+
+    def _delete_leftovers(self) -> None:
+        """Deletes files that earlier runs could not delete, but none of a run at the same time."""
+        for file in list(self.user.files.list()):
+            if datetime.now(UTC) - datetime.fromisoformat(file.created_at) > LONGEST_RUN:
+                with suppress(Conflict, NotFound):
+                    self.user.files.delete(file.file_id)
 
     def _key(self, *scopes: str, agent_id: str | None = None) -> str:
         created = self.admin.keys.create(self.project_id, list(scopes), agent_id=agent_id)
@@ -101,7 +125,7 @@ class Smoke:
 
     def upload(self) -> str:
         source = self._content("one.bin", 300_000)
-        self.file = self.user.files.put(source, **PLACE, file_path="/doctor/one.bin")
+        self.file = self.user.files.put(source, **PLACE, file_path=f"/{self.name}/one.bin")
         self._delete_at_end(self.file["file_id"])
         downloaded = self.folder / "back.bin"
         self.user.files.fetch(self.file["file_id"], downloaded)
@@ -114,7 +138,7 @@ class Smoke:
     def parts(self) -> str:
         source = self._content("parts.bin", 6_000_000)
         size, signature = source.stat().st_size, sha256_of(source)
-        target = {**PLACE, "file_path": "/doctor/parts.bin"}
+        target = {**PLACE, "file_path": f"/{self.name}/parts.bin"}
         created = self.user.files.create(**target, size=size, signature=signature, multipart=True)
         file_id = created["file_id"]
         self._delete_at_end(file_id)
@@ -169,40 +193,42 @@ class Smoke:
         signature = str(self.file["signature"])
         task = self.user.downloads.submit(
             **PLACE,
-            file_path="/doctor/one.bin",
+            file_path=f"/{self.name}/one.bin",
             file_name="one.bin",
-            target_agent_id=HOST,
+            target_agent_id=self.name,
             target_user="root",
             target_file_dir="/tmp",  # noqa: S108, nothing is written: this process acts as the agent
             file_signature=signature,
         )
         deadline = time.monotonic() + self.seconds
-        while not (transfers := self.agent.agents.transfers(HOST, wait=5)):
-            _require(time.monotonic() < deadline, f"no transfer for {HOST} within {self.seconds:g} s")
+        while not (transfers := self.agent.agents.transfers(self.name, wait=5)):
+            _require(time.monotonic() < deadline, f"no transfer for {self.name} within {self.seconds:g} s")
+        # The host's first poll has put it on the project's list.
+        self.cleanup.callback(self._delete_host)
         response = self.agent.http.pool.request("GET", transfers[0]["url"])
         _require(
             hashlib.sha256(response.data).hexdigest() == signature,
             f"the agent received wrong content (HTTP {response.status})",
         )
         name = {"transfer_id": transfers[0]["transfer_id"], "container_id": transfers[0]["container_id"]}
-        self.agent.agents.report(HOST, [{**name, "error_code": 0}])  # type: ignore[typeddict-item]
+        self.agent.agents.report(self.name, [{**name, "error_code": 0}])  # type: ignore[typeddict-item]
         ended = self._wait_until(lambda: self.user.downloads.get(task["task_id"]), "Success", "Failed", "Timeout")
         _require(ended["status"] == "Success", f"the Task ended {ended['status']}: {ended.get('error_msg')}")
         return "window, Job, transfer, report, Success"
 
     def clean_up(self) -> str:
         self.cleanup.close()
-        later = (
-            f"; still in use by a Job: later run `tidegate file delete` for {', '.join(self.in_use)}"
-            if self.in_use
-            else ""
-        )
-        return f"files, export and keys are deleted{later}"
+        later = f"; a Job may still need {', '.join(self.in_use)}: the next run deletes it" if self.in_use else ""
+        return f"files, export, host and keys are deleted{later}"
 
     def _content(self, name: str, size: int) -> Path:
         path = self.folder / name
         path.write_bytes(secrets.token_bytes(size))
         return path
+
+    def _delete_host(self) -> None:
+        with suppress(NotFound):
+            self.user.agents.delete(self.name)
 
     def _delete_at_end(self, file_id: str) -> None:
         def delete() -> None:
