@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import os
 import random
+import secrets
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,9 @@ import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 from urllib3.util.retry import Retry
+
+if sys.platform != "win32":
+    import fcntl
 
 from tidegate_client.content import CHUNK, Progress
 from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
@@ -53,6 +58,7 @@ class ResumingDownload:
         cancelled: Callable[[], bool] = lambda: False,
         patience: float = 60.0,
         throttle: Throttle | None = None,
+        on_bytes: Callable[[int], None] = lambda _count: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._pool = pool
@@ -62,6 +68,7 @@ class ResumingDownload:
         self._cancelled = cancelled
         self._patience = patience
         self._throttle = throttle
+        self._on_bytes = on_bytes
         self._sleep = sleep
         self._digest = hashlib.sha256()
         self.offset = 0
@@ -150,6 +157,7 @@ class ResumingDownload:
         self._file.write(chunk)
         self._digest.update(chunk)
         self.offset += len(chunk)
+        self._on_bytes(len(chunk))
         self._on_progress(self.offset, self._size)
         if self._throttle:
             self._throttle(len(chunk), self._cancelled)
@@ -193,10 +201,40 @@ def download_to(
     signature: str | None = None,
     on_progress: Progress | None = None,
 ) -> None:
-    """Downloads into a hidden part file beside `destination`, verifies it, then renames it."""
-    part = destination.with_name(part_name(destination.name))
-    # Without a digest, a part file cannot be distinguished from one of other content: start from the beginning.
-    with part.open("r+b" if signature and part.exists() else "w+b") as file:
+    """Downloads into a hidden part file beside `destination`, verifies it, then renames it.
+
+    Only a run that has a digest, and the part file for itself, resumes what an earlier one left."""
+
+    def fetch(file: BinaryIO) -> None:
         fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), get_url, signature)
         os.fsync(file.fileno())
-    part.replace(destination)
+
+    part = destination.with_name(part_name(destination.name))
+    if signature and (locked := _locked(part)):
+        with locked:
+            fetch(locked)
+            # Renamed before the lock is released: another run would resume a file that is about to go.
+            part.replace(destination)
+        return
+    own = destination.with_name(f".{secrets.token_hex(12)}.tidegate-part")
+    try:
+        with own.open("x+b") as file:
+            fetch(file)
+        own.replace(destination)
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _locked(part: Path) -> BinaryIO | None:
+    """Opens the part file and locks it. None if another run has it, or has just renamed it."""
+    if sys.platform == "win32":
+        return None
+    file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(part.stat(), os.fstat(file.fileno())):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    file.close()
+    return None

@@ -11,7 +11,7 @@ import pytest
 import urllib3
 
 from tests.unit.client.fakes import Store, sha256
-from tidegate_client.content import upload
+from tidegate_client.content import Progress, upload
 from tidegate_client.download import Cancelled, ResumingDownload, download_to
 from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
 
@@ -79,6 +79,36 @@ def test_wrong_content_is_refused_and_leaves_no_file(pool: urllib3.PoolManager, 
         fetch(pool, stored, tmp_path / "f", signature="0" * 64)
 
     assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("signature", [sha256(CONTENT), None])
+def test_two_runs_at_once_leave_the_whole_file_each(
+    pool: urllib3.PoolManager, stored: Store, tmp_path: Path, signature: str | None
+) -> None:
+    to = tmp_path / "f"
+
+    def run(on_progress: Progress | None = None) -> None:
+        link = stored.link("f")
+        download_to(pool, lambda _refused: link, to, size=len(CONTENT), signature=signature, on_progress=on_progress)
+        assert to.read_bytes() == CONTENT
+
+    def start_another(done: int, _total: int | None) -> None:
+        if done < len(CONTENT) and not to.exists():
+            run()
+
+    run(start_another)
+
+    assert len(stored.requests) == 2
+    assert list(tmp_path.iterdir()) == [to]
+
+
+def test_run_that_fails_without_a_digest_leaves_nothing(
+    pool: urllib3.PoolManager, stored: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(ChecksumMismatch):
+        download_to(pool, lambda _refused: stored.link("f"), tmp_path / "f", size=len(CONTENT) - 1)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("announced", [len(CONTENT) - 1, len(CONTENT) + 1])

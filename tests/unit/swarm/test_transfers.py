@@ -75,7 +75,8 @@ class Lab:
 
         names = [type("P", (), {"id": f"peer-{n}"}) for n in range(len(peers))]
         terms: Any = type("T", (), {"layout": LAYOUT, "peers": names})
-        watched = Watched("me", executor, executor, None)
+        self.received: list[int] = []
+        watched = Watched("me", executor, executor, None, self.received.append)
         wake = asyncio.Event()
         callers: Any = peers
         origin: Any = None
@@ -134,5 +135,6 @@ def test_piece_counts_only_if_it_is_right(tmp_path: Path, content: bytes) -> Non
         await until(lambda: not lab.transfers._flights)
         assert bool(lab.store.have & 1) is (content == CONTENT)
         assert lab.transfers.figures.bad_peers == ([] if content == CONTENT else ["peer-0"])
+        assert lab.received == [512, 512]
 
     asyncio.run(run())

@@ -82,7 +82,11 @@ class Agent:
         self._aborting = threading.Event()
         self._key_accepted = False
         limit = limit or (RateLimit(options.limit_rate) if options.limit_rate else None)
-        self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
+        self._swarm = (
+            SwarmHost(options.agent_id, options.state_dir, options.swarm, limit, self._count_bytes)
+            if options.swarm
+            else None
+        )
         self._list_truncated = False
         self.restarting = False
         releases = Releases(options.state_dir) if options.self_update else None
@@ -100,7 +104,7 @@ class Agent:
             permits=options.permits,
             patience=options.patience,
             limits=JobLimits(limit),
-            on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
+            on_bytes=self._count_bytes,
             swarm=self._swarm,
             update=self._update,
         )
@@ -134,6 +138,9 @@ class Agent:
         if self._draining.is_set():
             self._aborting.set()
         self._draining.set()
+
+    def _count_bytes(self, count: int) -> None:
+        self._statistics.add("received_bytes_total", count)
 
     def _restart(self) -> None:
         self.restarting = True

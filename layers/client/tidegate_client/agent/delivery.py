@@ -182,9 +182,9 @@ class Delivery:
             except BaseException as error:
                 # Keep bytes that may be right: the next transfer of this content resumes from them.
                 if not _worth_keeping(error):
-                    self._remove_part(place, part)
+                    self._remove_part(place, part, file)
                 raise
-            self._remove_part(place, part)
+            self._remove_part(place, part, file)
         return downloaded
 
     def _download(
@@ -239,6 +239,7 @@ class Delivery:
             cancelled=self._cancelled(transfer),
             patience=self.patience,
             throttle=limit.take if limit else None,
+            on_bytes=self.on_bytes,
         )
         offset_before = download.offset
         fetch_verified(download, self._url_source(transfer), transfer["signature"])
@@ -272,9 +273,12 @@ class Delivery:
             self._order.apply(transfer, place, applied, lambda: None)
             return True
 
-    def _remove_part(self, place: Place, part: str) -> None:
-        """Removes the part file, if it was not renamed, and its journal entry."""
-        place.drop_part(part)
+    def _remove_part(self, place: Place, part: str, file: BinaryIO) -> None:
+        """Removes the part file, if it was not renamed, and its journal entry.
+
+        Once it was renamed, a transfer that waited for it may have created another of the same name."""
+        if place.is_still(part, file):
+            place.drop_part(part)
         self.partials.remove_record(place.path / part)
 
     def _cancelled(self, transfer: Transfer) -> Callable[[], bool]:
@@ -292,12 +296,10 @@ class Delivery:
         return get_url
 
     def _progress(self, transfer: Transfer) -> Progress:
-        key, last, before = key_of(transfer), 0, 0
+        key, last = key_of(transfer), 0
 
         def progress(done: int, total: int | None) -> None:
-            nonlocal last, before
-            self.on_bytes(max(0, done - before))
-            before = done
+            nonlocal last
             percent = min(99, done * 100 // total) if total else 0
             if percent != last:
                 last = percent

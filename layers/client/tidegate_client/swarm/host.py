@@ -75,7 +75,12 @@ class NoSwarm(Exception):
 
 class SwarmHost:
     def __init__(
-        self, agent_id: str, state_dir: Path, options: SwarmOptions, download: RateLimit | None = None
+        self,
+        agent_id: str,
+        state_dir: Path,
+        options: SwarmOptions,
+        download: RateLimit | None = None,
+        on_bytes: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self._options = options
         self._identity: Identity = load_identity(state_dir)
@@ -84,6 +89,7 @@ class SwarmHost:
             disk=DaemonThreads(_DISK_THREADS, "swarm-disk"),
             network=DaemonThreads(NETWORK_THREADS, "swarm-s3"),
             download=download,
+            on_bytes=on_bytes,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)

@@ -72,6 +72,8 @@ class Tools:
     disk: Executor
     network: Executor
     download: RateLimit | None
+    # Called with the length of each chunk that arrives, from a peer or from S3.
+    on_bytes: Callable[[int], None] = lambda _count: None
 
     async def on_disk(self, call: Callable[..., T], *values: object) -> T:
         """Runs a call that reads or writes files in a thread."""

@@ -169,6 +169,7 @@ class Transfers:
 
     def _note_bytes(self, length: int, from_peer: bool) -> None:
         self.last_byte = time.monotonic()
+        self._tools.on_bytes(length)
         self._chooser.received(length, self.last_byte, from_peer=from_peer)
 
     # --- results

@@ -17,9 +17,10 @@ from urllib.request import urlopen
 import pytest
 
 from tests.unit.client.conftest import Running, StartAgent
-from tests.unit.client.fakes import AgentApi
+from tests.unit.client.fakes import AGENT, AgentApi, sha256
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code
+from tidegate_client.agent.disk.place import Place
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Journal, JournalError
 from tidegate_client.agent.service.health import HEALTH_FILE, notify_systemd, read_health
@@ -181,6 +182,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_bytes_that_were_there_do_not_count_as_received(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    transfer = api.add("f", CONTENT)
+    (root / "data").mkdir()
+    there = len(CONTENT) // 2
+    part = Place(-1, root / "data", "f", (0, 0)).part_name(AGENT, sha256(CONTENT))
+    (root / "data" / part).write_bytes(CONTENT[:there])
+
+    running = start_agent()
+
+    assert api.wait_for(transfer)["size"] == len(CONTENT) - there
+    assert f"tidegate_agent_received_bytes_total {len(CONTENT) - there}\n" in running.agent.metrics()
 
 
 def test_health_and_metrics_are_served_locally_and_in_a_file(

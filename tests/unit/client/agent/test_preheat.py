@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -299,6 +300,32 @@ def test_delivery_of_the_same_content_keeps_the_staged_file(
 
     assert api.wait_for(staged[0])["error_code"] == 0
     assert names(root) == ["f"]
+
+
+def test_delivery_that_waits_for_a_staging_of_the_same_content_succeeds(
+    api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            # A busy disk: the delivery that waits for the part file notices the rename before the staging goes on.
+            time.sleep(0.3)
+
+    api.store.seconds_a_chunk = 0.2
+    later = add(api, V2, sequence=2)
+    start_agent()
+    until(lambda: api.store.requests)
+    monkeypatch.setattr(os, "fsync", fsync)
+    now = add(api, V2, sequence=3, activate_at=None, activate_until=None)
+
+    result = api.wait_for(now)
+
+    assert result["error_code"] == 0, result
+    assert (root / "data/f").read_bytes() == V2
+    assert staging_reports(api, later)
+    until(lambda: not list((root / "data").glob(".tidegate-*.part")))
 
 
 def test_busy_workers_do_not_delay_the_switch(

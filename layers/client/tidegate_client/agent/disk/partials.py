@@ -46,9 +46,11 @@ class Partials:
                     del self._in_use[path]
 
     def remove_record(self, path: Path) -> None:
-        """Removes the record of a part file that was renamed or deleted. If that fails, the sweep does it."""
-        with contextlib.suppress(JournalError):
-            self._journal.part_closed(path)
+        """Removes the record of a part file that was renamed or deleted, unless another transfer creates it anew.
+        If that fails, the sweep does it."""
+        with self._guard, contextlib.suppress(JournalError):
+            if self._in_use[path] <= 1:
+                self._journal.part_closed(path)
 
     def sweep(self) -> int:
         """Removes part files that are too old, then the oldest until the rest fits. Returns how many."""

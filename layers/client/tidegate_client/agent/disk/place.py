@@ -73,7 +73,7 @@ class Place:
 
     def _locked(self, part: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
         """Locks the part file. False if it was renamed or removed meanwhile by the transfer that held the lock."""
-        while self._is_still(part, file):
+        while self.is_still(part, file):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -81,10 +81,10 @@ class Place:
                     raise Cancelled from None
                 time.sleep(LOCK_EVERY)
                 continue
-            return self._is_still(part, file) and is_plain(file, os.geteuid())
+            return self.is_still(part, file) and is_plain(file, os.geteuid())
         return False
 
-    def _is_still(self, name: str, file: BinaryIO) -> bool:
+    def is_still(self, name: str, file: BinaryIO) -> bool:
         try:
             found = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class Place:
         failure keeps it."""
         name = name or self.name
         os.rename(part, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
-        if not self._is_still(name, file):
+        if not self.is_still(name, file):
             raise RefusedPath(f"another process replaced {name!r} while it was put in place")
         os.fsync(self.directory)
 
