@@ -76,6 +76,42 @@ def test_types_of_a_template_make_numbers_of_csv_text(world: ExportWorld) -> Non
     assert read_sheet(data)[1:] == [(12.5,)]
 
 
+@pytest.mark.parametrize(
+    ("body", "wrong", "right"),
+    [
+        (b"id;name\n1;Ann\n", {}, {"delimiter": ";"}),
+        ("id,名称\n1,安\n".encode(), {"encoding": "gb18030"}, {"encoding": "utf-8"}),
+    ],
+)
+def test_corrected_option_is_used_for_the_header_too(
+    world: ExportWorld, body: bytes, wrong: dict[str, str], right: dict[str, str]
+) -> None:
+    source = put(world, "n.csv", body)
+    world.run(world.submit(source={"s3": source["s3"] | wrong}))
+
+    _, data = world.export(source={"s3": source["s3"] | right})
+
+    assert [*read_csv(data)[0].values()] in (["1", "Ann"], ["1", "安"])
+    assert "".join(read_csv(data)[0]) in ("idname", "id名称")
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n"])
+def test_lines_may_end_in_any_way(world: ExportWorld, end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_object, "WINDOW", 40)
+    lines = [b"id,name", *(b'%d,"a\rb"' % n for n in range(250))]
+    shown, data = world.export(source=put(world, "m.csv", end.join(lines) + end), type="jsonl", step=100)
+    assert shown["progress"]["rows"] == 250
+    assert [json.loads(line) for line in data.splitlines()] == [{"id": str(n), "name": "a\rb"} for n in range(250)]
+
+
+def test_row_of_empty_fields_is_a_row_with_any_delimiter(world: ExportWorld) -> None:
+    for delimiter in (",", "\t"):
+        source = put(world, "t.csv", f"id{delimiter}name\n1{delimiter}Ann\n{delimiter}\n\n".encode())
+        source["s3"] |= {"delimiter": delimiter}
+        shown, _ = world.export(source=source)
+        assert shown["progress"]["rows"] == 2
+
+
 def test_json_lines_object_keeps_its_digits(world: ExportWorld, way: str) -> None:
     lines = [b'{"id": %d, "amount": %d.00}' % (n, n) for n in range(250)]
     _, data = world.export(source=put(world, "in/orders.jsonl", b"\n".join(lines)), step=100)
@@ -208,6 +244,8 @@ def test_query_that_dynamodb_refuses_fails_with_its_reason(world: ExportWorld) -
 class Athena:
     """The documented behaviour of Athena; moto only returns prepared results."""
 
+    names = ("id", "paid", "sum", "note")
+
     def __init__(self, rows: int, states: list[str]) -> None:
         self.rows, self.states = rows, states
         self.tokens: dict[str, str] = {}
@@ -231,13 +269,12 @@ class Athena:
     def get_query_results(self, QueryExecutionId: str, MaxResults: int, NextToken: str = "0") -> dict[str, Any]:
         assert MaxResults <= 1000
         first = int(NextToken)
-        head = [{"Data": [{"VarCharValue": "id"}, {"VarCharValue": "paid"}, {"VarCharValue": "sum"}, {}]}]
-        head[0]["Data"][3] = {"VarCharValue": "note"}
+        head: list[dict[str, Any]] = [{"Data": [{"VarCharValue": name} for name in self.names]}]
         table = head + [
             {"Data": [{"VarCharValue": str(n)}, {"VarCharValue": "true"}, {"VarCharValue": f"{n}.10"}, {}]}
             for n in range(self.rows)
         ]
-        columns = [("id", "bigint"), ("paid", "boolean"), ("sum", "decimal"), ("note", "varchar")]
+        columns = zip(self.names, ("bigint", "boolean", "decimal", "varchar"), strict=True)
         page: dict[str, Any] = {
             "ResultSet": {
                 "Rows": table[first : first + MaxResults],
@@ -268,6 +305,14 @@ def test_rows_of_sql_with_their_types(world: ExportWorld, way: str) -> None:
     assert athena.requests[0]["QueryExecutionContext"] == {"Database": "shop"}
 
 
+def test_query_with_two_columns_of_one_name_fails_with_the_reason(world: ExportWorld) -> None:
+    athena = Athena(3, ["SUCCEEDED"])
+    athena.names = ("id", "paid", "id", "note")
+    with_athena(world, athena)
+    shown = world.run(world.submit(source=sql("SELECT o.id, paid, c.id, note FROM o JOIN c ON o.c = c.id")))
+    assert (shown["status"], "with AS" in shown["failed_reason"]) == ("failed", True), shown
+
+
 def test_retry_starts_a_failed_query_again(world: ExportWorld) -> None:
     athena = Athena(5, ["RUNNING", "FAILED"])
     with_athena(world, athena)
@@ -288,6 +333,12 @@ def test_slow_query_continues_in_the_next_attempt(world: ExportWorld) -> None:
     athena.states = ["SUCCEEDED"]
     assert world.run(task_id)["status"] == "completed"
     assert len(athena.tokens) == 1, "the query was not started again"
+
+
+def test_sql_may_begin_with_comments(world: ExportWorld) -> None:
+    with_athena(world, Athena(1, ["SUCCEEDED"]))
+    text = "/* a * b */ -- c\n" + "/**/" * 400 + "\nselect 1"
+    assert world.run(world.submit(source=sql(text)))["status"] == "completed"
 
 
 @pytest.mark.parametrize("text", ["DROP TABLE orders", "-- SELECT\nINSERT INTO x SELECT 1", "UNLOAD (SELECT 1) TO 's'"])

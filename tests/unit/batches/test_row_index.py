@@ -279,3 +279,11 @@ def test_first_rows_after_many_are_read_in_little_memory() -> None:
     tracemalloc.stop()
     assert len(rows) == 3
     assert peak < 3_000_000
+
+
+def test_header_that_names_a_column_twice_is_refused() -> None:
+    data = b"id,name,id\n1,Ann,77\n"
+    for read in (lambda: first_rows([data], CSV, 0, 5), lambda: index_range([data], CSV, 0, len(data))):
+        with pytest.raises(Invalid, match="'id' twice"):
+            read()
+    assert first_rows([b"id,,\n1,,\n"], CSV, 0, 5) == [{"id": "1", "": ""}], "as spreadsheets write it"

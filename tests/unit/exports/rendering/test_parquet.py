@@ -46,6 +46,16 @@ def test_every_row_reads_back_for_any_group_size(group: int, monkeypatch: pytest
     assert shown == [(as_text(row)["id"], len(rows)) for row in rows]
 
 
+def test_booleans_and_blanks_fill_a_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 10_000)
+    template = parse_template([{"name": "sure", "style": {"type": "boolean"}}, {"name": "blank"}])
+    rows: list[dict[str, Any]] = [{"sure": n % 3 == 0, "blank": None} for n in range(30_000)]
+    data = write_parquet(rows, SheetTable(template), ["sure", "blank"])
+    assert read(data) == rows
+    groups = pyarrow.parquet.ParquetFile(io.BytesIO(data)).metadata.num_row_groups
+    assert groups >= 9, "a group holds 10,000 bytes, and each row has three"
+
+
 def test_template_types_become_parquet_types() -> None:
     kinds = ["number", "currency", "percent", "date", "datetime", "boolean", "string", "link"]
     table = SheetTable(parse_template([{"name": kind, "style": {"type": kind}} for kind in kinds]))

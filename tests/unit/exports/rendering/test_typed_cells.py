@@ -113,6 +113,12 @@ def test_libreoffice_shows_each_type(office: str, tmp_path: Path) -> None:
         ("link", "https://x/" + "y" * 300, "<t>https://x/"),
         ("link", 'mailto:a@b?subject="x"', 'HYPERLINK("mailto:a@b?subject=""x""")'),
         ("percent", "7 %", "<v>0.07</v>"),
+        ("percent", "0e-999999%", "<v>0</v>"),
+        ("percent", "1e-999999%", "<t>1e-999999%</t>"),
+        ("percent", "1e-99999999999999999999%", "<t>1e-99999999999999999999%</t>"),
+        ("number", "1e-310", "<t>1e-310</t>"),
+        ("number", "1e-300", "<v>1e-300</v>"),
+        ("number", "0.00", "<v>0.00</v>"),
         ("boolean", "maybe", "<t>maybe</t>"),
         ("boolean", 5, "<v>5</v>"),
     ],
@@ -134,6 +140,20 @@ def test_totals_are_below_the_data_and_exact() -> None:
     assert [cell.value for cell in sheet[6]] == ["合计", "=SUBTOTAL(109,B2:B5)"]
     assert [cell.value for cell in open_sheet(data, data_only=True)[6]][1] == 0.35
     assert (sheet.auto_filter.ref, sheet["A7"].value, sheet["B6"].number_format) == ("A1:B5", "end", "0.00")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "total"),
+    [
+        ("percent", ["12.5%", "30 %", 0.5, "0.1"], 1.025),
+        ("number", ["1e-99999999999999999999", "1e999999", "1e99999999999999999999", 2], 2),
+    ],
+)
+def test_total_counts_texts_as_their_cells_do(kind: str, values: list[Any], total: float) -> None:
+    template = parse_template([{"name": "a", "style": {"type": kind, "total": True}}])
+    rows = [{"a": value} for value in values]
+    data = b"".join(xlsx_chunks([TableRows(SheetTable(template), ["a"], rows)]))
+    assert list(open_sheet(data, data_only=True).values)[-1][0] == total
 
 
 def test_long_summary_has_room_for_its_lines() -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -74,7 +75,7 @@ def index_range(chunks: Iterable[bytes], row_format: str, first: int, until: int
     if first < until:
         for at, record in _records(chunks, row_format, first):
             if record is not None and wants_header:
-                columns, wants_header = tuple(record), False
+                columns, wants_header = _header(record), False
             elif record is not None:
                 if rows % BLOCK_ROWS == 0:
                     starts.append(end)
@@ -114,8 +115,16 @@ def first_rows(chunks: Iterable[bytes], row_format: str, start: int, count: int)
     records = (record for _, record in _records(chunks, row_format) if record is not None)
     if row_format == NDJSON:
         return [_json(record) for record in islice(records, start, start + count)]
-    columns = tuple(next(records, ()))
+    columns = _header(next(records, ()))
     return [_row(columns, values) for values in islice(records, start, start + count)]
+
+
+def _header(names: Iterable[str]) -> tuple[str, ...]:
+    """Columns without a name are allowed: spreadsheets write some after the last one."""
+    columns = tuple(names)
+    if twice := [name for name, count in Counter(columns).items() if name and count > 1]:
+        raise Invalid(f"the header row names the column {twice[0]!r} twice: give every column its own name")
+    return columns
 
 
 def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:

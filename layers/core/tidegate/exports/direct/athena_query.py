@@ -25,7 +25,9 @@ SECONDS = 600.0
 _FAILED_BEFORE = 4
 _FAILED = ("FAILED", "CANCELLED")
 _POLL_SECONDS = (0.5, 1.0, 2.0, 5.0)
-_READS = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with|values|table|show|describe)\b", re.I | re.S)
+# Atomic groups: the check must not try other ends for a comment than its first one.
+_COMMENTS = r"\s*+(?>--[^\n]*+\n\s*+|/\*(?>.*?\*/)\s*+)*+"
+_READS = re.compile(rf"{_COMMENTS}(select|with|values|table|show|describe)\b", re.I | re.S)
 _WHOLE, _EXACT = (
     frozenset(["tinyint", "smallint", "integer", "bigint"]),
     frozenset(["decimal", "double", "float", "real"]),
@@ -54,6 +56,8 @@ class AthenaQueries:
         columns = [
             (column["Name"], column.get("Type", "varchar")) for column in found["ResultSetMetadata"]["ColumnInfo"]
         ]
+        if len({name for name, _ in columns}) < len(columns):
+            raise SourceBroken("the query gives two columns the same name: give every column its own name with AS")
         rows = found["Rows"]
         if not place.cursor and rows and _is_head(rows[0], columns):
             rows = rows[1:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,14 @@ WINDOW = 1024 * 1024
 # Several copies of a page have to fit into memory.
 MOST_BYTES = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
+_LINE_END, _CSV_LINE_END = re.compile(rb"\n"), re.compile(rb"\r\n?|\n")
 _lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class S3Objects:
     def __init__(self, client: S3Client) -> None:
         self._client = client
-        self._heads: dict[tuple[str, str, str], tuple[list[str], int]] = {}
+        self._heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 
     def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
         reading = self._reading(options, place)
@@ -53,7 +55,8 @@ class S3Objects:
 
     def _head(self, options: Mapping[str, Any], reading: _Reading) -> tuple[list[str], int]:
         """The column names, and the offset of the first row."""
-        version = str(options["bucket"]), str(options["key"]), reading.etag
+        how = str(options.get("delimiter")), str(options.get("encoding"))
+        version = str(options["bucket"]), str(options["key"]), reading.etag, *how
         if version not in self._heads:
             begin = reading.begin()
             records, end = reading.records(begin, 1)
@@ -112,19 +115,21 @@ def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tupl
     """Returns whole records and how many bytes they take. A CSV line break within quotes does not end a record."""
     records, used, begin, at = list[bytes](), 0, 0, 0
     inside = False
+    # A row of empty fields that tabs separate is not blank.
+    line_end, blank = (_CSV_LINE_END, b" \r\n") if quoted else (_LINE_END, None)
     while len(records) < most and at < len(data):
-        end = data.find(b"\n", at)
-        if end < 0:
-            if not at_end:
-                break
-            end = len(data) - 1
-        if quoted and data.count(b'"', at, end + 1) % 2:
+        found = line_end.search(data, at)
+        end = found.end() if found else len(data)
+        # A CR at the end of the data may be the first half of a CR LF.
+        if not at_end and (found is None or (end == len(data) and found[0] == b"\r")):
+            break
+        if quoted and data.count(b'"', at, end) % 2:
             inside = not inside
-        at = end + 1
+        at = end
         if inside and not (at_end and at >= len(data)):
             continue
         record = data[begin:at].strip(b"\r\n")
-        if record.strip():
+        if record.strip(blank):
             records.append(record)
         begin = used = at
     return records, used

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?"
 NUMBER = re.compile(_NUMBER, re.ASCII)
 # Full-width forms start a formula too.
 TRIGGERS = "=+-@＝＋－＠"

@@ -107,9 +107,10 @@ class ColumnBytes:
 
     def clear(self) -> None:
         self._data = bytearray()
-        # 1 for each row that has a value, else 0; booleans are kept as bits.
+        # 1 for each row that has a value, else 0.
         self._has_value = bytearray()
-        self._bits: list[bool] = []
+        # Booleans, a byte each.
+        self._bits = bytearray()
 
     def add(self, rows: Sequence[Row]) -> int:
         """Adds the column of these rows. Returns how many bytes are buffered."""
@@ -124,10 +125,10 @@ class ColumnBytes:
             lengths = [len(value).to_bytes(4, "little") for value in found]
             self._data += b"".join(chain.from_iterable(zip(lengths, found, strict=True)))
         elif self.kind.physical == BOOLEAN:
-            self._bits += found
+            self._bits += bytes(found)
         else:
             self._data += struct.pack(f"<{len(found)}{_FORMATS[self.kind.physical]}", *found)
-        return len(self._data)
+        return len(self._data) + len(self._has_value) + len(self._bits)
 
     def page(self) -> bytes:
         """The content of a data page: which rows have a value, then the values."""

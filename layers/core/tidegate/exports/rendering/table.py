@@ -12,7 +12,7 @@ from tidegate.exports.rendering.header_tree import NO_TEMPLATE, HeadCell, Node, 
 TITLE_HEIGHT = 36.0
 GAP_ROWS = 3
 MAX_COLUMNS = 16_384
-_BREAK = re.compile(r"<\s*/?\s*br\s*/?\s*>|\r\n?", re.IGNORECASE)
+_BREAK = re.compile(r"<\s*+(?:/\s*+)?br\s*+(?:/\s*+)?>|\r\n?", re.IGNORECASE)
 _BETWEEN = " " * 8
 
 Texts = Mapping[str, object] | str

@@ -74,7 +74,7 @@ class ColumnWriter:
     def cells(self, values: list[Any]) -> Cells:
         if self.sum is not None:
             for value in values:
-                self.sum = _EXACT.add(self.sum, _amount(value, numeric_text=self._kind is not None))
+                self.sum = _EXACT.add(self.sum, _amount(value, self._kind))
         if self._was_text:
             # A column of text most likely stays one: try that first.
             try:
@@ -182,15 +182,22 @@ def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
     return encoded.decode()[1:-1].split(",")
 
 
-def _amount(value: object, *, numeric_text: bool) -> Decimal:
-    """The summand of a value for the total of its column; 0 if it is not a number."""
+def _amount(value: object, kind: str | None) -> Decimal:
+    """The summand of a value for the total of its column; 0 if it is not a number. Untyped texts are no numbers."""
     if isinstance(value, str):
-        text = value.strip()
-        return Decimal(text) if numeric_text and NUMBER.fullmatch(text) else Decimal(0)
+        text, divisor = value.strip(), 1
+        if kind == "percent" and text.endswith("%"):
+            text, divisor = text[:-1].strip(), 100
+        return _decimal(text) / divisor if kind is not None and NUMBER.fullmatch(text) else Decimal(0)
     if isinstance(value, bool) or not isinstance(value, int | float | Digits):
         return Decimal(0)
-    amount = Decimal(number_text(value))
-    return amount if amount.is_finite() else Decimal(0)
+    return _decimal(number_text(value))
+
+
+def _decimal(text: str) -> Decimal:
+    """0 for what a double cannot hold, such as 1e999999: computing with it takes long or fails."""
+    number = float(text)
+    return Decimal(text) if number and math.isfinite(number) else Decimal(0)
 
 
 def _plain_texts(values: list[str]) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -10,6 +11,8 @@ from tidegate.exports.rendering.formula_guard import NUMBER
 from tidegate.exports.rendering.xlsx.xml_text import clean, escape
 
 _BIGGEST = 9.99999999999999e307
+# Excel has no smaller numbers.
+_SMALLEST = 2.3e-308
 # Excel counts days from here. Its year 1900 has a 29 February, so dates before 1 March 1900 are written as text.
 _DAY_ZERO = datetime(1899, 12, 30)  # noqa: DTZ001 - Excel has no time zones
 _FIRST_DAY = datetime(1900, 3, 1)  # noqa: DTZ001
@@ -32,8 +35,10 @@ def _number(value: object, style: int) -> str | None:
 def _percent(value: object, style: int) -> str | None:
     """Accepts 0.125 and "12.5%"."""
     text = value.strip() if isinstance(value, str) else ""
-    if text.endswith("%") and _is_exact_number(text[:-1].strip()):
-        return _value(f"{Decimal(text[:-1].strip()) / 100:f}", style)
+    number = text[:-1].strip()
+    if text.endswith("%") and _is_exact_number(number):
+        # A zero is not written out: "0e-999999%" would have a million digits.
+        return _value(f"{Decimal(number) / 100:f}" if float(number) else "0", style)
     return _number(value, style)
 
 
@@ -94,7 +99,10 @@ def _value(text: str, style: int) -> str:
 
 def _is_exact_number(text: str) -> bool:
     digits = sum(map(str.isdigit, text.lower().partition("e")[0]))
-    return bool(NUMBER.fullmatch(text)) and digits <= 15 and abs(float(text)) < _BIGGEST
+    if digits > 15 or not NUMBER.fullmatch(text):
+        return False
+    size = abs(float(text))
+    return _SMALLEST < size < _BIGGEST or (size == 0 and not re.search("[1-9]", text.lower().partition("e")[0]))
 
 
 TYPED: dict[str | None, TypedCell] = {

@@ -1,0 +1,90 @@
+"""No pattern takes more than linear time, whatever a user sends."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+import pytest
+
+import tidegate
+from tidegate.exports.rendering import formula_guard
+
+# Characters of the classes \\s, \\d and \\w, and one that no pattern expects.
+CLASSES, NEVER = (" ", "1", "a"), "\x01"
+# The small sizes find exponential time, the last one quadratic time; a linear pattern takes microseconds.
+SIZES = (*range(8, 41, 4), 12_000)
+MOST_SECONDS = 0.25
+# Patterns for texts that the product or its libraries wrote.
+OWN_TEXTS = ("xlsx.frame.", "web.reference.", "web.console.bundle.", "web.openapi.", "http.client._PREFIX")
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
+    """Every pattern of the product, and whether it is searched for, not only compared with a text from its start."""
+    yield "formula_guard._inner", formula_guard._inner(formula_guard.SEPARATORS), True
+    for info in pkgutil.walk_packages(tidegate.__path__, "tidegate."):
+        module = importlib.import_module(info.name)
+        source = Path(str(module.__file__)).read_text()
+        for name, value in vars(module).items():
+            searched = re.search(rf"\b{name}(\[\w+\])?\.(search|finditer|sub|split|findall)\b", source) is not None
+            for entry in value.values() if isinstance(value, dict) else [value]:
+                if isinstance(entry, re.Pattern) and not any(own in f"{info.name}.{name}" for own in OWN_TEXTS):
+                    yield f"{info.name}.{name}", entry, searched
+
+
+def literals(tree: Any) -> Iterator[str]:
+    """The runs of literal characters in a parsed pattern."""
+    run = ""
+    for code, argument in tree:
+        if code is codes.LITERAL:
+            run += chr(argument)
+            continue
+        if run:
+            yield run
+            run = ""
+        if code is codes.IN:
+            yield from (chr(value) for kind, value in argument if kind is codes.LITERAL)
+            yield from (chr(value[0]) for kind, value in argument if kind is codes.RANGE)
+        for part in argument if isinstance(argument, list | tuple) else [argument]:
+            for inner in part if isinstance(part, list) else [part]:
+                if isinstance(inner, parser.SubPattern):
+                    yield from literals(inner)
+    if run:
+        yield run
+
+
+def texts(pattern: re.Pattern[Any], size: int) -> Iterator[Any]:
+    parsed = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else 0)
+    runs = list(dict.fromkeys(literals(parsed)))[:12]
+    units = [*runs, *CLASSES, *("".join(pair) for pair in itertools.product(runs, repeat=2))]
+    for prefix, unit in itertools.product(["", *runs], units):
+        text = prefix + unit * size + NEVER
+        yield text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
+
+
+def slowest(pattern: re.Pattern[Any], *, searched: bool) -> tuple[float, Any]:
+    worst: tuple[float, Any] = (0.0, "")
+    for size in SIZES:
+        for text in texts(pattern, size):
+            began = time.process_time()
+            pattern.fullmatch(text)
+            if searched:
+                pattern.search(text)
+            worst = max(worst, (time.process_time() - began, text[:60]))
+            if worst[0] > MOST_SECONDS:
+                return worst
+    return worst
+
+
+@pytest.mark.parametrize(("name", "pattern", "searched"), patterns())
+def test_no_text_takes_a_pattern_long(name: str, pattern: re.Pattern[Any], searched: bool) -> None:
+    seconds, text = slowest(pattern, searched=searched)
+    assert seconds <= MOST_SECONDS, f"{name} takes {seconds:.2f} s for {text!r}…"
