@@ -112,9 +112,12 @@ def deploy() -> int:
         wanted["AdminKeySha256"] = sha256_hex(kept_key(AWS_KEY))
         say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
     stamp(BUILT, wanted)
-    # The table is protected only after the creation: a protected one could not be rolled back if it failed.
-    if not checked.exists and (code := _sam_deploy({**wanted, "TableDeletionProtection": "no"})):
-        return code
+    if not checked.exists:
+        # The table is protected only after the creation: a protected one could not be rolled back if it failed.
+        if code := _sam_deploy({**wanted, "TableDeletionProtection": "no"}):
+            return code
+        # Named, because sam keeps the value of a parameter that is not.
+        wanted = {"TableDeletionProtection": "yes", **wanted}
     return _sam_deploy(wanted)
 
 

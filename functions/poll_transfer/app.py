@@ -22,4 +22,4 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)
     logger.info("polled", job_key=event["job_key"], state=polled.state)
-    return {"state": polled.state, "wait": next_wait(event.get("wait", 0), polled.until_activation)}
+    return {"state": polled.state, "wait": next_wait(event.get("wait", 0), polled.longest_wait)}

@@ -11,7 +11,7 @@ from tests.support.fleet import Fleet, due
 from tidegate.aws import keys
 from tidegate.common.ids import iso
 from tidegate.distribution.model import job_key
-from tidegate.distribution.transfers import next_wait
+from tidegate.distribution.transfers import longest_wait, next_wait
 
 STAGED = "2026-01-01T00:00:00.000Z"
 
@@ -320,7 +320,7 @@ def test_shorter_use_does_not_shorten_a_files_protection(fleet: Fleet) -> None:
 def test_staging_is_polled_often_at_first_however_late_the_activation_is() -> None:
     waits = [0]
     while sum(waits) < 60:
-        waits.append(next_wait(waits[-1], 7 * 86400.0 - sum(waits)))
+        waits.append(next_wait(waits[-1], longest_wait(600, 7 * 86400.0 - sum(waits))))
 
     assert waits[1:4] == [2, 3, 5]
     assert max(waits) < 30
@@ -329,7 +329,7 @@ def test_staging_is_polled_often_at_first_however_late_the_activation_is() -> No
 def test_seven_days_of_polls_fit_into_one_execution() -> None:
     left, polls, wait = 7 * 86400.0, 0, 0
     while left > 0:
-        wait = next_wait(wait, left)
+        wait = next_wait(wait, longest_wait(600, left))
         left, polls = left - wait, polls + 1
 
     assert polls * 9 < 25_000 * 0.8

@@ -57,6 +57,17 @@ def test_watching_a_finished_task_answers_at_once(line: Line, project: Project) 
     assert line.items("WATCH") == []
 
 
+def test_task_with_the_longest_id_can_be_watched(line: Line, project: Project) -> None:
+    task_id = "/" + "路" * 500
+    line.record(project, task_id, task_id=task_id, status="running")
+    client = line.joined(project)
+
+    (message,) = line.say(client, action="watch", task_ids=[task_id])
+
+    assert message == {"type": "watching", "data": {"task_ids": [task_id]}}
+    assert len(line.items("WATCH")) == 1
+
+
 def test_another_projects_task_is_an_error_and_no_data(line: Line, project: Project) -> None:
     other = line.cloud.project()
     line.record(other, "req-1", task_id="req-1", status="completed", secret="theirs")

@@ -18,7 +18,7 @@ import pytest
 import tidegate
 from tidegate.exports.rendering import formula_guard
 
-# Characters of the classes \\s, \\d and \\w, and one that no pattern expects.
+# Characters of the classes \s, \d and \w, and one that no pattern expects.
 CLASSES, NEVER = (" ", "1", "a"), "\x01"
 # The small sizes find exponential time, the last one quadratic time; a linear pattern takes microseconds.
 SIZES = (*range(8, 41, 4), 12_000)

@@ -174,3 +174,33 @@ def test_new_parameters_alone_make_a_new_release(tmp_path: Path) -> None:
         sam.stamp(built, {"CollectWindowSeconds": window})
         releases.add(built.read_text())
     assert len(releases) == 2
+
+
+@pytest.mark.parametrize(
+    ("exists", "given", "deployed"),
+    [
+        (False, "", ["no", "yes"]),
+        (False, "TableDeletionProtection=no", ["no", "no"]),
+        (True, "", [None]),
+        (True, "TableDeletionProtection=yes", ["yes"]),
+    ],
+)
+def test_new_stacks_table_is_protected_after_its_creation(
+    exists: bool, given: str, deployed: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sam keeps the value of a parameter that a deployment does not name."""
+    named: list[str | None] = []
+
+    def deploy(wanted: dict[str, str]) -> int:
+        named.append(wanted.get("TableDeletionProtection"))
+        return 0
+
+    monkeypatch.setenv("PARAMS", given)
+    monkeypatch.setenv("ADMIN_KEY", "keep")
+    monkeypatch.setattr(preflight, "check", lambda *_: preflight.Found(exists, {}))
+    monkeypatch.setattr(sam, "build", lambda: 0)
+    monkeypatch.setattr(sam, "stamp", lambda *_: None)
+    monkeypatch.setattr(sam, "_sam_deploy", deploy)
+
+    assert sam.deploy() == 0
+    assert named == deployed

@@ -17,7 +17,7 @@ from tests.support.template import ROOT, directory_of, queue_functions
 from tests.support.template import functions as sam_functions
 from tests.unit.template.test_deployed import FUNCTIONS, listed, of_type, resources, statements
 from tidegate.aws.sqs import _pause
-from tidegate.distribution.transfers import LONGEST_WAIT
+from tidegate.distribution.transfers import LONGEST_WAIT, longest_wait
 from tidegate.files.model import LARGEST_FILE, seconds_to_read
 from tidegate.files.reading import RESERVE_SECONDS
 from tidegate.queue.policies import POLICIES
@@ -123,7 +123,10 @@ def test_throttled_step_waits_for_ten_minutes_before_it_counts_as_failed(machine
 
 def test_polls_of_the_longest_job_fit_an_executions_history() -> None:
     longest = template.load()["Parameters"]["JobTimeoutSeconds"]["MaxValue"]
-    assert longest / LONGEST_WAIT * EVENTS_A_POLL < 0.9 * MOST_EVENTS
+    for waves in (0, 10):
+        lasts = longest + waves * (longest + 3600)
+        assert lasts / longest_wait(lasts) * EVENTS_A_POLL < 0.9 * MOST_EVENTS
+    assert longest_wait(600) == longest_wait(longest) == LONGEST_WAIT
 
 
 @pytest.mark.parametrize("kind", sorted(POLICIES))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
 from tests.support.template import ROOT, functions, queue_functions, resources, statements, variables
+from tidegate.exports.ranges.plan import given_up_object, plan_object
 
 FUNCTIONS = functions()
 MACHINES = {name: machine["Properties"] for name, machine in resources("AWS::Serverless::StateMachine").items()}
@@ -86,6 +88,16 @@ def test_function_that_knows_a_queue_may_use_it(name: str) -> None:
     # Or makes a failed message of its own queue visible again.
     used = [*allowed(name, "sqs:SendMessage"), *allowed(name, "sqs:ChangeMessageVisibility")]
     assert known <= {resource["Fn::GetAtt"][0] for resource in used if "Fn::GetAtt" in resource}
+
+
+def test_joiner_of_ranges_may_note_that_it_gave_up() -> None:
+    """No other object of the staged pages: those are written by the workers."""
+    patterns = [
+        resource["Fn::Sub"].replace("${FilesBucket.Arn}/", "")
+        for resource in allowed("RenderExportFunction", "s3:PutObject")
+    ]
+    assert [one for one in patterns if fnmatch(given_up_object("p", "exp-1"), one)]
+    assert not [one for one in patterns if fnmatch(plan_object("p", "exp-1"), one)]
 
 
 def test_admission_may_trigger_another_run_of_itself() -> None:

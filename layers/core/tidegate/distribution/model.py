@@ -98,7 +98,11 @@ class TransferSpec:
     def extra_seconds(self, each: int, now: float) -> int:
         """How much longer than a plain Job this one may last: `each` plus the wait for every wave, and the time until
         its activation."""
-        return sum(each + wave.wait_s for wave in self.waves) + math.ceil(self.until_activation(now))
+        return self.wave_seconds(each) + math.ceil(self.until_activation(now))
+
+    def wave_seconds(self, each: int) -> int:
+        """How long its waves may last, if each of them has `each` seconds."""
+        return sum(each + wave.wait_s for wave in self.waves)
 
     def until_activation(self, now: float) -> float:
         """Seconds until hosts activate the file; 0 if they do so on arrival."""

@@ -20,7 +20,7 @@ from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.targets import UNREPORTED, Shard
-from tidegate.distribution.transfers import SENT, Transfer
+from tidegate.distribution.transfers import LONGEST_WAIT, SENT, Transfer, longest_wait
 from tidegate.errors import DomainError, WaveFailed
 
 logger = Logger(service="tidegate", child=True)
@@ -33,10 +33,11 @@ PublishProgress = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Polled(NamedTuple):
-    """The Job's state, and the seconds until its hosts activate the file: before that they report little."""
+    """The Job's state, and the longest interval until the next poll: hosts report little before they activate the file,
+    and the polls of all waves must fit into one execution."""
 
     state: str
-    until_activation: float = 0.0
+    longest_wait: int = LONGEST_WAIT
 
 
 class PollTransfer:
@@ -68,8 +69,13 @@ class PollTransfer:
         job = self._jobs.require(project_id, job_key)
         if job.ended:
             return Polled(OVER)
-        self._heartbeat.alive(job)
-        return Polled(self._state(job, since_last), job.spec.until_activation(self._clock().timestamp()))
+        longest = self._longest_wait(job)
+        self._heartbeat.alive(job, longest)
+        return Polled(self._state(job, since_last), longest)
+
+    def _longest_wait(self, job: Job) -> int:
+        lasts = self._job_timeout + job.spec.wave_seconds(self._job_timeout)
+        return longest_wait(lasts, job.spec.until_activation(self._clock().timestamp()))
 
     def _state(self, job: Job, since_last: float) -> str:
         job, shards = self._read(job, since_last)

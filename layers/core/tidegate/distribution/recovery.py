@@ -10,7 +10,7 @@ from tidegate.common.ids import Clock
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job
 from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.transfers import longest_wait
+from tidegate.distribution.transfers import LONGEST_WAIT
 
 logger = Logger(service="tidegate", child=True)
 RECHECK_AFTER = timedelta(seconds=90)
@@ -30,12 +30,11 @@ class Heartbeat:
         self.alive(job)
         return job
 
-    def alive(self, job: Job) -> None:
-        """Postpones compensation's check of the Job. Writes only when that check is near."""
+    def alive(self, job: Job, next_within: int = LONGEST_WAIT) -> None:
+        """Postpones compensation's check of the Job, whose next step follows within that many seconds. Writes only
+        when that check is near."""
         now = self._clock()
-        until_activation = job.spec.until_activation(now.timestamp())
-        # A Job that waits for `activate_at` is polled less often.
-        ahead = longest_wait(until_activation) if until_activation else 0
+        ahead = max(0, next_within - LONGEST_WAIT)
         if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:
             self._jobs.put_off(job, now + RECHECK_AFTER + timedelta(seconds=ahead))
 

@@ -13,6 +13,8 @@ INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rej
 GSE_TARGETS = 500
 
 FIRST_WAIT, LONGEST_WAIT = 2, 15
+# Nine events each, of the 25,000 that an execution may have.
+_MOST_POLLS = 2_400
 # The longest interval while hosts wait for `activate_at`: seven days of polls stay far below the 25,000 events that an
 # execution may have. It is at most this part of the time left.
 LONGEST_WAIT_AHEAD, _AHEAD_PARTS = 300, 20
@@ -59,15 +61,17 @@ def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, i
     return found
 
 
-def next_wait(wait: int, until_activation: float = 0.0) -> int:
+def next_wait(wait: int, longest: int = LONGEST_WAIT) -> int:
     """Seconds until the next poll, when the last interval was `wait`. Intervals grow by half, because hosts report most
     in the first minute: with an activation time too, progress is visible while they fetch the file in advance."""
-    return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest_wait(until_activation))
+    return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest)
 
 
-def longest_wait(until_activation: float = 0.0) -> int:
-    """The longest interval between two polls, this long before the activation time."""
+def longest_wait(lasts: float, until_activation: float = 0.0) -> int:
+    """The longest interval between two polls of a Job that lasts up to `lasts` seconds with all its waves, this long
+    before its activation time."""
+    longest = max(LONGEST_WAIT, math.ceil(lasts / _MOST_POLLS))
     if not until_activation:
-        return LONGEST_WAIT
+        return longest
     ahead = min(LONGEST_WAIT_AHEAD, int(until_activation / _AHEAD_PARTS))
-    return min(max(LONGEST_WAIT, ahead), math.ceil(until_activation) + 1)
+    return min(max(longest, ahead), math.ceil(until_activation) + 1)

@@ -10,6 +10,7 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put, put_new, update
+from tidegate.common.ids import digest
 from tidegate.notifications.websocket_messages import Holder, WatchEntry
 
 
@@ -108,7 +109,8 @@ class WatchStore:
         """Writes the marker before the watch, so that no watch is without a marker."""
         marked = update(keys.watched(watch.project_id, watch.followed_id), {"expires_at": expires_at}, condition="")
         self._table.write(marked)
-        listing = {"gsi1pk": keys.watches_of_connection(watch.connection_id), "gsi1sk": watch.record_id}
+        # A digest: an id may be longer than a sort key of an index.
+        listing = {"gsi1pk": keys.watches_of_connection(watch.connection_id), "gsi1sk": digest(watch.record_id)}
         fields = {"record_id": watch.record_id, "connection_id": watch.connection_id, "expires_at": expires_at}
         self._table.write(put(_key(watch) | listing | fields))
 

@@ -146,6 +146,7 @@ def test_thousand_hosts_cost_ten_messages(fleet: Fleet) -> None:
 
 def test_host_whose_connection_is_gone_is_offline(fleet: Fleet, hosts: Hosts) -> None:
     connection = hosts.connect("a-1")
+    fleet.cloud.clock.advance(90)
     hosts.line.outgoing.gone.add(connection)
 
     fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
@@ -153,6 +154,20 @@ def test_host_whose_connection_is_gone_is_offline(fleet: Fleet, hosts: Hosts) ->
     fleet.cloud.clock.advance(600)
 
     assert hosts.show("a-1")["state"] == "offline"
+
+
+def test_host_that_is_just_connecting_is_woken_again(fleet: Fleet, hosts: Hosts) -> None:
+    """API Gateway says "gone" of a connection until its `$connect` has ended."""
+    connection = hosts.connect("a-1")
+    hosts.line.outgoing.gone.add(connection)
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.cloud.deliver("AgentWakeupsQueue")
+    hosts.line.outgoing.gone.clear()
+
+    poll_for(fleet, job_id, 18)
+
+    assert hosts.line.heard(connection) == [{"type": "transfers"}]
 
 
 def test_host_is_online_until_it_disconnects(fleet: Fleet, hosts: Hosts) -> None:

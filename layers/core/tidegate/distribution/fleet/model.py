@@ -12,6 +12,8 @@ ONLINE, OFFLINE = "online", "offline"
 CONNECTION_LASTS = timedelta(hours=2, minutes=10)
 # Longer than the interval between two polls of a host without a connection.
 POLL_LASTS = timedelta(minutes=7)
+# API Gateway gives the function of `$connect` 29 s, and opens the connection only after it.
+OPENING_LASTS = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class FleetAgent:
         if self.connection_id and self._within(self.connected_at, CONNECTION_LASTS, now):
             return ONLINE
         return ONLINE if self._within(self.last_seen, POLL_LASTS, now) else OFFLINE
+
+    def may_be_opening(self, now: datetime) -> bool:
+        """Whether the connection may not be open yet. Until then, API Gateway says that it is gone."""
+        return self._within(self.connected_at, OPENING_LASTS, now)
 
     @staticmethod
     def _within(moment: str | None, span: timedelta, now: datetime) -> bool:

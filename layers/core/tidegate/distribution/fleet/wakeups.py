@@ -92,9 +92,11 @@ class AgentWaker:
     def wake(self, project_id: str, agent_ids: Iterable[str], within_s: int) -> int:
         """Returns how many agents were sent a message."""
         found = self._fleet.get_many(project_id, agent_ids).values()
-        connected = {agent.connection_id: agent.agent_id for agent in found if agent.connection_id}
-        text = wakeup(within_s)
+        connected = {agent.connection_id: agent for agent in found if agent.connection_id}
+        text, now = wakeup(within_s), self._clock()
         gone = self._outgoing.send([(connection_id, text) for connection_id in connected]).gone
         for connection_id in gone:
-            self._fleet.disconnected(project_id, connected[connection_id], connection_id, self._clock())
+            # A host that is just connecting is woken again by a poll of its Job.
+            if not connected[connection_id].may_be_opening(now):
+                self._fleet.disconnected(project_id, connected[connection_id].agent_id, connection_id, now)
         return len(connected) - len(gone)
