@@ -65,7 +65,8 @@ def test_task_with_the_longest_id_can_be_watched(line: Line, project: Project) -
     (message,) = line.say(client, action="watch", task_ids=[task_id])
 
     assert message == {"type": "watching", "data": {"task_ids": [task_id]}}
-    assert len(line.items("WATCH")) == 1
+    line.push(project, task_id, "task.completed", task_id=task_id, status="completed")
+    assert line.heard(client)[-1]["type"] == "task.completed"
 
 
 def test_another_projects_task_is_an_error_and_no_data(line: Line, project: Project) -> None:
