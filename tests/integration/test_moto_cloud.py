@@ -155,3 +155,13 @@ def test_several_threads_write_to_one_item(cloud: MotoCloud) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(write, range(6)))
     assert len(dynamodb.get_item(TableName=table, Key=key)["Item"]) == 2 + 600
+
+
+def test_call_that_a_functions_role_does_not_allow_is_refused(cloud: MotoCloud) -> None:
+    objects = cloud.app.files.bucket
+    with cloud.roles.running("render_export"):
+        objects.put("exports/p/e/1", b"x")
+        with pytest.raises(ClientError, match="render_export: s3:PutObject"):
+            objects.put("content/p/1", b"x")
+    assert len(cloud.roles.refused) == 1
+    cloud.roles.refused.clear()

@@ -25,8 +25,10 @@ from tests.support.moto import aws_limits
 from tests.support.moto import dynamodb as moto_dynamodb
 from tests.support.moto import machines as moto_machines
 from tests.support.moto import resources as moto_resources
+from tests.support.moto import roles as moto_roles
 from tests.support.moto.replay import Recording
 from tests.support.moto.resources import Names
+from tests.support.moto.roles import Roles
 from tests.support.template import ROOT, queue_functions, timeout_of
 from tidegate import app as composition
 from tidegate.aws import clients
@@ -129,6 +131,8 @@ class MotoCloud:
         self._undo_env = self._undo_env + moto_resources.set_environment(environment)
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_limits = aws_limits.patch()
+        self.roles = Roles(self.names)
+        self._undo_roles = moto_roles.patch(self.roles)
         self._undo_machines = moto_machines.patch(
             self.clock, self._invoked_by_machine, self._waits_may_begin.wait, self._act_while_waiting
         )
@@ -144,14 +148,16 @@ class MotoCloud:
             return _RECORDINGS[self.machines_run].result()
         return _RECORDINGS[self.machines_run].replay()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *failure: object) -> None:
         composition.install(None)
         self._sharing.stop()
+        self._undo_roles()
         self._undo_limits()
         self._undo_dynamodb()
         self._undo_machines()
         moto_resources.restore_environment(self._undo_env)
         self._mock.stop()
+        assert failure[0] or not self.roles.refused, f"a role lacks: {self.roles.refused}"
 
     def _invoked_by_machine(self, name: str, event: Any) -> Any:
         answer = self.invoke(name, event)
@@ -251,7 +257,8 @@ class MotoCloud:
     def invoke(self, name: str, event: Any) -> Any:
         """Calls a function as Lambda would: event and answer are converted to JSON and back."""
         aws_limits.check_event(name, event)
-        result = load_function(name).handler(jsonlib.loads(jsonlib.dumps(event)), lambda_context(name))
+        with self.roles.running(name):
+            result = load_function(name).handler(jsonlib.loads(jsonlib.dumps(event)), lambda_context(name))
         aws_limits.check_answer(name, result)
         return jsonlib.loads(jsonlib.dumps(result))
 

@@ -18,10 +18,19 @@ ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/test"
 
 
+_OF_TESTS: set[int] = set()
+
+
 @cache
 def client(service: str) -> Any:
     """Returns a client for tests, shared by all clouds: creating one takes longer than most tests use it."""
-    return boto3.client(service, region_name=REGION)
+    made = boto3.client(service, region_name=REGION)
+    _OF_TESTS.add(id(made))
+    return made
+
+
+def is_of_tests(client: Any) -> bool:
+    return id(client) in _OF_TESTS
 
 
 @dataclass

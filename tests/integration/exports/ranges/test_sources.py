@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from typing import Any
 
 import pytest
@@ -31,6 +33,19 @@ def test_rows_past_the_total_are_not_lost(world: ExportWorld, extra: int) -> Non
     shown, data = world.export(step=100, parallel=8)
     assert [int(row["id"]) for row in read_csv(data)] == list(range(2000 + extra))
     assert bool(shown["warnings"]) is bool(extra)
+
+
+def test_rows_past_the_total_that_need_another_file_are_staged(world: ExportWorld) -> None:
+    def cached_total(source: PagedSource, page: int, size: int) -> Any:
+        answer = honest(source, page, size)
+        answer["data"]["total"] = 2000
+        return answer
+
+    world.source.rows, world.source.answer = numbered(2050), cached_total
+    shown, data = world.export(step=100, parallel=8, rows_per_file=2000)
+    assert shown["attempts"] == 1
+    with zipfile.ZipFile(io.BytesIO(data)) as files:
+        assert sum(len(read_csv(files.read(name))) for name in files.namelist()) == 2050
 
 
 def test_total_that_is_too_large_ends_at_an_empty_page(world: ExportWorld) -> None:
