@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import time
+from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 
 from tidegate.errors import SourceBroken
+from tidegate.ingest.feeds import entry, html_index, json_list, xml_feeds, xml_tree
 from tidegate.ingest.feeds.choice import chosen, template_fault
 from tidegate.ingest.feeds.entry import Listing
 from tidegate.ingest.feeds.read import listing_of
@@ -268,6 +272,131 @@ def test_hostile_feed_takes_linear_time(unit: str) -> None:
         read(text, format="rss")
 
     assert time.process_time() - began < 3
+
+
+def test_item_inside_an_item_is_not_listed_again() -> None:
+    inner = '<item><link>https://a.example/inner</link><media url="x"/><content url="https://a.example/2"/></item>'
+    text = f'<rss><item><group><content url="https://a.example/1"/></group>{inner}</item></rss>'
+
+    assert urls(read(text)) == ["https://a.example/1"]
+
+
+def test_entry_inside_an_atom_entry_is_not_listed_again() -> None:
+    inner = '<content><entry><link href="https://a.example/2"/></entry></content>'
+
+    assert urls(read(f'<feed><entry><link href="https://a.example/1"/>{inner}</entry></feed>')) == [
+        "https://a.example/1"
+    ]
+
+
+@pytest.mark.parametrize("inside", ["", '<content url="a"/>' * 300], ids=["empty", "media"])
+def test_nested_items_are_visited_once(inside: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    visited = 0
+
+    def counted(element: Element) -> str:
+        nonlocal visited
+        visited += 1
+        return str(element.tag)
+
+    for module in (xml_feeds, xml_tree):
+        monkeypatch.setattr(module, "local", counted)
+    read("<rss>" + "<item>" * 300 + inside + "</item>" * 300 + "</rss>")
+
+    assert visited < 3000
+
+
+def test_very_deep_feed_is_read() -> None:
+    deep = "<a>" * 50_000 + "<item><link>https://a.example/1</link></item>" + "</a>" * 50_000
+
+    assert urls(read(f"<rss>{deep}</rss>")) == ["https://a.example/1"]
+
+
+@pytest.mark.parametrize(
+    ("made_by", "text", "type"),
+    [
+        ("xml_feeds.entry_at", "<rss>{}</rss>|<item><enclosure url='{}'/></item>", XML),
+        ("xml_feeds.entry_at", "<rss><item>{}</item></rss>|<enclosure url='{}'/>", XML),
+        ("xml_feeds.entry_at", "<feed>{}</feed>|<entry><link rel='enclosure' href='{}'/></entry>", XML),
+        ("xml_feeds.entry_at", "<urlset>{}</urlset>|<url><loc>/{}</loc></url>", XML),
+        ("checksums.entry_at", f"{{}}|{HASH}  {{}}\n", "text/plain"),
+        ("json_list._described", '["/x"{}]|,"/{}"', "application/json"),
+        ("html_index.Entry", "{}|<a href='{}'>x</a>", "text/html"),
+    ],
+    ids=["rss", "rss enclosures", "atom", "sitemap", "sums", "json", "html"],
+)
+def test_list_with_too_many_files_is_refused_at_the_first_too_many(
+    made_by: str, text: str, type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+    module, _, name = made_by.partition(".")
+    make = getattr(importlib.import_module(f"tidegate.ingest.feeds.{module}"), name)
+
+    def counted(*args: Any, **how: Any) -> Any:
+        nonlocal made
+        made += 1
+        return make(*args, **how)
+
+    monkeypatch.setattr(f"tidegate.ingest.feeds.{made_by}", counted)
+    whole, unit = text.split("|")
+    with pytest.raises(SourceBroken, match="more than 10000 files"):
+        read(whole.replace("{}", "".join(unit.replace("{}", str(number)) for number in range(10_500))), type=type)
+    assert made == 10_001
+
+
+def test_sitemaps_of_an_index_are_listed_once_and_not_without_end() -> None:
+    index = "<sitemapindex>{}</sitemapindex>"
+
+    assert read(index.format("<s><loc>/a</loc></s>" * 1000)).more == ["https://files.example/a"]
+    with pytest.raises(SourceBroken, match="sitemaps"):
+        read(index.format("".join(f"<s><loc>/{number}</loc></s>" for number in range(10_001))))
+
+
+def test_long_guid_is_not_read_whole_for_each_enclosure(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_characters = 0
+
+    def counted(*parts: str, length: int) -> str:
+        nonlocal read_characters
+        read_characters += sum(map(len, parts))
+        return "0" * length
+
+    monkeypatch.setattr(entry, "digest", counted)
+    read(RSS_ITEM.format("<guid>" + "g" * 500_000 + "</guid>" + '<enclosure url="https://a.example/1"/>' * 100))
+
+    assert read_characters < 5_000_000
+
+
+def test_base_longer_than_any_url_is_ignored() -> None:
+    text = f'<rss xml:base="https://a.example/{"b" * 100_000}/"><item><link>x</link></item></rss>'
+
+    assert urls(read(text)) == ["https://files.example/x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (f'<rss xmlns="{"u" * 5000}"><item/></rss>', "namespace"),
+        (f"<rss xmlns:a = '{'u' * 5000}'><item/></rss>", "namespace"),
+        ('<!DOCTYPE rss [<!ATTLIST a b CDATA "long">]><rss><a/></rss>', "declares attributes"),
+        ("<rss>" + "<a/>" * 1001 + "</rss>", "elements"),
+    ],
+    ids=["namespace", "prefix", "default attribute", "elements"],
+)
+def test_xml_that_would_fill_the_memory_is_refused(text: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xml_tree, "_MOST_ELEMENTS", 1000)
+    with pytest.raises(SourceBroken, match=named):
+        read(text)
+
+
+def test_json_of_very_many_objects_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_list, "_MOST_OBJECTS", 10)
+    with pytest.raises(SourceBroken, match="more than 10 objects"):
+        read("[" + "{}," * 10 + "{}]", type="application/json")
+
+
+def test_index_of_very_many_links_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_index, "_MOST_LINKS", 10)
+    with pytest.raises(SourceBroken, match="more than 10 links"):
+        read('<a href="x">' * 11, type="text/html")
 
 
 def test_gzipped_list_is_unpacked() -> None:

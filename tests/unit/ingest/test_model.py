@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.ingest.model import MAX_BYTES, MAX_PARTS, PART_BYTES, parts_of, source_of, starts_at
+from tidegate.ingest.model import MAX_BYTES, MAX_PARTS, PART_BYTES, parts_of, range_of, source_of
 
 
 @given(st.integers(1, MAX_BYTES), st.integers(0, 3))
@@ -31,7 +31,7 @@ def test_first_answer_gives_size_etag_and_ranges() -> None:
     assert source_of({}).size is None
 
 
-def test_where_a_part_starts() -> None:
-    assert starts_at({"content-range": "bytes 5-9/10"}) == 5
-    assert starts_at({"content-range": "bytes */10"}) is None
-    assert starts_at({}) is None
+def test_where_a_part_starts_and_ends() -> None:
+    assert range_of({"content-range": "bytes 5-9/10"}) == (5, 9)
+    assert range_of({"content-range": "bytes */10"}) is None
+    assert range_of({}) is None

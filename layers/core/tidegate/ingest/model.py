@@ -89,10 +89,11 @@ def part_count(size: int) -> int:
     return (size + PART_BYTES - 1) // PART_BYTES
 
 
-def starts_at(headers: Mapping[str, str]) -> int | None:
-    """Where a 206 answer starts; None if it does not say."""
+def range_of(headers: Mapping[str, str]) -> tuple[int, int] | None:
+    """The first and the last byte of a 206 answer; None if it does not say."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
-    return whole_number(found[1]) if found else None
+    first, last = (whole_number(found[1]), whole_number(found[2])) if found else (None, None)
+    return None if first is None or last is None else (first, last)
 
 
 def total_of(headers: Mapping[str, str]) -> int | None:

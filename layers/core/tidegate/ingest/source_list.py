@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.credentials import Credential
 from tidegate.http.model import Limits, Reply
 from tidegate.ingest.feeds.choice import chosen
-from tidegate.ingest.feeds.entry import MAX_BYTES, MAX_ENTRIES, Entry
+from tidegate.ingest.feeds.entry import MAX_BYTES, MAX_ENTRIES, Entry, unique
 
 # Ten thousand files are ten pages of an S3 listing, or a few dozen sitemaps.
 MAX_PAGES = 50
@@ -54,7 +55,7 @@ class SourceReader:
         on_page: Callable[[], None] = lambda: None,
     ) -> SourceList:
         # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
-        from tidegate.ingest.feeds.read import listing_of, unique
+        from tidegate.ingest.feeds.read import listing_of
 
         def get(page: str, headers: Mapping[str, str]) -> Reply:
             reply = self._http.send(
@@ -74,9 +75,9 @@ class SourceReader:
         if first.status == 304:
             return SourceList(None, etag=etag)
         listing = listing_of(first.body, first.headers.get("content-type", ""), first.url, selection.format)
-        entries, to_read, seen = list(listing.entries), list(listing.more), {url, first.url}
+        entries, to_read, seen = list(listing.entries), deque(listing.more), {url, first.url}
         while to_read:
-            page = to_read.pop(0)
+            page = to_read.popleft()
             if page in seen:
                 continue
             seen.add(page)

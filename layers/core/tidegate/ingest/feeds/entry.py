@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from tidegate.common.ids import digest
+from tidegate.errors import SourceBroken
 from tidegate.files.model import path_fault
 
 MAX_ENTRIES = 10_000
 # The most bytes of one page of a list.
 MAX_BYTES = 32 * 1024 * 1024
 LONGEST_NAME = 255
+# Longer than any URL that servers accept. Each entry of a list is resolved against the base, which may be as long.
+LONGEST_URL = 8192
 LARGEST = 5 * 1024**4
 _SHA_DIGITS = frozenset("0123456789abcdef")
 
@@ -41,6 +45,16 @@ class Listing:
     more: list[str] = field(default_factory=list)
 
 
+def unique(entries: Iterable[Entry]) -> list[Entry]:
+    """One entry for each URL: the last one. SourceBroken as soon as there are more than MAX_ENTRIES."""
+    by_url: dict[str, Entry] = {}
+    for entry in entries:
+        by_url[entry.url] = entry
+        if len(by_url) > MAX_ENTRIES:
+            raise SourceBroken(f"the source lists more than {MAX_ENTRIES} files: split it")
+    return list(by_url.values())
+
+
 def entry_at(
     base: str,
     link: str,
@@ -64,6 +78,9 @@ def entry_at(
 
 
 def resolved(base: str, link: str) -> str | None:
+    """The link as a URL; None if it is not a valid one."""
+    if len(link) > LONGEST_URL:
+        return None
     try:
         url = urldefrag(urljoin(base, link)).url
         url.encode()

@@ -9,7 +9,10 @@ from urllib.parse import unquote, urlsplit
 from tidegate.common.ids import digest
 from tidegate.errors import SourceBroken
 from tidegate.files.model import path_fault
-from tidegate.ingest.feeds.entry import Entry, plain_name, resolved
+from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry, plain_name, resolved
+
+# Indexes link a file several times, and sort links and folders are left out. More than this is no index.
+_MOST_LINKS = 10 * MAX_ENTRIES
 
 
 class _Links(HTMLParser):
@@ -25,6 +28,8 @@ class _Links(HTMLParser):
         if href:
             self.found.append((href, []))
             self._inside = True
+            if len(self.found) > _MOST_LINKS:
+                raise SourceBroken(f"the directory index has more than {_MOST_LINKS} links: split it")
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = self._inside and tag != "a"

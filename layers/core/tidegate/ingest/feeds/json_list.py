@@ -11,12 +11,17 @@ from tidegate.common.ids import digest
 from tidegate.common.json_input import read_json
 from tidegate.errors import SourceBroken
 from tidegate.files.model import path_fault
-from tidegate.ingest.feeds.entry import LARGEST, Entry, plain_name, resolved, sha256_in
+from tidegate.ingest.feeds.entry import LARGEST, MAX_ENTRIES, Entry, plain_name, resolved, sha256_in
 
 _VERSION_FIELDS = ("signature", "sha256", "digest", "etag", "size", "last_modified", "updated_at", "version")
 
+# A hundred for each file. Each takes 30 times as much memory as text, so a page of nothing else would not fit.
+_MOST_OBJECTS = 100 * MAX_ENTRIES
+
 
 def from_json(text: str, base: str) -> Iterator[Entry]:
+    if text.count("{") + text.count("[") > _MOST_OBJECTS:
+        raise SourceBroken(f"the JSON has more than {_MOST_OBJECTS} objects and lists: split it")
     try:
         listed = read_json(text)
     except ValueError as error:

@@ -7,7 +7,7 @@ import zlib
 
 from tidegate.errors import SourceBroken
 from tidegate.ingest.feeds.checksums import from_sums, looks_like_sums
-from tidegate.ingest.feeds.entry import MAX_BYTES, MAX_ENTRIES, Entry, Listing
+from tidegate.ingest.feeds.entry import MAX_BYTES, Listing, unique
 from tidegate.ingest.feeds.html_index import from_html
 from tidegate.ingest.feeds.json_list import from_json
 from tidegate.ingest.feeds.text import decoded
@@ -23,13 +23,11 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
     text = decoded(_unpacked(body), content_type)
     kind = _kind(text, content_type) if format == "auto" else format
     if kind in _XML:
-        found = from_xml(text, base, kind)
-    elif kind == "xml":
-        found = from_xml(text, base, "auto")
-    else:
-        read = {"json": from_json, "html": from_html, "sums": from_sums}[kind]
-        found = Listing(kind, list(read(text, base)))
-    return Listing(found.format, unique(found.entries), found.more)
+        return from_xml(text, base, kind)
+    if kind == "xml":
+        return from_xml(text, base, "auto")
+    read = {"json": from_json, "html": from_html, "sums": from_sums}[kind]
+    return Listing(kind, unique(read(text, base)))
 
 
 def _unpacked(body: bytes) -> bytes:
@@ -43,13 +41,6 @@ def _unpacked(body: bytes) -> bytes:
     if len(found) > MAX_BYTES:
         raise SourceBroken(f"the source unpacks to more than {MAX_BYTES:,} bytes: split it")
     return found
-
-
-def unique(entries: list[Entry]) -> list[Entry]:
-    by_url = {entry.url: entry for entry in entries}
-    if len(by_url) > MAX_ENTRIES:
-        raise SourceBroken(f"the source lists {len(by_url)} files, but at most {MAX_ENTRIES} are allowed: split it")
-    return list(by_url.values())
 
 
 def _kind(text: str, content_type: str) -> str:

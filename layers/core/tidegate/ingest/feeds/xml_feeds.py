@@ -1,4 +1,4 @@
-"""RSS (podcasts too), Atom, S3 listings and sitemaps. Entities are never expanded, nothing external is loaded."""
+"""RSS (podcasts too), Atom, S3 listings and sitemaps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit, urlunsplit
 
 from tidegate.common.json_input import whole_number
 from tidegate.errors import SourceBroken
-from tidegate.ingest.feeds.entry import Entry, Listing, entry_at, resolved
-from tidegate.ingest.feeds.text import mended, without_declaration
+from tidegate.ingest.feeds.entry import LONGEST_URL, MAX_ENTRIES, Entry, Listing, entry_at, resolved, unique
+from tidegate.ingest.feeds.xml_tree import below, local, parsed
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
+# Read for each file of an item. A URL that is cut here is too long anyway.
+_LONGEST_TEXT = 2 * LONGEST_URL
 _XML_BASE = "{http://www.w3.org/XML/1998/namespace}base"
 # The format of each root element.
 ROOTS = {
@@ -27,62 +29,29 @@ ROOTS = {
 
 
 def from_xml(text: str, base: str, wanted: str) -> Listing:
-    root = _parsed(text)
-    name = _local(root).lower()
+    root = parsed(text)
+    name = local(root).lower()
     found = ROOTS.get(name)
     if found is None or wanted not in ("auto", found):
         known = ", ".join(sorted(set(ROOTS.values()))) if wanted == "auto" else wanted
-        raise SourceBroken(f"the source is XML with the root element <{_local(root)[:60]}>; expected {known}")
+        raise SourceBroken(f"the source is XML with the root element <{local(root)[:60]}>; expected {known}")
     base = resolved(base, root.get(_XML_BASE, "")) or base
     if found == "s3":
         return _s3(root, base)
     if found == "sitemap":
         return _sitemap(root, base)
-    linked = list(_rss(root, base) if found == "rss" else _atom(root, base))
-    files = [entry for entry, attached in linked if attached]
+    linked = _rss if found == "rss" else _atom
+    files = unique(entry for entry, attached in linked(root, base) if attached)
     # A feed without any attached file is a list of pages, or of links to files.
-    return Listing(found, files or [entry for entry, _ in linked])
-
-
-def _parsed(text: str) -> Element:
-    text = without_declaration(text)
-    try:
-        return _strictly_parsed(text)
-    except SourceBroken as error:
-        try:
-            return _strictly_parsed(mended(text))
-        except SourceBroken:
-            # The error of the original text, since that is what the source's owner can look at.
-            raise error from None
-
-
-def _strictly_parsed(text: str) -> Element:
-    # Imported here because only scans need it.
-    from xml.etree.ElementTree import ParseError
-
-    from defusedxml.common import DefusedXmlException
-    from defusedxml.ElementTree import fromstring
-
-    try:
-        root: Element = fromstring(text)
-    except DefusedXmlException as error:
-        raise SourceBroken("the XML declares entities, which are not allowed: remove its DTD") from error
-    except (ParseError, ValueError, LookupError) as error:
-        raise SourceBroken(f"the XML is not well-formed: {str(error)[:100]}") from error
-    return root
-
-
-def _local(element: Element) -> str:
-    """The element's name without its namespace: real feeds use the right one, an old one, or none."""
-    return str(element.tag).rsplit("}", 1)[-1]
+    return Listing(found, files or unique(entry for entry, _ in linked(root, base)))
 
 
 def _text(element: Element, *names: str) -> str:
     """The text of the first of these children that has any."""
     found: dict[str, str] = {}
     for child in element:
-        if child.text and child.text.strip():
-            found.setdefault(_local(child).lower(), child.text.strip())
+        if text := (child.text or "").strip()[:_LONGEST_TEXT]:
+            found.setdefault(local(child).lower(), text)
     return next((found[name] for name in names if name in found), "")
 
 
@@ -91,7 +60,7 @@ def _size(text: Any) -> int | None:
 
 
 def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
-    for item in (element for element in root.iter() if _local(element).lower() == "item"):
+    for item in (element for element in below(root, "item") if local(element).lower() == "item"):
         title, date = _text(item, "title"), _text(item, "pubdate", "date", "updated")
         version = (_text(item, "guid"), date)
         links = [(url, length, True) for url, length in _enclosures(item)] or [(_page(item), None, False)]
@@ -104,31 +73,32 @@ def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
 
 def _enclosures(item: Element) -> list[tuple[str, str | None]]:
     """(URL, length) of an RSS item's files: enclosures, links with rel="enclosure", otherwise Media RSS."""
-    found = [(child.get("url"), child.get("length")) for child in item if _local(child).lower() == "enclosure"]
-    linked = [child for child in item if _local(child).lower() == "link" and child.get("rel") == "enclosure"]
+    found = [(child.get("url"), child.get("length")) for child in item if local(child).lower() == "enclosure"]
+    linked = [child for child in item if local(child).lower() == "link" and child.get("rel") == "enclosure"]
     found += [(child.get("href"), child.get("length")) for child in linked]
-    files = [(url, length) for url, length in found if url]
-    media = [child for child in item.iter() if _local(child) == "content" and child.get("url")]
-    return files or [(child.get("url", ""), child.get("fileSize")) for child in media]
+    if files := [(url, length) for url, length in found if url]:
+        return files
+    media = (child for child in below(item, "item") if local(child) == "content" and child.get("url"))
+    return [(child.get("url", ""), child.get("fileSize")) for child in media]
 
 
 def _page(item: Element) -> str:
     """The URL of an RSS item: its link, or its guid unless that says it is no permalink."""
-    hrefs = (child.get("href") for child in item if _local(child).lower() == "link" and child.get("rel") is None)
+    hrefs = (child.get("href") for child in item if local(child).lower() == "link" and child.get("rel") is None)
     link = _text(item, "link") or next((href for href in hrefs if href), "")
-    guid = next((child for child in item if _local(child).lower() == "guid"), None)
+    guid = next((child for child in item if local(child).lower() == "guid"), None)
     if link or guid is None or guid.get("isPermaLink", "true").strip().lower() == "false":
         return link
     return (guid.text or "").strip()
 
 
 def _atom(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
-    for item in (element for element in root.iter() if _local(element) == "entry"):
+    for item in (element for element in below(root, "entry") if local(element) == "entry"):
         title, date = _text(item, "title"), _text(item, "updated", "published", "modified")
         here = resolved(base, item.get(_XML_BASE, "")) or base
-        links = [child for child in item if _local(child) == "link" and child.get("href")]
+        links = [child for child in item if local(child) == "link" and child.get("href")]
         files = [(link, True) for link in links if link.get("rel") == "enclosure"]
-        files += [(child, True) for child in item if _local(child) == "content" and child.get("src")]
+        files += [(child, True) for child in item if local(child) == "content" and child.get("src")]
         pages = [(link, False) for link in links if link.get("rel", "alternate") == "alternate"]
         for link, attached in files or pages[:1]:
             url = str(link.get("href") or link.get("src"))
@@ -150,7 +120,7 @@ def _s3(root: Element, base: str) -> Listing:
     encoded = _text(root, "encodingtype") == "url"
     entries: list[Entry] = []
     last = ""
-    for item in (child for child in root if _local(child) == "Contents"):
+    for item in (child for child in root if local(child) == "Contents"):
         key = _text(item, "key")
         last = key = unquote_plus(key) if encoded else key
         if not key or key.endswith("/"):
@@ -161,7 +131,7 @@ def _s3(root: Element, base: str) -> Listing:
         made = entry_at(base, link, *version, size=size, published=version[1])
         if made:
             entries.append(made)
-    return Listing("s3", entries, _next_page(root, here.query, base, last))
+    return Listing("s3", unique(entries), _next_page(root, here.query, base, last))
 
 
 def _next_page(root: Element, query: str, base: str, last: str) -> list[str]:
@@ -178,9 +148,19 @@ def _next_page(root: Element, query: str, base: str, last: str) -> list[str]:
 
 
 def _sitemap(root: Element, base: str) -> Listing:
-    places = [(_text(child, "loc"), _text(child, "lastmod")) for child in root]
-    if _local(root).lower() == "sitemapindex":
-        pages = [resolved(base, place) for place, _ in places if place]
-        return Listing("sitemap", [], [page for page in pages if page])
+    places = ((_text(child, "loc"), _text(child, "lastmod")) for child in root)
+    if local(root).lower() == "sitemapindex":
+        return Listing("sitemap", [], _pages(resolved(base, place) for place, _ in places if place))
     made = (entry_at(base, place, changed, published=changed) for place, changed in places if place)
-    return Listing("sitemap", [entry for entry in made if entry])
+    return Listing("sitemap", unique(entry for entry in made if entry))
+
+
+def _pages(urls: Iterator[str | None]) -> list[str]:
+    """Each URL once. SourceBroken as soon as there are more than anyone would read."""
+    found: dict[str, None] = {}
+    for url in urls:
+        if url:
+            found[url] = None
+        if len(found) > MAX_ENTRIES:
+            raise SourceBroken(f"the source lists more than {MAX_ENTRIES} sitemaps: split it")
+    return list(found)

@@ -67,7 +67,7 @@ class OneStream:
     def _chunks(self, stream: Stream) -> Iterator[bytes]:
         """The stream's bytes. A broken connection is opened again and continued at the same byte."""
         source, got, cuts = self._source, 0, 0
-        for chunk in until_cut(stream, source):
+        for chunk in until_cut(stream, source, source.size):
             got += len(chunk)
             yield chunk
         while source.size is not None and got < source.size:
@@ -77,7 +77,8 @@ class OneStream:
                     f"the connection broke {cuts} times, the last time after {got} of {source.size} bytes"
                 )
             with self._rest(got) as rest:
-                for chunk in self._after_known(rest, got) if rest.status == 200 else until_cut(rest, source):
+                again = rest.status == 200
+                for chunk in self._after_known(rest, got) if again else until_cut(rest, source, source.size - got):
                     got += len(chunk)
                     yield chunk
 
@@ -91,7 +92,7 @@ class OneStream:
         """Skips the first `got` bytes of a source that sends everything again, and checks that they are the same."""
         stream.raise_for_status()
         again, left = hashlib.sha256(), got
-        for chunk in until_cut(stream, self._source):
+        for chunk in until_cut(stream, self._source, self._source.size):
             self._run.report_progress()
             known, new = chunk[:left], chunk[left:]
             again.update(known)

@@ -113,24 +113,27 @@ class Parts:
 
     def _bring(self, begun: Unfinished, mirrors: Mirrors, number: int, start: int, last: int) -> bytearray:
         run = self._run
-        piece, failures = bytearray(), 0
-        while len(piece) < last - start + 1:
+        piece, failures, size = bytearray(), 0, last - start + 1
+        while len(piece) < size:
             before = len(piece)
             address = mirrors.at(number + failures)
             try:
                 with run.range(address.url, start + before, last, address.source) as stream:
-                    for chunk in until_cut(stream, address.source):
+                    for chunk in until_cut(stream, address.source, size - before):
                         run.require_running()
                         piece += chunk
                         run.pacer.after_bytes(len(chunk))
                 mirrors.worked(address)
             except FetchError as error:
+                if isinstance(error, SourceChanged):
+                    # Another address may go on here, so nothing that this one sent for the range may stay.
+                    del piece[before:]
                 if not mirrors.leave_out(address, error):
                     self._pause_after(error, failures)
             failures = failures + 1 if len(piece) == before else 0
             if failures >= _TRIES:
                 raise ConnectionFailed(f"the connection broke {failures} times before a byte of part {number} arrived")
-        return run.put_part(begun.key, begun.upload_id, number, piece[: last - start + 1])
+        return run.put_part(begun.key, begun.upload_id, number, piece)
 
     def _pause_after(self, error: FetchError, failures: int) -> None:
         pause = max(_FIRST_PAUSE * 2**failures, error.retry_after or 0.0)

@@ -7,21 +7,22 @@ from contextlib import AbstractContextManager
 
 from tidegate.errors import ConnectionFailed, FetchTimeout, UpstreamError
 from tidegate.http.client import Stream
-from tidegate.ingest.model import Source, starts_at
+from tidegate.ingest.model import Source, range_of
 
 _CHUNK = 256 * 1024
 
 
 class SourceChanged(UpstreamError):
-    """The source now sends another version of the file than the parts that were fetched."""
+    """The source sends another version of the file than the parts that were fetched, or not the requested bytes."""
 
 
 class Ranged(AbstractContextManager[Stream]):
     """A stream that must be the requested range, of the same version as the other parts."""
 
-    def __init__(self, opened: AbstractContextManager[Stream], start: int, source: Source) -> None:
+    def __init__(self, opened: AbstractContextManager[Stream], start: int, last: int, source: Source) -> None:
         self._opened = opened
         self._start = start
+        self._last = last
         self._source = source
 
     def __enter__(self) -> Stream:
@@ -39,7 +40,9 @@ class Ranged(AbstractContextManager[Stream]):
         if stream.status == 416:
             raise SourceChanged("the source became shorter while it was fetched: it answered 416")
         stream.raise_for_status()
-        if stream.status != 206 or starts_at(stream.headers) != self._start:
+        start, last = range_of(stream.headers) or (None, 0)
+        # It may end earlier: the rest is requested again.
+        if stream.status != 206 or start != self._start or last > self._last:
             raise SourceChanged(f"the source answered {stream.status} instead of the requested range")
         if not self._source.is_same(stream.headers):
             raise SourceChanged("the source changed while it was fetched: its ETag, Last-Modified or size differs")
@@ -48,10 +51,19 @@ class Ranged(AbstractContextManager[Stream]):
         return self._opened.__exit__(*error)  # type: ignore[arg-type]
 
 
-def until_cut(stream: Stream, source: Source) -> Iterator[bytes]:
-    """The stream's chunks. A broken connection just ends them if the size is known: the reader sees what is missing."""
+def until_cut(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
+    """The stream's chunks. A broken connection just ends them if the size is known: the reader sees what is missing.
+
+    SourceChanged as soon as more than `most` bytes come. None: any number.
+    """
+    got = 0
     try:
-        yield from stream.chunks(_CHUNK)
+        for chunk in stream.chunks(_CHUNK):
+            got += len(chunk)
+            if most is not None and got > most:
+                # It does not implement ranges or lengths correctly, so none of its bytes can be trusted.
+                raise SourceChanged(f"the source sent more than the {most} bytes that were requested or announced")
+            yield chunk
     except (ConnectionFailed, FetchTimeout):
         if source.size is None:
             raise

@@ -88,7 +88,7 @@ class Run:
     def range(self, url: str, start: int, last: int, source: Source) -> AbstractContextManager[Stream]:
         """The bytes from `start` to `last` of this version. SourceChanged if the source has another version."""
         asked = self.open(url, {"range": f"bytes={start}-{last}", **source.conditions()})
-        return Ranged(asked, start, source)
+        return Ranged(asked, start, last, source)
 
     def rest(self, seconds: float) -> None:
         if self._stopped.wait(seconds):

@@ -62,7 +62,9 @@ class CheckPayload(Body):
 
 
 class ExtractPayload(Body):
-    file_id: Annotated[Text, Field(description="the archive in the library: zip or tar (plain, gzip, bzip2, xz)")]
+    file_id: Annotated[
+        Text, Field(description="the archive in the library: zip (stored or deflated) or tar (plain, gzip, bzip2, xz)")
+    ]
     file_path: Annotated[FilePath, Field(description="the folder in the library for the extracted files")]
     include: Annotated[
         list[Glob], Field(max_length=100, description="extract only paths that match one of these globs")
