@@ -11,6 +11,7 @@ from moto.s3 import models as s3_models
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
+from tidegate.aws import keys
 from tidegate.files import library, reading, upload, verify
 from tidegate.files.model import upload_object
 
@@ -31,6 +32,7 @@ def run(world: World) -> None:
     assert (done.status, done.json()["state"]) == (200, "ready"), done.body
     # The uploaded object itself is the content: nothing is copied.
     assert world.objects() == [uploaded]
+    _check_counts(world, project.id, file_id)
 
 
 def run_in_parts(world: World) -> None:
@@ -75,6 +77,19 @@ def _send_in_parts(world: World) -> None:
     # If the answer of the first announcement was lost, the sweep removes what it had begun.
     world.next_day()
     assert world.objects() == [stored]
+    _check_counts(world, project.id, file_id)
+
+
+def _check_counts(world: World, project_id: str, ready: str) -> None:
+    """A ready file counts as stored. Only announcements whose answer was lost still count as open."""
+    app = world.cloud.app
+    with world.calls.without_faults():
+        found = app.table.query(keys.open_uploads(project_id), consistent=True).items
+        usage = app.queue.project_usage(project_id)
+        held = app.table.get(keys.upload_usage(project_id), consistent=True) or {}
+    assert ready not in [item["sk"] for item in found]
+    assert (usage["open_uploads"], usage["stored_bytes"]) == (len(found), len(CONTENT)), usage
+    assert held["announced_bytes"] == sum(item["size"] for item in found), held
 
 
 def _put_part(world: World, part: dict[str, Any]) -> str:

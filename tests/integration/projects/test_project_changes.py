@@ -41,6 +41,7 @@ def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, 
         "subscriptions": 0,
         "businesses": 0,
         "unstarted_batches": 0,
+        "open_uploads": 0,
         "running": {},
     }
     assert "whsec" not in str(shown)

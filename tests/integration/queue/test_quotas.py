@@ -31,6 +31,7 @@ NOTHING_USED: dict[str, Any] = {
     "subscriptions": 0,
     "businesses": 0,
     "unstarted_batches": 0,
+    "open_uploads": 0,
     "running": {},
 }
 
@@ -162,23 +163,26 @@ def test_counts_are_right_if_the_function_dies_at_the_write(queue: TestQueue, st
 
 
 def upload(queue: TestQueue, content: bytes, path: str = "/a") -> Any:
-    body = {"biz_id": 1, "app_id": 2, "file_path": path}
-    made = queue.cloud.http("POST", "/v1/files", json=body, key=queue.project.key).json()
+    body = {"biz_id": 1, "app_id": 2, "file_path": path, "size": len(content)}
+    announced = queue.cloud.http("POST", "/v1/files", json=body, key=queue.project.key)
+    if announced.status != 201:
+        return announced
+    made = announced.json()
     key = upload_object(queue.project.id, made["file_id"])
     queue.cloud.client("s3").put_object(Bucket=queue.cloud.app.settings.files_bucket, Key=key, Body=content)
     return queue.cloud.http("POST", f"/v1/files/{made['file_id']}/complete", key=queue.project.key)
 
 
 def test_stored_bytes_count_each_content_once_up_to_the_quota(queue: TestQueue) -> None:
-    set_quotas(queue, stored_bytes=10)
+    set_quotas(queue, stored_bytes=12)
     assert upload(queue, b"123456").status == 200
     assert upload(queue, b"123456", "/same").status == 200
     assert usage(queue)["stored_bytes"] == 6
 
-    refused = upload(queue, b"abcdef")
+    refused = upload(queue, b"abcdefg")
     assert (refused.status, refused.json()["code"]) == (429, "quota_exceeded")
-    assert "stored_bytes is 10" in refused.json()["detail"]
-    announced = {"biz_id": 1, "app_id": 2, "file_path": "/b", "size": 5}
+    assert "stored_bytes is 12" in refused.json()["detail"]
+    announced = {"biz_id": 1, "app_id": 2, "file_path": "/b", "size": 7}
     assert queue.cloud.http("POST", "/v1/files", json=announced, key=queue.project.key).status == 429
     assert upload(queue, b"abcd").status == 200
     assert usage(queue)["stored_bytes"] == 10
@@ -279,8 +283,8 @@ def test_requests_pass_if_the_rate_limit_cannot_be_written(queue: TestQueue) -> 
 
 
 def test_ingest_over_the_quota_stores_nothing(queue: TestQueue) -> None:
-    set_quotas(queue, stored_bytes=3)
     file = queue.cloud.app.files.uploads.announce(queue.project.id, Announcement(1, 2, "/a"))[0]
+    set_quotas(queue, stored_bytes=3)
     queue.cloud.app.table.write(update(keys.file(queue.project.id, file.file_id), {"state": "coming"}))
     ready = replace(file, state=READY, signature="0" * 64, size=4)
 

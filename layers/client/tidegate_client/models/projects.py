@@ -22,6 +22,7 @@ class Quotas(TypedDict, total=False):
     subscriptions: int | None
     businesses: int | None
     unstarted_batches: int | None
+    open_uploads: int | None
     slow_calls: int | None
     share: dict[str, int] | None
 

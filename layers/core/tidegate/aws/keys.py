@@ -85,6 +85,11 @@ def batch_usage(project_id: str) -> dict[str, str]:
     return _key(project_id, "USAGE", sk="BATCHES")
 
 
+def upload_usage(project_id: str) -> dict[str, str]:
+    """Apart from `usage` for the same reason: a completed upload writes both."""
+    return _key(project_id, "USAGE", sk="UPLOADS")
+
+
 def rate_window(project_id: str, window: int) -> dict[str, str]:
     """Which functions served the project during a window of a few seconds."""
     return _key(project_id, "RATE", sk=str(window))
@@ -173,6 +178,15 @@ def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
 
 def files_list(project_id: str) -> str:
     return partition(project_id, "FILES")
+
+
+def open_uploads(project_id: str) -> str:
+    return partition(project_id, "OPEN_UPLOADS")
+
+
+def open_upload(project_id: str, file_id: str) -> dict[str, str]:
+    """The room that an announced upload holds. In one partition, in which the oldest come first."""
+    return {"pk": open_uploads(project_id), "sk": file_id}
 
 
 def files_at_path(project_id: str, biz_id: str, app_id: str, file_path: str) -> str:

@@ -31,8 +31,11 @@ class UploadBucket(Bucket):
             raise
         return answer["Body"].read()
 
-    def presign_part(self, key: str, upload_id: str, number: int, seconds: int) -> str:
+    def presign_part(self, key: str, upload_id: str, number: int, seconds: int, length: int | None = None) -> str:
+        """A URL for one part. With a length, S3 refuses a part that has another one."""
         params = {"Bucket": self.name, "Key": key, "UploadId": upload_id, "PartNumber": number}
+        if length is not None:
+            params["ContentLength"] = length
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[tuple[int, str]]) -> StoredObject:

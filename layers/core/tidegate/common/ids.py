@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TIME_DIGITS = 10
@@ -28,6 +28,20 @@ def named_id(prefix: str, at: datetime, *parts: str) -> str:
     """Like `new_id`, but the same parts at the same moment give the same id."""
     tail = int(digest(*parts, length=20), 16)
     return f"{prefix}-{_base32(int(at.timestamp() * 1000), _TIME_DIGITS)}{_base32(tail, 16)}"
+
+
+def made_at(record_id: str) -> datetime | None:
+    """The time in an id of `new_id` or `named_id`; None if it is not such an id."""
+    digits = record_id.partition("-")[2][:_TIME_DIGITS]
+    if len(digits) < _TIME_DIGITS or any(digit not in _ALPHABET for digit in digits):
+        return None
+    millis = 0
+    for digit in digits:
+        millis = millis * 32 + _ALPHABET.index(digit)
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def digest(*parts: str, length: int = 64) -> str:

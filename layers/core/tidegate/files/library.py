@@ -10,6 +10,7 @@ from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
+from tidegate.files.discard import delete_uploaded, discard_upload
 from tidegate.files.model import (
     COMING,
     FAILED,
@@ -19,7 +20,6 @@ from tidegate.files.model import (
     File,
     content_disposition,
     name_of,
-    upload_object,
 )
 from tidegate.files.pieces import blocks_object, pieces_object
 from tidegate.files.store import FileStore
@@ -121,10 +121,8 @@ class Library:
         line = act(project_id, file_id, now, who, "file.delete", file.file_path, states=(file.state, "deleted"))
         gone = self._store.remove(file, line, now.timestamp())
         if file.state != READY:
-            key = upload_object(project_id, file_id)
-            if file.upload_id:
-                self._objects.abort_upload(key, file.upload_id)
-            self._objects.delete(key)
+            discard_upload(self._objects, self._store.open_uploads, file, now)
         elif gone and file.signature:
+            delete_uploaded(self._objects, gone, now)
             lists = pieces_object(project_id, file.signature), blocks_object(project_id, file.signature)
-            self._objects.delete(gone, *lists)
+            self._objects.delete(*lists)

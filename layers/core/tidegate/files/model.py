@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
+
+from tidegate.common.ids import made_at
 
 LONGEST_PATH_BYTES = 1024
 
@@ -20,6 +23,11 @@ MOST_PARTS = 10_000
 _SMALLEST_PART = 16 * MIB
 # For an upload of unknown size. 10,000 parts of this size are 625 GiB.
 _USUAL_PART = 64 * MIB
+# An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep. Its URLs
+# and its parts end after a day.
+UPLOAD_KEPT_SECONDS = 2 * 24 * 3600
+# An hour after the announcement its URL takes no new PUT. A PUT that began before may take longer.
+_UPLOAD_MAY_COME = timedelta(days=1)
 # S3's largest object.
 LARGEST_FILE = 5 * 1024**4
 # A function reads and hashes more than this in a second. How long a request may read a file is calculated from it.
@@ -78,6 +86,13 @@ def upload_object(project_id: str, file_id: str) -> str:
     return f"content/{project_id}/{file_id}"
 
 
+def may_be_put_again(key: str, now: datetime) -> bool:
+    """Whether a presigned URL may still bring the object of an upload, after it was deleted."""
+    name = key.rsplit("/", 1)[-1]
+    announced = made_at(name) if name.startswith("file-") else None
+    return announced is not None and now - announced < _UPLOAD_MAY_COME
+
+
 def part_size_for(size: int | None) -> int:
     """A part size in whole MiB, at least 16, with which the upload fits into 10,000 parts."""
     if size is None:
@@ -89,6 +104,11 @@ def part_size_for(size: int | None) -> int:
 def seconds_to_read(size: int | None) -> int:
     """The seconds that reading and hashing the file takes at most."""
     return (size or 0) // SLOWEST_READING
+
+
+def length_of_part(number: int, size: int, part_size: int) -> int:
+    """Bytes of a part; the last one has what is left."""
+    return min(part_size, size - (number - 1) * part_size)
 
 
 def part_count(size: int, part_size: int) -> int:

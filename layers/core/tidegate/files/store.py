@@ -13,20 +13,26 @@ from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
 from tidegate.errors import Busy, InUse, RecordNotFound, WrongState
-from tidegate.files.model import COMING, FAILED, PENDING, READY, VERIFYING, File, content_object
+from tidegate.files.model import (
+    COMING,
+    FAILED,
+    PENDING,
+    READY,
+    UPLOAD_KEPT_SECONDS,
+    VERIFYING,
+    File,
+    content_object,
+)
+from tidegate.files.open_uploads import OpenUpload, OpenUploads, closed_record
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
-from tidegate.projects.usage_store import UsageStore, stored_bytes_write
+from tidegate.projects.usage_store import Room, UsageStore, stored_bytes_write, upload_closed_write
 
 _FIELDS = tuple(field.name for field in fields(File))
 
 _TRIES = 4
 # Ingests that are noted as bringing one content, so that its record stays small.
 _MOST_BRINGING = 1000
-
-# An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep. Its URLs
-# and its parts end after a day.
-_UPLOAD_SECONDS = 2 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +86,31 @@ class FileStore:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._usage = UsageStore(table)
+        self.open_uploads = OpenUploads(table)
 
-    def require_room(self, project_id: str, size: int) -> None:
+    def require_room(self, project_id: str, size: int) -> Room:
         """QuotaExceeded if the project may not store that many more bytes."""
-        self._usage.require_room(project_id, size)
+        return self._usage.require_room(project_id, size)
 
     def add(self, file: File, line: AuditLine) -> None:
         """Adds an announced upload, and an owner record that keeps the daily sweep from deleting its object.
 
-        Both records expire, unless the upload is completed.
+        Both records expire, unless the upload is completed. QuotaExceeded if the upload does not fit.
         """
-        expires_at = int(datetime.fromisoformat(file.created_at).timestamp()) + _UPLOAD_SECONDS
+        expires_at = int(datetime.fromisoformat(file.created_at).timestamp()) + UPLOAD_KEPT_SECONDS
         owner = keys.content(file.project_id, file.file_id) | {"file_id": file.file_id, "expires_at": expires_at}
         record = file_item(file) | {"expires_at": expires_at}
-        self._table.transact([put_new(record), put_new(owner), audit_write(line)])
+        for _ in range(_TRIES):
+            opened = self.open_uploads.open_writes(file)
+            try:
+                self._table.transact([put_new(record), put_new(owner), audit_write(line), *opened])
+            except ConditionFailed as error:
+                if 0 in error.failed:
+                    raise
+                # The project's stored or announced bytes have grown: read them again.
+            else:
+                return
+        raise Busy("too many uploads are announced or completed at once: try again in a few seconds")
 
     def get(self, project_id: str, file_id: str) -> File | None:
         item = self._table.get(keys.file(project_id, file_id), consistent=True)
@@ -149,8 +166,13 @@ class FileStore:
                 **allowed,
             )
         ]
+        opened = None
+        if stored and was and was[0] in (PENDING, VERIFYING):
+            # Its bytes count as stored from now on. Of other uploads the object must be deleted first.
+            opened = self.open_uploads.get(file.project_id, file.file_id)
+            writes += [closed_record(opened)] if opened else []
         if file.state == READY and file.signature:
-            writes += self._content_writes(file, stored)
+            writes += self._content_writes(file, stored, opened)
         if stored:
             writes.append(_kept(file, stored.key.rsplit("/", 1)[-1]))
         elif was and was[0] in (PENDING, VERIFYING):
@@ -286,7 +308,7 @@ class FileStore:
         item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
         return str(item.get("object") or content_object(project_id, signature))
 
-    def _content_writes(self, file: File, stored: Stored | None = None) -> Writes:
+    def _content_writes(self, file: File, stored: Stored | None = None, opened: OpenUpload | None = None) -> Writes:
         """Content counts once towards the project's stored bytes, however many files have it."""
         signature = str(file.signature)
         known = self.has_content(file.project_id, signature)
@@ -298,7 +320,10 @@ class FileStore:
             condition="#state = :ready" if known else "attribute_not_exists(#state) OR #state <> :ready",
             ready=READY,
         )
-        return [content] if known else [content, self._usage.new_content_write(file.project_id, file.size or 0)]
+        if known:
+            return [content, *([upload_closed_write(file.project_id, opened.size)] if opened else [])]
+        announced = opened.size if opened else None
+        return [content, *self._usage.new_content_writes(file.project_id, file.size or 0, announced)]
 
     def has_content(self, project_id: str, signature: str) -> bool:
         item = self._table.get(keys.content(project_id, signature), consistent=True)

@@ -11,7 +11,8 @@ from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.aws.writes import Write
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import Conflict, Invalid, SignatureMismatch, WrongState
+from tidegate.errors import Conflict, Invalid, QuotaExceeded, RecordNotFound, SignatureMismatch, WrongState
+from tidegate.files.discard import discard_upload
 from tidegate.files.library import Announcement, PresignedUrl, new_file
 from tidegate.files.model import (
     COMING,
@@ -22,11 +23,13 @@ from tidegate.files.model import (
     READY,
     VERIFYING,
     File,
+    length_of_part,
     part_count,
     part_size_for,
     upload_headers,
     upload_object,
 )
+from tidegate.files.open_uploads import OpenUpload
 from tidegate.files.store import FileStore, Stored
 from tidegate.files.verify import Checked, check, fault_of
 from tidegate.projects.audit import SYSTEM, AuditLine, act
@@ -59,7 +62,20 @@ class Uploads:
 
         For an upload in parts the URL is empty: `parts` gives one for each part.
         """
-        self._store.require_room(project_id, announced.size or 0)
+        try:
+            return self._announce(project_id, announced, who)
+        except QuotaExceeded:
+            if not self._give_up_abandoned(project_id):
+                raise
+            return self._announce(project_id, announced, who)
+
+    def _announce(self, project_id: str, announced: Announcement, who: str) -> tuple[File, PresignedUrl]:
+        room = self._store.require_room(project_id, announced.size or 0)
+        if room.limit is not None and announced.size is None:
+            raise Invalid(
+                "this project has the quota stored_bytes, so the size of an upload must be known before it begins: "
+                "send `size`, in bytes"
+            )
         now = self._clock()
         file = new_file(project_id, announced, PENDING, now)
         key = upload_object(project_id, file.file_id)
@@ -75,6 +91,30 @@ class Uploads:
         self._store.add(file, line)
         return file, link
 
+    def _give_up_abandoned(self, project_id: str) -> bool:
+        """Removes uploads that were not ended in time, when their room is needed. Returns whether there were some."""
+        gone = [self._give_up(upload) for upload in self._store.open_uploads.abandoned(project_id, now=self._clock())]
+        return any(gone)
+
+    def _give_up(self, upload: OpenUpload) -> bool:
+        now = self._clock()
+        file = self._store.get(upload.project_id, upload.file_id)
+        if file and file.state == VERIFYING:
+            return False
+        if file and file.state == READY:
+            self.drop_duplicate(file)
+            return True
+        if file:
+            # The record goes first: from then on, no call completes the upload or verifies it again.
+            states = (file.state, "deleted")
+            line = act(file.project_id, file.file_id, now, SYSTEM, "file.delete", file.file_path, states=states)
+            try:
+                self._store.remove(file, line, now.timestamp())
+            except (Conflict, WrongState, RecordNotFound):
+                return False
+        discard_upload(self._objects, self._store.open_uploads, upload, now)
+        return True
+
     def parts(self, project_id: str, file_id: str, numbers: Sequence[int]) -> list[Part]:
         """A presigned URL for each of these parts."""
         file = self._store.require(project_id, file_id)
@@ -84,14 +124,17 @@ class Uploads:
             raise WrongState(
                 f"the file {file_id} is {file.state}: only a pending file takes parts; announce a new file"
             )
-        last = part_count(file.size, file.part_size) if file.size and file.part_size else MOST_PARTS
+        last = part_count(file.size, file.part_size) if file.size is not None and file.part_size else MOST_PARTS
         if wrong := [number for number in numbers if not 1 <= number <= last]:
             raise Invalid(f"the file has no part {wrong[0]}: its parts have the numbers 1 to {last}")
         key = upload_object(project_id, file_id)
-        return [
-            Part(number, self._objects.presign_part(key, file.upload_id, number, PART_LINK_SECONDS))
-            for number in numbers
-        ]
+        upload_id, size, part_size = file.upload_id, file.size, file.part_size
+
+        def url(number: int) -> str:
+            length = length_of_part(number, size, part_size) if size is not None and part_size else None
+            return self._objects.presign_part(key, upload_id, number, PART_LINK_SECONDS, length)
+
+        return [Part(number, url(number)) for number in numbers]
 
     def complete(
         self, project_id: str, file_id: str, parts: Sequence[tuple[int, str]] = (), *, who: str = SYSTEM
@@ -130,7 +173,7 @@ class Uploads:
         if checked is None:
             return None
         if fault := fault_of(file, checked.size, checked.signature):
-            self._objects.delete(key)
+            discard_upload(self._objects, self._store.open_uploads, file, self._clock())
             raise SignatureMismatch(fault)
         whole, stored = self._placed(file, checked)
         return whole, self._store.finish_writes(whole, was=(VERIFYING,), stored=stored)
@@ -153,7 +196,7 @@ class Uploads:
         """Deletes the uploaded object if its content was stored before. Call it after the file became ready."""
         key = upload_object(file.project_id, file.file_id)
         if file.signature and self._store.object_of(file.project_id, file.signature) != key:
-            self._objects.delete(key)
+            discard_upload(self._objects, self._store.open_uploads, file, self._clock())
 
     def _stored(self, file: File, parts: Sequence[tuple[int, str]]) -> StoredObject:
         key = upload_object(file.project_id, file.file_id)
@@ -198,7 +241,7 @@ class Uploads:
     def _refuse(self, file: File, fault: str, who: str) -> File:
         failed = replace(file, state=FAILED, error=fault)
         self._store.finish(lambda: (failed, None), was=(PENDING,), line=self._line(file, FAILED, who, fault))
-        self._objects.delete(upload_object(file.project_id, file.file_id))
+        discard_upload(self._objects, self._store.open_uploads, file, self._clock())
         raise SignatureMismatch(fault)
 
     def _line(self, file: File, state: str, who: str, why: str = "") -> AuditLine:

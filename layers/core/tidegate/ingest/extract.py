@@ -84,7 +84,10 @@ class Extract:
     def _bring(
         self, request: Request, archive: File, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]
     ) -> None:
-        file = self._announced(request, archive, entry)
+        try:
+            file = self._announced(request, archive, entry)
+        except QuotaExceeded as error:
+            raise NoSpace(f"{entry.path!r} does not fit: {error.detail}") from error
         if file.state != PENDING:
             if file.state == FAILED:
                 raise BadArchive(f"{entry.path!r} could not be stored: {file.error}")

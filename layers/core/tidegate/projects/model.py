@@ -34,6 +34,7 @@ class Quotas:
     subscriptions: int = 1000
     businesses: int = 1000
     unstarted_batches: int = 1000
+    open_uploads: int = 1000
     slow_calls: int = 20
     share: Mapping[str, int] | None = None
 

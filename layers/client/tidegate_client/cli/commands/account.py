@@ -24,6 +24,7 @@ _LIMITS = (
     "subscriptions",
     "businesses",
     "unstarted_batches",
+    "open_uploads",
     "slow_calls",
 )
 

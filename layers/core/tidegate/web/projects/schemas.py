@@ -49,6 +49,7 @@ class QuotasBody(Body):
     subscriptions: Annotated[int, Field(ge=0, le=10**6)] | None = None
     businesses: Annotated[int, Field(ge=0, le=10**6)] | None = None
     unstarted_batches: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    open_uploads: Annotated[int, Field(ge=0, le=10**6)] | None = None
     slow_calls: Annotated[int, Field(ge=1, le=100)] | None = None
     share: Shares | None = None
 
@@ -91,6 +92,7 @@ class QuotasAnswer(Answer):
     subscriptions: int
     businesses: int
     unstarted_batches: int
+    open_uploads: int
     slow_calls: int
     share: dict[str, int] | None = None
 

@@ -60,6 +60,7 @@ function quotas({ quotas: limits, usage }) {
     [t("projects.subscriptions"), usage.subscriptions, limits.subscriptions, count],
     [t("projects.businesses"), usage.businesses, limits.businesses, count],
     [t("projects.unstarted_batches"), usage.unstarted_batches, limits.unstarted_batches, count],
+    [t("projects.open_uploads"), usage.open_uploads, limits.open_uploads, count],
     [t("projects.slow_calls"), undefined, limits.slow_calls, count],
     [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
     ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
@@ -100,10 +101,10 @@ function changeDialog(record, path, refresh) {
   }));
 }
 
-const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "unstarted_batches", "slow_calls", "requests_per_s"];
+const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "unstarted_batches", "open_uploads", "slow_calls", "requests_per_s"];
 const AT_LEAST_ONE = ["slow_calls", "requests_per_s"];
 // Empty sets the default.
-const DEFAULTED = ["subscriptions", "businesses", "unstarted_batches", "slow_calls"];
+const DEFAULTED = ["subscriptions", "businesses", "unstarted_batches", "open_uploads", "slow_calls"];
 
 function quotaDialog(record, path, refresh) {
   const shares = Object.entries(record.quotas.share || {}).map(([channel, slots]) => `${channel} ${slots}`).join("\n");
