@@ -37,8 +37,10 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(route: Callable[[Handler], None], context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Runs a server that passes every request to `route`. Yields its port."""
+def serve(
+    route: Callable[[Handler], None], context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> Iterator[int]:
+    """Runs a server that passes every request to `route`. Yields its port. `host` "": on every address."""
 
     class Routed(Handler):
         def do_GET(self) -> None:
@@ -46,7 +48,7 @@ def serve(route: Callable[[Handler], None], context: ssl.SSLContext | None = Non
 
         do_POST = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_GET
 
-    server = _Server(("127.0.0.1", 0), Routed)
+    server = _Server((host, 0), Routed)
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

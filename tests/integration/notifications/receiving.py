@@ -50,10 +50,10 @@ class Receiver:
 
 
 @contextmanager
-def receiver(*answers: int | Callable[[Handler], None] | str) -> Iterator[Receiver]:
+def receiver(*answers: int | Callable[[Handler], None] | str, host: str = "127.0.0.1") -> Iterator[Receiver]:
     made = Receiver([])
     made.answers = [made.hang if answer == "hang" else answer for answer in answers or (200,)]  # type: ignore[misc]
-    with serve(made.route) as port:
+    with serve(made.route, host=host) as port:
         made.port = port
         yield made
         made.released.set()

@@ -23,16 +23,16 @@ def test_callback_url_at_a_private_address_is_refused_at_submission(cloud: MotoC
 
     for url in PRIVATE:
         with pytest.raises(UrlNotAllowed) as refused:
-            cloud.app.notifications.callbacks.check(public.id, url)
+            cloud.app.notifications.callbacks.check(public.id, {"callback": url})
         assert refused.value.status == 422
         assert refused.value.errors[0]["loc"] == ["body", "callback"]
 
 
 def test_private_callbacks_reach_private_addresses_but_not_metadata(cloud: MotoCloud, project: Project) -> None:
-    cloud.app.notifications.callbacks.check(project.id, "http://127.0.0.1:8080/hook")
-    cloud.app.notifications.callbacks.check(project.id, None)
+    cloud.app.notifications.callbacks.check(project.id, {"callback": "http://127.0.0.1:8080/hook"})
+    cloud.app.notifications.callbacks.check(project.id, {"callback": None})
     with pytest.raises(UrlNotAllowed):
-        cloud.app.notifications.callbacks.check(project.id, "http://169.254.169.254/latest")
+        cloud.app.notifications.callbacks.check(project.id, {"callback": "http://169.254.169.254/latest"})
 
 
 def test_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:

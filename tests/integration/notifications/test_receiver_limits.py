@@ -91,7 +91,7 @@ def test_limit_halves_with_a_failure_and_grows_with_a_success(cloud: MotoCloud, 
         entry = host.enter(project.id, HOST, now)
         assert entry.wait == 0
         host.leave(project.id, HOST, now, blamed=blamed, took=3.5, entry=entry)
-        state = store.state(project.id, HOST)
+        state, _ = store.states(project.id, HOST)
         assert state is not None
         limits.append(state.limit)
 
@@ -104,7 +104,7 @@ def test_quick_healthy_receiver_costs_one_read(cloud: MotoCloud, project: Projec
     with count_calls(cloud.app) as calls:
         host.leave(project.id, HOST, now, blamed=False, took=0.1, entry=host.enter(project.id, HOST, now))
 
-    assert calls == {"dynamodb.GetItem": 1}
+    assert calls == {"dynamodb.BatchGetItem": 1}
 
 
 def test_place_of_a_function_that_died_is_free_after_its_time(cloud: MotoCloud, project: Project) -> None:

@@ -48,7 +48,7 @@ def test_cleanup_reads_all_pages(queue: TestQueue, small_pages: None) -> None:
 def test_schedules_on_later_pages_fire(cloud: MotoCloud, small_pages: None) -> None:
     project = cloud.project()
     body = {"name": "hourly", "source_url": "https://example.com/list.json", "schedule": "rate(1 hour)"}
-    with patch.object(type(cloud.app.http), "check_url"):
+    with patch.object(type(cloud.app.http), "refused_urls", return_value={}):
         for _ in range(5):
             assert cloud.http("POST", "/v1/subscriptions", json=body, key=project.key).status == 201
     cloud.clock.advance(3601)
@@ -73,7 +73,7 @@ def test_calls_of_a_recount_do_not_grow_with_the_slots(queue: TestQueue) -> None
 
 def _subscription(queue: TestQueue) -> str:
     body = {"name": "large", "source_url": "https://example.com/list.json"}
-    with patch.object(type(queue.cloud.app.http), "check_url"):
+    with patch.object(type(queue.cloud.app.http), "refused_urls", return_value={}):
         made = queue.cloud.http("POST", "/v1/subscriptions", json=body, key=queue.project.key).json()
     return str(made["subscription_id"])
 
@@ -223,7 +223,7 @@ def test_cleanup_costs_one_call_for_each_record(queue: TestQueue) -> None:
 def test_more_than_100_scans_fire_in_one_minute(cloud: MotoCloud) -> None:
     project = cloud.project()
     body = {"name": "hourly", "source_url": "https://example.com/list.json", "schedule": "rate(1 hour)"}
-    with patch.object(type(cloud.app.http), "check_url"):
+    with patch.object(type(cloud.app.http), "refused_urls", return_value={}):
         made = cloud.http("POST", "/v1/subscriptions", json=body, key=project.key).json()
     multiply(cloud, made["subscription_id"], 149)
     cloud.clock.advance(3601)

@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 
 import pytest
 
+from tests.support.circuits import CircuitsInMemory
 from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
 from tidegate.notifications.circuit_rules import MOST_AT_ONCE
-from tidegate.notifications.delivery_store import CircuitStore, HostState
 
 TOOK = 3.5
 
 
-@dataclass
-class OneHost(CircuitStore):
-    """The state of one host in memory, because the same takes minutes on moto."""
-
-    limit: int = 0
-    took: float = 0.0
-    open_until: float = 0.0
-    next_at: float = 0.0
-    failures: int = 0
-    places: dict[int, float] = field(default_factory=dict)
-
-    def state(self, project_id: str, host: str) -> HostState | None:
-        return HostState(self.limit, self.open_until, self.took, dict(self.places)) if self.limit else None
-
-    def take(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
-        if self.open_until > now or self.places.get(place, 0.0) > now:
-            return False
-        self.places[place] = until
-        return True
-
-    def reserve(self, project_id: str, host: str, earliest: float, latest: float, step: float) -> float | None:
-        at = max(self.next_at, earliest) + step
-        if at > latest:
-            return None
-        self.next_at = at
-        return at
-
-    def succeed(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> None:
-        self.limit, self.took, self.open_until, self.failures = limit, took, now, 0
-        self.places.pop(-1 if place is None else place, None)
-
-
 def work_off(backlog: int) -> tuple[float, float, float]:
     """(seconds until the last callback was delivered, most postponements of one callback, most in one second)."""
-    host = CircuitBreaker(OneHost())
+    host = CircuitBreaker(CircuitsInMemory())
     host.leave("p", "h", 0.0, blamed=False, took=TOOK, entry=Entry())
     events: list[tuple[float, int, Entry | None]] = [(0.0, number, None) for number in range(backlog)]
     number, ended, put_off = backlog, 0.0, 0

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from tidegate.distribution.fleet.enrolment import Enrolments
     from tidegate.distribution.ports import Engine
 
+# Shorter than elsewhere, because submits are frequent. A name that takes longer is checked when the callback is sent.
+_CALLBACK_CHECK_SECONDS = 0.2
+
 
 class DistributionPart:
     def __init__(self, app: App) -> None:
@@ -173,4 +176,9 @@ class DistributionPart:
 
     def _check_callback(self, project_id: str, url: str) -> None:
         project = self._app.projects.projects.get(project_id)
-        self._app.http.check_url(url, allow_private=project.allow_private_urls, project_id=project.project_id)
+        self._app.http.check_url(
+            url,
+            allow_private=project.allow_private_urls,
+            project_id=project.project_id,
+            seconds=_CALLBACK_CHECK_SECONDS,
+        )

@@ -220,6 +220,10 @@ def callback(project_id: str, delivery_id: str) -> dict[str, str]:
     return _key(project_id, "CALLBACK", delivery_id)
 
 
+# The record for all hosts of a project together. No host has this name, because they are written in lower case.
+ALL_HOSTS = "ALL"
+
+
 def circuit(project_id: str, host: str) -> dict[str, str]:
     return _key(project_id, "CIRCUIT", host)
 

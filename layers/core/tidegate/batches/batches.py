@@ -107,7 +107,7 @@ class Batches:
             **{name: getattr(new, name) for name in OPTIONS},
         )
         check_new(new)
-        self._registry.check_url(project_id, new.progress_url, "progress_url")
+        self._registry.check_urls(project_id, {"progress_url": new.progress_url})
         return batch
 
     def _source(self, project_id: str, new: NewBatch) -> RowSource | None:

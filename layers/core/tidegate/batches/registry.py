@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidegate.batches.model import Business, hash_auth_code
@@ -31,13 +31,13 @@ class Registry:
     def __init__(
         self,
         store: BusinessStore,
-        check_url: Callable[[str, str | None, str], None],
+        check_urls: Callable[[str, Mapping[str, str | None]], None],
         quotas: Callable[[str], Quotas],
         clock: Clock,
     ) -> None:
         self._store = store
         self._quotas = quotas
-        self.check_url = check_url
+        self.check_urls = check_urls
         self._clock = clock
 
     def add(self, project_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
@@ -59,8 +59,8 @@ class Registry:
         return business
 
     def _check(self, project_id: str, entry: BusinessEntry) -> None:
-        for field in ("process_url", "before_create_url", "before_run_url", "process_stop_url"):
-            self.check_url(project_id, getattr(entry, field), field)
+        fields = ("process_url", "before_create_url", "before_run_url", "process_stop_url")
+        self.check_urls(project_id, {field: getattr(entry, field) for field in fields})
 
     def get(self, project_id: str, biz_id: str) -> Business:
         business = self._store.get(project_id, biz_id)

@@ -44,7 +44,7 @@ class Exports:
         control: Callable[[], Control],
         store: ExportStore,
         objects: ExportBucket,
-        check_url: Callable[[str, str | None, str], None],
+        check_urls: Callable[[str, Mapping[str, str | None]], None],
         clock: Clock,
         api_url: str,
         deliveries: Deliveries,
@@ -55,7 +55,7 @@ class Exports:
         self._control = control
         self._store = store
         self._objects = objects
-        self._check_url = check_url
+        self._check_urls = check_urls
         self._clock = clock
         self._api_url = api_url
         self._deliveries = deliveries
@@ -64,6 +64,11 @@ class Exports:
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
         """Refuses an order that could only fail later."""
+        self._check_urls(project_id, self._checked_tables(project_id, spec))
+
+    def _checked_tables(self, project_id: str, spec: ExportSpec) -> dict[str, str | None]:
+        """Checks all of the tables but their URLs, which it returns with their fields."""
+        urls: dict[str, str | None] = {}
         for number, table in enumerate(spec.tables):
             place = f"[{number}]" if len(spec.tables) > 1 else ""
             with _blamed_on("template"):
@@ -76,11 +81,11 @@ class Exports:
             if table.data is None and table.source:
                 self._allowed.check(project_id, table.source, f"source{place}")
             elif table.data is None:
-                self._check_url(project_id, table.source_url, f"source_url{place}")
+                urls[f"source_url{place}"] = table.source_url
+        return urls
 
     def check_order(self, project_id: str, spec: ExportSpec, options: ExportOptions) -> None:
-        self.check(project_id, spec)
-        self._check_url(project_id, options.callback, "callback")
+        self._check_urls(project_id, self._checked_tables(project_id, spec) | {"callback": options.callback})
         self._deliveries.check(project_id, options.deliver)
         self._mail.check(options.email)
 

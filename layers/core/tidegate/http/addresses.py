@@ -107,10 +107,23 @@ class AddressGuard:
     ) -> list[str]:
         """UrlNotAllowed if any of its addresses may not be reached, socket.gaierror if it has none."""
         found = self._names.find(host, port, timeout, project_id)
+        if refused := self._check(host, port, found, allow_private=allow_private):
+            raise refused
+        return list(found)
+
+    def refusals(
+        self, names: Iterable[tuple[str, int]], *, allow_private: bool, timeout: float, project_id: str
+    ) -> dict[tuple[str, int], UrlNotAllowed]:
+        """Those (host, port) pairs that may not be reached, as far as they are resolved in time."""
+        found = self._names.find_many(names, timeout, project_id)
+        checked = {name: self._check(*name, texts, allow_private=allow_private) for name, texts in found.items()}
+        return {name: refused for name, refused in checked.items() if refused}
+
+    def _check(self, host: str, port: int, found: Iterable[str], *, allow_private: bool) -> UrlNotAllowed | None:
         for text in found:
             if not self._may_reach(host, text, port, allow_private=allow_private):
-                raise UrlNotAllowed(self._refusal(host, text, port, allow_private=allow_private))
-        return list(found)
+                return UrlNotAllowed(self._refusal(host, text, port, allow_private=allow_private))
+        return None
 
     def _may_reach(self, host: str, text: str, port: int, *, allow_private: bool) -> bool:
         address = _parsed(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +23,7 @@ from urllib3.exceptions import (
 )
 from urllib3.util import Timeout, Url
 
-from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, NotSent, RedirectRefused
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused, UrlNotAllowed
 from tidegate.http.addresses import AddressGuard
 from tidegate.http.connections import Exchange, exchange, pool_manager
 from tidegate.http.credentials import Credential
@@ -32,6 +31,7 @@ from tidegate.http.host_limits import HostLimits
 from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
 from tidegate.http.names import Resolver, resolve
+from tidegate.http.url_check import CHECK_SECONDS, UrlCheck
 from tidegate.http.urls import host_of, joined, origin_of, port_of, read_url
 
 MAX_REDIRECTS = 5
@@ -110,6 +110,7 @@ class SafeHttp:
     ) -> None:
         self._context = context
         self._guard = AddressGuard(resolver, allowed_hosts, refused_endpoints, loopback=loopback)
+        self._url_check = UrlCheck(self._guard)
         self._host_limits = host_limits or HostLimits()
         self._pools = {
             private: pool_manager(
@@ -122,15 +123,19 @@ class SafeHttp:
             for private in (False, True)
         }
 
-    def check_url(self, url: str, *, allow_private: bool = False, project_id: str = "") -> None:
-        """UrlNotAllowed if a fetch of the URL would be refused. A host name without an address passes."""
-        named = read_url(url)
-        try:
-            self._guard.addresses(
-                host_of(named), port_of(named), allow_private=allow_private, timeout=2.0, project_id=project_id
-            )
-        except (socket.gaierror, FetchTimeout, NotSent):
-            return
+    def check_url(
+        self, url: str, *, allow_private: bool = False, project_id: str = "", seconds: float = CHECK_SECONDS
+    ) -> None:
+        """UrlNotAllowed if a fetch of the URL would be refused. A name that is not resolved in time passes."""
+        refused = self.refused_urls([url], allow_private=allow_private, project_id=project_id, seconds=seconds)
+        if refused:
+            raise refused[url]
+
+    def refused_urls(
+        self, urls: Iterable[str], *, allow_private: bool, project_id: str, seconds: float = CHECK_SECONDS
+    ) -> dict[str, UrlNotAllowed]:
+        """As `check_url`, for all URLs of a request within one time. Returns those that a fetch would refuse."""
+        return self._url_check.refusals(urls, allow_private=allow_private, project_id=project_id, seconds=seconds)
 
     def send(self, method: str, url: str, **how: Unpack[Sending]) -> Reply:
         """The answer, with its body read and decoded. Error statuses do not raise: see `raise_for_status`."""

@@ -10,7 +10,9 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from ipaddress import IPv6Address
 
 from tidegate.errors import FetchTimeout, NotSent
 
@@ -25,12 +27,34 @@ def resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+def is_address(host: str) -> bool:
+    """Whether the host is an address in any spelling that the resolver knows, such as 127.1, 0x7f.1 or ::1.
+
+    It is resolved without a name server, so at once.
+    """
+    try:
+        if ":" in host:
+            IPv6Address(host)
+        else:
+            # As getaddrinfo does, which takes other digits than 0 to 9 too.
+            socket.inet_aton(host.encode("idna").decode())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 class _Lookup:
     def __init__(self, project_id: str) -> None:
         self.project_id = project_id
         self.done = threading.Event()
         self.found: Sequence[str] = ()
         self.failure: Exception | None = None
+
+    def run(self, resolver: Resolver, host: str, port: int) -> None:
+        try:
+            self.found = resolver(host, port)
+        except Exception as error:
+            self.failure = error
 
 
 class NameLookups:
@@ -50,7 +74,27 @@ class NameLookups:
             raise lookup.failure
         return lookup.found
 
+    def find_many(
+        self, names: Iterable[tuple[str, int]], timeout: float, project_id: str
+    ) -> dict[tuple[str, int], Sequence[str]]:
+        """The addresses of those names, (host, port) pairs, that are resolved within one time-out for all of them."""
+        until = time.monotonic() + timeout
+        lookups: dict[tuple[str, int], _Lookup] = {}
+        found: dict[tuple[str, int], Sequence[str]] = {}
+        with suppress(NotSent):
+            for name in names:
+                lookups[name] = self._join(*name, project_id, until)
+        for name, lookup in lookups.items():
+            if lookup.done.wait(max(0.0, until - time.monotonic())) and not lookup.failure:
+                found[name] = lookup.found
+        return found
+
     def _join(self, host: str, port: int, project_id: str, until: float) -> _Lookup:
+        if is_address(host):
+            lookup = _Lookup(project_id)
+            lookup.run(self._resolver, host, port)
+            lookup.done.set()
+            return lookup
         with self._ended:
             while True:
                 running = self._running.get((host, port))
@@ -76,9 +120,7 @@ class NameLookups:
 
     def _run(self, host: str, port: int, lookup: _Lookup) -> None:
         try:
-            lookup.found = self._resolver(host, port)
-        except Exception as error:
-            lookup.failure = error
+            lookup.run(self._resolver, host, port)
         finally:
             with self._ended:
                 self._forget(host, port, lookup.project_id)

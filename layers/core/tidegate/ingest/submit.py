@@ -45,10 +45,12 @@ class IngestSubmit:
         self._clock = clock
         self._unique = unique
 
-    def check_url(self, project_id: str, url: str) -> bool:
-        """UrlNotAllowed if the project may not fetch the URL. Returns the project's allow_private_urls."""
+    def check_url(self, project_id: str, *urls: str) -> bool:
+        """UrlNotAllowed if the project may not fetch one of the URLs. Returns the project's allow_private_urls."""
         allow_private = self._projects.get(project_id).allow_private_urls
-        self._http.check_url(url, allow_private=allow_private, project_id=project_id)
+        refused = self._http.refused_urls(urls, allow_private=allow_private, project_id=project_id)
+        if refused:
+            raise next(iter(refused.values()))
         return allow_private
 
     def download(
@@ -69,8 +71,7 @@ class IngestSubmit:
         **more: Any,
     ) -> tuple[File, Request]:
         """Creates a file and the request that fetches it. `fingerprint`: the entry's, if a scan found the URL."""
-        for url in (source_url, *mirrors):
-            self.check_url(project_id, url)
+        self.check_url(project_id, source_url, *mirrors)
         payload = {
             "source_url": source_url,
             "credentials": credentials,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidegate.common.ids import Clock
 from tidegate.common.listing import Listed
@@ -30,16 +30,17 @@ class Callbacks:
         self._project_of = project_of
         self._clock = clock
 
-    def check(self, project_id: str, url: str | None, field: str = "callback") -> None:
-        """UrlNotAllowed if a callback to this URL would be refused. None passes."""
-        if not url:
+    def check(self, project_id: str, urls: Mapping[str, str | None]) -> None:
+        """UrlNotAllowed if a request to one of the URLs, by the field that has it, would be refused. None passes."""
+        given = {field: url for field, url in urls.items() if url}
+        if not given:
             return
-        try:
-            self._http().check_url(
-                url, allow_private=self._project_of(project_id).allow_private_urls, project_id=project_id
-            )
-        except UrlNotAllowed as error:
-            raise UrlNotAllowed(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
+        refused = self._http().refused_urls(
+            given.values(), allow_private=self._project_of(project_id).allow_private_urls, project_id=project_id
+        )
+        for field, url in given.items():
+            if error := refused.get(url):
+                raise UrlNotAllowed(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
 
     def get(self, project_id: str, delivery_id: str) -> Delivery:
         delivery = self._store.get(project_id, delivery_id)

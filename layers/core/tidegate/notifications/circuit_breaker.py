@@ -3,7 +3,7 @@ several failures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import SystemRandom
 
 from tidegate.notifications.circuit_rules import (
@@ -13,11 +13,13 @@ from tidegate.notifications.circuit_rules import (
     MOST_AT_ONCE,
     PLACE_SECONDS,
     SLOW_SECONDS,
+    ProjectState,
     lowered,
     pause_after,
     raised,
 )
 from tidegate.notifications.delivery_store import CircuitStore, HostState
+from tidegate.notifications.project_places import ProjectPlaces
 
 _choice, _between = SystemRandom().sample, SystemRandom().uniform
 _TRIES = 3
@@ -27,27 +29,49 @@ _TRIES = 3
 class Entry:
     """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
 
-    `state` is None for a host that is neither slow nor failing: it has no limit.
+    `state` is None for a host that is neither slow nor failing: it has no limit. So is `project` for a project whose
+    hosts are not slow.
     """
 
     wait: float = 0.0
     state: HostState | None = None
     place: int | None = None
+    project: ProjectState | None = None
+    project_place: int | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the host was known to fail. A host that is only slow has at least the first limit."""
+        return self.state is not None and self.state.limit < FIRST_LIMIT
 
 
 class CircuitBreaker:
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
+        self._projects = ProjectPlaces(store)
 
     def enter(self, project_id: str, host: str, now: float) -> Entry:
-        state = self._store.state(project_id, host)
-        if state is None:
-            return Entry()
-        if state.open_until <= now:
-            free = state.free_places(now)
-            for place in _choice(free, min(_TRIES, len(free))):
-                if self._store.take(project_id, host, place, now, now + PLACE_SECONDS):
-                    return Entry(0.0, state, place)
+        state, project = self._store.states(project_id, host)
+        entry = Entry(0.0, state, None, project if project and project.is_slow(now) else None)
+        if state is not None:
+            entry = self._at_host(project_id, host, entry, state, now)
+        if entry.project is None or entry.wait:
+            return entry
+        place = self._projects.take(project_id, entry.project, now, failing=entry.failing)
+        if place is None:
+            if entry.place is not None:
+                self._store.free(project_id, host, entry.place)
+            return Entry(self._projects.put_off(project_id, entry.project, now, failing=entry.failing), state)
+        return replace(entry, project_place=place)
+
+    def _at_host(self, project_id: str, host: str, entry: Entry, state: HostState, now: float) -> Entry:
+        free = state.free_places(now) if state.open_until <= now else []
+        if free and entry.project and not entry.project.free_places(now, failing=entry.failing):
+            # No place of the host is needed: the project has none.
+            return entry
+        for place in _choice(free, min(_TRIES, len(free))):
+            if self._store.take(project_id, host, place, now, now + PLACE_SECONDS):
+                return replace(entry, place=place)
         return Entry(self._put_off(project_id, host, state, now), state)
 
     def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
@@ -63,8 +87,27 @@ class CircuitBreaker:
             return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)
         return max(1.0, at - now)
 
-    def leave(self, project_id: str, host: str, now: float, *, blamed: bool, took: float, entry: Entry) -> None:
+    def leave(
+        self,
+        project_id: str,
+        host: str,
+        now: float,
+        *,
+        blamed: bool,
+        took: float,
+        entry: Entry,
+        timed_out: bool = False,
+    ) -> None:
         """Records the result of a call that `enter` allowed. `blamed`: the host failed. `took`: seconds."""
+        self._projects.leave(
+            project_id,
+            entry.project,
+            entry.project_place,
+            now,
+            took=took,
+            unanswered=timed_out or (blamed and took >= SLOW_SECONDS),
+            failing=entry.failing,
+        )
         limit = entry.state.limit if entry.state else FIRST_LIMIT
         if blamed:
             failures = self._store.fail(project_id, host, now, lowered(limit), took, entry.place)
@@ -77,7 +120,8 @@ class CircuitBreaker:
         else:
             self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
 
-    def give_back(self, project_id: str, host: str, entry: Entry) -> None:
-        """Frees the place of a call that was not sent."""
+    def give_back(self, project_id: str, host: str, now: float, *, waited: float, entry: Entry) -> None:
+        """Frees the places of a call that was not sent. `waited`: seconds."""
+        self._projects.give_back(project_id, entry.project_place, now, waited)
         if entry.place is not None:
             self._store.free(project_id, host, entry.place)

@@ -84,11 +84,18 @@ class Deliverer:
         if entry.wait:
             self._settle(self._put_off(delivery, entry.wait), lease)
             return
+        began = time.monotonic()
         try:
             attempt, retry_after = self._try(delivery)
         except NotSent as held_back:
             # The host has not seen it, so it is not an attempt and not the host's failure.
-            self._circuit_breaker.give_back(delivery.project_id, delivery.host, entry)
+            self._circuit_breaker.give_back(
+                delivery.project_id,
+                delivery.host,
+                self._clock().timestamp(),
+                waited=time.monotonic() - began,
+                entry=entry,
+            )
             self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
             return
         ended = self._clock()
@@ -99,12 +106,13 @@ class Deliverer:
             blamed=attempt.blames_host,
             took=attempt.duration_ms / 1000,
             entry=entry,
+            timed_out=attempt.timed_out,
         )
         logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
     def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
-        """Postpones the delivery without counting an attempt: its host is failing, or has reached its limit.
+        """Postpones the delivery without counting an attempt: its host or project has reached its limit, or it fails.
 
         After its day it is given up, unless it was never tried: then it gets another day.
         """
@@ -112,7 +120,10 @@ class Deliverer:
         if now.timestamp() >= delivery.gives_up_at and not delivery.tries:
             delivery = replace(delivery, gives_up_at=now.timestamp() + GIVE_UP_SECONDS)
         if now.timestamp() >= delivery.gives_up_at:
-            code, detail = "host_in_trouble", "not sent yet, because other callbacks to this host failed"
+            code, detail = (
+                "host_in_trouble",
+                "not sent yet, because other callbacks to this host or of this project failed or were slow",
+            )
             if held_back:
                 code, detail = held_back.code, held_back.detail
             refused = Attempt(iso(now), 0, error=code, detail=detail)

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidegate.common.ids import iso
+from tidegate.errors import FetchTimeout
 
 PENDING, DELIVERED, DEAD = "pending", "delivered", "dead"
 
@@ -39,6 +40,10 @@ class Attempt:
     def blames_host(self) -> bool:
         """Whether other callbacks to the same host should wait: it is down, or asks for fewer requests."""
         return self.status is None or self.status >= 500 or self.status == 429
+
+    @property
+    def timed_out(self) -> bool:
+        return self.status is None and self.error == FetchTimeout.code
 
 
 @dataclass(frozen=True, slots=True)

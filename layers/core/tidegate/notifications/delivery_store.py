@@ -1,4 +1,4 @@
-"""Callbacks with every attempt to deliver them, and the circuit-breaker state of their hosts."""
+"""Callbacks with every attempt to deliver them, and the circuit-breaker state of their hosts and projects."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
 from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
+from tidegate.notifications.circuit_rules import PROJECT_FIRST_LIMIT, PROJECT_FIRST_TOOK, ProjectState
 from tidegate.notifications.delivery_model import KEPT_SECONDS, PENDING, Attempt, Delivery
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
@@ -129,19 +130,36 @@ _PLACE = "place_"
 _HOST_KEPT_SECONDS = 3600
 
 
+def _places(item: Item) -> dict[int, float]:
+    return {int(name.removeprefix(_PLACE)): float(item[name]) for name in item if name.startswith(_PLACE)}
+
+
+def _host_state(item: Item) -> HostState:
+    took = float(item.get("took", 1.0))
+    return HostState(int(item.get("limit", 1)), float(item["open_until"]), took, _places(item))
+
+
+def _project_state(item: Item) -> ProjectState:
+    slow_at, limit = float(item["slow_at"]), int(item.get("limit", PROJECT_FIRST_LIMIT))
+    limit_at = float(item["limit_at"]) if "limit_at" in item else slow_at
+    return ProjectState(limit, limit_at, slow_at, float(item.get("took", PROJECT_FIRST_TOOK)), _places(item))
+
+
 class CircuitStore:
-    """State of slow or failing hosts. Other hosts have no item."""
+    """State of slow or failing hosts, and of projects that have slow ones. Others have no item.
+
+    `host` may be `ALL_HOSTS` for a project's places and times.
+    """
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def state(self, project_id: str, host: str) -> HostState | None:
-        item = self._table.get(keys.circuit(project_id, host))
-        if item is None:
-            return None
-        places = {int(name.removeprefix(_PLACE)): float(item[name]) for name in item if name.startswith(_PLACE)}
-        took = float(item.get("took", 1.0))
-        return HostState(int(item.get("limit", 1)), float(item["open_until"]), took, places)
+    def states(self, project_id: str, host: str) -> tuple[HostState | None, ProjectState | None]:
+        """The state of the host and of its project, with one read."""
+        of_host, of_project = keys.circuit(project_id, host), keys.circuit(project_id, keys.ALL_HOSTS)
+        found = {item["pk"]: item for item in self._table.batch_get([of_host, of_project])}
+        one, all_hosts = found.get(of_host["pk"]), found.get(of_project["pk"])
+        return _host_state(one) if one else None, _project_state(all_hosts) if all_hosts else None
 
     def take(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
         name = f"{_PLACE}{place}"
@@ -151,18 +169,23 @@ class CircuitStore:
     def free(self, project_id: str, host: str, place: int) -> None:
         self._table.try_write(update(keys.circuit(project_id, host), removes=(f"{_PLACE}{place}",)))
 
-    def reserve(self, project_id: str, host: str, earliest: float, latest: float, step: float) -> float | None:
-        """Reserves the next free time at the host, `step` seconds after the last one. None if it is after `latest`."""
+    def reserve(
+        self, project_id: str, host: str, earliest: float, latest: float, step: float, name: str = "next_at"
+    ) -> float | None:
+        """Reserves the next free time at the host, `step` seconds after the last one. None if it is after `latest`.
+
+        `name`: the attribute with the last time.
+        """
         key, after, until = keys.circuit(project_id, host), round(earliest * 1000), round((latest - step) * 1000)
-        within = "#next_at >= :after AND #next_at <= :until"
+        within = f"#{name} >= :after AND #{name} <= :until"
         try:
-            later = update(key, adds={"next_at": round(step * 1000)}, condition=within, after=after, until=until)
-            return float(self._table.write(later)["next_at"]) / 1000
+            later = update(key, adds={name: round(step * 1000)}, condition=within, after=after, until=until)
+            return float(self._table.write(later)[name]) / 1000
         except ConditionFailed as refused:
-            if float((refused.item or {}).get("next_at", 0)) > until:
+            if float((refused.item or {}).get(name, 0)) > until:
                 return None
             at = after + round(step * 1000)
-            self._table.try_write(update(key, {"next_at": at}))
+            self._table.try_write(update(key, {name: at}))
             return at / 1000
 
     def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
@@ -172,6 +195,21 @@ class CircuitStore:
 
     def succeed(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> None:
         self._left(project_id, host, now, {"limit": limit, "took": took, "failures": 0}, None, place)
+
+    def slow(
+        self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
+    ) -> None:
+        """Records a slow callback of a project. None: the value stays. `places`: until when they are taken."""
+        sets: dict[str, Any] = {f"{_PLACE}{place}": until for place, until in places.items()}
+        sets |= {"slow_at": now, "open_until": 0, "expires_at": int(now) + _HOST_KEPT_SECONDS}
+        sets |= {"took": took, "limit": limit, "limit_at": None if limit is None else now}
+        self._table.write(update(keys.circuit(project_id, keys.ALL_HOSTS), sets, condition=""))
+
+    def quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
+        """Frees the place of a callback that was not slow. None: the limit stays."""
+        sets = {"took": took, "limit": limit, "limit_at": None if limit is None else now}
+        key = keys.circuit(project_id, keys.ALL_HOSTS)
+        self._table.try_write(update(key, sets, removes=(f"{_PLACE}{place}",)))
 
     def _left(
         self,
