@@ -12,7 +12,7 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.errors import Busy, InUse, RecordNotFound, WrongState
+from tidegate.errors import Busy, InUse, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.files.model import (
     COMING,
     FAILED,
@@ -323,7 +323,12 @@ class FileStore:
         if known:
             return [content, *([upload_closed_write(file.project_id, opened.size)] if opened else [])]
         announced = opened.size if opened else None
-        return [content, *self._usage.new_content_writes(file.project_id, file.size or 0, announced)]
+        try:
+            return [content, *self._usage.new_content_writes(file.project_id, file.size or 0, announced)]
+        except QuotaExceeded:
+            if opened and opened.size != file.size:
+                self.open_uploads.refuse(opened)
+            raise
 
     def has_content(self, project_id: str, signature: str) -> bool:
         item = self._table.get(keys.content(project_id, signature), consistent=True)

@@ -71,10 +71,10 @@ class Uploads:
 
     def _announce(self, project_id: str, announced: Announcement, who: str) -> tuple[File, PresignedUrl]:
         room = self._store.require_room(project_id, announced.size or 0)
-        if room.limit is not None and announced.size is None:
+        if room.limit is not None and announced.size is None and announced.in_parts:
             raise Invalid(
-                "this project has the quota stored_bytes, so the size of an upload must be known before it begins: "
-                "send `size`, in bytes"
+                "this project has the quota stored_bytes, so the size of an upload in parts must be known before it "
+                "begins: send `size`, in bytes"
             )
         now = self._clock()
         file = new_file(project_id, announced, PENDING, now)

@@ -60,6 +60,11 @@ class Room(NamedTuple):
     stored: int = 0
     announced: int = 0
 
+    @property
+    def left(self) -> int:
+        """0 without a quota."""
+        return 0 if self.limit is None else self.limit - self.stored - self.announced
+
 
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
     """Adds new content to the project's stored bytes. With a limit, the write is refused if it does not fit."""
@@ -113,10 +118,15 @@ class UsageStore:
         """QuotaExceeded if content of this size does not fit into the quota beside all announced uploads."""
         return self._room(project_id, size, self._quotas(project_id))
 
-    def upload_opened_writes(self, project_id: str, size: int) -> list[Write]:
-        """Counts an announced upload; refused if a quota was used up meanwhile. QuotaExceeded if one is now."""
+    def upload_opened_writes(self, project_id: str, announced: int | None) -> tuple[int, list[Write]]:
+        """Counts an announced upload; refused if a quota was used up meanwhile. QuotaExceeded if one is now.
+
+        Also returns the size that counts. With a quota, an upload of unknown size takes all the room that is left, so
+        that there is only one of them at a time.
+        """
         quotas = self._quotas(project_id)
-        room = self._room(project_id, size, quotas)
+        room = self._room(project_id, 1 if announced is None else announced, quotas)
+        size = room.left if announced is None else announced
         most = quotas.open_uploads
         if self._counts(keys.upload_usage(project_id), "open_uploads") >= most:
             raise QuotaExceeded.of("open_uploads", most, _UPLOADS_RETRY_SECONDS)
@@ -128,7 +138,7 @@ class UsageStore:
             bound["end"] = room.limit - room.stored - size + 1
             checks = [check(keys.usage(project_id), _not_above("stored_bytes"), seen=room.stored)]
         adds: dict[str, int | set[str]] = {"open_uploads": 1, "announced_bytes": size}
-        return [update(keys.upload_usage(project_id), adds=adds, condition=fits, **bound), *checks]
+        return size, [update(keys.upload_usage(project_id), adds=adds, condition=fits, **bound), *checks]
 
     def new_content_writes(self, project_id: str, size: int, announced: int | None = None) -> list[Write]:
         """Counts new content in the transaction that stores it; refused if the quota was used up meanwhile.
@@ -142,11 +152,12 @@ class UsageStore:
             if limit is not None and self._counts(keys.usage(project_id), "stored_bytes") + size > limit:
                 raise QuotaExceeded.of("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
             return [stored_bytes_write(project_id, size, limit), upload_closed_write(project_id, size)]
-        room = self._room(project_id, size, quotas)
+        # It need not fit beside itself.
+        room = self._room(project_id, size - (announced or 0), quotas)
         if room.limit is None:
             closed = [] if announced is None else [upload_closed_write(project_id, announced)]
             return [stored_bytes_write(project_id, size, None), *closed]
-        stored = stored_bytes_write(project_id, size, room.limit - room.announced)
+        stored = stored_bytes_write(project_id, size, room.limit - room.announced + (announced or 0))
         same = _not_above("announced_bytes")
         if announced is None:
             return [stored, check(keys.upload_usage(project_id), same, seen=room.announced)]
