@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadArchive, ConnectionFailed
-from tidegate.ingest import archives
+from tidegate.ingest import archives, unpacking
 from tidegate.ingest.archives import RangeReader, entries_of
 
 FILES = {"a.txt": b"tide" * 1000, "deep/er/b.bin": bytes(range(256)) * 9000, "empty": b""}
@@ -173,6 +173,18 @@ def test_packed_streams_one_after_the_other_are_one_archive(pack: Callable[[byte
     plain = tarred(FILES, "w:")
     streams = [pack(plain[at : at + 70_000]) for at in range(0, len(plain), 70_000)]
     assert read(between.join([*streams, pack(b""), b"trailing bytes"])) == FILES
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("read_at_once", range(1, 40, 3))
+def test_short_streams_are_read_whole(
+    pack: Callable[[bytes], bytes], read_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "_PACKED_READ", read_at_once)
+    streams = [pack(f"part {number} ".encode()) for number in range(12)]
+    unpacked = unpacking.Unpacked(io.BytesIO(b"".join(streams)), unpacking.Budget(1000))
+    assert unpacked.read(0) == b""
+    assert unpacked.readall() == b"".join(f"part {number} ".encode() for number in range(12))
 
 
 def test_folders_of_a_tar_count_toward_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,9 @@ class Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         most = min(len(buffer), _MOST_AT_ONCE)
+        if not most:
+            # For zlib, 0 is no limit.
+            return 0
         found = self._next_packed(most) if self._plain else self._unpack(most)
         self._budget.spend(len(found))
         buffer[: len(found)] = found
@@ -118,7 +121,7 @@ class Unpacked(io.RawIOBase):
 
     def _next_stream(self) -> None:
         """Goes on with the stream that follows, if there is one. Zeros between streams are allowed."""
-        rest = self._decompressor.unused_data if self._decompressor else b""
+        rest = (self._decompressor.unused_data if self._decompressor else b"") + self._read_ahead
         while len(rest := rest.lstrip(b"\0")) < _LONGEST_MAGIC and (more := self._packed.read(_PACKED_READ)):
             rest += more
         self._read_ahead = rest
