@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
@@ -55,19 +56,25 @@ class Roles:
         self._table, self._bucket = names.refs["Table"], names.refs["FilesBucket"]
         self._patterns: dict[tuple[str, str], list[str]] = {}
         self._own = threading.local()
-        self._running: list[str] = []
         self.refused: list[str] = []
 
     @contextmanager
-    def running(self, directory: str) -> Iterator[None]:
-        before = getattr(self._own, "function", None)
-        self._own.function = directory
-        self._running.append(directory)
+    def running(self, directory: str | None) -> Iterator[None]:
+        before, self._own.function = self._caller(), directory
         try:
             yield
         finally:
-            self._running.remove(directory)
             self._own.function = before
+
+    def carried(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, as one of the function that runs now, in whatever thread it is made."""
+        directory = self._caller()
+
+        def run(*values: Any, **named: Any) -> Any:
+            with self.running(directory):
+                return call(*values, **named)
+
+        return run
 
     def check(self, service: str, operation: str, arguments: Mapping[str, Any]) -> None:
         directory = self._caller()
@@ -79,11 +86,9 @@ class Roles:
                 raise ClientError({"Error": {"Code": "AccessDenied", "Message": self.refused[-1]}}, operation)
 
     def _caller(self) -> str | None:
-        """The function of this thread. A thread of a pool is that of the function that runs, if it is the only one."""
-        own: str | None = getattr(self._own, "function", None)
-        if own is None and len(self._running) == 1 and "Pool" in threading.current_thread().name:
-            return self._running[0]
-        return own
+        """The function that runs in this thread; None if the test itself calls."""
+        found: str | None = getattr(self._own, "function", None)
+        return found
 
     def _allows(self, directory: str, action: str, arn: str) -> bool:
         if (directory, action) not in self._patterns:
@@ -144,6 +149,20 @@ def patch(roles: Roles) -> Callable[[], None]:
             roles.check(client.meta.service_model.service_name, operation, arguments)
         return make(client, operation, arguments)
 
-    patched = replace.object(BaseClient, "_make_api_call", checked)
-    patched.start()
-    return patched.stop
+    submit = ThreadPoolExecutor.submit
+
+    def submitted(pool: Any, call: Any, /, *values: Any, **named: Any) -> Any:
+        return submit(pool, roles.carried(call), *values, **named)
+
+    patches = [
+        replace.object(BaseClient, "_make_api_call", checked),
+        replace.object(ThreadPoolExecutor, "submit", submitted),
+    ]
+    for each in patches:
+        each.start()
+
+    def undo() -> None:
+        for each in patches:
+            each.stop()
+
+    return undo
