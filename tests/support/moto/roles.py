@@ -154,7 +154,7 @@ def patch(roles: Roles) -> Callable[[], None]:
     def submitted(pool: Any, call: Any, /, *values: Any, **named: Any) -> Any:
         return submit(pool, roles.carried(call), *values, **named)
 
-    patches = [
+    patches: list[Any] = [
         replace.object(BaseClient, "_make_api_call", checked),
         replace.object(ThreadPoolExecutor, "submit", submitted),
     ]
