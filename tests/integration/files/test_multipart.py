@@ -250,7 +250,7 @@ def test_last_file_is_deleted_with_its_content(library: Library) -> None:
     assert delete(library, files[1]["file_id"]).status == 204
 
     assert usage.of_project(library.project.id, [])["stored_bytes"] == 0
-    assert not any(library.objects().values())
+    assert library.objects() == {}
     assert delete(library, files[1]["file_id"]).status == 404
 
 

@@ -20,16 +20,15 @@ def discard_upload(objects: UploadBucket, uploads: OpenUploads, upload: File | O
         objects.abort_upload(key, upload.upload_id)
         objects.delete(key)
     else:
-        delete_uploaded(objects, key, now)
+        delete_uploaded(objects, uploads, upload.project_id, key, now)
     uploads.close(upload.project_id, upload.file_id)
 
 
-def delete_uploaded(objects: UploadBucket, key: str, now: datetime) -> None:
-    """Deletes an object. While a presigned URL may bring it again, an empty object takes its place.
-
-    The URL's PUT has `If-None-Match: *`, so S3 refuses it then. The daily sweep deletes the empty object.
+def delete_uploaded(objects: UploadBucket, uploads: OpenUploads, project_id: str, key: str, now: datetime) -> None:
+    """Deletes an object. In a project with a quota of bytes, an empty object takes its place while a presigned URL may
+    bring it again: the URL's PUT has `If-None-Match: *`, so S3 refuses it then. The daily sweep deletes that object.
     """
-    if may_be_put_again(key, now):
+    if may_be_put_again(key, now) and uploads.are_limited(project_id):
         objects.put(key, b"")
     else:
         objects.delete(key)

@@ -123,6 +123,6 @@ class Library:
         if file.state != READY:
             discard_upload(self._objects, self._store.open_uploads, file, now)
         elif gone and file.signature:
-            delete_uploaded(self._objects, gone, now)
+            delete_uploaded(self._objects, self._store.open_uploads, project_id, gone, now)
             lists = pieces_object(project_id, file.signature), blocks_object(project_id, file.signature)
             self._objects.delete(*lists)

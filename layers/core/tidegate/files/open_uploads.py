@@ -45,6 +45,10 @@ class OpenUploads:
         record = {name: value for name, value in asdict(opened).items() if value is not None}
         return [put_new(keys.open_upload(file.project_id, file.file_id) | record), *counted]
 
+    def are_limited(self, project_id: str) -> bool:
+        """Whether the project has a quota of stored bytes."""
+        return self._usage.stored_bytes_limit(project_id) is not None
+
     def refuse(self, opened: OpenUpload) -> None:
         """Lets the next announcement that needs its room have it."""
         key = keys.open_upload(opened.project_id, opened.file_id)

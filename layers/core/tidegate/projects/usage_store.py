@@ -163,6 +163,9 @@ class UsageStore:
             return [stored, check(keys.upload_usage(project_id), same, seen=room.announced)]
         return [stored, upload_closed_write(project_id, announced, same, seen=room.announced)]
 
+    def stored_bytes_limit(self, project_id: str) -> int | None:
+        return self._quotas(project_id).stored_bytes
+
     def _quotas(self, project_id: str) -> Quotas:
         project = self._table.get(keys.project(project_id)) or {}
         return Quotas(**project.get("quotas", {}))
