@@ -12,8 +12,8 @@ from tests.faults.modes import CRASHES, HARSH, LATE
 from tests.faults.scenarios import ALL
 from tests.faults.sweep import POINTS, Outcome, Scenario, play, report, sweep
 
-# `make faults-all` runs all modes at all points. `make test` runs two ways to crash of each scenario at two points, and
-# two other modes and a stall at one.
+# `make faults-all` runs all modes at all points. `make test` runs two ways to crash of each scenario, two other modes
+# and a stall, each at one point.
 _MODES = tuple(filter(None, os.environ.get("SWEEP_MODES", "").split(","))) or HARSH
 _SAMPLED = 2
 
@@ -22,9 +22,8 @@ _SAMPLED = 2
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_scenario_survives_faults_at_single_calls(scenario: Scenario) -> None:
     calls = play(scenario)
-    outcomes = {mode: sweep(scenario, mode, counted=calls) for mode in _some(CRASHES, scenario)}
-    for mode in _some(_MODES, scenario):
-        outcomes[mode] = sweep(scenario, mode, min(POINTS, 1), counted=calls)
+    modes = (*_some(CRASHES, scenario), *_some(_MODES, scenario))
+    outcomes = {mode: sweep(scenario, mode, min(POINTS, 1), counted=calls) for mode in modes}
 
     assert calls.made
     _all_survived(scenario, outcomes)
