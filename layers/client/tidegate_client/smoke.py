@@ -218,7 +218,9 @@ class Smoke:
 
     def clean_up(self) -> str:
         self.cleanup.close()
-        later = f"; a Job may still need {', '.join(self.in_use)}: the next run deletes it" if self.in_use else ""
+        later = (
+            f"; a Job may still need {', '.join(self.in_use)}: a run after an hour deletes it" if self.in_use else ""
+        )
         return f"files, export, host and keys are deleted{later}"
 
     def _content(self, name: str, size: int) -> Path:
