@@ -6,10 +6,9 @@ export UV_SYSTEM_CERTS := 1
 # Many containers set it. Every process would then compile all its imports, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-UV_VERSION := 0.13.7
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.locked-$(shell cksum < .lock/dev.txt | cut -d" " -f1)
+STAMP := $(VENV)/.locked-$(shell cat .lock/uv.txt .lock/dev.txt | cksum | cut -d" " -f1)
 SAM_BIN := .local/sam/bin
 PYTEST := $(BIN)/pytest -q
 # Exists only where the deployed Python version is installed (DEPLOYED_PYTHON names it).
@@ -19,7 +18,7 @@ WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
+.PHONY: help walk house run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,7 +64,7 @@ $(STAMP):
 	  if [ -z "$$python" ]; then echo "Python 3.11 or later is needed and none is on PATH." >&2; \
 	    echo "  → install it, or name one: PYTHON=/path/to/python3 make run" >&2; exit 1; fi; \
 	  [ -x $(BIN)/python ] || $$python -m venv $(VENV) || { echo "  → python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION) \
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r .lock/uv.txt \
 	  && $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .lock/dev.txt \
 	  && TMPDIR=$(CURDIR)/$(VENV) $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . \
 	  || { echo "The dependencies could not be installed." >&2; echo "  → check that PyPI (or PIP_INDEX_URL) is reachable, then run make again" >&2; exit 1; }
@@ -112,6 +111,12 @@ faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 faults-all: $(STAMP)  ## the same at every AWS call and in every mode, for some hours; continues where it stopped
 	@$(BIN)/python -m tests.faults --jobs 2
 	@EVERY_POINT=1 $(PYTEST) -n 2 --timeout 3600 tests/integration/exports/ranges tests/integration/web tests/integration/distribution
+
+walk: $(STAMP)  ## how many files one download, export, ingest and batch run through; V=-v lists them
+	@$(BIN)/python -m tests.house walk $(V)
+
+house: $(STAMP)  ## modules, lines, corridors and words with two meanings; V=-v lists them
+	@$(BIN)/python -m tests.house house $(V)
 
 mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice
 	@$(BIN)/python -m tests.mutants

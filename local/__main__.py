@@ -89,7 +89,7 @@ Tidegate is up.
   admin key {cloud.admin_key}
 
   next, in another terminal:
-    .venv/bin/tidegate login --api-url {cloud.api_url} --key {cloud.admin_key}
+    .venv/bin/tidegate login --api-url {cloud.api_url}    (asks for the key)
     .venv/bin/tidegate project create my-first-project
 Ctrl-C stops it. Its data is kept for the next run.""")
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -76,7 +78,7 @@ def text() -> str:
     fields = "\n".join(f"    {name}: Async{type(part).__name__}" for name, part in parts.items())
     lines = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imports.items())]
     sections = [_HEAD + "\n".join([*lines, "import urllib3"]), _OWN, *classes, _CLIENT.format(parts=fields)]
-    return _formatted("\n".join(sections))
+    return formatted("\n".join(sections), STUB)
 
 
 def _class(kind: type, imports: dict[str, set[str]]) -> str:
@@ -126,13 +128,11 @@ def _home_of_alias(name: str, module: ModuleType) -> str | None:
     return None
 
 
-def _formatted(source: str) -> str:
-    import subprocess
-    from pathlib import Path
-
+def formatted(source: str, file: Path) -> str:
+    """Generated source in the style of this repository. `file`: where it will be written."""
     ruff = str(Path(sys.executable).parent / "ruff")
-    fixed = [ruff, "check", "-q", "--select", "I,F401", "--fix-only", "--stdin-filename", str(STUB), "-"]
-    for command in (fixed, [ruff, "format", "-q", "--stdin-filename", str(STUB), "-"]):
+    fixed = [ruff, "check", "-q", "--select", "I,F401", "--fix-only", "--stdin-filename", str(file), "-"]
+    for command in (fixed, [ruff, "format", "-q", "--stdin-filename", str(file), "-"]):
         source = subprocess.run(command, input=source, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return source
 

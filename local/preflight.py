@@ -83,7 +83,11 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
     account = _account(clients)
     tell(f"  ✓ account {account} in {region}")
     deployed = _deployed(clients, stack)
-    _check_parameters({**(deployed or {}), **wanted}, region)
+    values = {**(deployed or {}), **wanted}
+    _check_parameters(values, region)
+    if values.get("TransferEngine") == "gse":
+        tell("  … TransferEngine=gse: a project can send files only where an admin grants it targets, directories and")
+        tell("    users: tidegate project update PROJECT --gse-target 'web-*' --gse-dir /data/app --gse-user app")
     _check_names(stack, region, {**(deployed or {}), **wanted})
     reservations = _check_concurrency(clients, wanted, deployed or {}, tell)
     return Found(deployed is not None, reservations)

@@ -20,6 +20,8 @@ from local.place import AWS_KEY, ROOT, kept_key, sha256_hex
 from local.progress import Failure, fail, say, step
 from local.sbom import write_sbom
 from local.wheels import verified_wheels
+from tidegate.web import openapi
+from tidegate.web.api import build_api
 
 RUNTIME = "python3.13"
 ARCHITECTURE = "arm64"
@@ -99,6 +101,8 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
         raise Failure(
             f"sam build failed:\n{(result.stdout + result.stderr)[-3000:]}", "fix what it names, then make build"
         )
+    built = out / "CoreLayer" / "python" / "tidegate" / "web" / openapi.BUILT.name
+    built.write_text(openapi.document(build_api()), "utf-8")
 
 
 def deploy() -> int:

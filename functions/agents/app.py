@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.web.distribution import agents
+from tidegate.web import agents
 from tidegate.web.resolver import build_resolver, serve
 
 api = build_resolver([agents.build_router()])

@@ -1,26 +1,39 @@
-"""Identifies the caller. It refuses no request: the routes answer 401 and 403 themselves, as problem+json."""
+"""Identifies the caller. The routes answer 401 and 403 themselves, as problem+json, except in a flood of strangers."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
+from tidegate.common.token_bucket import TokenBucket
 
 logger = Logger(service="tidegate")
+# Requests without a valid key are passed to the routes at a limited rate, for an answer that says why. The others are
+# refused: API Gateway then answers 403 by itself, which AWS does not bill, and no other function runs.
+_BURST_SECONDS = 50.0
+
+
+@cache
+def _strangers() -> TokenBucket:
+    return TokenBucket(app().settings.strangers_per_second, 0.0, burst_seconds=_BURST_SECONDS)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     scheme, _, key = headers.get("authorization", "").partition(" ")
     known = app().projects.known_keys.describe(key.strip()) if scheme.lower() == "bearer" and key else None
-    logger.info("caller", key_id=known.key_id if known else None)
     if known is None:
-        return {"isAuthorized": True, "context": {}}
+        return {"isAuthorized": not _strangers().take(app().clock().timestamp()), "context": {}}
+    logger.info("caller", key_id=known.key_id)
     described = {"key_id": known.key_id, "project_id": known.project_id, "scopes": " ".join(known.scopes)}
     if known.agent_id:
         described["agent_id"] = known.agent_id
-    elif known.project_id and (rate := app().projects.rate_quotas.of_project(known.project_id)) is not None:
-        described["requests_per_s"] = str(rate)
+        described["life"] = str(known.life)
+    elif known.project_id:
+        rate, is_default = app().projects.rate_quotas.of_project(known.project_id)
+        if rate is not None:
+            described |= {"requests_per_s": str(rate)} | ({"default_rate": "yes"} if is_default else {})
     return {"isAuthorized": True, "context": described}

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from aws_lambda_powertools import Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
 from tidegate.app import app
 
-_RESERVE_MS = 30_000
+_RESERVE_MS = 60_000
 # However many records are past their retention, the sweep gets this much of the 900 s.
 _SWEEP_MS = 300_000
 
 
-def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     removed = objects = 0
-    more = True
+    # Nothing is deleted for a table that does not belong to the bucket.
+    more = app().queue.identity.check() is None
     while more and context.get_remaining_time_in_millis() > _RESERVE_MS + _SWEEP_MS:
         cleaned = app().queue.retention.clean()
         removed, objects, more = removed + cleaned.removed, objects + cleaned.objects, cleaned.more
     swept = app().queue.sweep.sweep(lambda: context.get_remaining_time_in_millis() > _RESERVE_MS)
-    return {"removed": removed, "objects": objects, "uploads": swept.uploads, "orphans": swept.orphans}
+    metrics = Metrics(service="clean_up")
+    metrics.add_metric("CleanUpStopped", MetricUnit.Count, 1 if swept.stopped else 0)
+    metrics.flush_metrics()
+    done = {"removed": removed, "objects": objects, "uploads": swept.uploads, "orphans": swept.orphans}
+    return done | ({"stopped": swept.stopped.run_id} if swept.stopped else {})

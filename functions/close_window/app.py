@@ -7,13 +7,14 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
+from tidegate.distribution import window
 from tidegate.distribution.model import PENDING
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    job = app().distribution.close_window.close(event["project_id"], event["job_key"])
+    job = window.close(app().distribution, event["project_id"], event["job_key"])
     said = "no target has arrived yet" if job.status == PENDING else "closed"
     logger.info(said, job_id=job.job_id, status=job.status, targets=job.counts.total, shards=job.shard_count)
     return {"status": job.status, "targets": job.counts.total, "deadline": job.deadline}

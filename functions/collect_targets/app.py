@@ -8,7 +8,8 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.window.target_queue import read_message
+from tidegate.distribution import window
+from tidegate.distribution.submit import read_message
 
 logger = Logger(service="tidegate")
 
@@ -21,7 +22,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         except (ValueError, KeyError, TypeError):
             logger.exception("a message cannot be parsed", message_id=record["messageId"])
             unreadable.append(record["messageId"])
-    failed = [*unreadable, *app().distribution.collect.collect(messages)]
+    failed = [*unreadable, *window.collect(app().distribution, messages)]
     if failed:
         app().distribution.target_messages.retry_soon(
             [record for record in event["Records"] if record["messageId"] in failed]

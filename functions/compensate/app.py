@@ -9,9 +9,8 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from tidegate.app import app
-from tidegate.compensation.interval import PollState
-from tidegate.compensation.poll import PollReport
-from tidegate.queue.channels.control import ChannelStats
+from tidegate.compensation.poll import PollReport, PollState
+from tidegate.queue.control import ChannelStats
 
 logger = Logger(service="tidegate")
 metrics = Metrics(service="compensation")

@@ -7,19 +7,18 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.dispatch import WAITING
-from tidegate.distribution.failures import HOPELESS, refused
-from tidegate.distribution.transfers import FIRST_WAIT, next_wait
+from tidegate.distribution import transfer
+from tidegate.distribution.model import FIRST_WAIT, HOPELESS, next_wait, refused
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
-        state = app().distribution.dispatch.dispatch(event["project_id"], event["job_key"])
+        state = transfer.dispatch(app().distribution, event["project_id"], event["job_key"])
     except HOPELESS as error:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)
     logger.info("dispatched", job_key=event["job_key"], state=state)
     # Retries back off until the engine accepts; after that, polling starts at short intervals.
-    return {"state": state, "wait": next_wait(event.get("wait", 0)) if state == WAITING else FIRST_WAIT}
+    return {"state": state, "wait": next_wait(event.get("wait", 0)) if state == transfer.WAITING else FIRST_WAIT}

@@ -7,7 +7,8 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.failures import failure
+from tidegate.distribution import transfer
+from tidegate.distribution.model import failure
 
 logger = Logger(service="tidegate")
 
@@ -17,6 +18,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if error:
         logger.error("a step of the Job failed", job_key=event["job_key"], error=error)
     reason = failure(str(error.get("Error", "")), str(error.get("Cause", "")))
-    state = app().distribution.finish_job.finish(event["project_id"], event["job_key"], reason)
+    state = transfer.finish(app().distribution, event["project_id"], event["job_key"], reason)
     logger.info("finished", job_key=event["job_key"], state=state)
     return {"state": state, "wait": 0}

@@ -7,17 +7,15 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.failures import HOPELESS, refused
-from tidegate.distribution.transfers import next_wait
+from tidegate.distribution import transfer
+from tidegate.distribution.model import HOPELESS, next_wait, refused
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
-        polled = app().distribution.poll_transfer.poll(
-            event["project_id"], event["job_key"], float(event.get("wait", 0))
-        )
+        polled = transfer.poll(app().distribution, event["project_id"], event["job_key"], float(event.get("wait", 0)))
     except HOPELESS as error:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)

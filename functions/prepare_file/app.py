@@ -7,8 +7,8 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.failures import HOPELESS, refused
-from tidegate.distribution.transfers import next_wait
+from tidegate.distribution import transfer
+from tidegate.distribution.model import HOPELESS, next_wait, refused
 
 logger = Logger(service="tidegate")
 
@@ -16,7 +16,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     seconds_left = context.get_remaining_time_in_millis() / 1000
     try:
-        state = app().distribution.prepare_file.prepare(event["project_id"], event["job_key"], seconds_left)
+        state = transfer.prepare(app().distribution, event["project_id"], event["job_key"], seconds_left)
     except HOPELESS as error:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)

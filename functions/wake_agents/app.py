@@ -8,6 +8,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
+from tidegate.distribution import fleet
 
 logger = Logger(service="tidegate")
 
@@ -15,6 +16,6 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     for record in event["Records"]:
         body = json.loads(record["body"])
-        woken = app().distribution.waker.wake(body["project_id"], body["agents"], int(body["within_s"]))
+        woken = fleet.wake_now(app().distribution, body["project_id"], body["agents"], int(body["within_s"]))
         logger.info("agents were woken", project_id=body["project_id"], agents=len(body["agents"]), told=woken)
     return {"batchItemFailures": []}

@@ -7,6 +7,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
+from tidegate.errors import RateLimited
 
 logger = Logger(service="tidegate")
 
@@ -17,7 +18,11 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     status = 200
     if kind == "CONNECT":
         given = event.get("queryStringParameters") or {}
-        status = 200 if app().notifications.websocket.connect(connection_id, given.get("ticket", ""), given) else 401
+        try:
+            connected = app().notifications.websocket.connect(connection_id, given.get("ticket", ""), given)
+            status = 200 if connected else 401
+        except RateLimited:
+            status = 429
     elif kind == "DISCONNECT":
         app().notifications.websocket.disconnect(connection_id)
     else:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from local.demo.guide import Guide, Unexpected, expect
-from tidegate_client import NotFound
+from tidegate_client.errors import NotFound
 from tidegate_client.models import Job, Submitted
 
 HOSTS = [f"host-{number}" for number in range(1, 6)]

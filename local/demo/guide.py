@@ -15,7 +15,7 @@ from typing import TypeVar
 from local.cloud import Cloud
 from local.place import ROOT
 from local.progress import say
-from tidegate_client import Client
+from tidegate_client.client import Client
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from local.demo.library import upload_and_download
 from local.demo.swarm import swarm
 from local.demo.work import batch, bring_in, export
 from local.progress import Failure, say
-from tidegate_client import Client, TidegateError
+from tidegate_client.client import Client
+from tidegate_client.errors import TidegateError
 
 
 @dataclass(frozen=True)

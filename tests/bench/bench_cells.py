@@ -24,12 +24,11 @@ from isal import isal_zlib
 from tests.bench.figures import Figure, table
 from tests.support.exports import former_cells
 from tests.support.exports.samples import mixed_rows, with_nulls
-from tidegate.exports.rendering.blocks import BLOCK_ROWS
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.fragments import FragmentWriter
-from tidegate.exports.rendering.xlsx.cells import Column
-from tidegate.exports.rendering.xlsx.rows import RowWriter
-from tidegate.exports.source_page import page_reader, read_page
+from tidegate.exports.source import page_reader, read_page
+from tidegate.sheets.files import FragmentWriter
+from tidegate.sheets.rows import BLOCK_ROWS
+from tidegate.sheets.table import keys_of
+from tidegate.sheets.xlsx_cells import Column, RowWriter
 
 SECTION = "Cells, from pages of JSON to packed rows, per second of one processor"
 KEYS = list(next(mixed_rows(1)))

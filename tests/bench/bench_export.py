@@ -63,9 +63,9 @@ class _PartsOnDisk:
 
 
 def tidegate_xlsx(rows: Rows, path: Path) -> None:
-    from tidegate.aws.s3_sink import S3Sink
-    from tidegate.exports.rendering.table import SheetTable
-    from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
+    from tidegate.aws.s3 import S3Sink
+    from tidegate.sheets.table import SheetTable
+    from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
     sink = S3Sink(cast(Any, _PartsOnDisk(path)), "bucket", "key", "")
     for chunk in xlsx_chunks([TableRows(SheetTable(), KEYS, rows)]):
@@ -74,7 +74,7 @@ def tidegate_xlsx(rows: Rows, path: Path) -> None:
 
 
 def tidegate_csv(rows: Rows, path: Path) -> None:
-    from tidegate.exports.rendering.csv_writer import PLAIN_CSV, csv_chunks
+    from tidegate.sheets.text import PLAIN_CSV, csv_chunks
 
     with path.open("wb") as out:
         out.writelines(csv_chunks(rows, KEYS, PLAIN_CSV))

@@ -26,13 +26,12 @@ from typing import Any
 from tests.bench.bench_export import peak_mb
 from tests.bench.figures import Figure, table
 from tests.support.exports.samples import mixed_rows
-from tidegate.aws.part_plan import Part, Stored
+from tidegate.aws.s3 import Part, Stored
 from tidegate.exports.model import ExportSpec, TableSpec
+from tidegate.exports.paging import THREADS, RangePlan
 from tidegate.exports.pull import Puller
-from tidegate.exports.ranges.join import Joiner
-from tidegate.exports.ranges.plan import THREADS, RangePlan
-from tidegate.exports.ranges.worker import RangeWorker
-from tidegate.exports.source_page import Place
+from tidegate.exports.ranges import Joiner, RangeWorker
+from tidegate.exports.source import Place
 from tidegate.queue.model import Request
 
 SECTION = "Exports in ranges, Excel, ten columns, pages of 1,000 rows"

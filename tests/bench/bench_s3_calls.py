@@ -35,14 +35,13 @@ from tests.support.deployed import free_port
 from tests.support.exports import former_cells
 from tidegate.aws.s3 import Bucket
 from tidegate.exports.model import output_object, page_object, pages_prefix
-from tidegate.exports.objects import ExportBucket
+from tidegate.exports.paging import RangePlan
 from tidegate.exports.pull import Puller
-from tidegate.exports.ranges.join import Joiner
-from tidegate.exports.ranges.plan import RangePlan
-from tidegate.exports.ranges.worker import RangeWorker
+from tidegate.exports.ranges import Joiner, RangeWorker
 from tidegate.exports.render import Renderer
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.source_page import Place as PagePlace
+from tidegate.exports.source import Place as PagePlace
+from tidegate.exports.store import ExportBucket
+from tidegate.sheets.table import keys_of
 
 SECTION = "Exports with S3 calls by boto3, Excel, ten columns, pages of 1,000 rows, one processor"
 NAME = "files"

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from tests.bench import prices
 from tests.bench.figures import Figure
 from tests.support.template import functions, load_template
-from tidegate.distribution.fleet.wakeups import _AGENTS_A_MESSAGE, spread_seconds
-from tidegate.distribution.targets import _SHARD_AIM
-from tidegate_client.agent.backoff import Backoff
-from tidegate_client.agent.pace import LONGEST_IDLE_ROUND, PUSHED_IDLE_ROUND, PUSHED_ROUND
-from tidegate_client.agent.poll_trigger import FOLLOW_UP_SECONDS
-from tidegate_client.agent.push import BEAT_SECONDS, FIRST_PAUSE, LEAST_PAUSE, LONGEST_PAUSE
-from tidegate_client.agent.reporter import LONGEST_SPREAD
+from tidegate.distribution.fleet import _AGENTS_A_MESSAGE, spread_seconds
+from tidegate.distribution.model import _SHARD_AIM
+from tidegate_client.agent.inbox import BEAT_SECONDS, FIRST_PAUSE, LEAST_PAUSE, LONGEST_PAUSE, LONGEST_SPREAD
+from tidegate_client.agent.threads import FOLLOW_UP_SECONDS
+from tidegate_client.rates import LONGEST_IDLE_ROUND, PUSHED_IDLE_ROUND, PUSHED_ROUND, Backoff
 
 SECTION = "A fleet (simulated)"
 MONTH = 30 * 86400

@@ -30,11 +30,12 @@ from tests.bench.figures import Figure
 from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
 from tidegate.aws.table import Table
 from tidegate.common.ids import iso, new_id
-from tidegate.projects.key_store import new_key
+from tidegate.projects.keys import new_key
 from tidegate.projects.model import ApiKey, format_key, hash_key
-from tidegate_client import Client
 from tidegate_client.agent import daemon
-from tidegate_client.agent.daemon import Agent, AgentOptions
+from tidegate_client.agent.daemon import Agent
+from tidegate_client.agent.options import AgentOptions
+from tidegate_client.client import Client
 
 SECTION = "A fleet in one process, on MiniStack"
 CONTENT = b"to a thousand hosts at once " * 400
@@ -105,7 +106,7 @@ def _agent_keys(project: DeployedProject, names: list[str]) -> dict[str, str]:
         key_id = new_id("key", now).replace("-", "")
         agent_keys[name] = format_key(key_id, secrets.token_hex(20))
         key = ApiKey(key_id, project.id, ("agent",), name, hash_key(agent_keys[name]), iso(now))
-        table.transact([new_key(key)])
+        table.transact(new_key(key))
     return agent_keys
 
 

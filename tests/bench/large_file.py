@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.deployed import Deployed, deployed_at
-from tidegate_client import Client
 from tidegate_client.agent.daemon import Agent
 from tidegate_client.agent.options import AgentOptions
+from tidegate_client.client import Client
 
 GIBIBYTE = 1024**3
 HOST = "host-1"

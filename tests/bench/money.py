@@ -12,7 +12,7 @@ from tests.bench.meter import Meter, metered, stored_bytes
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.template import queue_functions, resources
 from tidegate.settings import Settings
-from tidegate_client.agent.pace import LONGEST_IDLE_ROUND
+from tidegate_client.rates import LONGEST_IDLE_ROUND
 
 SECTION = "Dollars on AWS (us-east-1 list prices)"
 MILLION = 1_000_000

@@ -1,4 +1,9 @@
-"""AWS list prices, us-east-1, read 2026-11-01. Dollars for one unit of each."""
+"""AWS list prices, us-east-1, read 2026-11-01. Dollars for one unit of each.
+
+From aws.amazon.com/<service>/pricing: dynamodb, sqs, sns, s3, step-functions, lambda, api-gateway, cloudwatch, ses,
+athena. API Gateway does not bill requests that its authorizer refuses, nor those over a throttle:
+docs.aws.amazon.com/apigateway/latest/developerguide/api-gateway-pricing.html.
+"""
 
 from __future__ import annotations
 
@@ -21,4 +26,7 @@ EVENTBRIDGE_SCHEDULE = 0.0  # rules on a schedule are free
 CLOUDWATCH_ALARM = 0.10
 CLOUDWATCH_METRIC = 0.30
 LOGS_GB = 0.50
+S3_STORED_GB_MONTH = 0.023
+ATHENA_TB = 5.00
+SES_MESSAGE = 0.10 / 1000
 EGRESS_GB = 0.09  # to the internet, the first 10 TB of a month

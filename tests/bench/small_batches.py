@@ -15,8 +15,8 @@ from unittest.mock import patch
 from tests.bench.figures import Figure
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import NewBatch
-from tidegate.queue.admission import admit
-from tidegate.queue.admission.group import MAX_GROUP
+from tidegate.queue import admission as admit
+from tidegate.queue.store import MAX_GROUP
 
 SECTION = "small batches"
 MANY = 10_000

@@ -149,7 +149,8 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer, hos
     assert project.http("PUT", "/v1/credentials/vendor", json=stored).status in (200, 201, 204)
     quotas = {"quotas": {"stored_bytes": 5_000_000_000, "queued": 500, "requests_per_s": 200}}
     places = {"deliver_to": ["acme-reports/shop/*"], "read_from": ["s3://acme-data/orders/*", "dynamodb://orders"]}
-    deployed.http("PATCH", f"/v1/projects/{project.id}", json=quotas | places, key=deployed.admin_key)
+    granted = {"gse": {"targets": ["web-*"], "dirs": ["/data/app"], "users": ["app"]}}
+    deployed.http("PATCH", f"/v1/projects/{project.id}", json=quotas | places | granted, key=deployed.admin_key)
     for number, host in enumerate(names[:24]):
         report(project, number, host)
         project.http("PATCH", f"/v1/agents/{host}", json={"groups": ["canary" if number % 6 == 0 else "north"]})

@@ -17,7 +17,7 @@ from tests.support.console import Console, chromium, console
 from tests.support.console_seed import fill
 from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
 
-IMAGES = Path(__file__).resolve().parents[2] / ".github" / "images"
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 CONTENT = b"tide" * 250_000
 SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
 FLEET = [f"edge-{number:03d}" for number in range(1, 37)]

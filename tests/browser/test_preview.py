@@ -10,11 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.console import Console
-from tidegate.exports.rendering.columns import flat_rows
-from tidegate.exports.rendering.header_tree import HeadCell
-from tidegate.exports.rendering.row_heads import gather
-from tidegate.exports.rendering.table import SheetTable, lay_out
-from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.sheets.rows import gather
+from tidegate.sheets.table import HeadCell, SheetTable, flat_rows, lay_out, parse_template
 
 CELLS = """() => [...document.querySelectorAll(".sheet-head")].map(
   (cell) => [cell.textContent, cell.rowSpan, cell.colSpan])"""

@@ -11,6 +11,8 @@ import pytest
 from local import template
 from local.place import ROOT
 from local.sam import HERE
+from tidegate.web import openapi
+from tidegate.web.api import build_api
 
 OUT = HERE / "out"
 RESOURCES = template.load()["Resources"]
@@ -21,6 +23,8 @@ paths = json.loads(sys.argv[1])
 sys.path[:0] = paths
 import app
 assert callable(app.handler)
+if hasattr(getattr(app, "api", None), "include_all"):
+    app.api.include_all()
 strays = [m.__file__ for m in list(sys.modules.values()) if sys.argv[2] in (getattr(m, "__file__", None) or "")]
 print(json.dumps([s for s in strays if not any(s.startswith(p) for p in paths)]))
 """
@@ -38,6 +42,11 @@ def test_handler_imports_from_the_built_artifacts_alone(function: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_built_layer_has_the_openapi_document_of_its_routes() -> None:
+    built = OUT / "CoreLayer" / "python" / "tidegate" / "web" / openapi.BUILT.name
+    assert json.loads(built.read_text("utf-8")) == openapi.contract(build_api())
 
 
 @pytest.mark.parametrize("layer", ["DepsLayer", "CoreLayer", "ClientLayer"])

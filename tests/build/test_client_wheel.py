@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegate_client.agent.update import create_key, open_release, read_keys, sign
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,10 +31,22 @@ def test_wheel_holds_the_client_and_nothing_of_the_server(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tidegate_client"}
     assert "tidegate_client/py.typed" in names
     requirements = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
-    assert sorted(line.split()[1].split("<")[0].split(">")[0] for line in requirements) == [
+    always = [line for line in requirements if "extra ==" not in line]
+    assert sorted(line.split()[1].split("<")[0].split(">")[0] for line in always) == [
         "urllib3",
         "websocket-client",
     ]
+    extras = sorted(set(requirements) - set(always))
+    assert [line.rpartition("extra == ")[2].strip("'\"") for line in extras] == ["swarm", "update"]
+    assert all(line.startswith("Requires-Dist: cryptography") for line in extras)
+
+
+def test_wheel_can_be_signed_as_a_release_of_the_agent(wheel: Path, tmp_path: Path) -> None:
+    public = create_key(tmp_path / "release.key")
+
+    version, signed = sign(wheel.read_bytes(), (tmp_path / "release.key").read_bytes())
+
+    assert open_release(signed, read_keys(public)).version == version
 
 
 def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
@@ -48,10 +62,13 @@ def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> Non
         return done.stdout
 
     assert "distribute" in run("tidegate", "--help")
-    assert run("tidegate", "--version").strip() == "tidegate 1.0.0"
+    assert run("tidegate", "--version").strip() == "tidegate 1.1.0"
     assert "_tidegate" in run("tidegate", "completion", "bash")
     script = (
         "import sys, tidegate_client as t; help(t.Client); print('boto3' in sys.modules, 'tidegate' in sys.modules)"
     )
     assert "subscriptions" in run("python", "-c", script)
     assert run("python", "-c", script).strip().endswith("False False")
+    # Without the extra `swarm` the agent can be imported, and says why it has no peer port.
+    reason = "import tidegate_client.agent.daemon; from tidegate_client.swarm.port import *; print(no_port_reason())"
+    assert "No module named 'cryptography'" in run("python", "-c", reason)

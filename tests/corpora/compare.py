@@ -12,8 +12,7 @@ from typing import Any
 from urllib.parse import urldefrag, urljoin
 
 from tidegate.errors import SourceBroken
-from tidegate.ingest.feeds.entry import resolved
-from tidegate.ingest.feeds.read import listing_of
+from tidegate.ingest.feeds import listing_of, resolved
 
 BASE = "http://127.0.0.1:8097/folder/feed.xml"
 _COMMENT = re.compile(rb"<!--(.*?)-->", re.S)

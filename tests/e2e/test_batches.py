@@ -19,7 +19,7 @@ from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.http_servers import Handler, serve
 from tests.support.product import product_on
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 
 pytestmark = pytest.mark.e2e
 

@@ -13,8 +13,7 @@ from tests.integration.notifications.receiving import Receiver, receiver
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.product import product_on
 from tests.support.topic_subscriber import topic_subscriber
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 
 pytestmark = pytest.mark.e2e
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 PATHS = contract(build_api())["paths"]
 OPERATIONS = {f"{method.upper()} {path}": found for path, methods in PATHS.items() for method, found in methods.items()}
-CLOSED = [label for label, found in OPERATIONS.items() if "security" in found]
+CLOSED = [label for label, found in OPERATIONS.items() if found["security"]]
 # Any text is valid in a path, so operations with path parameters only have no invalid requests.
 FALLIBLE = [
     label

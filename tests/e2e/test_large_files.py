@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployed import Deployed, DeployedProject, until
-from tidegate_client import Client
+from tidegate_client.client import Client
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound
 

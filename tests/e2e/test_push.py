@@ -20,10 +20,10 @@ from tests.e2e.test_distribution import job_of
 from tests.support.deployed import Deployed, DeployedProject, until
 from tidegate.aws.table import Table
 from tidegate.distribution.model import job_key
-from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.store.transfers import TransferStore
-from tidegate_client import Client
-from tidegate_client.agent.daemon import Agent, AgentOptions
+from tidegate.distribution.store import JobStore, TransferStore
+from tidegate_client.agent.daemon import Agent
+from tidegate_client.agent.options import AgentOptions
+from tidegate_client.client import Client
 from tidegate_client.resources.agents import Agents
 
 CONTENT = b"pushed by the tide " * 5000

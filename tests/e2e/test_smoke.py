@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.deployed import Deployed
-from tidegate_client import Client
 from tidegate_client.cli import main
+from tidegate_client.client import Client
 
 
 def test_doctor_tries_everything_and_cleans_up(deployed: Deployed, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +22,8 @@ def test_doctor_tries_everything_and_cleans_up(deployed: Deployed, capsys: pytes
         assert [one["check"] for one in findings] == [
             "reach",
             "project",
+            "grants",
+            "quotas",
             "upload",
             "parts",
             "request",

@@ -16,7 +16,7 @@ from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.product import product_on
 from tests.support.shell import Shell
 from tests.support.swarm.lab import next_release
-from tidegate_client import Client
+from tidegate_client.client import Client
 from tidegate_client.models import Job
 
 USER = pwd.getpwuid(os.getuid()).pw_name

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.shell import Shell
-from tidegate_client import Client
+from tidegate_client.client import Client
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 HOSTS = [f"ahead-{number}" for number in range(3)]

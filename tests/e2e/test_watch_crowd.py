@@ -15,8 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.support.deployed import Deployed, DeployedProject
 from tests.support.product import product_on
-from tidegate.notifications.websocket_messages import Holder
-from tidegate.notifications.websocket_sender import WebSocketSender
+from tidegate.notifications.websocket import Holder, WebSocketSender
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.product import product_on
-from tidegate.notifications.websocket_messages import Holder
+from tidegate.notifications.websocket import Holder
 
 pytestmark = pytest.mark.e2e
 

@@ -37,6 +37,7 @@ from tests.faults.modes import (
     THROTTLED,
     UNANSWERED,
     is_eventual,
+    is_write,
     modes_of,
 )
 from tests.faults.stale import Journal
@@ -120,6 +121,26 @@ class Calls:
     # The arguments of a write that is being refused, and how many refusals are left.
     _refused: tuple[Mapping[str, Any], int] | None = None
     _crowded: tuple[str, int] | None = None
+    # Held by the thread that runs a function.
+    one_at_a_time: Any = field(default_factory=threading.RLock)
+    # Called after each write of the functions, with its name.
+    after_write: Callable[[str], None] | None = None
+    # The thread in which a caller reads, if it does. Threads of the functions go on meanwhile.
+    _reader: int | None = None
+
+    @contextmanager
+    def reads_stale(self) -> Iterator[None]:
+        """This thread acts as a caller whose eventually consistent reads return items as they were before their last
+        write. Its calls are not counted, and no fault is injected."""
+        self._reader = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._reader = None
+
+    @property
+    def reading(self) -> bool:
+        return self._reader == threading.get_ident()
 
     @contextmanager
     def without_faults(self) -> Iterator[None]:
@@ -132,7 +153,7 @@ class Calls:
 
     @property
     def counting(self) -> bool:
-        return self._counting
+        return self._counting and not self.reading
 
     def points(self, mode: str) -> list[int]:
         """The numbers of the calls or invocations at which this mode can be injected."""
@@ -141,6 +162,8 @@ class Calls:
         return [number for number, made in enumerate(self.made, 1) if mode in made.modes]
 
     def around(self, request: Request, ours: Collection[int]) -> Any:
+        if self.reading:
+            return self._read(request)
         if self._late and self._late.holds(id(request.client)):
             self._late.hold()
             return request.run()
@@ -156,9 +179,19 @@ class Calls:
         if self._refused and self._refused[0] == request.arguments:
             self._refuse(request, self._refused[1] - 1)
         if self.at is None or self.injected or number < self.at or self.mode not in modes:
-            return self._in_conditions(request)
+            answer = self._in_conditions(request)
+            if self.after_write and request.service == "dynamodb" and is_write(request.operation):
+                self.after_write(f"{request.operation} of {self.invoked[-1] if self.invoked else 'the test'}")
+            return answer
         self.injected = f"{self.mode} {request.name}"
         return self._inject(request, ours)
+
+    def _read(self, request: Request) -> Any:
+        if request.service != "dynamodb" or not is_eventual(request.operation, request.arguments):
+            return request.run()
+        assert self.journal
+        with self.journal.before_last_write():
+            return request.run()
 
     def _in_conditions(self, request: Request) -> Any:
         if request.service != "dynamodb":
@@ -278,7 +311,7 @@ def inject_faults(
     With `repeat`, every message and every task of a state machine is delivered twice, the first time in another order.
     """
     calls = Calls(at, mode, conditions, delay=delay)
-    one_at_a_time = threading.RLock()
+    one_at_a_time = calls.one_at_a_time
     make, invoke = BaseClient._make_api_call, cloud.invoke  # type: ignore[attr-defined]
     # A new process has new clients; a stalled function keeps its own.
     make_client = new_client
@@ -297,6 +330,8 @@ def inject_faults(
         return calls.around(request, ours)
 
     def invoke_alone(name: str, event: Any) -> Any:
+        if calls.reading:
+            return invoke(name, event)
         # Callers retry synchronous functions, so a stalled one would only be a second request.
         exempt = (only and name not in only) or (mode == LATE and name in _SYNCHRONOUS)
         with one_at_a_time, calls.without_faults() if exempt else nullcontext():
@@ -316,9 +351,8 @@ def inject_faults(
 
     composition.install(composition.App(clock=skewed if conditions.skew else cloud.clock))
     with ExitStack() as patches:
-        if conditions.stale or mode in (STALE, STALE_SECOND):
-            calls.journal = Journal(cloud.clock, lambda: calls.counting)
-            patches.enter_context(calls.journal.kept())
+        calls.journal = Journal(cloud.clock, lambda: calls.counting)
+        patches.enter_context(calls.journal.kept())
         if mode in HARSH:
             patches.enter_context(calls.wire.patched())
         if conditions.blocked or mode in (CROWDED, *CONFLICTS):

@@ -11,11 +11,14 @@ from tests.faults.conditions import NORMAL, Conditions
 from tests.faults.injection import Calls, Died, inject_faults
 from tests.faults.late import SHORT, Delay
 from tests.faults.modes import BEFORE
+from tests.faults.reader import Reader
 from tests.faults.world import World
 from tests.support.moto.cloud import MotoCloud
 
 # `make test` runs some points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) runs all of them.
 POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
+# In runs without a fault, a caller reads all records after every so many writes; in all runs, at the end.
+READ_EVERY = 5 if POINTS else 1
 # How long functions stall is random; the seed makes it repeatable.
 SEED = os.environ.get("SWEEP_SEED", "tide")
 
@@ -51,14 +54,22 @@ def play(
     repeat: random.Random | None = None,
     delay: Delay = SHORT,
     conditions: Conditions = NORMAL,
+    read_every: int = 0,
 ) -> Calls:
-    """Runs a scenario and returns the calls it made. An AssertionError names the injected fault."""
+    """Runs a scenario and returns the calls it made. An AssertionError names the injected fault.
+
+    A caller reads all records at the end, and during the run after every `read_every`-th write."""
     with (
         MotoCloud(machines_run=True) as cloud,
         inject_faults(cloud, at, mode, repeat, scenario.only, delay, conditions) as calls,
     ):
+        reader = Reader(cloud, calls)
+        if read_every:
+            reader.every, calls.after_write = read_every, reader.after_write
         try:
-            scenario.run(World(cloud, calls))
+            scenario.run(World(cloud, calls, reader.projects))
+            reader.read("at the end")
+            assert not reader.wrong, f"{len(reader.wrong)} reads were wrong: {reader.wrong[:5]}"
         except (Exception, Died) as error:
             raise AssertionError(f"{calls.injected}: {type(error).__name__}: {error}"[:1500]) from error
         return calls

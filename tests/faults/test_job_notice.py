@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
-from tidegate.notifications.notify import Notifier
+from tidegate.notifications.notices import Notifier
 
 
 @pytest.fixture

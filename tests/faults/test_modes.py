@@ -27,8 +27,7 @@ from tests.faults.modes import (
 )
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
-from tidegate.aws.table import Table
-from tidegate.aws.writes import Write, put, put_new, update
+from tidegate.aws.table import Table, Write, put, put_new, update
 from tidegate.errors import Busy
 
 HERE = {"pk": "P#a", "sk": "1"}

@@ -12,11 +12,9 @@ from tests.faults.modes import PARTIAL
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
-from tidegate.aws.sqs import Message, SqsQueue
+from tidegate.aws.clients import Message, SqsQueue
 from tidegate.errors import Busy
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
-from tidegate.notifications.topic import Topic
+from tidegate.notifications.notices import Notice, Topic, notice_id_for, notice_write
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from tests.faults.injection import inject_faults
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
-from tidegate.ingest.feeds.entry import Entry
-from tidegate.notifications.notice import Notice
-from tidegate.notifications.topic import Topic
+from tidegate.ingest.feeds import Entry
+from tidegate.notifications.notices import Notice, Topic
 
 STALE = Conditions(stale=True)
 
@@ -104,3 +103,72 @@ def test_deleted_subscription_leaves_no_entry_that_was_written_a_moment_ago(clou
 
     assert store.get(project.id, subscription_id) is None
     assert not table.query(keys.manifest_entries(project.id, subscription_id), consistent=True).items
+
+
+def ended_a_moment_ago(cloud: MotoCloud, code: int = 0) -> tuple[Fleet, str, str]:
+    """A Job whose last result and end were written within the last second: its fleet, its Task and its id."""
+    fleet = Fleet(cloud)
+    made = fleet.submit("a-1")
+    fleet.run_until_dispatched(made["job_id"])
+    fleet.report("a-1", code)
+    cloud.clock.advance(5)
+    return fleet, made["task_id"], made["job_id"]
+
+
+def end(fleet: Fleet, job_id: str) -> None:
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+
+
+def test_task_that_just_succeeded_is_not_shown_as_failed(cloud: MotoCloud) -> None:
+    fleet, task, job_id = ended_a_moment_ago(cloud)
+    with inject_faults(cloud, conditions=STALE):
+        end(fleet, job_id)
+
+        assert fleet.task(task)["status"] == "Success"
+        assert [one["status"] for one in fleet.get("/v1/downloads")["items"]] == ["Success"]
+        assert [one["status"] for one in fleet.get("/v1/jobs")["items"]] == ["Success"]
+        assert fleet.states(job_id) == {"a-1": "Success"}
+        assert fleet.get(f"/v1/jobs/{fleet.job(job_id)['key']}/map")["states"] == "S"
+
+
+def test_list_of_ended_jobs_has_no_job_of_another_status(cloud: MotoCloud) -> None:
+    fleet, _, job_id = ended_a_moment_ago(cloud)
+    with inject_faults(cloud, conditions=STALE):
+        end(fleet, job_id)
+
+        assert fleet.get("/v1/jobs", status="Running")["items"] == []
+
+
+def test_host_shows_the_end_of_its_last_job(cloud: MotoCloud) -> None:
+    fleet, _, job_id = ended_a_moment_ago(cloud)
+    with inject_faults(cloud, conditions=STALE):
+        end(fleet, job_id)
+
+        assert fleet.get("/v1/agents/a-1")["last_job"]["status"] == "Success"
+
+
+def test_late_report_does_not_change_the_end_of_the_last_job(cloud: MotoCloud) -> None:
+    fleet = Fleet(cloud)
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    items = fleet.inbox("a-1")
+    cloud.clock.advance(700)
+    end(fleet, job_id)
+    assert fleet.get("/v1/agents/a-1")["last_job"]["status"] == "Timeout"
+
+    assert fleet.report("a-1", 0, items=items).status < 300
+
+    assert fleet.get("/v1/agents/a-1")["last_job"]["status"] == "Timeout"
+
+
+def test_revoked_key_is_not_listed_as_active(cloud: MotoCloud) -> None:
+    project = cloud.project()
+    path = f"/v1/projects/{project.id}/keys"
+    made = cloud.http("POST", path, json={"scopes": ["read"]}, key=cloud.admin_key).json()
+    cloud.clock.advance(60)
+    with inject_faults(cloud, conditions=STALE):
+        assert cloud.http("DELETE", f"/v1/keys/{made['key_id']}", key=cloud.admin_key).status < 300
+        listed = cloud.http("GET", path, key=cloud.admin_key).json()["items"]
+
+    assert {key["key_id"]: key["state"] for key in listed}[made["key_id"]] == "revoked"

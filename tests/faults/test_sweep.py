@@ -10,7 +10,7 @@ import pytest
 from tests.faults.conditions import ALL_CONDITIONS, CONDITIONS, Conditions
 from tests.faults.modes import CRASHES, HARSH, LATE
 from tests.faults.scenarios import ALL
-from tests.faults.sweep import POINTS, Outcome, Scenario, play, report, sweep
+from tests.faults.sweep import POINTS, READ_EVERY, Outcome, Scenario, play, report, sweep
 
 # `make faults-all` runs all modes at all points. `make test` runs two ways to crash of each scenario, two other modes
 # and a stall, each at one point.
@@ -21,7 +21,7 @@ _SAMPLED = 2
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_scenario_survives_faults_at_single_calls(scenario: Scenario) -> None:
-    calls = play(scenario)
+    calls = play(scenario, read_every=READ_EVERY)
     modes = (*_some(CRASHES, scenario), *_some(_MODES, scenario))
     outcomes = {mode: sweep(scenario, mode, min(POINTS, 1), counted=calls) for mode in modes}
 

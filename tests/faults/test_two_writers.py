@@ -11,24 +11,19 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed
-from tidegate.aws.writes import Write, put, update
+from tidegate.aws.table import ConditionFailed, Write, put, update
 from tidegate.batches.model import Batch
-from tidegate.batches.run.store import BatchRunStore
+from tidegate.batches.run_state import BatchRunStore
 from tidegate.common.ids import iso
-from tidegate.distribution.model import Counts, Job, job_key
-from tidegate.distribution.ports import Arrival
-from tidegate.distribution.store.jobs import still_collects
-from tidegate.distribution.store.tasks import move_task
-from tidegate.distribution.targets import TargetReport
-from tidegate.distribution.transfers import REFUSED
+from tidegate.distribution.model import REFUSED, Arrival, Job, TargetCounts, TargetReport, job_key
+from tidegate.distribution.store import move_task, still_collects
+from tidegate.distribution.submit import job_of_window
 from tidegate.errors import LeaseLost
-from tidegate.notifications.delivery_model import new_delivery
-from tidegate.notifications.delivery_store import DeliveryStore
+from tidegate.notifications.deliveries import DeliveryStore, new_delivery
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import RUNNING, Request
-from tidegate.queue.retention.store import RetentionStore
-from tidegate.queue.transaction import CHANNEL, SLOT, Refused
+from tidegate.queue.retention import RetentionStore
+from tidegate.queue.store import CHANNEL, SLOT, Refused
 
 
 @pytest.fixture
@@ -61,8 +56,8 @@ def test_second_poller_does_not_overwrite_the_counts_of_a_job(cloud: MotoCloud) 
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
 
-    jobs.progress(job, now, replace(job, counts=Counts(total=1, success=1)))
-    kept = jobs.progress(job, now, replace(job, counts=Counts(total=1, failed=1)))
+    jobs.progress(job, now, replace(job, counts=TargetCounts(total=1, success=1)))
+    kept = jobs.progress(job, now, replace(job, counts=TargetCounts(total=1, failed=1)))
 
     assert (kept.counts.success, kept.counts.failed) == (1, 0)
 
@@ -103,7 +98,7 @@ def test_late_target_is_moved_by_one_collector(cloud: MotoCloud) -> None:
     app, now = cloud.app.distribution, iso(cloud.clock())
     source = replace(source, job_id=late["job_id"])
     arrival = Arrival("a-2", "", late["task_id"].rsplit(":", 1)[-1])
-    homes = [app.opener.enter(fleet.project.id, source.spec, after=source.bucket + number) for number in (3, 4)]
+    homes = [job_of_window(app, fleet.project.id, source.spec, after=source.bucket + number) for number in (3, 4)]
 
     moved = [
         app.targets.rebind(
@@ -260,7 +255,7 @@ def test_two_pollers_start_one_wave(cloud: MotoCloud) -> None:
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
 
     first = jobs.next_wave(job, now, deadline=now.timestamp() + 60)
-    again = jobs.next_wave(replace(job, counts=Counts(failed=7)), now, deadline=now.timestamp() + 900)
+    again = jobs.next_wave(replace(job, counts=TargetCounts(failed=7)), now, deadline=now.timestamp() + 900)
 
     assert (first.wave, again.wave) == (1, 1)
     assert (again.failed_before, again.deadline) == (first.failed_before, first.deadline)

@@ -15,6 +15,7 @@ from moto.utilities.arns import parse_arn
 from tests.faults.injection import Calls, Died
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tests.support.template import queue_functions
+from tidegate.queue.retention import MARKER
 from tidegate.settings import Settings
 
 _TICKS = "CompensationQueue"
@@ -22,8 +23,9 @@ _PATIENCE_SECONDS = 90
 
 
 class World:
-    def __init__(self, cloud: MotoCloud, calls: Calls) -> None:
+    def __init__(self, cloud: MotoCloud, calls: Calls, projects: list[Project] | None = None) -> None:
         self.cloud = cloud
+        self._projects = projects if projects is not None else []
         self.calls = calls
         self._busy = False
         # Queues whose messages are delayed for a while.
@@ -52,14 +54,16 @@ class World:
     def new_project(self) -> Project:
         """Created by the test itself, so no fault is injected."""
         with self.calls.without_faults():
-            return self.cloud.project()
+            project = self.cloud.project()
+        self._projects.append(project)
+        return project
 
     def put_object(self, key: str, content: bytes) -> None:
         self.cloud.client("s3").put_object(Bucket=self.cloud.names.refs["FilesBucket"], Key=key, Body=content)
 
     def objects(self) -> list[str]:
         found = self.cloud.client("s3").list_objects_v2(Bucket=self.cloud.names.refs["FilesBucket"])
-        return [entry["Key"] for entry in found.get("Contents", [])]
+        return [entry["Key"] for entry in found.get("Contents", []) if entry["Key"] != MARKER]
 
     def read(self, key: str) -> bytes:
         found = self.cloud.client("s3").get_object(Bucket=self.cloud.names.refs["FilesBucket"], Key=key)

@@ -1,6 +1,6 @@
 """Makes the README's picture of an export: the seed's example table, rendered by us and drawn by LibreOffice.
 
-python -m tests.pictures.export_layout [.github/images/export-layout.png]
+python -m tests.pictures.export_layout [docs/images/export-layout.png]
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.exports.samples import SEED_TABLE, seed_rows
-from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
-PICTURE = Path(".github/images/export-layout.png")
+PICTURE = Path("docs/images/export-layout.png")
 DOTS_PER_INCH = 110
 CROP = {"x": 60, "y": 95, "W": 1155, "H": 630}
 

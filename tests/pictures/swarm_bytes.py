@@ -1,6 +1,6 @@
 """Draws where the bytes of a Job came from, host by host, from a run of the bench's fifty hosts.
 
-`python -m tests.pictures.swarm_bytes .github/images/swarm-bytes.svg`
+`python -m tests.pictures.swarm_bytes docs/images/swarm-bytes.svg`
 """
 
 from __future__ import annotations

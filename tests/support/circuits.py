@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tidegate.aws.keys import ALL_HOSTS
-from tidegate.notifications.circuit_rules import PROJECT_FIRST_TOOK, ProjectState
-from tidegate.notifications.delivery_store import CircuitStore, HostState
+from tidegate.notifications.deliveries import PROJECT_FIRST_TOOK, CircuitStore, HostState, ProjectState
 
 
 @dataclass

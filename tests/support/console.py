@@ -13,7 +13,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.support.deployed import Deployed, DeployedProject
-from tidegate_client.agent.daemon import Agent, AgentOptions
+from tidegate_client.agent.daemon import Agent
+from tidegate_client.agent.options import AgentOptions
 from tidegate_client.client import Client
 
 # As root in a container, Chromium cannot create its sandbox. The second flag: no renderer in advance for the next tab.

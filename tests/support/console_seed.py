@@ -13,13 +13,12 @@ from tests.support.deployed import Deployed
 from tidegate.aws import keys
 from tidegate.aws.table import Table
 from tidegate.common.ids import iso, new_id
-from tidegate.distribution.model import FAILED, SUCCESS, Counts, Job, TransferSpec, job_key
+from tidegate.distribution.model import FAILED, SUCCESS, Job, TargetCounts, TransferSpec, job_key
 from tidegate.files.model import READY, File
 from tidegate.files.store import file_item
-from tidegate.queue.items import request_item
-from tidegate.queue.model import COMPLETED, Request
+from tidegate.queue.model import COMPLETED, POLICIES, Request
 from tidegate.queue.model import FAILED as REQUEST_FAILED
-from tidegate.queue.policies import POLICIES
+from tidegate.queue.store import request_item
 
 _TYPES = [("export", 5, 20.0, 0.98), ("download", 6, 9.0, 0.93), ("scan", 2, 3.0, 1.0), ("batch", 1, 60.0, 1.0)]
 _NAMES = ["model.tar.gz", "map-tiles.bin", "firmware-2.4.img", "catalogue.sqlite", "报表-十月.xlsx"]
@@ -82,7 +81,7 @@ def _jobs(project_id: str, count: int, now: datetime, chance: random.Random) -> 
             execute_time=iso(created + timedelta(seconds=15)),
             finish_time=iso(created + timedelta(seconds=15 + chance.lognormvariate(2, 0.5))),
             shard_count=1,
-            counts=Counts(total=total, success=total - failed, failed=failed),
+            counts=TargetCounts(total=total, success=total - failed, failed=failed),
         )
         plain = {name: value for name, value in asdict(job).items() if name not in ("spec", "closed", "portions")}
         order = f"{job.create_time}#{job.key}"

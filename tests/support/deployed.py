@@ -24,6 +24,8 @@ T = TypeVar("T")
 # Short windows and deadlines, so that tests take seconds where the defaults would take minutes.
 SOON_AGAIN = {"RequestPolicies": '{"download": {"delay": 2}, "export": {"delay": 2}}'}
 SHORT = {
+    # Fuzzing sends wrong keys by the hundred.
+    "StrangersRate": "1000",
     "KeyCacheSeconds": "3",
     "CollectWindowSeconds": "3",
     "BatchSliceSeconds": "4",

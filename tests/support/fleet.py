@@ -10,9 +10,8 @@ from typing import Any
 
 from tests.support.moto.cloud import Answer, MotoCloud, Project, _sqs_record
 from tidegate.aws import keys
-from tidegate.aws.writes import put
-from tidegate.distribution.model import job_key
-from tidegate.distribution.window.buckets import bucket_of, window_end
+from tidegate.aws.table import put
+from tidegate.distribution.model import bucket_of, job_key, window_end
 from tidegate.files.model import content_object
 
 CONTENT = b"tide " * 2000

@@ -7,10 +7,9 @@ from typing import Any
 
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.aws.writes import update
-from tidegate.compensation.store import CompensationStore
-from tidegate.queue.channels.model import Channel
-from tidegate.queue.model import Request
+from tidegate.aws.table import update
+from tidegate.compensation.poll import CompensationStore
+from tidegate.queue.model import Channel, Request
 
 
 @dataclass(frozen=True)

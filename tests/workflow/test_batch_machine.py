@@ -17,7 +17,7 @@ import pytest
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tests.support.template import ROOT
-from tidegate.batches.run.state import SKIP_ADVICE
+from tidegate.batches.run_state import SKIP_ADVICE
 
 
 @pytest.fixture

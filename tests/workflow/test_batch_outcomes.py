@@ -122,7 +122,7 @@ def test_rows_are_sent_with_the_data_of_the_batch(world: BatchWorld) -> None:
     ]
 
 
-def test_early_late_and_repeated_results_count_once(world: BatchWorld) -> None:
+def test_early_and_repeated_results_count_once_and_others_are_refused(world: BatchWorld) -> None:
     def result(batch_id: str, index: int, **fields: Any) -> int:
         body = {"result": "ok"} | fields
         return world.http("POST", f"/v1/batches/{batch_id}/items/{index}/result", body).status
@@ -134,6 +134,7 @@ def test_early_late_and_repeated_results_count_once(world: BatchWorld) -> None:
 
     world.business.answers["/process"] = process
     batch_id = world.create(world.register(), total=4, rate=20, ack="async", item_timeout=60)
+    assert result(batch_id, 0) == 409
     world.act(batch_id, "start")
     world.admit()
     deadline = time.monotonic() + 60
@@ -141,13 +142,17 @@ def test_early_late_and_repeated_results_count_once(world: BatchWorld) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert result(batch_id, 1) == 202
-    assert result(batch_id, 1, result="error") == 202
+    assert result(batch_id, 1) == 202
+    assert result(batch_id, 1, result="error") == 409
+    assert result(batch_id, 3, attempt=2) == 409
     assert result(batch_id, 2, result="abandon", msg="gone") == 202
     assert result(batch_id, 3) == 202
     assert result(batch_id, 4) == 404
     shown = world.ended(batch_id)
     assert (shown["status"], shown["progress"]["succeeded"], shown["progress"]["abandoned"]) == ("finished", 3, 1)
+    # The answer to the first one may have been lost.
     assert result(batch_id, 3) == 202
+    assert result(batch_id, 3, result="error") == 409
     assert len(world.business.calls()) == 4
     (item,) = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
     assert (item["index"], item["answer"]) == (2, {"result": "abandon", "msg": "gone"})
@@ -159,3 +164,26 @@ def test_result_for_synchronous_batch_is_refused(world: BatchWorld) -> None:
     body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1, "item_timeout": 700}
     assert world.http("POST", "/v1/batches", body).status == 422
     assert world.http("POST", "/v1/batches", body | {"ack": "async"}).status == 201
+
+
+def test_redriven_batch_takes_results_of_its_own_items_only(world: BatchWorld) -> None:
+    def result(batch_id: str, index: int) -> int:
+        return world.http("POST", f"/v1/batches/{batch_id}/items/{index}/result", {"result": "ok"}).status
+
+    world.business.answers["/process"] = lambda item: (200, {"result": "error" if item["index"] % 2 else "ok"})
+    options = {"ack": "async", "item_timeout": 60, "retries": 1, "on_item_failure": "skip"}
+    batch_id = world.create(world.register(), total=6, **options)
+    # Answers other than 202 are results, too.
+    assert run(world, batch_id)["progress"]["failed"] == 3
+    assert result(batch_id, 1) == 409
+    redriven = world.act(batch_id, "redrive", expect=201)["batch_id"]
+    taken: list[int] = []
+
+    def process(item: dict[str, Any]) -> tuple[int, Any]:
+        assert result(redriven, 2) == 404
+        taken.append(result(redriven, item["index"]))
+        return 202, {}
+
+    world.business.answers["/process"] = process
+    shown = run(world, redriven)
+    assert (shown["status"], shown["progress"]["succeeded"], taken) == ("finished", 3, [202] * 3)

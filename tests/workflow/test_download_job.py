@@ -12,8 +12,9 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tests.support.moto.machines import wait_for
 from tests.support.template import ROOT
+from tidegate.distribution import Distribution, transfer
 from tidegate.distribution.model import job_key
-from tidegate.distribution.poll import Polled
+from tidegate.distribution.transfer import Polled
 from tidegate.files.model import content_object
 
 
@@ -116,16 +117,15 @@ def test_job_waits_for_a_file_that_is_coming(fleet: Fleet, monkeypatch: pytest.M
     content = b"on its way"
     signature = hashlib.sha256(content).hexdigest()
     fleet.content(signature, "coming")
-    prepare = fleet.cloud.app.distribution.prepare_file
-    real, looks = prepare.prepare, list[str]()
+    real, looks = transfer.prepare, list[str]()
 
-    def prepare_and_store(project_id: str, key: str, seconds_left: float) -> str:
-        looks.append(real(project_id, key, seconds_left))
+    def prepare_and_store(d: Distribution, project_id: str, key: str, seconds_left: float) -> str:
+        looks.append(real(d, project_id, key, seconds_left))
         if len(looks) == 3:
             fleet.store(content)
         return looks[-1]
 
-    monkeypatch.setattr(prepare, "prepare", prepare_and_store)
+    monkeypatch.setattr(transfer, "prepare", prepare_and_store)
     report_during_waits(fleet, ("a-1", 0))
     submitted = fleet.submit("a-1", file_signature=signature)
     assert run(fleet, submitted["job_id"]).count("WaitForFile") == 3
@@ -133,15 +133,14 @@ def test_job_waits_for_a_file_that_is_coming(fleet: Fleet, monkeypatch: pytest.M
 
 
 def test_failed_step_is_retried(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    poll = fleet.cloud.app.distribution.poll_transfer
-    real, failures = poll.poll, [1, 2, 3]
+    real, failures = transfer.poll, [1, 2, 3]
 
-    def failing(project_id: str, key: str, waited: float) -> Polled:
+    def failing(d: Distribution, project_id: str, key: str, waited: float) -> Polled:
         if failures:
             raise RuntimeError(f"trouble {failures.pop()}")
-        return real(project_id, key, waited)
+        return real(d, project_id, key, waited)
 
-    monkeypatch.setattr(poll, "poll", failing)
+    monkeypatch.setattr(transfer, "poll", failing)
     report_during_waits(fleet, ("a-1", 0))
     submitted = fleet.submit("a-1")
     assert "FailJob" not in run(fleet, submitted["job_id"])
@@ -149,15 +148,14 @@ def test_failed_step_is_retried(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_failing_step_fails_no_target_before_the_deadline(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatch = fleet.cloud.app.distribution.dispatch
-    real, failures = dispatch.dispatch, list(range(7))
+    real, failures = transfer.dispatch, list(range(7))
 
-    def failing(project_id: str, key: str) -> str:
+    def failing(d: Distribution, project_id: str, key: str) -> str:
         if failures:
             raise RuntimeError(f"trouble {failures.pop()}")
-        return real(project_id, key)
+        return real(d, project_id, key)
 
-    monkeypatch.setattr(dispatch, "dispatch", failing)
+    monkeypatch.setattr(transfer, "dispatch", failing)
     report_during_waits(fleet, ("a-1", 0))
     submitted = fleet.submit("a-1")
     assert "WaitToRepeat" in run(fleet, submitted["job_id"])

@@ -8,34 +8,55 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 import urllib3
 
 from tidegate_client.client import Client
-from tidegate_client.content import Progress
+from tidegate_client.inputs import (
+    FileOptions,
+    Presence,
+    Selection,
+    SubscriptionChanges,
+    SubscriptionOptions,
+    Target,
+    Transfer,
+    TransferResult,
+    Wave,
+)
 from tidegate_client.model import Model, Page
-from tidegate_client.models.batches import Batch, BatchItem, BatchRun, BatchSchedule, Business, DryRunItem
-from tidegate_client.models.distribution import (
+from tidegate_client.models import (
+    Agent,
+    Batch,
+    BatchItem,
+    BatchRun,
+    BatchSchedule,
     BatchSubmitted,
+    Bulk,
+    Business,
+    Credential,
+    DryRunItem,
+    Enrolled,
+    Enrolment,
+    Export,
+    ExportRun,
+    ExportSchedule,
+    File,
+    FileCreated,
     Job,
     JobMap,
     JobTarget,
-    Redriven,
-    Submitted,
-    Target,
-    Task,
-    Wave,
-)
-from tidegate_client.models.exports import Export, ExportRun, ExportSchedule
-from tidegate_client.models.files import File, FileCreated, FileOptions, Link
-from tidegate_client.models.fleet import Agent, Enrolled, Enrolment, Presence, Transfer, TransferResult
-from tidegate_client.models.projects import Key, KeyRecord, Project, ProjectDetail
-from tidegate_client.models.requests import Bulk, LogLine, Request, Ticket
-from tidegate_client.models.subscriptions import (
-    Credential,
+    Key,
+    KeyRecord,
+    Link,
+    LogLine,
     Preview,
-    Selection,
+    Project,
+    ProjectDetail,
+    Redriven,
+    Request,
+    Submitted,
     Subscription,
-    SubscriptionChanges,
-    SubscriptionOptions,
+    Task,
+    Ticket,
 )
 from tidegate_client.records import Change
+from tidegate_client.uploads import Progress
 
 T = TypeVar("T")
 
@@ -59,6 +80,7 @@ class AsyncProjects:
     async def set_swarm(
         self, project_id: str, *, swarm: str = ..., peer_networks: Sequence[str] = ..., free_sites: Sequence[str] = ...
     ) -> None: ...
+    async def origin_secret(self, origin: str) -> str: ...
     async def rotate_callback_secret(self, project_id: str) -> str: ...
     async def retire_callback_secret(self, project_id: str) -> None: ...
 
@@ -175,6 +197,7 @@ class AsyncJobs:
         *,
         statuses: Sequence[str] | None = ...,
         callback: str | None = ...,
+        force: bool = ...,
         idempotency_key: str | None = ...,
     ) -> Redriven: ...
     async def targets(
@@ -211,9 +234,10 @@ class AsyncAgents:
         labels: Mapping[str, str] | None = ...,
         uses: int | None = ...,
         expires_in: int | None = ...,
+        replace: bool | None = ...,
     ) -> Enrolment: ...
     async def enrol(
-        self, token: str, agent_id: str, *, version: str | None = ..., zone: str | None = ...
+        self, token: str, agent_id: str, *, version: str | None = ..., zone: str | None = ..., claim: str | None = ...
     ) -> Enrolled: ...
 
 class AsyncExports:
@@ -389,7 +413,7 @@ class AsyncOperations:
         limit: int | None = ...,
         cursor: str | None = ...,
     ) -> AsyncPage[Request]: ...
-    async def cleanup(self) -> Model: ...
+    async def cleanup(self, *, confirm: str | None = ...) -> Model: ...
     async def system(self) -> Model: ...
     async def ticket(self) -> Ticket: ...
     async def health(self) -> Model: ...

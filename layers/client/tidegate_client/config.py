@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import tempfile
 import time
 from collections.abc import Mapping
@@ -44,6 +46,18 @@ def config_path(environ: Mapping[str, str] = os.environ) -> Path:
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder for data that is kept between runs: journals of uploads and of agents."""
     return _folder(environ, "XDG_STATE_HOME", ".local/state")
+
+
+def host_claim(environ: Mapping[str, str] = os.environ) -> str:
+    """A random secret of this host, kept on disk: with it, the host can enrol again if the answer was lost."""
+    path = state_path(environ) / "enrolment-claim"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(FileExistsError):
+        new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(new, "w") as file:
+            file.write(secrets.token_hex(16))
+    # Empty after a crash: then an enrolment can be repeated only within its call.
+    return path.read_text(encoding="utf-8").strip() or secrets.token_hex(16)
 
 
 def _folder(environ: Mapping[str, str], variable: str, default: str) -> Path:

@@ -21,8 +21,8 @@ from urllib3.util.retry import Retry
 if sys.platform != "win32":
     import fcntl
 
-from tidegate_client.content import CHUNK, Progress
-from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
+from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError, without_queries
+from tidegate_client.uploads import CHUNK, Progress
 
 # Returns a presigned URL. Called with None for the first one, and with a URL that was refused for a fresh one.
 UrlSource = Callable[[str | None], str]
@@ -89,7 +89,7 @@ class ResumingDownload:
                 url = get_url(url)
                 reason = "S3 refused the URL (HTTP 403)"
             except (_Interrupted, HTTPError) as error:
-                reason = str(error)
+                reason = without_queries(error)
             if self.offset > before:
                 progress_at, pauses = time.monotonic(), 0
             elif time.monotonic() - progress_at > self._patience:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
+
+# The query of a URL: of a presigned one it is a secret, as is the ticket of a WebSocket.
+_QUERY = re.compile(r"\?[^\s'\"<>]*=[^\s'\"<>]*")
+
+
+def without_queries(text: object) -> str:
+    """The text of an error or a log line, without the queries of the URLs in it."""
+    return _QUERY.sub("?…", str(text))
 
 
 class TidegateError(Exception):

@@ -1,18 +1,24 @@
-"""HTTP calls to the API: authentication, connection pool, retries, errors."""
+"""HTTP of the SDK: retries, proxies, errors."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import os
 import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib import request
+from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.request import getproxies_environment
 
 import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError
+from urllib3.response import BaseHTTPResponse
+from urllib3.util import make_headers
 from urllib3.util.retry import Retry
 
 from tidegate_client.errors import (
@@ -23,8 +29,75 @@ from tidegate_client.errors import (
     UsageError,
     problem_of,
     request_id_of,
+    without_queries,
 )
-from tidegate_client.proxies import make_pool
+
+# --- proxies
+# Connection pools that use the proxies of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as curl and pip do.
+
+
+class RoutingPool(urllib3.PoolManager):
+    """Uses the proxy of the URL's scheme; connects directly to hosts of NO_PROXY and to this machine."""
+
+    def __init__(self, proxies: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._no_proxy = {"no": proxies.get("no", "")}
+        self._by_scheme = {
+            scheme: _manager(proxies[scheme], options) for scheme in ("http", "https") if proxies.get(scheme)
+        }
+
+    def clear(self) -> None:
+        super().clear()
+        for manager in self._by_scheme.values():
+            manager.clear()
+
+    def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
+        parts = urlsplit(url)
+        proxy = self._by_scheme.get(parts.scheme)
+        if proxy is None or is_loopback(parts.hostname or "") or _bypassed(parts.netloc, self._no_proxy):
+            return super().urlopen(method, url, redirect=redirect, **options)
+        return proxy.urlopen(method, url, redirect=redirect, **options)
+
+
+def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
+    """A pool that uses `proxy` for every URL, else the proxies of the environment, else none."""
+    proxies = getproxies_environment()
+    if proxy:
+        proxies |= {"http": proxy, "https": proxy}
+    if not proxies.get("http") and not proxies.get("https"):
+        return urllib3.PoolManager(**options)
+    return RoutingPool(proxies, **options)
+
+
+def _manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(
+            f"{parts.scheme}://{parts.hostname or ''} is not a proxy that can be used: give http://host:port or "
+            "https://host:port, in --proxy, HTTPS_PROXY or HTTP_PROXY"
+        )
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    headers = make_headers(proxy_basic_auth=login) if login else None
+    return urllib3.ProxyManager(f"{parts.scheme}://{host}:{port}", proxy_headers=headers, **options)
+
+
+def _bypassed(host: str, no_proxy: Mapping[str, str]) -> bool:
+    # The function with which urllib itself reads NO_PROXY; it is missing in the type stubs.
+    return bool(request.proxy_bypass_environment(host, no_proxy))  # type: ignore[attr-defined]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+# --- http
+# HTTP calls to the API: authentication, connection pool, retries, errors.
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
@@ -32,6 +105,8 @@ EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
 # urllib3, so this names a method that is not used.
 CONNECT_ONLY = frozenset({"HEAD"})
 
+# Set to any value, it permits http:// addresses of other machines.
+ALLOW_HTTP = "TIDEGATE_ALLOW_HTTP"
 _UNREACHABLE = "check the address, the network and the proxy settings"
 
 
@@ -95,11 +170,23 @@ def path_part(value: str) -> str:
 
 
 def checked_address(api_url: str) -> str:
-    """The address without a slash at its end. ConfigError if it is not an http or https URL."""
+    """The address without a slash at its end. ConfigError if it is not an https URL, or http on this machine."""
     address = api_url.strip().rstrip("/")
     if not re.match(r"https?://[^/]", address, re.IGNORECASE):
-        raise ConfigError(f"the API address {api_url!r} is not valid: give a URL that starts with https:// or http://")
+        raise ConfigError(f"the API address {api_url!r} is not valid: give a URL that starts with https://")
+    require_encrypted(address)
     return address
+
+
+def require_encrypted(address: str) -> None:
+    """ConfigError for an http:// or ws:// address of another machine, unless TIDEGATE_ALLOW_HTTP is set."""
+    parts = urlsplit(address)
+    if parts.scheme.lower() not in {"http", "ws"} or is_loopback(parts.hostname or "") or os.environ.get(ALLOW_HTTP):
+        return
+    raise ConfigError(
+        f"{parts.scheme}://{parts.hostname or ''} is not encrypted: the key and all data could be read and changed on "
+        f"the way. Use https://, or set {ALLOW_HTTP}=1 if the network is protected otherwise"
+    )
 
 
 def checked_key(key: str | None) -> str | None:
@@ -215,7 +302,8 @@ class Http:
         except MaxRetryError as error:
             raise Unreachable(f"the API at {self.api_url} does not answer: {error.reason}; {_UNREACHABLE}") from error
         except HTTPError as error:
-            raise Unreachable(f"the API at {self.api_url} does not answer: {error}; {_UNREACHABLE}") from error
+            reason = without_queries(error)
+            raise Unreachable(f"the API at {self.api_url} does not answer: {reason}; {_UNREACHABLE}") from error
         if self.on_call:
             request_id, seconds = request_id_of(response.headers) or "-", time.monotonic() - began
             self.on_call(method, url.removeprefix(self.api_url), response.status, seconds, request_id)

@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 Reader = Callable[[Client, str], Record]
 
 SUCCEEDED = frozenset({"success", "completed", "finished"})
-ENDED = SUCCEEDED | {"failed", "timeout", "cancelled", "stopped", "expired"}
+ENDED = SUCCEEDED | {"failed", "timeout", "cancelled", "superseded", "stopped", "expired"}
 # A Task also has a job_id, an export a request_id: the first of these fields is the record's own id.
 ID_FIELDS = ("task_id", "batch_id", "job_id", "request_id")
 

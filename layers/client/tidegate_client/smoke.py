@@ -20,12 +20,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate_client.client import Client
-from tidegate_client.content import sha256_of
-from tidegate_client.errors import ApiError, Conflict, NotFound, TidegateError, TransferError
-from tidegate_client.multipart import Journal, send_parts
-from tidegate_client.socket import NoSocketLibrary, Socket
+from tidegate_client.errors import ApiError, Conflict, NotFound, TidegateError, TransferError, without_queries
+from tidegate_client.uploads import Journal, send_parts, sha256_of
+from tidegate_client.watching import NoSocketLibrary, Socket
 
 PROJECT = "doctor"
+# What projects had no limit of before quotas had defaults, and the most projects that are looked at.
+LIMITS = (
+    "stored_bytes",
+    "queued",
+    "running",
+    "requests_per_s",
+    "export_schedules",
+    "batch_schedules",
+    "runner_hours_per_day",
+    "egress_bytes_per_day",
+    "targets_per_day",
+    "outgoing_calls_per_day",
+)
+MOST_PROJECTS = 200
 LONGEST_RUN = timedelta(hours=1)
 PLACE: dict[str, Any] = {"biz_id": 0, "app_id": 0}
 
@@ -67,6 +80,8 @@ class Smoke:
             for check in (
                 self.reach,
                 self.project,
+                self.grants,
+                self.quotas,
                 self.upload,
                 self.parts,
                 self.request,
@@ -86,12 +101,28 @@ class Smoke:
         try:
             detail, ok = check(), True
         except (TidegateError, KeyError, OSError) as error:
-            detail, ok = f"{type(error).__name__}: {error}", False
+            detail, ok = f"{type(error).__name__}: {without_queries(error)}", False
         return Finding(name, ok, detail, round(time.monotonic() - began, 2))
 
     def reach(self) -> str:
         self.admin.operations.health()
         return f"{self.admin.http.api_url} answers"
+
+    def grants(self) -> str:
+        """Names the projects that can send nothing, because GSE writes where an admin has granted it only."""
+        if not self._sends_through_gse():
+            return "not needed: hosts run tidegate agent, which has --allow-dir and --allow-user"
+        others = [one for one in self.admin.projects.list() if one.name != PROJECT]
+        without = [one.name for one in others if not all(one.gse.values())]
+        if not without:
+            return "every project has a grant for GSE"
+        return (
+            f"no grant for GSE, so they cannot send files: {', '.join(without)}; tidegate project update PROJECT "
+            "--gse-target … --gse-dir … --gse-user …"
+        )
+
+    def _sends_through_gse(self) -> bool:
+        return bool(self.admin.operations.system()["parameters"].get("TransferEngine") == "gse")
 
     def project(self) -> str:
         try:
@@ -104,6 +135,22 @@ class Smoke:
         self.agent = self.connect(self._key("agent", agent_id=self.name))
         self._delete_leftovers()
         return f"{PROJECT}, {state}, with two new keys"
+
+    def quotas(self) -> str:
+        """Never fails: no limit is an operator's choice, who should know of it."""
+        unlimited, seen = [], 0
+        for project in self.admin.projects.list():
+            seen += 1
+            record = self.admin.projects.get(project.project_id)
+            missing = [name for name in LIMITS if record.quotas.get(name) is None]
+            if missing:
+                unlimited.append(f"{project.name} ({', '.join(missing)})")
+            if seen >= MOST_PROJECTS:
+                break
+        if not unlimited:
+            return f"all quotas of {seen} projects are finite"
+        advice = "`tidegate project update ID --quota all=none` sets the defaults"
+        return f"without a limit, because they are older than the defaults: {'; '.join(unlimited[:10])}: {advice}"
 
     def _existing_project(self) -> str:
         for project in self.admin.projects.list():
@@ -190,6 +237,8 @@ class Smoke:
         return "connected with a ticket, received the state of the export"
 
     def distribute(self) -> str:
+        if self._sends_through_gse():
+            return "skipped: this process can stand in for an agent, but not for a host of GSE"
         signature = str(self.file["signature"])
         task = self.user.downloads.submit(
             **PLACE,

@@ -1,4 +1,4 @@
-"""For receivers of callbacks: checks the signature and the time stamp, as Standard Webhooks defines them."""
+"""For servers that Tidegate calls: checks the signature and the time stamp, as Standard Webhooks defines them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from tidegate_client.errors import TidegateError
 
@@ -15,25 +16,30 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 
 
 class NotVerified(TidegateError):
-    """The callback is not from Tidegate, was changed, or is too old. Do not act on it."""
+    """The request is not from Tidegate, was changed, is for another server, or is too old. Do not act on it."""
 
 
 def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError as error:
-        raise NotVerified("the secret is not base64: give the whole callback secret of the project, whsec_…") from error
+        raise NotVerified("the secret is not base64: give the whole callback secret, whsec_…") from error
     if not key:
         # Anybody could sign with an empty key.
-        raise NotVerified("the secret is empty: give the callback secret of the project, whsec_…")
+        raise NotVerified("the secret is empty: give the callback secret, whsec_…")
     signed = f"{message_id}.{timestamp}.".encode() + body
     return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
-def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float | None = None) -> str:
+def verify(
+    secret: str, headers: Mapping[str, str], body: bytes, *, url: str | None = None, now: float | None = None
+) -> str:
     """Returns the message id, by which a receiver recognises repeated deliveries. Raises `NotVerified`.
 
-    `body` is the body as it was received, before any parsing."""
+    `secret` is that of your origin (`tidegate webhook secret --origin https://…`), or the one that all receivers of
+    the project share. `body` is the body as it was received, before any parsing. `url` is for requests without a body:
+    the URL of the request as Tidegate knows it, your public origin with the path and the query as they were received.
+    """
     given = {name.lower(): value for name, value in headers.items()}
     try:
         message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]
@@ -47,11 +53,28 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float |
         raise NotVerified(
             f"webhook-timestamp {timestamp[:20]} is more than five minutes from this machine's clock: check the clock"
         )
-    expected = signature_of(secret, message_id, timestamp, body)
-    # There are two signatures while a secret is being rotated; one that matches is enough.
+    # The shared secret signs the empty body. A secret of an origin never does, so trying both weakens neither.
+    contents = [body] if body or url is None else [b"GET " + signed_url(url).encode(), body]
+    expected = [signature_of(secret, message_id, timestamp, content).encode() for content in contents]
+    # There are several signatures: of the origin's and of the shared secret, and of two of each during a rotation.
     candidates = [value for version, _, value in (one.partition(",") for one in signatures) if version == "v1"]
-    if not any(hmac.compare_digest(expected.encode(), candidate.encode()) for candidate in candidates):
+    if not any(hmac.compare_digest(one, candidate.encode()) for candidate in candidates for one in expected):
         raise NotVerified(
-            "no signature fits the secret and the body: is it the project's secret, and the body as it was received?"
+            "no signature fits the secret and the body: is it the secret of this origin, or the project's, and are "
+            "the body and the URL as they were received?"
         )
     return message_id
+
+
+def signed_url(url: str) -> str:
+    """The URL in the form that is signed: lower-case scheme and host, no default port, no fragment."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise NotVerified(f"{url[:200]!r} is not the URL of the request: {error}") from error
+    host = f"[{host}]" if ":" in host else host
+    own_port = "" if port in (None, {"https": 443, "http": 80}.get(parts.scheme)) else f":{port}"
+    # Not put together from its parts: an empty query is part of the URL too.
+    target = url.partition("#")[0].partition("//")[2][len(parts.netloc) :]
+    return f"{parts.scheme}://{host}{own_port}{'' if target.startswith('/') else '/'}{target}"

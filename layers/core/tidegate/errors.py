@@ -52,12 +52,26 @@ class ScopeMissing(DomainError):
     code, status, title = "scope_missing", 403, "The key does not have the required scope"
 
 
+class TargetNotGranted(DomainError):
+    """The project may not send files to this target, into this directory or as this user through GSE."""
+
+    code, status, title = "target_not_granted", 403, "The project may not send files there"
+
+
 class TokenRefused(DomainError):
     code, status, title = "token_refused", 401, "The enrolment token is not valid"
 
 
 class AgentExists(DomainError):
     code, status, title = "agent_exists", 409, "An agent with this id already exists"
+
+
+class AgentRemoved(DomainError):
+    code, status, title = "agent_removed", 403, "The host was deleted or replaced"
+
+
+class AgentDuplicate(DomainError):
+    code, status, title = "agent_duplicate", 409, "Another host uses this agent id"
 
 
 class RecordNotFound(DomainError):
@@ -78,6 +92,10 @@ class FileNotFound(DomainError):
 
 class WrongState(DomainError):
     code, status, title = "wrong_state", 409, "Not allowed in the current state of the record"
+
+
+class NewerJob(DomainError):
+    code, status, title = "newer_job", 409, "Newer content was sent to the same path"
 
 
 class InUse(DomainError):

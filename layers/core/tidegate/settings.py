@@ -42,6 +42,8 @@ class Settings:
     # The SSM parameter that callback secrets are derived from.
     callback_root_name: str = "/tidegate/callback-root"
     key_cache_seconds: int = 10
+    # Requests without a valid key that one authorizer passes on, for an answer that says why.
+    strangers_per_second: int = 1
     collect_window_seconds: int = 15
     job_timeout_seconds: int = 600
     record_ttl_seconds: int = 1800

@@ -9,6 +9,7 @@ from tests.faults.scenarios import (
     distribution,
     enrolment,
     export,
+    host_end,
     ingest,
     job_control,
     key_end,
@@ -22,6 +23,7 @@ ALL: tuple[Scenario, ...] = (
     upload.SCENARIO,
     upload.IN_PARTS,
     enrolment.SCENARIO,
+    host_end.SCENARIO,
     distribution.SCENARIO,
     job_control.WAVES,
     job_control.CONTROL,
@@ -40,4 +42,5 @@ ALL: tuple[Scenario, ...] = (
     schedules.EXPORT,
     schedules.BATCH,
     upload.IN_TURNS,
+    batch.WITH_RESULTS,
 )

@@ -7,7 +7,7 @@ One item always fails and is skipped after its retries, one is abandoned, one su
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -59,14 +59,58 @@ def run_over_limit(world: World) -> None:
     _check_number_of_calls(called)
 
 
+def run_with_results(world: World, **options: Any) -> None:
+    """The business accepts each item, and sends its result in a call of its own, between two slices.
+
+    A result that was accepted counts as it said, whatever fails afterwards."""
+    project = world.new_project()
+    called: Counter[int] = Counter()
+    accepted: set[tuple[int, int]] = set()
+    calls: deque[dict[str, Any]] = deque()
+
+    def send() -> None:
+        while calls:
+            item = calls.popleft()
+            index, attempt = item["index"], item["attempt"]
+            result = "abandon" if index == ABANDONED else "error" if _fails(index, attempt) else "ok"
+            path = f"/v1/batches/{item['batch_id']}/items/{index}/result"
+            sent = world.ask("POST", path, key=project.key, json={"result": result, "attempt": attempt}, tries=8)
+            assert sent.status in (202, 409), sent.body
+            if sent.status == 202:
+                accepted.add((index, attempt))
+
+    def process(request: Handler) -> None:
+        item = json.loads(request.body())
+        called[item["index"]] += 1
+        calls.append(item)
+        request.answer(202)
+
+    world.cloud.while_waiting.append(send)
+    with serve(process) as port:
+        wanted = {"max_failed": 2, "ack": "async", "item_timeout": 900}
+        batch = _started(world, project, port, wanted | options)
+        ended = _ended(world, project, batch)
+        assert (ended["status"], ended["progress"]["processed"]) == ("finished", TOTAL), ended
+        _check_outcomes(world, project, batch, EXPECTED)
+        world.settle(lambda: batch in world.notified())
+        world.settle(world.idle_channels)
+    attempts = {index: RETRIES if index in (BROKEN, FLAKY) else 1 for index in range(TOTAL)}
+    # Each attempt has exactly one result, which was accepted: none was given up.
+    assert sorted(accepted) == [(index, n + 1) for index, most in attempts.items() for n in range(most)], accepted
+    _check_number_of_calls(called)
+
+
+def _fails(index: int, attempt: int) -> bool:
+    return index == BROKEN or (index == FLAKY and attempt == 1)
+
+
 def _business(called: Counter[int]) -> Any:
     def answer(item: dict[str, Any]) -> dict[str, Any]:
         index = item["index"]
         called[index] += 1
         if index == ABANDONED:
             return {"index": index, "result": "abandon"}
-        fails = index == BROKEN or (index == FLAKY and item["attempt"] == 1)
-        return {"index": index, "result": "error" if fails else "ok"}
+        return {"index": index, "result": "error" if _fails(index, item["attempt"]) else "ok"}
 
     def process(request: Handler) -> None:
         call = json.loads(request.body())
@@ -129,4 +173,5 @@ def _check_number_of_calls(called: Counter[int]) -> None:
 
 SCENARIO = Scenario("batch", run)
 SEVERAL_RUNNERS = Scenario("batch_runners", lambda world: run(world, runners=2, items_per_call=3))
+WITH_RESULTS = Scenario("batch results", lambda world: run_with_results(world, runners=2))
 OVER_LIMIT = Scenario("batch over limit", run_over_limit)

@@ -10,8 +10,7 @@ from tests.faults.injection import Died
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.integration.notifications.receiving import receiver
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 
 
 def run(world: World) -> None:

@@ -11,10 +11,9 @@ from tests.faults.world import World
 from tests.support.http_servers import serve
 from tests.support.moto.cloud import Project
 from tidegate.aws import keys
-from tidegate.aws.sfn import Machines
-from tidegate.aws.writes import put_new, update
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
+from tidegate.aws.clients import Machines
+from tidegate.aws.table import put_new, update
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 
 CONTENT = b"brought in late"
 NARROW = "narrow"

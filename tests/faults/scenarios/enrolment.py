@@ -12,7 +12,7 @@ def run(world: World) -> None:
     path = f"/v1/enrolments?project_id={project.id}"
     made = world.ask("POST", path, key=world.cloud.admin_key, json=body)
     assert made.status == 201, made.body
-    host = {"token": made.json()["token"], "agent_id": "h-1"}
+    host = {"token": made.json()["token"], "agent_id": "h-1", "claim": "a-secret-of-this-host"}
 
     enrolled = world.ask("POST", "/v1/agents/enrol", key="", json=host)
 

@@ -18,8 +18,7 @@ from tests.faults.scenarios.distribution import (
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tidegate.common.ids import iso
-from tidegate.distribution.model import job_key
-from tidegate.distribution.targets import Target, wave_rank
+from tidegate.distribution.model import Target, job_key, wave_rank
 
 ENDED = {*OVER, "Cancelled"}
 

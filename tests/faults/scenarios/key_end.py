@@ -7,7 +7,7 @@ from unittest.mock import patch
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.integration.notifications.watching import Line
-from tidegate.notifications.websocket_sender import WebSocketSender
+from tidegate.notifications.websocket import WebSocketSender
 
 
 def run(world: World) -> None:

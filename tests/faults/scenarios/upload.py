@@ -12,7 +12,8 @@ from moto.s3 import models as s3_models
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tidegate.aws import keys
-from tidegate.files import library, reading, upload, verify
+from tidegate.files import library, reading, upload
+from tidegate.files import reading as verify
 from tidegate.files.model import upload_object
 
 CONTENT = b"nothing accepted is lost" * 1000

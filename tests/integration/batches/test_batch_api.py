@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
-from tidegate.aws.sfn import execution_arn
-from tidegate.batches.model import STOPPED
-from tidegate.batches.run.values import Verdict
+from tidegate.aws.clients import execution_arn
+from tidegate.batches.model import STOPPED, Verdict
 from tidegate.errors import Invalid
 
 
@@ -250,9 +249,10 @@ def test_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
     assert stopped["progress"]["processed"] == 1
 
 
-def test_progress_webhook_is_sent_once_per_milestone_across_slices() -> None:
+@pytest.mark.parametrize("every", [{"progress_every_percent": 20}, {"progress_every_items": 20}])
+def test_progress_webhook_is_sent_once_per_milestone_across_slices(every: dict[str, int]) -> None:
     with MotoCloud(BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
-        webhook = {"progress_url": world.business.url("/progress"), "progress_every_percent": 20}
+        webhook = {"progress_url": world.business.url("/progress")} | every
         batch_id = world.create(world.register(), total=100, rate=30, **webhook)
         started = world.act(batch_id, "start")
         world.admit()
@@ -280,7 +280,7 @@ def recorded(method: Callable[..., Any], name: str, calls: list[str]) -> Callabl
     return call
 
 
-def test_list_of_running_batches_needs_two_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_running_batches_needs_three_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     biz_id = world.register()
     for _ in range(6):
         world.act(world.create(biz_id), "start")
@@ -289,7 +289,8 @@ def test_list_of_running_batches_needs_two_reads(world: BatchWorld, monkeypatch:
         monkeypatch.setattr(client, name, recorded(getattr(client, name), name, reads))
     page = world.cloud.app.batches.batches.list(world.project.id, None, 20, None)
     assert [item["queue_status"] for item in page.items] == ["queued"] * 6
-    assert reads == ["query", "batch_get_item"]
+    # The list, its records consistently, and where they wait.
+    assert reads == ["query", "batch_get_item", "batch_get_item"]
 
 
 def test_start_repeated_by_sdk_after_lost_answer_starts_once(
@@ -323,7 +324,7 @@ def test_log_export_has_newest_lines_and_mentions_others(world: BatchWorld, monk
     for number in range(4):
         world.act(batch_id, "logs", {"items": [{"message": f"m{number}"}]}, expect=201)
         world.cloud.clock.advance(1)
-    monkeypatch.setattr("tidegate.batches.logs.MOST_LOGS_EXPORTED", 2)
+    monkeypatch.setattr("tidegate.batches.batches.MOST_LOGS_EXPORTED", 2)
     rows = world.cloud.app.batches.logs.rows(world.project.id, batch_id)
     assert [row["message"] for row in rows][1:] == ["m2", "m3"]
     assert (rows[0]["level"], rows[0]["message"]) == (

@@ -14,7 +14,7 @@ from tests.support.batches.processes import RunnerProcess, served_table
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, Batch
-from tidegate.batches.run.slice import SliceTiming
+from tidegate.batches.slice import SliceTiming
 
 RATE = 200
 

@@ -15,8 +15,8 @@ from tests.support.batches.world import Business
 from tests.support.http_servers import serve
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED, Batch
-from tidegate.batches.run.rate_shares import RateShares
-from tidegate.batches.run.slice import BUSY, ENDED, SliceTiming
+from tidegate.batches.run_state import RateShares
+from tidegate.batches.slice import BUSY, ENDED, SliceTiming
 
 LEASE = 3.0
 

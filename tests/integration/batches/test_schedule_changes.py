@@ -12,7 +12,7 @@ from tests.support.batches.schedules import batches, fire, new_schedule, now, to
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.batches import Batches
-from tidegate.batches.recurring.store import BatchScheduleStore
+from tidegate.batches.schedules import BatchScheduleStore
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 

@@ -14,10 +14,9 @@ from tests.support.batches.schedules import batches, fire, new_schedule, now, to
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 from tidegate.batches.control import BatchControl
-from tidegate.batches.recurring.model import BatchSchedule
-from tidegate.batches.recurring.store import BatchScheduleStore
+from tidegate.batches.schedules import BatchSchedule, BatchScheduleStore
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 

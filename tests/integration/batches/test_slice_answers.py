@@ -17,10 +17,9 @@ from standardwebhooks import Webhook
 from tests.support.batches.lab import PROJECT, SECRET, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.model import FINISHED, STOPPED
-from tidegate.batches.run.slice import ENDED
-from tidegate.batches.run.state import SKIP_ADVICE
-from tidegate.batches.run.values import Verdict
+from tidegate.batches.model import FINISHED, STOPPED, Verdict
+from tidegate.batches.run_state import SKIP_ADVICE
+from tidegate.batches.slice import ENDED
 from tidegate.projects.audit import SYSTEM, act
 
 
@@ -112,6 +111,34 @@ def test_concurrency_limits_calls_under_way(lab: Lab, business: Business) -> Non
     business.max_concurrent = 0
     assert lab.run(lab.batch(2, rate=1)) == ENDED
     assert business.max_concurrent == 1
+
+
+def test_answer_after_six_seconds_counts_if_item_timeout_is_longer(lab: Lab, business: Business) -> None:
+    business.slow = 6.5
+    batch = lab.batch(2, rate=2, item_timeout=30)
+    assert lab.run(batch) == ENDED
+    ended, progress = lab.now(batch)
+    assert (ended.status, progress.errors, progress.position) == (FINISHED, 0, 2)
+    assert sorted(business.indexes) == [0, 1]
+
+
+def test_answer_after_item_timeout_is_a_failed_attempt(lab: Lab, business: Business) -> None:
+    business.slow = 1.6
+    batch = lab.batch(1, rate=1, item_timeout=1, retries=2, retry_delay=0.1)
+    assert lab.run(batch) == ENDED
+    stopped, _ = lab.now(batch)
+    assert stopped.status == STOPPED
+    assert "did not answer within 1 s" in (stopped.stop_reason or "")
+    assert business.indexes == [0, 0]
+
+
+def test_answer_after_the_end_of_the_slice_and_of_a_lease_counts_once(lab: Lab, business: Business) -> None:
+    business.slow = 4
+    lab = lab.faster(slice_seconds=1, lease_seconds=2)
+    batch = lab.batch(2, rate=1, item_timeout=20)
+    assert lab.run(batch) == ENDED
+    assert lab.now(batch)[0].status == FINISHED
+    assert business.indexes == [0, 1]
 
 
 def test_item_that_always_fails_stops_batch_with_reason(lab: Lab, business: Business) -> None:

@@ -18,11 +18,9 @@ from botocore.exceptions import EndpointConnectionError
 from tests.support.batches.lab import PROJECT, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.model import FINISHED, STOPPED
-from tidegate.batches.run.rate_shares import fair_rates
-from tidegate.batches.run.slice import ENDED, SLEEP
-from tidegate.batches.run.store import BatchRunStore
-from tidegate.batches.run.values import Counts
+from tidegate.batches.model import FINISHED, STOPPED, Counts
+from tidegate.batches.run_state import BatchRunStore, fair_rates
+from tidegate.batches.slice import ENDED, SLEEP
 from tidegate.batches.store import BatchStore
 from tidegate.projects.audit import SYSTEM, act
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -12,10 +13,11 @@ import pytest
 
 from tests.support.batches.lab import PROJECT, Lab
 from tests.support.batches.receiver import Receiver, busiest_second, receiver
+from tests.support.http_servers import serve
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
-from tidegate.batches.model import FINISHED
-from tidegate.batches.run.slice import ENDED
+from tidegate.batches.model import FINISHED, STOPPED
+from tidegate.batches.slice import ENDED
 from tidegate.projects.audit import SYSTEM, act
 
 
@@ -67,6 +69,22 @@ def test_changed_rate_applies_to_running_batch(lab: Lab, business: Receiver) -> 
     running.join(10)
     assert len(business.calls()) == 220
     assert lab.now(batch)[0].status == FINISHED
+
+
+@pytest.mark.parametrize("limit", [{"max_errors": 3}, {"max_failed": 2}, {"max_failed_percent": 0.5}])
+def test_changed_limit_of_failures_stops_running_batch(lab: Lab, limit: dict[str, float]) -> None:
+    with serve(lambda request: request.answer(500, request.body()[:0])) as port:
+        lab = replace(lab, url=f"http://127.0.0.1:{port}/")
+        batch = lab.batch(500, rate=20, retries=1, on_item_failure="skip")
+        running = lab.in_background(lambda: lab.run(batch))
+        time.sleep(1.2)
+        line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.change")
+        lab.batches.patch(lab.now(batch)[0], limit, (), line)
+        running.join(10)
+    stopped, progress = lab.now(batch)
+    assert stopped.status == STOPPED
+    assert next(iter(limit)) in (stopped.stop_reason or "")
+    assert progress.position < 100
 
 
 def test_ten_billion_items_need_one_small_record(lab: Lab, business: Receiver) -> None:

@@ -13,10 +13,9 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.model import FINISHED, Batch
-from tidegate.batches.progress import Progress
-from tidegate.batches.run.slice import BUSY, ENDED, SliceTiming
-from tidegate.batches.run.store import BatchRunStore
+from tidegate.batches.model import FINISHED, Batch, Progress
+from tidegate.batches.run_state import BatchRunStore
+from tidegate.batches.slice import BUSY, ENDED, SliceTiming
 from tidegate.errors import LeaseLost
 
 RATE = 300

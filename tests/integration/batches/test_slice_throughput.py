@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.support.batches.lab import Lab
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.run.slice import ENDED
+from tidegate.batches.slice import ENDED
 
 RATE = 2000
 BODY = b'{"batch_id":"bat-00000000000000000000000000","index":0,"attempt":1}'

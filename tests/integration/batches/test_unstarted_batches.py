@@ -10,7 +10,7 @@ import pytest
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 from tidegate.batches.model import UNSTARTED_KEPT_SECONDS, NewBatch
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from tests.support.moto.cloud import MotoCloud
-from tidegate_client import Client, models
+from tidegate_client import models
+from tidegate_client.client import Client
 
 FILE: dict[str, Any] = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a"}
 SENT: dict[str, Any] = FILE | {
@@ -148,6 +149,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "subscriptions.get": lambda c: c.subscriptions.get("s"),
     "credentials.put": lambda c: c.credentials.put("n", {"Cookie": "x"}, ["https://x.example"]),
     "credentials.delete": lambda c: c.credentials.delete("n"),
+    "projects.origin_secret": lambda c: c.projects.origin_secret("https://x.example"),
     "projects.rotate_callback_secret": lambda c: c.projects.rotate_callback_secret("p"),
     "projects.retire_callback_secret": lambda c: c.projects.retire_callback_secret("p"),
     "compensation.get": lambda c: c.compensation.get(),
@@ -164,6 +166,15 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "operations.cleanup": lambda c: c.operations.cleanup(),
     "operations.ticket": lambda c: c.operations.ticket(),
     "operations.health": lambda c: c.operations.health(),
+    "jobs.cancel": lambda c: c.jobs.cancel("j"),
+    "jobs.redrive": lambda c: c.jobs.redrive("j"),
+    "jobs.map": lambda c: c.jobs.map("j"),
+    "agents.list": lambda c: c.agents.list(group="g", state="online", limit=1, cursor="c"),
+    "agents.get": lambda c: c.agents.get("a"),
+    "agents.create_enrolment": lambda c: c.agents.create_enrolment(groups=["g"]),
+    "agents.enrol": lambda c: c.agents.enrol("t", "a", version="1", zone="z"),
+    "batches.dry_run": lambda c: c.batches.dry_run("b", items=1),
+    "credentials.list": lambda c: c.credentials.list(),
 }
 
 
@@ -189,7 +200,7 @@ def contract() -> Any:
 def test_each_call_of_the_client_is_a_route_of_the_server(contract: Any, name: str) -> None:
     recorder = Recorder()
     with pytest.raises(Sent):
-        CALLS[name](Client("http://api", "key", pool=recorder))  # type: ignore[arg-type]
+        CALLS[name](Client("https://api", "key", pool=recorder))  # type: ignore[arg-type]
 
     operation = route_for(contract, recorder.method, urlsplit(recorder.url).path)
 
@@ -218,14 +229,100 @@ def body_fields(contract: Any, operation: Mapping[str, Any]) -> set[str] | None:
     return set(schema["properties"]) if "properties" in schema else None
 
 
+def test_records_of_the_sdk_have_exactly_the_fields_of_the_answers(contract: Any) -> None:
+    """By the types of the client's methods and the routes that they call, not by the table of local/sdk_models.py."""
+    seen: dict[type, set[str]] = {}
+    for name, call in CALLS.items():
+        recorder = Recorder()
+        client = Client("https://api", "key", pool=recorder)  # type: ignore[arg-type]
+        with pytest.raises(Sent):
+            call(client)
+        returned, in_page = returned_record(client, name)
+        if returned is None:
+            continue
+        answers = route_for(contract, recorder.method, urlsplit(recorder.url).path)["responses"]
+        for status, answer in answers.items():
+            if status < "3":
+                found = answer["content"]["application/json"]["schema"]
+                compare(contract, returned, found, seen, "items" if in_page else None)
+
+    records = {kind for kind in vars(models).values() if isinstance(kind, type) and issubclass(kind, models.Model)}
+    assert {kind.__name__ for kind in records - {models.Model} - seen.keys()} == set(), "no call returns these"
+    # A trailing underscore stands for a name that is taken, as in `items_`.
+    declared = {kind.__name__: {field.removesuffix("_") for field in get_type_hints(kind)} for kind in seen}
+    assert declared == {kind.__name__: fields for kind, fields in seen.items()}
+
+
+def returned_record(client: Client, call: str) -> tuple[type[models.Model] | None, bool]:
+    """The record that the method of this name returns, and whether it is within a list."""
+    resource, _, method = call.partition(".")
+    function = getattr(getattr(client, resource), method, None)
+    # Names such as `keys.create_named` are variants of a call in CALLS.
+    hint = get_type_hints(function).get("return") if function else None
+    inner = get_args(hint)
+    kind = inner[0] if inner else hint
+    is_record = isinstance(kind, type) and issubclass(kind, models.Model) and kind is not models.Model
+    return (kind if is_record else None), bool(inner)
+
+
+def compare(contract: Any, kind: type, schema: Any, seen: dict[type, set[str]], field: str | None = None) -> None:
+    """Notes the fields of every answer of this kind, and those of the records within it."""
+    for properties in objects_in(contract, schema):
+        if field:
+            compare(contract, kind, properties[field], seen)
+            continue
+        seen.setdefault(kind, set()).update(properties)
+        hints = get_type_hints(kind)
+        for name, inner in properties.items():
+            hint = hints.get(name) or hints.get(f"{name}_")
+            nested = [one for one in records_in(hint) if one is not models.Model]
+            assert bool(nested) == bool(list(objects_in(contract, inner))), f"{kind.__name__}.{name}"
+            # Records within themselves do not occur.
+            for one in nested:
+                compare(contract, one, inner, seen)
+
+
+def objects_in(contract: Any, schema: Any) -> Iterator[Any]:
+    """The properties of each object that the schema is, or is a list of."""
+    if "$ref" in schema:
+        schema = contract["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    if "properties" in schema:
+        yield schema["properties"]
+    for one in [*schema.get("anyOf", ()), schema.get("items") or {}]:
+        yield from objects_in(contract, one) if one else ()
+
+
+def records_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and issubclass(hint, models.Model):
+        yield hint
+    for inner in get_args(hint):
+        yield from records_in(inner)
+
+
 @pytest.mark.parametrize(
-    ("model", "schema"),
+    ("shape", "place"),
     [
-        (models.BatchSchedule, "BatchScheduleDetail"),
-        (models.BatchRun, "BatchRunAnswer"),
-        (models.ExportSchedule, "ExportScheduleDetail"),
-        (models.ExportRun, "RunAnswer"),
+        (models.Target, "POST /v1/downloads/batch targets"),
+        (models.Wave, "POST /v1/downloads/batch waves"),
+        (models.Politeness, "POST /v1/files politeness"),
+        (models.SubscriptionChanges, "PATCH /v1/subscriptions/s"),
+        (models.GseGrant, "PATCH /v1/projects/p gse"),
+        (models.Quotas, "PATCH /v1/projects/p quotas"),
+        (models.Presence, "PUT /v1/agents/a/presence"),
+        (models.TransferResult, "POST /v1/agents/a/results items"),
     ],
 )
-def test_models_of_schedules_have_the_fields_of_the_answers(contract: Any, model: type, schema: str) -> None:
-    assert set(model.__annotations__) == set(contract["components"]["schemas"][schema]["properties"])
+def test_shapes_that_callers_send_have_the_fields_of_the_body(contract: Any, shape: type, place: str) -> None:
+    method, path, *field = place.split()
+    body = route_for(contract, method, path)["requestBody"]["content"]["application/json"]["schema"]
+    (accepted,) = objects_in(contract, body)
+    for name in field:
+        (accepted,) = objects_in(contract, accepted[name])
+    assert set(get_type_hints(shape)) == set(accepted)
+
+
+def test_shape_of_a_transfer_has_the_fields_of_the_answer(contract: Any) -> None:
+    found = route_for(contract, "GET", "/v1/agents/a/transfers")["responses"]["200"]["content"]["application/json"]
+    (answer,) = objects_in(contract, found["schema"])
+    (transfer,) = objects_in(contract, answer["items"])
+    assert set(get_type_hints(models.Transfer)) == set(transfer)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.template import ROOT
 
-PAGES = ROOT / ".github" / "docs" / "contracts"
+PAGES = ROOT / "docs" / "contracts"
 
 
 def printed(page: str) -> str:
@@ -33,12 +33,13 @@ def printed(page: str) -> str:
 
 
 @contextmanager
-def running(page: str, *arguments: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """Starts the page's server on a free port and waits until it listens."""
+def running(page: str, secret: str | Callable[[str], str]) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Starts the page's server on a free port, with a secret or that of its URL, and waits until it listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = int(found.getsockname()[1])
-    command = [sys.executable, "-c", printed(page), str(port), *arguments]
+    given = secret if isinstance(secret, str) else secret(f"http://127.0.0.1:{port}/")
+    command = [sys.executable, "-c", printed(page), str(port), given]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         deadline = time.monotonic() + 20
@@ -96,8 +97,16 @@ def file_of(cloud: MotoCloud, project: Project, task_id: str) -> bytes:
     return bytes(stored["Body"].read())
 
 
-def test_printed_source_is_pulled_to_its_last_row(cloud: MotoCloud, project: Project) -> None:
-    with running("source.md", cloud.callback_secret(project.id)) as (port, _):
+def secret_of(cloud: MotoCloud, project: Project, whose: str) -> str | Callable[[str], str]:
+    return cloud.callback_secret(project.id) if whose == "shared" else lambda url: cloud.origin_secret(project.id, url)
+
+
+BOTH_SECRETS = pytest.mark.parametrize("whose", ["own", "shared"])
+
+
+@BOTH_SECRETS
+def test_printed_source_is_pulled_to_its_last_row(cloud: MotoCloud, project: Project, whose: str) -> None:
+    with running("source.md", secret_of(cloud, project, whose)) as (port, _):
         body = {"name": "orders", "source_url": f"http://127.0.0.1:{port}/orders"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
         run_export(cloud, project, task_id)
@@ -116,9 +125,10 @@ def test_printed_source_refuses_another_secret(cloud: MotoCloud, project: Projec
     assert "no signature fits" in json.dumps(shown)
 
 
-def test_printed_business_processes_items_and_names_a_failure(running_cloud: MotoCloud) -> None:
+@BOTH_SECRETS
+def test_printed_business_processes_items_and_names_a_failure(running_cloud: MotoCloud, whose: str) -> None:
     cloud, project = running_cloud, running_cloud.project()
-    with running("batch.md", cloud.callback_secret(project.id)) as (port, _):
+    with running("batch.md", secret_of(cloud, project, whose)) as (port, _):
         biz = {"name": "loyalty", "process_url": f"http://127.0.0.1:{port}/process"}
         biz_id = cloud.http("POST", "/v1/biz", json=biz, key=project.key).json()["biz_id"]
         batch = {"biz_id": biz_id, "name": "points", "total": 5, "rate": 100, "retries": 1, "on_item_failure": "skip"}
@@ -133,8 +143,9 @@ def test_printed_business_processes_items_and_names_a_failure(running_cloud: Mot
     assert (item["index"], "no such account" in json.dumps(item["answer"])) == (3, True)
 
 
-def test_printed_receiver_verifies_and_prints_a_callback_once(cloud: MotoCloud, project: Project) -> None:
-    with running("callback.md", cloud.callback_secret(project.id)) as (port, process):
+@BOTH_SECRETS
+def test_printed_receiver_verifies_and_prints_a_callback_once(cloud: MotoCloud, project: Project, whose: str) -> None:
+    with running("callback.md", secret_of(cloud, project, whose)) as (port, process):
         body = {"name": "orders", "source_data": [{"a": 1}], "callback": f"http://127.0.0.1:{port}/callbacks"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
         run_export(cloud, project, task_id)

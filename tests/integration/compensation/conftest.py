@@ -8,7 +8,7 @@ from tests.integration.compensation.polling import Ticks
 from tests.support.moto.cloud import MotoCloud
 from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 
 
 @pytest.fixture

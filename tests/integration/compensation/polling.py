@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
-from tidegate.compensation.interval import PollState
-from tidegate.compensation.poll import PollReport
+from tidegate.compensation.poll import PollReport, PollState
 
 
 class Ticks:
@@ -19,7 +18,7 @@ class Ticks:
     def __init__(self, cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cloud = cloud
         self.waiting: list[tuple[datetime, PollState]] = []
-        monkeypatch.setattr("tidegate.compensation.ticks.TickQueue.send", self._send)
+        monkeypatch.setattr("tidegate.compensation.poll.TickQueue.send", self._send)
 
     def _send(self, poll: PollState, delay_seconds: int) -> None:
         self.waiting.append((self.cloud.clock() + timedelta(seconds=delay_seconds), poll))

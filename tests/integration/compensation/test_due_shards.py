@@ -12,10 +12,8 @@ from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
-from tidegate.aws.due_shards import SHARD_KEPT_SECONDS, DueShards, _entry
-from tidegate.aws.table import ItemPage, Table
-from tidegate.aws.writes import delete, put, update
-from tidegate.compensation.store import CompensationStore, Overdue
+from tidegate.aws.table import SHARD_KEPT_SECONDS, DueShards, ItemPage, Table, _entry, delete, put, update
+from tidegate.compensation.poll import CompensationStore, Overdue
 
 
 def _process(cloud: MotoCloud, shard: int) -> Table:
@@ -283,7 +281,7 @@ def test_poll_over_very_large_records_ends_and_reads_every_shard(
     """Each record fills a page, as with records of 400 KB. A poll that read them all would time out."""
     _write(cloud, _process(cloud, 7), 40, "many")
     _write(cloud, _process(cloud, 8), 13, "few")
-    monkeypatch.setattr("tidegate.compensation.store._PAGES", 30)
+    monkeypatch.setattr("tidegate.compensation.poll._PAGES", 30)
     query = Table.query
 
     def one(table: Table, pk: str, **options: Any) -> ItemPage:

@@ -13,8 +13,7 @@ from tests.support.moto import aws_limits
 from tests.support.moto.bulk import multiply
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
-from tidegate.compensation.interval import Pace, PollState, after, first
-from tidegate.compensation.store import CompensationStore
+from tidegate.compensation.poll import CompensationStore, Pace, PollState, after, first
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 

@@ -11,10 +11,9 @@ from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.template import load_template
 from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.aws.writes import update
-from tidegate.compensation.store import CompensationStore
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
+from tidegate.aws.table import update
+from tidegate.compensation.poll import CompensationStore
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 
 
 def _alarm_threshold() -> int:

@@ -13,8 +13,8 @@ from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.aws.writes import update
-from tidegate.compensation.store import CompensationStore
+from tidegate.aws.table import update
+from tidegate.compensation.poll import CompensationStore
 
 
 def test_work_due_for_less_than_30_s_is_not_started(ticks: Ticks, started: list[str]) -> None:
@@ -149,7 +149,7 @@ def test_more_overdue_than_a_poll_reads_hide_newer_work_only_briefly(
     monkeypatch.setattr("tidegate.compensation.poll.MOST_AT_ONCE", 10)
     monkeypatch.setattr("tidegate.compensation.poll._STARTS", 2)
     # All of them in one shard.
-    monkeypatch.setattr("tidegate.aws.due_shards._FEW_WRITES", 1000)
+    monkeypatch.setattr("tidegate.aws.table._FEW_WRITES", 1000)
     for number in range(25):
         add_overdue(cloud, f"old{number}", lane=lane)
         cloud.clock.advance(1)

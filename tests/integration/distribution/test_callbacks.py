@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet, collect, due, messages
-from tidegate.distribution import finish as download_finish
+from tidegate.distribution import transfer as download_finish
 from tidegate.errors import Busy
-from tidegate.notifications.notice import Notice
+from tidegate.notifications.notices import Notice
 
 CALLBACK = "http://127.0.0.1:9/told"
 

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import Answer
+from tidegate.aws import keys
+from tidegate.aws.table import delete
+from tidegate.distribution import control as control_module
+from tidegate.distribution import transfer
 from tidegate.distribution.model import job_key
-from tidegate.distribution.store.transfers import TransferStore
+from tidegate.distribution.store import TransferStore
 from tidegate.errors import Busy
-from tidegate.notifications.notice import Notice
+from tidegate.notifications.notices import Notice
 
 
 def act(fleet: Fleet, job_id: str, what: str, **body: Any) -> Answer:
@@ -134,6 +138,189 @@ def test_redrive_in_the_same_window_opens_a_later_job(fleet: Fleet) -> None:
     assert first["job_id"] == second["job_id"] != job_id
 
 
+def failed_job(fleet: Fleet, *agents: str, code: int = 5, **more: Any) -> str:
+    """A Job that has ended, with this code on all its targets."""
+    job_id = str(fleet.submit_many(agents, **more)["job_id"])
+    fleet.run_until_dispatched(job_id)
+    for agent in agents:
+        fleet.report(agent, code)
+    finish(fleet, job_id)
+    return job_id
+
+
+def newer_content(fleet: Fleet, *agents: str, **more: Any) -> str:
+    """A Job that sends other content to the same path, from another path of the library."""
+    other = {"file_signature": fleet.store(b"v2"), "biz_id": 7, "file_path": "/releases/2"}
+    return str(fleet.submit_many(agents, **other | more)["job_id"])
+
+
+def test_redrive_leaves_out_targets_of_a_newer_job(fleet: Fleet) -> None:
+    job_id = failed_job(fleet, "both", "old")
+    newer = newer_content(fleet, "both")
+    fleet.run_until_dispatched(newer)
+    fleet.report("both", 0)
+    finish(fleet, newer)
+
+    answer = act(fleet, job_id, "redrive")
+
+    assert answer.status == 202, answer.body
+    skipped = {"agent_id": "both", "container_id": "", "newer_job": job_key(newer)}
+    assert answer.json() | {"job_id": "", "key": ""} == {
+        "job_id": "",
+        "key": "",
+        "targets": 1,
+        "skipped": [skipped],
+        "skipped_targets": 1,
+    }
+    fleet.run_until_dispatched(answer.json()["job_id"])
+    assert fleet.states(answer.json()["job_id"]) == {"old": "Running"}
+
+
+@pytest.mark.parametrize("state", ["pending", "running", "failed"])
+def test_redrive_is_refused_if_all_targets_have_a_newer_job(fleet: Fleet, state: str) -> None:
+    job_id = failed_job(fleet, "a-1", "a-2")
+    newer = newer_content(fleet, "a-1", "a-2", target_file_dir="/opt//app/")
+    if state == "pending":
+        fleet.collect()
+    else:
+        fleet.run_until_dispatched(newer)
+    if state == "failed":
+        fleet.report("a-1", 5)
+        fleet.report("a-2", 5)
+        finish(fleet, newer)
+    jobs = len(fleet.get("/v1/jobs")["items"])
+
+    refused = act(fleet, job_id, "redrive")
+
+    assert (refused.status, refused.json()["code"]) == (409, "newer_job")
+    assert job_key(newer) in refused.json()["detail"]
+    assert len(fleet.get("/v1/jobs")["items"]) == jobs
+
+
+def test_newer_job_counts_only_on_its_own_path_and_container(fleet: Fleet) -> None:
+    job_id = failed_job(fleet, "a-1")
+    newer_content(fleet, "a-1", file_name="other.bin")
+    newer_content(fleet, "a-1", target_file_dir="/opt/other")
+    in_container = {"file_signature": fleet.store(b"v2"), "target_container_id": "c-1"}
+    fleet.submit("a-1", **in_container)
+    fleet.collect()
+
+    answer = act(fleet, job_id, "redrive")
+
+    assert (answer.status, answer.json()["skipped"]) == (202, [])
+
+
+def test_older_job_to_the_path_does_not_stop_a_redrive(fleet: Fleet) -> None:
+    failed_job(fleet, "a-1")
+    newer = newer_content(fleet, "a-1")
+    fleet.run_until_dispatched(newer)
+    fleet.report("a-1", 5)
+    finish(fleet, newer)
+
+    answer = act(fleet, newer, "redrive")
+
+    assert (answer.status, answer.json()["skipped_targets"]) == (202, 0)
+
+
+def test_redrive_of_a_failed_redrive_is_accepted(fleet: Fleet) -> None:
+    first = act(fleet, failed_job(fleet, "a-1"), "redrive").json()["job_id"]
+    fleet.run_until_dispatched(first)
+    fleet.report("a-1", 5)
+    finish(fleet, first)
+
+    assert act(fleet, first, "redrive").status == 202
+
+
+def test_content_submitted_after_the_redrive_check_stays(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer Job comes between the check and the new Job: the host refuses the redriven content by its sequence."""
+    job_id = failed_job(fleet, "a-1")
+    check, newer = control_module._superseded, ""
+
+    def then_submit(*args: Any) -> Any:
+        nonlocal newer
+        found = check(*args)
+        newer = newer_content(fleet, "a-1")
+        return found
+
+    monkeypatch.setattr(control_module, "_superseded", then_submit)
+    redriven = act(fleet, job_id, "redrive").json()
+    assert redriven["skipped"] == []
+    fleet.run_until_dispatched(newer)
+    fleet.run_until_dispatched(redriven["job_id"])
+
+    order = [item["job_id"] for item in sorted(fleet.inbox("a-1"), key=lambda item: item["sequence"])]
+    assert order == [redriven["job_id"], newer]
+
+
+def test_redriven_task_found_as_a_stray_keeps_its_sequence(fleet: Fleet) -> None:
+    """The function died after it had written the Tasks, so their targets reach a later Job."""
+    job_id = failed_job(fleet, "a-1", "a-2")
+    source = fleet.cloud.app.distribution.jobs.require(fleet.project.id, job_key(job_id))
+    redriven = act(fleet, job_id, "redrive").json()["job_id"]
+    assert messages(fleet)
+    fleet.step("close_window", redriven)
+    # Ends the Job, which has no target, and sends its stray Tasks.
+    fleet.step("finish_job", redriven)
+    fleet.collect()
+    home = fleet.get("/v1/jobs", status="Pending")["items"][0]["job_id"]
+    fleet.run_until_dispatched(home)
+
+    assert [item["sequence"] for item in fleet.inbox("a-1") if item["job_id"] == home] == [source.sequence]
+
+
+def test_forced_redrive_replaces_newer_content(fleet: Fleet) -> None:
+    job_id = failed_job(fleet, "a-1")
+    newer = newer_content(fleet, "a-1")
+    fleet.run_until_dispatched(newer)
+
+    answer = act(fleet, job_id, "redrive", force=True)
+
+    assert (answer.status, answer.json()["skipped"]) == (202, [])
+    fleet.run_until_dispatched(answer.json()["job_id"])
+    sequences = {item["job_id"]: item["sequence"] for item in fleet.inbox("a-1")}
+    assert sequences[answer.json()["job_id"]] > sequences[newer]
+
+
+def test_superseded_target_is_redriven_only_with_force(fleet: Fleet) -> None:
+    job_id = failed_job(fleet, "a-1", code=409)
+    newer_content(fleet, "a-1")
+    fleet.collect()
+
+    assert act(fleet, job_id, "redrive").json()["code"] == "wrong_state"
+    assert act(fleet, job_id, "redrive", statuses=["Superseded"]).json()["code"] == "newer_job"
+    assert act(fleet, job_id, "redrive", statuses=["Superseded"], force=True).status == 202
+
+
+def test_expired_newer_job_is_left_to_the_sequence(fleet: Fleet) -> None:
+    job_id = failed_job(fleet, "a-1")
+    newer = newer_content(fleet, "a-1")
+    fleet.run_until_dispatched(newer)
+    sequence = next(item["sequence"] for item in fleet.inbox("a-1") if item["job_id"] == newer)
+    fleet.report("a-1", 0)
+    finish(fleet, newer)
+    fleet.cloud.app.table.write(delete(keys.job(fleet.project.id, job_key(newer))))
+
+    answer = act(fleet, job_id, "redrive")
+
+    assert answer.status == 202, answer.body
+    fleet.run_until_dispatched(answer.json()["job_id"])
+    assert fleet.inbox("a-1")[0]["sequence"] < sequence
+
+
+def test_too_many_newer_jobs_refuse_the_redrive(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = failed_job(fleet, "a-1")
+    monkeypatch.setattr(control_module, "_MOST_NEWER_JOBS", 1)
+    monkeypatch.setattr(control_module, "_JOBS_READ_TOGETHER", 1)
+    for number in range(3):
+        newer_content(fleet, "a-2", file_signature=fleet.store(b"%d" % number))
+    fleet.collect()
+
+    refused = act(fleet, job_id, "redrive")
+
+    assert (refused.status, refused.json()["code"]) == (409, "newer_job")
+    assert "too many Jobs" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("statuses", [["Success"], [], ["Pending"]])
 def test_redrive_of_other_statuses_is_refused(fleet: Fleet, statuses: list[str]) -> None:
     job_id = fleet.submit("a-1")["job_id"]
@@ -206,7 +393,7 @@ def test_execution_that_ends_a_job_second_publishes_nothing(fleet: Fleet, monkey
         return end(*args)
 
     monkeypatch.setattr(job_store, "end", overtaken)
-    distribution.finish_job.finish(fleet.project.id, job_key(job_id))
+    transfer.finish(distribution, fleet.project.id, job_key(job_id))
 
     assert fleet.job(job_id)["counts"]["success"] == 1
     assert [notice.data["counts"]["success"] for notice in published] == [1]

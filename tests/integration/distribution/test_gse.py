@@ -14,13 +14,12 @@ from tests.support.fleet import Fleet
 from tests.support.gse_server import GseServer, gse_server
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
-from tidegate.distribution.engines import gse as engine
-from tidegate.distribution.model import job_key
-from tidegate.distribution.targets import Target
+from tidegate.distribution import gse as engine
+from tidegate.distribution.model import Target, job_key
 from tidegate.http.model import Limits
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.inbox import Inbox
-from tidegate_client.agent.results import result_of
+from tidegate_client.agent.preheat import result_of
 
 # Long enough for a busy machine. Only a call that is never answered has to run into its time-out.
 LIMITS = Limits(connect=30, read=30, total=60, max_bytes=1 << 20)
@@ -52,7 +51,14 @@ def fleet(cloud: MotoCloud, gse: GseServer) -> Fleet:
         )
     made = Fleet(cloud)
     made.to_window_start()
+    grant(made, targets=["a-*", "a-*/*"], dirs=["/opt/app"], users=["root"])
     return made
+
+
+def grant(fleet: Fleet, **lists: list[str]) -> None:
+    path = f"/v1/projects/{fleet.project.id}"
+    answer = fleet.cloud.http("PATCH", path, json={"gse": lists}, key=fleet.cloud.admin_key)
+    assert answer.status == 200, answer.body
 
 
 @pytest.fixture
@@ -468,3 +474,177 @@ def fetch(agent: Inbox, fleet: Fleet) -> str:
     (transfer,) = new
     agent.finish(result_of(transfer, Code.DONE, ""))
     return transfer["transfer_id"]
+
+
+# --- what the project was granted
+
+
+def test_project_without_a_grant_sends_nothing_anywhere(fleet: Fleet, cloud: MotoCloud) -> None:
+    stranger = Fleet(cloud)
+    body = stranger.body(target_agent_id="a-1", target_file_dir="/etc/cron.d", file_name="x")
+
+    answer = stranger.post("/v1/downloads", body)
+
+    assert (answer.status, answer.json()["code"]) == (403, "target_not_granted")
+    assert "to a-1, as root, into /etc/cron.d" in answer.json()["detail"]
+    assert [error["loc"][1] for error in answer.json()["errors"]] == ["dirs", "users", "targets"]
+    assert stranger.get("/v1/jobs")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "missing"),
+    [
+        ("/v1/downloads", {"target_agent_id": "db-1"}, "to db-1:"),
+        ("/v1/downloads", {"target_agent_id": "A-1"}, "to A-1:"),
+        ("/v1/downloads", {"target_agent_id": "db-1", "target_container_id": "c-1"}, "to db-1/c-1:"),
+        ("/v1/downloads", {"target_agent_id": "a-1", "target_user": "mysql"}, "as mysql:"),
+        ("/v1/downloads", {"target_agent_id": "a-1", "target_file_dir": "/opt/application"}, "into /opt/application:"),
+        ("/v1/downloads", {"target_agent_id": "a-1", "target_file_dir": "/opt/app/.. /x"}, "into /opt/app/.. /x:"),
+        ("/v1/downloads/batch", {"targets": [{"agent_id": "a-1"}, {"agent_id": "db-1"}]}, "to db-1:"),
+        (
+            "/v1/downloads/batch",
+            {"targets": [{"agent_id": f"db-{n}"} for n in range(7)]},
+            "to db-0, db-1, db-2, db-3, db-4 and 2 more:",
+        ),
+    ],
+)
+def test_submit_names_what_the_grant_lacks(fleet: Fleet, path: str, more: dict[str, Any], missing: str) -> None:
+    answer = fleet.post(path, fleet.body(**more))
+
+    assert (answer.status, answer.json()["code"]) == (403, "target_not_granted")
+    assert missing in answer.json()["detail"]
+
+
+def test_hosts_chosen_by_group_need_a_grant_too(fleet: Fleet) -> None:
+    fleet.inbox("db-1")
+    path, groups = "/v1/agents/db-1", {"groups": ["db"]}
+    assert fleet.cloud.http("PATCH", path, json=groups, key=fleet.project.key).status == 200
+
+    answer = fleet.post("/v1/downloads/batch", fleet.body(groups=["db"]))
+
+    assert (answer.status, answer.json()["code"]) == (403, "target_not_granted")
+
+
+def test_admin_key_does_not_exceed_the_grant_of_the_project(fleet: Fleet) -> None:
+    body, query = fleet.body(target_agent_id="db-1"), {"project_id": fleet.project.id}
+    answer = fleet.cloud.http("POST", "/v1/downloads", json=body, key=fleet.cloud.admin_key, query=query)
+
+    assert (answer.status, answer.json()["code"]) == (403, "target_not_granted")
+
+
+def test_redrive_needs_the_grant_of_the_moment(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.set(7, message="disk full")
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+    grant(fleet, users=["app"])
+
+    answer = fleet.post(f"/v1/jobs/{job_key(job_id)}/redrive", {})
+
+    assert (answer.status, answer.json()["code"]) == (403, "target_not_granted")
+    assert "as root" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("lists", [{"targets": []}, {"dirs": ["/opt/application"]}, {"users": ["app"]}])
+def test_grant_removed_before_dispatch_fails_the_targets_unsent(
+    fleet: Fleet, gse: GseServer, lists: dict[str, list[str]]
+) -> None:
+    made = fleet.submit("a-1")
+    stage(fleet, made["job_id"])
+    grant(fleet, **lists)
+
+    assert fleet.step("dispatch_transfer", made["job_id"])["state"] == "refused"
+    fleet.step("poll_transfer", made["job_id"])
+    fleet.step("finish_job", made["job_id"])
+
+    assert gse.calls == []
+    task = fleet.task(made["task_id"])
+    assert (task["status"], task["error_code"]) == ("Failed", 9005)
+    assert "has no grant to send files" in task["error_msg"]
+    assert fleet.job(made["job_id"])["status"] == "Failed"
+
+
+def test_targets_that_are_still_granted_get_the_file(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2", "a-3"])["job_id"]
+    stage(fleet, job_id)
+    grant(fleet, targets=["a-[13]"])
+
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    assert list(gse.transfers["gse-1"]) == [("a-1", ""), ("a-3", "")]
+    gse.set(0)
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+
+    assert fleet.states(job_id) == {"a-1": "Success", "a-2": "Failed", "a-3": "Success"}
+
+
+def test_grant_is_checked_again_before_a_repeated_call(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    stage(fleet, job_id)
+    gse.trouble["async_transfer_file"] = 503
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
+    del gse.trouble["async_transfer_file"]
+    grant(fleet, targets=["a-1"])
+
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+
+    assert list(gse.transfers["gse-1"]) == [("a-1", "")]
+
+
+def test_ungranted_targets_of_a_wave_leave_later_waves_untouched(fleet: Fleet, gse: GseServer) -> None:
+    agents = [f"a-{n}" for n in range(20)]
+    job_id = fleet.submit_many(agents, waves=[{"percent": 50, "max_failed_percent": 90}])["job_id"]
+    stage(fleet, job_id)
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
+    assert job is not None
+    first_wave = [agent for agent in agents if job.in_wave(Target(agent), 0)]
+    grant(fleet, targets=first_wave[1:])
+
+    fleet.step("dispatch_transfer", job_id)
+
+    states = fleet.states(job_id)
+    assert {agent for agent, state in states.items() if state == "Failed"} == {first_wave[0]}
+    assert sorted(states) == sorted(agents)
+    assert sorted(agent for agent, _ in gse.transfers["gse-1"]) == sorted(first_wave[1:])
+
+
+def test_grant_is_shown_and_audited_and_kept_by_other_changes(fleet: Fleet) -> None:
+    path, admin = f"/v1/projects/{fleet.project.id}", fleet.cloud.admin_key
+    grant(fleet, users=["app", "web"])
+    fleet.cloud.http("PATCH", path, json={"group": "shops"}, key=admin)
+
+    lists = {"targets": ["a-*", "a-*/*"], "dirs": ["/opt/app"], "users": ["app", "web"]}
+    assert fleet.cloud.http("GET", path, key=admin).json()["gse"] == lists
+    query = {"record": fleet.project.id, "project_id": fleet.project.id}
+    found = fleet.cloud.http("GET", "/v1/audit", key=admin, query=query).json()["items"]
+    assert "gse.users = app web" in [line["why"] for line in found]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"dirs": ["data"]},
+        {"dirs": ["/data/../etc"]},
+        {"dirs": ["//data"]},
+        {"dirs": ["/data\\x"]},
+        {"targets": ["a b"]},
+        {"targets": ["a/b/c"]},
+        {"targets": ["/c"]},
+        {"targets": [""]},
+        {"users": [""]},
+        {"hosts": ["a"]},
+        {"targets": ["a"] * 101},
+    ],
+)
+def test_grant_that_could_be_misread_is_refused(fleet: Fleet, lists: dict[str, list[str]]) -> None:
+    path = f"/v1/projects/{fleet.project.id}"
+
+    assert fleet.cloud.http("PATCH", path, json={"gse": lists}, key=fleet.cloud.admin_key).status == 422
+
+
+def test_project_key_cannot_grant_itself_anything(fleet: Fleet) -> None:
+    path, body = f"/v1/projects/{fleet.project.id}", {"gse": {"users": ["root"]}}
+
+    assert fleet.cloud.http("PATCH", path, json=body, key=fleet.project.key).status == 403

@@ -10,12 +10,11 @@ import pytest
 
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
-from tidegate.aws.serialization import to_wire
+from tidegate.aws.table import to_wire
 from tidegate.common.ids import iso
-from tidegate.distribution.model import Task, TransferSpec, job_key
-from tidegate.distribution.ports import Arrival
-from tidegate.distribution.targets import Target
-from tidegate.distribution.window.target_queue import TargetMessage
+from tidegate.distribution import submit, window
+from tidegate.distribution.model import Arrival, Target, Task, TransferSpec, job_key
+from tidegate.distribution.submit import TargetMessage
 from tidegate.projects.audit import SYSTEM, act
 
 A_BATCH = 10_000
@@ -24,7 +23,7 @@ A_BATCH = 10_000
 def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
     """Collects messages of 100 targets each, 10,000 targets per invocation, as after a large submit."""
     app = fleet.cloud.app
-    job = app.distribution.opener.enter(fleet.project.id, TransferSpec(**fleet.body(**more)))
+    job = submit.job_of_window(app.distribution, fleet.project.id, TransferSpec(**fleet.body(**more)))
     arrivals = [Arrival(f"agent-{n:06d}", f"container-{n % 7}", str(uuid.uuid4())) for n in range(count)]
     last = arrivals[-1]
     target = Target(last.agent_id, last.container_id)
@@ -36,7 +35,7 @@ def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
         messages = [
             TargetMessage(str(n), fleet.project.id, job.job_id, batch[n : n + 100]) for n in range(0, len(batch), 100)
         ]
-        assert app.distribution.collect.collect(messages) == []
+        assert window.collect(app.distribution, messages) == []
     return job.job_id, last
 
 

@@ -23,11 +23,10 @@ from hypothesis.stateful import (
 from tests.support import sample
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
-from tidegate.distribution.fleet.agents import Result
-from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, TransferSpec
-from tidegate.distribution.ports import Arrival
-from tidegate.distribution.targets import Target, TargetReport
-from tidegate.distribution.window.target_queue import NewTasks, TargetMessage
+from tidegate.distribution import submit, transfer, window
+from tidegate.distribution.agents import Result
+from tidegate.distribution.model import ENDED, PENDING, RUNNING, Arrival, Job, Target, TargetReport, TransferSpec
+from tidegate.distribution.submit import NewTasks, TargetMessage
 from tidegate.errors import RecordNotFound
 
 ORDER = {PENDING: 0, RUNNING: 1}
@@ -48,14 +47,14 @@ class Distribution(RuleBasedStateMachine):
         self.opened: list[str] = []
         self.app.distribution.executions.start = lambda job: self.opened.append(job.key)  # type: ignore[method-assign]
         self.project_id = self.fleet.project.id
-        self.app.distribution.submit._queue = self  # type: ignore[assignment]
+        self.app.distribution.target_messages = self  # type: ignore[assignment]
         self.messages: list[TargetMessage] = []
         self.undelivered: set[int] = set()
         self.tasks: dict[str, str] = {}
         self.seen: dict[str, str] = {}
 
     def send(
-        self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None, *, at: str
+        self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None = None, *, at: str
     ) -> None:
         self.undelivered.add(len(self.messages))
         number = str(len(self.messages))
@@ -66,7 +65,7 @@ class Distribution(RuleBasedStateMachine):
     def submit(self, agent: str) -> None:
         sent = len(self.messages)
         spec = TransferSpec(**self.fleet.body())
-        submitted = self.app.distribution.submit.submit(self.project_id, spec, [Target(agent)])
+        submitted = submit.submit(self.app.distribution, self.project_id, spec, [Target(agent)])
         self.tasks[submitted.tasks[0].uuid] = agent
         assert len(self.messages) == sent + 1, "a submit whose queue fails would bind its targets directly"
 
@@ -74,7 +73,7 @@ class Distribution(RuleBasedStateMachine):
     @rule(pick=picks)
     def deliver(self, pick: int) -> None:
         number = pick % len(self.messages)
-        assert self.app.distribution.collect.collect([self.messages[number]]) == []
+        assert window.collect(self.app.distribution, [self.messages[number]]) == []
         self.undelivered.discard(number)
 
     @rule(seconds=st.sampled_from([1, 5, 20]))
@@ -86,14 +85,14 @@ class Distribution(RuleBasedStateMachine):
     def close(self, pick: int) -> None:
         job = self.some_job(pick)
         if job.closes_at <= self.cloud.clock().isoformat():
-            self.app.distribution.close_window.close(self.project_id, job.key)
+            window.close(self.app.distribution, self.project_id, job.key)
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks)
     def dispatch(self, pick: int) -> None:
         job = self.some_job(pick)
         if job.status != PENDING:
-            self.app.distribution.dispatch.dispatch(self.project_id, job.key)
+            transfer.dispatch(self.app.distribution, self.project_id, job.key)
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks, agent=agents, code=st.sampled_from([0, 7, 115]))
@@ -110,12 +109,12 @@ class Distribution(RuleBasedStateMachine):
     def poll(self, pick: int) -> None:
         job = self.some_job(pick)
         if job.shard_count is not None:
-            self.app.distribution.poll_transfer.poll(self.project_id, job.key)
+            transfer.poll(self.app.distribution, self.project_id, job.key)
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks)
     def finish(self, pick: int) -> None:
-        self.app.distribution.finish_job.finish(self.project_id, self.some_job(pick).key)
+        transfer.finish(self.app.distribution, self.project_id, self.some_job(pick).key)
 
     def jobs(self) -> list[Job]:
         found = (self.app.distribution.jobs.get(self.project_id, key) for key in self.opened)
@@ -136,15 +135,15 @@ class Distribution(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Delivers the remaining messages and runs the steps: then every Task has ended, bound to one Job."""
         for number in sorted(self.undelivered):
-            assert self.app.distribution.collect.collect([self.messages[number]]) == []
+            assert window.collect(self.app.distribution, [self.messages[number]]) == []
         for _ in range(3):
             self.cloud.clock.advance(700)
             for job in self.jobs():
                 if not job.ended:
-                    self.app.distribution.close_window.close(self.project_id, job.key)
-                    self.app.distribution.dispatch.dispatch(self.project_id, job.key)
+                    window.close(self.app.distribution, self.project_id, job.key)
+                    transfer.dispatch(self.app.distribution, self.project_id, job.key)
                     self.cloud.clock.advance(700)
-                    assert self.app.distribution.finish_job.finish(self.project_id, job.key) == "ended"
+                    assert transfer.finish(self.app.distribution, self.project_id, job.key) == "ended"
         self.no_state_goes_back_and_final_states_stay()
         assert set(self.seen.values()) <= ENDED
         self.bound_once()

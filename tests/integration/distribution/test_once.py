@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tidegate.common.ids import digest
-from tidegate.distribution import targets as domain_targets
+from tidegate.distribution import model as domain_targets
 from tidegate.distribution.model import job_key
 from tidegate.errors import Busy
 
@@ -80,7 +80,7 @@ def test_stale_poller_cannot_write_after_the_end(fleet: Fleet) -> None:
     fleet.step("finish_job", job_id)
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
-    from tidegate.distribution.targets import Target, TargetReport
+    from tidegate.distribution.model import Target, TargetReport
 
     assert not app.distribution.targets.save(slow, [shard.after({Target("a-1"): TargetReport(0)})], fleet.cloud.clock())
     assert fleet.states(job_id) == {"a-1": "Timeout"}
@@ -128,7 +128,7 @@ def test_job_above_the_limit_is_split_into_transfers(fleet: Fleet, monkeypatch: 
     """With shards of five instead of five hundred."""
     monkeypatch.setattr(domain_targets, "SHARD_LIMIT", 5)
     monkeypatch.setattr(domain_targets, "_SHARD_AIM", 4)
-    fleet.cloud.app.distribution.close_window._transfer_max_targets = 10
+    fleet.cloud.app.distribution.transfer_max_targets = 10
     agents = [f"a-{n}" for n in range(20)]
     job_id = fleet.submit_many(agents)["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -157,3 +157,25 @@ def test_finish_counts_results_of_a_poll_that_died(fleet: Fleet) -> None:
 
     assert fleet.states(job_id) == {"a-1": "Success", "a-2": "Timeout"}
     assert fleet.job(job_id)["counts"] == {"total": 2, "success": 1, "failed": 0, "downloading": 0, "timeout": 1}
+
+
+def test_end_counts_a_result_that_a_poll_stored_meanwhile(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two executions run: one ends the Job at its deadline, while the other stores the last result."""
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.report("a-1", 0)
+    fleet.cloud.clock.advance(700)
+    jobs = fleet.cloud.app.distribution.jobs
+    end, polls = jobs.end, iter(["poll_transfer"])
+
+    def polled_first(*args: Any) -> Any:
+        for name in polls:
+            fleet.step(name, job_id)
+        return end(*args)
+
+    monkeypatch.setattr(jobs, "end", polled_first)
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+
+    job = fleet.job(job_id)
+    assert (job["status"], job["counts"]["success"], job["counts"]["timeout"]) == ("Success", 1, 0)
+    assert fleet.states(job_id) == {"a-1": "Success"}

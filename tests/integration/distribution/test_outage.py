@@ -9,7 +9,7 @@ import pytest
 from tests.faults.conditions import remove_expired
 from tests.support.fleet import Fleet, collect, messages
 from tidegate.aws import keys
-from tidegate.notifications.notice import Notice
+from tidegate.notifications.notices import Notice
 
 HOURS = 3600
 CALLBACK = "http://127.0.0.1:9/told"
@@ -39,7 +39,7 @@ def published(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
         sent.extend(notices)
         return notices
 
-    monkeypatch.setattr(fleet.cloud.app.distribution.finish_job._topic, "publish", publish)
+    monkeypatch.setattr(fleet.cloud.app.distribution.topic, "publish", publish)
     return sent
 
 
@@ -71,7 +71,7 @@ def test_callbacks_are_sent_after_an_outage_that_began_at_the_end(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fleet.submit("a-1", callback=CALLBACK)
-    job_id, topic = made["job_id"], fleet.cloud.app.distribution.finish_job._topic
+    job_id, topic = made["job_id"], fleet.cloud.app.distribution.topic
     fleet.run_until_dispatched(job_id)
     fleet.report("a-1", 0)
     fleet.step("poll_transfer", job_id)

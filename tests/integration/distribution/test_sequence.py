@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet, collect, messages
 from tidegate.aws import keys
-from tidegate.distribution.model import TransferSpec
-from tidegate.distribution.targets import Target
+from tidegate.distribution import submit
+from tidegate.distribution.model import Target, TransferSpec, job_key
 from tidegate.errors import Busy
 
 
@@ -117,23 +118,23 @@ def test_late_target_submitted_again_gets_the_new_sequence(fleet: Fleet) -> None
 
 def test_joining_a_job_from_a_cold_function_costs_no_read(fleet: Fleet) -> None:
     app, spec = fleet.cloud.app, TransferSpec(**fleet.body())
-    app.distribution.submit.submit(fleet.project.id, spec, [Target("a-0")])
-    app.distribution.opener._known.clear()
+    submit.submit(app.distribution, fleet.project.id, spec, [Target("a-0")])
+    app.distribution.known_jobs.clear()
     with count_calls(app) as calls:
-        app.distribution.submit.submit(fleet.project.id, spec, [Target("a-1")])
+        submit.submit(app.distribution, fleet.project.id, spec, [Target("a-1")])
     assert calls == {"dynamodb.TransactWriteItems": 1, "dynamodb.BatchWriteItem": 1, "sqs.SendMessageBatch": 1}
 
 
 def test_concurrently_opened_job_is_joined(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     app, spec = fleet.cloud.app, TransferSpec(**fleet.body())
-    app.distribution.submit.submit(fleet.project.id, spec, [Target("a-0")])
-    app.distribution.opener._known.clear()
+    submit.submit(app.distribution, fleet.project.id, spec, [Target("a-0")])
+    app.distribution.known_jobs.clear()
 
     def conflict(*_: object, **__: object) -> None:
         raise Busy("the record is being changed by many at once")
 
     monkeypatch.setattr(app.table, "transact", conflict)
-    submitted = app.distribution.submit.submit(fleet.project.id, spec, [Target("a-1")])
+    submitted = submit.submit(app.distribution, fleet.project.id, spec, [Target("a-1")])
 
     assert len(fleet.get("/v1/jobs")["items"]) == 1
     assert submitted.job.spec == spec
@@ -156,3 +157,75 @@ def test_malformed_mode_is_422(fleet: Fleet, mode: object) -> None:
 
     assert answer.status == 422
     assert answer.json()["errors"][0]["loc"][-1] == "mode"
+
+
+def contents_in_one_window(fleet: Fleet, *contents: bytes) -> list[dict[str, Any]]:
+    """Requests these contents for one path, one after another."""
+    fleet.to_window_start()
+    made = []
+    for content in contents:
+        made.append(fleet.submit("a-1", file_signature=fleet.store(content)))
+        fleet.cloud.clock.advance(0.5)
+    return made
+
+
+def order_on_host(fleet: Fleet, *job_ids: str) -> list[str]:
+    """The Jobs of the host's inbox, by their sequences."""
+    for job_id in dict.fromkeys(job_ids):
+        fleet.run_until_dispatched(job_id)
+    found = sorted(fleet.inbox("a-1"), key=lambda item: item["sequence"])
+    assert len({item["sequence"] for item in found}) == len(found)
+    return [item["job_id"] for item in found]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_last_of_three_requests_in_one_window_wins(fleet: Fleet, late: bool) -> None:
+    first, second, third = contents_in_one_window(fleet, b"v1", b"v2", b"v1")
+    assert first["job_id"] == third["job_id"] != second["job_id"]
+    if not late:
+        fleet.collect()
+
+    assert order_on_host(fleet, first["job_id"], second["job_id"])[-1] == first["job_id"]
+
+
+def test_first_request_does_not_win_because_it_is_collected_last(fleet: Fleet) -> None:
+    first, second = contents_in_one_window(fleet, b"v1", b"v2")
+    records = messages(fleet)
+    collect(fleet, records[1:])
+    collect(fleet, records[:1])
+
+    assert order_on_host(fleet, second["job_id"], first["job_id"]) == [first["job_id"], second["job_id"]]
+
+
+def test_repeated_request_without_other_content_keeps_the_sequence(fleet: Fleet) -> None:
+    first, second = contents_in_one_window(fleet, b"v1", b"v1")
+    assert first["job_id"] == second["job_id"]
+    fleet.run_until_dispatched(first["job_id"])
+
+    job = fleet.cloud.app.distribution.jobs.require(fleet.project.id, job_key(first["job_id"]))
+    assert [item["sequence"] for item in fleet.inbox("a-1")] == [job.sequence]
+    assert not fleet.cloud.app.distribution.targets.shards(job, [0])[0].sequences
+
+
+def test_third_request_that_comes_late_still_wins(fleet: Fleet) -> None:
+    """Its message is delivered after the window has closed. The first Job has the host, but sent v1 before v2."""
+    first, second, third = contents_in_one_window(fleet, b"v1", b"v2", b"v1")
+    records = messages(fleet)
+    collect(fleet, records[:2])
+    assert order_on_host(fleet, first["job_id"], second["job_id"]) == [first["job_id"], second["job_id"]]
+    collect(fleet, records[2:])
+    moved = fleet.task(third["task_id"])["job_id"]
+
+    assert moved not in (first["job_id"], second["job_id"])
+    assert order_on_host(fleet, moved)[-1] == moved
+
+
+def test_late_repeat_without_other_content_between_joins_its_job(fleet: Fleet) -> None:
+    first, again, other = contents_in_one_window(fleet, b"v1", b"v1", b"v2")
+    records = messages(fleet)
+    collect(fleet, [records[0], records[2]])
+    order_on_host(fleet, first["job_id"], other["job_id"])
+
+    collect(fleet, records[1:2])
+
+    assert fleet.task(again["task_id"])["job_id"] == first["job_id"]

@@ -175,3 +175,30 @@ def test_every_transition_of_a_job_is_in_the_audit_trail(fleet: Fleet) -> None:
     fleet.step("finish_job", job_id)
     lines = fleet.get("/v1/audit", record=job_id)["items"]
     assert [(line["from"], line["to"]) for line in lines] == [("Running", "Success"), ("Pending", "Running")]
+
+
+def test_superseded_is_a_status_of_its_own(fleet: Fleet) -> None:
+    made = fleet.submit("a-1")
+    fleet.run_until_dispatched(made["job_id"])
+    fleet.report("a-1", 409, error_msg="superseded by newer content")
+    fleet.step("poll_transfer", made["job_id"])
+    fleet.step("finish_job", made["job_id"])
+
+    job, task = fleet.job(made["job_id"]), fleet.task(made["task_id"])
+    assert (task["status"], task["error_code"], task["error_msg"]) == ("Superseded", 409, "superseded by newer content")
+    assert job["status"] == "Superseded"
+    assert job["counts"] == {"total": 1, "success": 0, "failed": 0, "timeout": 0, "downloading": 0, "superseded": 1}
+    assert fleet.get(f"/v1/jobs/{job['key']}/map")["states"] == "N"
+    assert [one["key"] for one in fleet.get("/v1/jobs", status="Superseded")["items"]] == [job["key"]]
+    assert len(fleet.get(f"/v1/jobs/{job['key']}/targets", status="Superseded")["items"]) == 1
+
+
+def test_job_with_a_failed_and_a_superseded_target_has_failed(fleet: Fleet) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.report("a-1", 409)
+    fleet.report("a-2", 5)
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+
+    assert fleet.job(job_id)["status"] == "Failed"

@@ -13,13 +13,15 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tidegate.aws import keys
-from tidegate.aws.writes import update
-from tidegate.distribution.swarm.plan import DEGREE
-from tidegate.files import reading, verify
-from tidegate.files.pieces import MIB, SMALLEST_FILE, blocks_object, piece_count, pieces_object
-from tidegate.files.reading import saved_for_content
-from tidegate_client.swarm.blocks import BlockList
-from tidegate_client.swarm.terms import authorization, caller_of, read_terms
+from tidegate.aws.table import update
+from tidegate.distribution import swarm as swarm_module
+from tidegate.distribution.swarm import DEGREE
+from tidegate.files import reading
+from tidegate.files import reading as verify
+from tidegate.files.model import MIB
+from tidegate.files.reading import SMALLEST_FILE, blocks_object, piece_count, pieces_object, saved_for_content
+from tidegate_client.swarm.store import BlockList
+from tidegate_client.swarm.wire import authorization, caller_of, read_terms
 
 PIN = "p" * 43
 LARGE = random.Random(1).randbytes(SMALLEST_FILE + 5)
@@ -316,7 +318,7 @@ def test_fallbacks_are_counted_by_reason(large: Fleet) -> None:
 def test_repeated_dispatch_makes_the_same_plan(large: Fleet) -> None:
     job_id = dispatched(large)
     before = swarm_of(large, "a-0")
-    large.cloud.app.distribution.swarm_planner._last = None
+    large.cloud.app.distribution.last_swarm = None
     job = large.cloud.app.distribution.jobs.get(large.project.id, large.job(job_id)["key"])
     assert job is not None
     transfer = large.cloud.app.distribution.transfers.list(job)[0]
@@ -354,7 +356,7 @@ def test_plan_for_300_hosts_takes_six_calls(large: Fleet) -> None:
     job = app.distribution.jobs.get(large.project.id, large.job(job_id)["key"])
     assert job is not None
     with count_calls(app) as calls:
-        swarm = app.distribution.swarm_planner.swarm_of(job, len(LARGE))
+        swarm = swarm_module.swarm_of(app.distribution, job, len(LARGE))
     # Three reads of 100 presences, one each of shards, project and content.
     assert calls == {"dynamodb.BatchGetItem": 4, "dynamodb.GetItem": 2}
     terms = [swarm.terms_of(agent) for agent in agents]

@@ -182,3 +182,18 @@ def test_one_target_is_the_first_wave(fleet: Fleet) -> None:
     report(fleet, ["h-00"])
 
     assert poll(fleet, job_id) == "over"
+
+
+def test_superseded_hosts_neither_fail_nor_hold_a_wave(fleet: Fleet) -> None:
+    job_id = submit(fleet, [{"percent": 10}, {"percent": 100}])
+    report(fleet, with_entries(fleet), code=409)
+
+    assert poll(fleet, job_id) == "next_wave"
+
+    fleet.step("dispatch_transfer", job_id)
+    report(fleet, with_entries(fleet))
+    assert poll(fleet, job_id) == "over"
+    fleet.step("finish_job", job_id)
+    job = fleet.job(job_id)
+    assert (job["status"], job["counts"]["success"], job["counts"]["superseded"]) == ("Success", 18, 2)
+    assert job["counts"]["failed"] == 0

@@ -9,10 +9,9 @@ import pytest
 
 from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
-from tidegate.exports.direct import s3_object
-from tidegate.exports.direct.athena_query import AthenaQueries
-from tidegate.exports.direct.sources import DirectSources
-from tidegate.exports.ranges import plan as range_plan
+from tidegate.exports import direct as s3_object
+from tidegate.exports import paging as range_plan
+from tidegate.exports.direct import AthenaQueries, DirectSources
 
 BUCKET, TABLE, WORKGROUP = "acme-data-1", "acme-orders", "acme-exports"
 
@@ -341,7 +340,16 @@ def test_sql_may_begin_with_comments(world: ExportWorld) -> None:
     assert world.run(world.submit(source=sql(text)))["status"] == "completed"
 
 
-@pytest.mark.parametrize("text", ["DROP TABLE orders", "-- SELECT\nINSERT INTO x SELECT 1", "UNLOAD (SELECT 1) TO 's'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DROP TABLE orders",
+        "-- SELECT\nINSERT INTO x SELECT 1",
+        "UNLOAD (SELECT 1) TO 's'",
+        # Trino ends a comment at the carriage return.
+        "-- x\rDROP TABLE orders --\nSELECT 1",
+    ],
+)
 def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
     answer = world.post(source=sql(text))
     assert answer.status == 422
@@ -383,9 +391,38 @@ def test_project_reads_only_what_an_admin_allows(world: ExportWorld) -> None:
     assert (shown["status"], "read_from" in shown["failed_reason"]) == ("failed", True)
 
 
+def test_grant_of_a_database_allows_no_other(world: ExportWorld) -> None:
+    with_athena(world, Athena(1, ["SUCCEEDED"]))
+    task_id = world.submit(source=sql("SELECT * FROM bank.accounts"))
+    grant(world, f"athena://{WORKGROUP}/shop", f"athena://{WORKGROUP}/crm")
+    for allowed in ("SELECT * FROM orders", "SELECT o.id FROM shop.orders o JOIN crm.people p ON o.id = p.id"):
+        assert world.run(world.submit(source=sql(allowed)))["status"] == "completed"
+    for place in (
+        {"sql": "SELECT * FROM orders, bank.accounts"},
+        {"sql": "SHOW TABLES IN bank"},
+        {"database": "bank"},
+        {"catalog": "lambda:bank"},
+        {"database": None},
+    ):
+        refused = world.post(source={"athena": {k: v for k, v in (sql()["athena"] | place).items() if v}})
+        assert (refused.status, "read_from" in refused.json()["detail"]) == (422, True), place
+    # Also an order that was accepted before.
+    shown = world.run(task_id)
+    assert (shown["status"], "bank.accounts" in shown["failed_reason"]) == ("failed", True)
+
+
 def test_grant_names_its_bucket_and_table_in_full(world: ExportWorld) -> None:
     path = f"/v1/projects/{world.project.id}"
-    for pattern in ("s3://*/x", "s3://acme-*/x", "dynamodb://*", "athena://a*", "s3://bucket", "http://x/y"):
+    for pattern in (
+        "s3://*/x",
+        "s3://acme-*/x",
+        "dynamodb://*",
+        "athena://a*",
+        "athena://a/*",
+        "athena://a/b/c",
+        "s3://bucket",
+        "http://x/y",
+    ):
         refused = world.cloud.http("PATCH", path, json={"read_from": [pattern]}, key=world.cloud.admin_key)
         assert refused.status == 422, pattern
 

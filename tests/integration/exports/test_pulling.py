@@ -67,10 +67,20 @@ def test_requests_have_page_size_and_task_and_are_signed(world: ExportWorld) -> 
     assert dict(request.args) == {"shop": "7", "page": "0", "page_size": "1000", "_task_id": task_id}
     secret = world.cloud.callback_secret(world.project.id)
     sent_at = datetime.fromtimestamp(int(request.headers["webhook-timestamp"]), UTC)
-    assert request.headers["webhook-signature"] == Webhook(secret).sign(request.headers["webhook-id"], sent_at, "")
+    message_id, url = request.headers["webhook-id"], request.url
+    own = world.cloud.origin_secret(world.project.id, world.source.url)
+    assert request.headers["webhook-signature"].split() == [
+        Webhook(secret).sign(message_id, sent_at, ""),
+        Webhook(own).sign(message_id, sent_at, f"GET {url}"),
+    ]
 
 
-def test_at_most_four_requests_are_in_flight(world: ExportWorld) -> None:
+@pytest.mark.parametrize(("wanted", "in_one"), [(None, 4), (1, 1), (2, 2), (8, 4)])
+@pytest.mark.parametrize("how", ["ranges", "staged", "sync"])
+def test_no_more_requests_than_wanted_are_in_flight(
+    world: ExportWorld, how: str, wanted: int | None, in_one: int
+) -> None:
+    """A function sends four requests at a time; here the workers for ranges run one after another."""
     lock, in_flight, most = threading.Lock(), [0], [0]
 
     def slow(source: PagedSource, page: int, size: int) -> dict[str, Any]:
@@ -82,10 +92,16 @@ def test_at_most_four_requests_are_in_flight(world: ExportWorld) -> None:
             in_flight[0] -= 1
         return honest(source, page, size)
 
-    world.source.rows, world.source.answer = numbered(1500), slow
-    _, data = world.export(step=100)
-    assert most == [4]
-    assert len(read_csv(data)) == 1500
+    world.source.rows, world.source.answer = numbered(2500), slow
+    fields: dict[str, Any] = {"step": 100} | ({"parallel": wanted} if wanted else {})
+    if how == "sync":
+        data = world.post("/v1/download/sync", **fields).body
+    else:
+        if how == "staged":
+            world.cloud.app.exports.steps._puller._most_lanes = 0
+        _, data = world.export(**fields)
+    assert most == [in_one]
+    assert len(read_csv(data)) == 2500
 
 
 def test_flaky_page_loses_and_duplicates_no_row(world: ExportWorld) -> None:

@@ -126,3 +126,80 @@ def test_sheet_is_frozen_filtered_and_measured_by_default(world: ExportWorld) ->
     _, plain = world.export(type="excel", source_data=rows, freeze=False, autofilter=False, auto_width=False)
     sheet = openpyxl.load_workbook(io.BytesIO(plain)).active
     assert (sheet.freeze_panes, sheet.auto_filter.ref, dict(sheet.column_dimensions)) == (None, None, {})
+
+
+@pytest.mark.parametrize("rows", [20, 2050])
+def test_total_leaves_out_texts_with_a_warning(world: ExportWorld, rows: int) -> None:
+    """In one step and, with more rows, in ranges of several workers."""
+    world.source.rows = [{"id": number, "amount": "0.25"} for number in range(rows)]
+    world.source.rows[-1]["amount"] = "n/a"
+    template = [{"name": "id"}, {"name": "amount", "style": {"total": True}}]
+    shown, data = world.export(type="excel", template=template, step=100, parallel=8)
+    assert shown["warnings"] == ["the total of amount leaves out 1 value that is not a number"]
+    assert read_sheet(data)[-1] == ("Total", 0.25 * (rows - 1))
+    order = {"type": "excel", "source_url": world.source.url, "template": template, "step": 100}
+    synchronous = world.cloud.http("POST", "/v1/download/sync", json=order, key=world.project.key)
+    assert synchronous.status == 200, synchronous.body
+    assert read_sheet(synchronous.body)[-1] == ("Total", 0.25 * (rows - 1))
+
+
+def test_header_and_footer_keep_their_digits(world: ExportWorld) -> None:
+    fields = '"header": {"sum": 100.00, "n": 7}, "footer": "{\\"total\\": 12345678901234567.89}"'
+    for path, tables in (
+        ("/v1/task", f'"source_data": [{{"a": 1}}], {fields}'),
+        ("/v1/task/multiple", '"source_data": [[{"a": 1}]], "header": [{"sum": 100.00}], "footer": [{"t": 1.10}]'),
+    ):
+        raw = f'{{"name": "orders", "type": "excel", {tables}}}'
+        task_id = world.cloud.http("POST", path, body=raw, key=world.project.key).json()["task_id"]
+        world.run(task_id)
+        sheet = read_sheet(world.file(task_id))
+        assert "sum：100.00" in sheet[0][0]
+        assert sheet[-1][0] in ("total：12345678901234567.89", "t：1.10")
+    raw = f'{{"type": "excel", "source_data": [{{"a": 1}}], {fields}}}'
+    posted = world.cloud.http("POST", "/v1/download/sync", body=raw, key=world.project.key)
+    query = {"type": "excel", "source_data": '[{"a": 1}]', "header": '{"sum": 100.00, "n": 7}'}
+    for answer in (posted, world.get("/v1/download/sync", **query)):
+        assert read_sheet(answer.body)[0][0] == "sum：100.00        n：7"
+
+
+def test_schedule_keeps_the_digits_of_header_and_footer(world: ExportWorld) -> None:
+    raw = '{"name": "orders", "schedule": "rate(1 day)", "source_data": [{"a": 1}], "header": {"sum": 100.00}}'
+    made = world.cloud.http("POST", "/v1/export-schedules", body=raw, key=world.project.key).json()
+    path = f"/v1/export-schedules/{made['schedule_id']}"
+    assert world.get(path).json()["order"]["header"] == {"sum": "100.00"}
+    changed = world.cloud.http("PATCH", path, body='{"footer": {"tax": 19.00}}', key=world.project.key)
+    assert changed.status == 200, changed.body
+    order = world.get(path).json()["order"]
+    assert (order["header"], order["footer"]) == ({"sum": "100.00"}, {"tax": "19.00"})
+
+
+@pytest.mark.parametrize("total", [-1, 250.0, None, "", "250", "-1"])
+def test_total_is_a_hint(world: ExportWorld, total: Any) -> None:
+    def answer(source: Any, page: int, size: int) -> Any:
+        rows = source.rows[page * size : (page + 1) * size]
+        return {"status": 200, "data": {"data": rows, "total": total}}
+
+    world.source.rows, world.source.answer = numbered(250), answer
+    shown, data = world.export(step=100)
+    assert [int(row["id"]) for row in read_csv(data)] == list(range(250))
+    assert shown["attempts"] == 1
+
+
+def test_total_that_is_no_number_fails_the_export(world: ExportWorld) -> None:
+    world.source.answer = lambda *_: {"status": 200, "data": {"data": [{"id": 1}], "total": "many"}}
+    shown = world.run(world.submit())
+    assert (shown["status"], "total is 'many'" in shown["failed_reason"]) == ("failed", True)
+
+
+def test_rows_of_a_php_array_with_gaps_are_rows(world: ExportWorld) -> None:
+    world.source.answer = lambda source, page, size: {
+        "status": 200,
+        "data": {"data": {"0": {"id": 1}, "2": {"id": 3}} if page == 0 else [], "total": 2},
+    }
+    assert world.export()[1] == b"id\n1\n3\n"
+    for given in ({"1": {"id": 1}, "5": {"id": 3}}, {"a": {"id": 1}, "b": {"id": 3}}):
+        assert world.export(source_data=given, source_url=None)[1] == b"id\n1\n3\n"
+    template = {"col": {"id": "No"}, "row": [{"title": "x"}, {"title": "y"}]}
+    groups = {"x": {"0": {"id": 1}, "2": {"id": 3}}, "y": {"1": {"id": 4}}}
+    _, data = world.export(source_data=groups, source_url=None, template=template, type="excel")
+    assert [row[1] for row in read_sheet(data)[1:]] == [1, 3, 4]

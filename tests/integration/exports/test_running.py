@@ -11,7 +11,7 @@ import pytest
 from tests.support.exports.paged_source import honest, numbered
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tests.support.exports.samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
-from tidegate.aws import s3_sink
+from tidegate.aws import s3 as s3_sink
 
 
 class Killed(BaseException):
@@ -70,7 +70,7 @@ def test_crash_during_clean_up_leaves_no_staged_page(
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(f"tidegate.exports.objects.ExportBucket.{dies_in}", die)
+        dying.setattr(f"tidegate.exports.store.ExportBucket.{dies_in}", die)
         with pytest.raises(Killed):
             world.cloud.invoke("publish_export", state)
     assert world.shown(task_id)["status"] == "completed"

@@ -15,8 +15,7 @@ from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tests.support.moto.cloud import Answer
 from tidegate.aws import keys
-from tidegate.aws.table import Table
-from tidegate.aws.writes import Write, update
+from tidegate.aws.table import Table, Write, update
 
 
 @pytest.fixture

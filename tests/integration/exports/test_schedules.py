@@ -13,7 +13,7 @@ from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tests.support.moto.cloud import Answer
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 from tidegate.errors import Busy, Invalid
 from tidegate.exports.exports import Exports
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import pytest
 from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tests.support.moto.cloud import Answer
-from tidegate.exports import sync as export_sync
+from tidegate.exports import exports as export_sync
 
 
 def export_now(world: ExportWorld, path: str = "/v1/download/sync", **fields: Any) -> Answer:
@@ -102,3 +103,38 @@ def test_all_pages_share_one_deadline(world: ExportWorld, monkeypatch: pytest.Mo
 
     assert (answer.status, answer.json()["code"]) == (413, "use_async")
     assert time.monotonic() - began < 2.5
+
+
+def test_export_not_done_within_its_max_exec_time_is_use_async(world: ExportWorld) -> None:
+    def slow(source: PagedSource, page: int, size: int) -> Any:
+        time.sleep(1.5)
+        return honest(source, page, size)
+
+    assert export_now(world, source_data=[]).status == 200
+    world.source.rows, world.source.answer = numbered(10), slow
+    began = time.monotonic()
+    answer = export_now(world, source_url=world.source.url, max_exec_time=1)
+    assert (answer.status, answer.json()["code"]) == (413, "use_async")
+    assert time.monotonic() - began < 1.5
+
+
+def test_requests_keep_to_the_source_rate(world: ExportWorld) -> None:
+    at: list[float] = []
+
+    def noted(source: PagedSource, page: int, size: int) -> Any:
+        at.append(time.time())
+        return honest(source, page, size)
+
+    world.source.rows, world.source.answer = numbered(650), noted
+    answer = export_now(world, source_url=world.source.url, step=100, source_rate=2)
+    assert len(read_csv(answer.body)) == 650
+    # Each process may send one call beyond the shared limit.
+    assert max(Counter(map(int, at)).values()) <= 3
+
+
+def test_source_rate_too_low_for_the_time_is_use_async(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert export_now(world, source_data=[]).status == 200
+    monkeypatch.setattr(export_sync, "SECONDS", 1.5)
+    world.source.rows = numbered(950)
+    answer = export_now(world, source_url=world.source.url, step=100, source_rate=1)
+    assert (answer.status, answer.json()["code"]) == (413, "use_async")

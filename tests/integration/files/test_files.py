@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.aws.writes import delete
+from tidegate.aws.table import delete
 from tidegate.files.model import upload_object
 from tidegate.files.upload import PARTS_SECONDS
 

@@ -11,13 +11,13 @@ from moto.s3 import models
 
 from tests.support.ingest.running import Library
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.aws.s3_uploads import UploadBucket
+from tidegate.aws.s3 import UploadBucket
 from tidegate.errors import Busy
 from tidegate.files import library as library_module
+from tidegate.files import reading as verify_module
 from tidegate.files import upload as upload_module
-from tidegate.files import verify as verify_module
 from tidegate.files.model import MIB, MOST_PARTS, part_count, part_size_for, upload_object
-from tidegate.files.pieces import blocks_object, pieces_object
+from tidegate.files.reading import blocks_object, pieces_object
 
 BODY = {"biz_id": 1, "app_id": 2, "file_path": "/big.bin"}
 CONTENT = bytes(range(256)) * 40_000
@@ -243,13 +243,13 @@ def test_last_file_is_deleted_with_its_content(library: Library) -> None:
     usage = library.cloud.app.projects.usage
 
     assert delete(library, files[0]["file_id"]).status == 204
-    assert usage.of_project(library.project.id, [])["stored_bytes"] == len(CONTENT)
+    assert usage.of_project(library.project.id, [], library.cloud.clock())["stored_bytes"] == len(CONTENT)
     assert library.cloud.http("GET", f"/v1/files/{files[1]['file_id']}/url", key=library.project.key).status == 200
     # The content, and the lists of its pieces and blocks.
     assert len(library.objects()) == 3
     assert delete(library, files[1]["file_id"]).status == 204
 
-    assert usage.of_project(library.project.id, [])["stored_bytes"] == 0
+    assert usage.of_project(library.project.id, [], library.cloud.clock())["stored_bytes"] == 0
     assert library.objects() == {}
     assert delete(library, files[1]["file_id"]).status == 404
 

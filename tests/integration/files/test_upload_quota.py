@@ -14,13 +14,13 @@ from moto.s3 import models
 from tests.support.ingest.running import Library
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.aws.s3_uploads import UploadBucket
-from tidegate.aws.writes import delete, update
+from tidegate.aws.s3 import UploadBucket
+from tidegate.aws.table import delete, update
 from tidegate.errors import Busy, QuotaExceeded
 from tidegate.files import library as library_module
 from tidegate.files import upload as upload_module
 from tidegate.files.model import length_of_part, upload_object
-from tidegate.projects.usage_store import UsageStore
+from tidegate.projects.limits import UsageStore
 
 BODY = {"biz_id": 1, "app_id": 2, "file_path": "/a"}
 PART = 400

@@ -15,7 +15,7 @@ from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.aws.host_usage import HostUsage
 from tidegate.batches.model import FINISHED
-from tidegate.batches.run.slice import ENDED
+from tidegate.batches.slice import ENDED
 from tidegate.errors import NotSent
 from tidegate.http.client import SafeHttp
 from tidegate.http.host_limits import HostLimits

@@ -17,7 +17,7 @@ from tests.support.ingest.running import BIZ, Library
 from tests.support.ingest.small_parts import small_parts
 from tests.support.ingest.sources import FileSource, Hosted, gated_source
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 from tidegate.files.model import content_object
 from tidegate.ingest import model as ingest
 

@@ -14,7 +14,7 @@ from tests.support.ingest.running import Library
 from tests.support.ingest.small_parts import small_parts
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.files.model import content_object
-from tidegate.ingest.fetching import parts as ranged_parts
+from tidegate.ingest import fetch as ranged_parts
 
 PART = 64 * 1024
 # More than the buffers of a connection hold, so a source that could send all of it had a reader to the end.

@@ -12,7 +12,8 @@ import pytest
 from tests.support.ingest.running import BIZ, Library
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.errors import WorkerLost
-from tidegate.ingest import extract, model
+from tidegate.ingest import archives as extract
+from tidegate.ingest import model
 
 FILES = {"bin/tool": b"tool" * 5000, "doc/a.txt": b"a" * 100, "doc/b.txt": b"b" * 100}
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.support.ingest.running import Library
+from tests.support.ingest.small_parts import small_parts
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.errors import NotSent
-from tidegate.ingest.host_slots import HostSlots
+from tidegate.ingest.download import HostSlots
 from tidegate.queue.model import Request
 
 
@@ -88,6 +93,50 @@ def test_politeness_of_a_subscription_reaches_its_downloads(library: Library, so
     record = library.cloud.app.queue.store.get(library.project.id, downloads[0]["request_id"])
     assert record is not None
     assert dict(record.payload["politeness"]) == wanted
+
+
+PART = 64 * 1024
+
+
+def fetched_politely(library: Library, source: FileSource, **politeness: Any) -> list[tuple[float, int]]:
+    """Fetches a file of eight parts. Returns, of each request, when it came and how many were being answered."""
+    at: list[tuple[float, int]] = []
+    lock, open_now = threading.Lock(), [0]
+
+    def noted(handler: Any) -> bool:
+        with lock:
+            open_now[0] += 1
+            at.append((time.monotonic(), open_now[0]))
+        time.sleep(0.05)
+        with lock:
+            open_now[0] -= 1
+        return False
+
+    source.files["/large"], source.hook = Hosted(os.urandom(8 * PART)), noted
+    payload = {"source_url": source.url("/large"), "file_path": "/large", "politeness": politeness}
+    with small_parts(PART, parallel_from=2 * PART):
+        asked = library.submit("download", payload)
+        library.run()
+    assert library.request(asked["request_id"])["status"] == "completed"
+    # The first request asks for the whole file, and is given up for its parts.
+    return at[1:]
+
+
+def test_file_is_read_over_as_many_connections_as_wanted(library: Library, source: FileSource) -> None:
+    assert max(most for _, most in fetched_politely(library, source)) > 1
+    assert max(most for _, most in fetched_politely(library, source, connections=1)) == 1
+
+
+def test_requests_of_one_file_keep_their_delay(library: Library, source: FileSource) -> None:
+    at = [when for when, _ in fetched_politely(library, source, delay_s=0.2)]
+    assert len(at) == 8
+    assert min(later - earlier for earlier, later in pairwise(at)) > 0.15
+
+
+def test_file_is_not_read_faster_than_wanted(library: Library, source: FileSource) -> None:
+    began = time.monotonic()
+    fetched_politely(library, source, bytes_per_s=4 * PART)
+    assert time.monotonic() - began > 1
 
 
 def test_mirror_is_used_while_the_first_host_pauses(library: Library, source: FileSource) -> None:

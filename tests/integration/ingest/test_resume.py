@@ -15,11 +15,12 @@ from tests.support.ingest.running import Library
 from tests.support.ingest.small_parts import small_parts
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 from tidegate.errors import WorkerLost
-from tidegate.files import reading, verify
+from tidegate.files import reading
+from tidegate.files import reading as verify
 from tidegate.files.model import content_object
-from tidegate.ingest.fetching import parts as ranged_parts
+from tidegate.ingest import fetch as ranged_parts
 
 PART = 64 * 1024
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support.ingest.running import Library
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
-from tidegate.aws.writes import update
-from tidegate.ingest.feeds.entry import Entry
+from tidegate.aws.table import update
+from tidegate.ingest.feeds import Entry
 
 
 def manifest(source: FileSource, *entries: Any) -> None:

@@ -15,8 +15,7 @@ from standardwebhooks import Webhook
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 
 
 @dataclass

@@ -8,7 +8,7 @@ from standardwebhooks import WebhookVerificationError
 from tests.integration.notifications.receiving import callbacks, compensate, pass_time, receiver, send_notice, verified
 from tests.support.http_servers import Handler
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.notifications.outbox import notice_write
+from tidegate.notifications.notices import notice_write
 
 
 def secret_of(project: Project) -> str:

@@ -10,8 +10,7 @@ import pytest
 from tests.integration.notifications.receiving import compensate, overdue
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import Busy
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.outbox import notice_write
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 
 
 def notice_about(project: Project, record_id: str = "req-1", **given: Any) -> Notice:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.notifications.test_outbox import heard, listener
 from tests.integration.notifications.watching import Line
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.notifications.progress import ProgressFeed
+from tidegate.notifications.websocket import ProgressFeed
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from tests.integration.notifications.receiving import callbacks, pass_time, rece
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
-from tidegate.notifications.circuit_rules import FIRST_LIMIT, MOST_AT_ONCE
-from tidegate.notifications.delivery_store import CircuitStore
+from tidegate.notifications.deliveries import FIRST_LIMIT, MOST_AT_ONCE, CircuitBreaker, CircuitStore, Entry
 
 HOST = "slow.example"
 

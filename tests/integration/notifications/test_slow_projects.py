@@ -7,9 +7,14 @@ from tests.support.calls import count_calls
 from tests.support.http_servers import Handler
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
-from tidegate.notifications.circuit_rules import PLACE_SECONDS, PROJECT_FIRST_LIMIT, SLOW_SECONDS
-from tidegate.notifications.delivery_store import CircuitStore
+from tidegate.notifications.deliveries import (
+    PLACE_SECONDS,
+    PROJECT_FIRST_LIMIT,
+    SLOW_SECONDS,
+    CircuitBreaker,
+    CircuitStore,
+    Entry,
+)
 
 HOSTS = 60
 EVERY_ADDRESS = ""

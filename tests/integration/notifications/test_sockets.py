@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from tests.bench import prices
 from tests.integration.notifications.watching import Line
+from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws.table import Table
 from tidegate.errors import Busy
-from tidegate.notifications.websocket_messages import CONNECTION_SECONDS
-from tidegate.notifications.websocket_sender import Sent
+from tidegate.notifications.websocket import CONNECT_COSTS, CONNECTION_SECONDS, MOST_IDS, MOST_REFUSED, Sent
+from tidegate.projects.limits import SOCKET_RATE
 
 
 @pytest.fixture
@@ -232,7 +235,7 @@ def test_followers_of_a_job_are_read_and_sent_in_portions(
     line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first are sent before the last are read, and a repeated run sends only the rest."""
-    monkeypatch.setattr("tidegate.notifications.websocket_push._FOLLOWERS_TOGETHER", 10)
+    monkeypatch.setattr("tidegate.notifications.websocket._FOLLOWERS_TOGETHER", 10)
     job = "AsyncDownloadJob:1:1:/a:99"
     tasks = [f"AsyncDownloadTask:1:1:/a:{number}" for number in range(30)]
     for task in tasks:
@@ -308,7 +311,7 @@ def test_watchers_of_a_record_are_sent_its_end_in_portions(
     line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that ends early has removed the watches of those that it reached, so the next run does not repeat them."""
-    monkeypatch.setattr("tidegate.notifications.websocket_push._CLIENTS_TOGETHER", 2)
+    monkeypatch.setattr("tidegate.notifications.websocket._CLIENTS_TOGETHER", 2)
     line.record(project, "req-1", task_id="req-1", status="running")
     clients = [line.joined(project, f"c{number}") for number in range(5)]
     for client in clients:
@@ -328,3 +331,143 @@ def test_watchers_of_a_record_are_sent_its_end_in_portions(
 
     assert pusher.push(end) == 3
     assert all(len(line.heard(client)) == 2 for client in clients)
+
+
+def set_rate(line: Line, project: Project, rate: int) -> None:
+    body = {"quotas": {"requests_per_s": rate}}
+    answer = line.cloud.http("PATCH", f"/v1/projects/{project.id}", json=body, key=line.cloud.admin_key)
+    assert answer.status == 200, answer.body
+
+
+def test_messages_and_http_requests_share_the_projects_rate(line: Line, project: Project) -> None:
+    set_rate(line, project, 10)
+    client = line.joined(project)
+    line.cloud.clock.advance(1)
+
+    statuses = [line.cloud.http("GET", "/v1/queue", key=project.key).status for _ in range(4)]
+    answers = [line.say(client, action="ping")[0] for _ in range(8)]
+
+    assert statuses == [200] * 4
+    assert [answer["type"] for answer in answers] == ["pong"] * 6 + ["error"] * 2
+    assert (answers[-1]["data"]["code"], answers[-1]["data"]["retry_after"]) == ("rate_limited", 1)
+    assert line.cloud.http("GET", "/v1/queue", key=project.key).status == 429
+    line.cloud.clock.advance(1)
+    assert line.say(client, action="ping")[0]["type"] == "pong"
+
+
+def test_connecting_counts_toward_the_projects_rate(line: Line, project: Project) -> None:
+    set_rate(line, project, 4)
+    tickets = [line.ticket(project) for _ in range(2)]
+
+    # Two tickets and two connections.
+    assert [line.connect(f"c{number}", ticket) for number, ticket in enumerate(tickets)] == [200, 200]
+    line.cloud.clock.advance(1)
+    late = [line.ticket(project) for _ in range(4)]
+    assert line.connect("late", late[0]) == 429
+    assert len([item for item in line.items("CONNECTION") if item["sk"]["S"] == "META"]) == 2
+
+
+def test_hosts_messages_count_toward_the_hosts_rate(line: Line, project: Project) -> None:
+    key = line.cloud.make_key(project.id, ["agent"], "host-1")
+    made = line.cloud.http("POST", "/v1/ws-tickets", key=key)
+    assert line.connect("host", made.json()["ticket"]) == 200
+    (share,) = line.cloud.app.projects.agent_rate_limiter._shares.values()
+    share.bucket.take(line.cloud.clock().timestamp(), int(share.bucket.state[0]))
+
+    assert line.say("host", action="ping")[0]["data"]["code"] == "rate_limited"
+
+
+def test_connection_that_goes_on_over_the_limit_is_closed(line: Line, project: Project) -> None:
+    client = line.joined(project)
+    (share,) = line.cloud.app.projects.socket_rate_limiter._shares.values()
+    share.bucket.take(line.cloud.clock().timestamp(), int(share.bucket.state[0]))
+
+    for _ in range(MOST_REFUSED):
+        assert line.say(client, action="ping")[0]["data"]["code"] == "rate_limited"
+    assert line.say(client, action="ping") == []
+
+    assert line.outgoing.closed == [client]
+    assert line.items("CONNECTION") == []
+
+
+@pytest.fixture
+def running(cloud: MotoCloud, project: Project) -> list[str]:
+    """The ids of a hundred records that have not ended."""
+    ids = list[str]()
+    for _ in range(MOST_IDS):
+        order = {"name": "orders", "source_data": [{"a": 1}]}
+        answer = cloud.http("POST", "/v1/task", json=order, key=project.key)
+        assert answer.status == 202, answer.body
+        ids.append(answer.json()["task_id"])
+    return ids
+
+
+def test_watch_of_a_hundred_records_is_a_few_calls(cloud: MotoCloud, project: Project, running: list[str]) -> None:
+    line, records = Line(cloud), cloud.app.notifications.records
+    records._lookups, records._batched = cloud.app.record_lookups, cloud.app.batched_record_lookups
+    client = line.joined(project)
+    for action in ("watch", "unwatch"):
+        with count_calls(cloud.app) as calls:
+            (answer,) = line.say(client, action=action, task_ids=running)
+        assert answer["data"]["task_ids"] == running
+        # The connection, its key, the rate, the count; two reads; 25 items a write.
+        assert sum(calls.values()) <= 16, calls
+    with count_calls(cloud.app) as calls:
+        unknown = [f"{prefix}{number}" for number in range(20) for prefix in ("req-", "exp-", "bat-")]
+        unknown += [f"AsyncDownloadJob:1:1:/a:{number}" for number in range(20)]
+        answers = line.say(client, action="watch", task_ids=unknown)
+    assert {answer["data"]["code"] for answer in answers} == {"not_found"}
+    assert sum(calls.values()) <= 10, calls
+
+
+def test_key_costs_less_than_two_dollars_an_hour_over_websockets(
+    cloud: MotoCloud, project: Project, running: list[str]
+) -> None:
+    """The dearest messages at the highest rate: connecting, pings, watching and ending the watches."""
+    line = Line(cloud)
+    for record_id in running:
+        line.record(project, record_id, task_id=record_id, status="running")
+    client = line.joined(project)
+
+    def units_of(action: Callable[[], object]) -> dict[str, float]:
+        used = {"read": 0.0, "write": 0.0}
+
+        def note(params: Any, model: Any, **_: Any) -> None:
+            if model.name == "BatchWriteItem":
+                # Each watch has an entry in an index too.
+                sent = [each for items in params["RequestItems"].values() for each in items]
+                used["write"] += 2 * len(sent)
+            elif model.name == "BatchGetItem":
+                used["read"] += sum(len(asked["Keys"]) for asked in params["RequestItems"].values())
+            elif model.name in ("PutItem", "UpdateItem", "DeleteItem"):
+                used["write"] += 2
+            else:
+                used["read"] += 1
+
+        events = cloud.app.dynamodb.meta.events
+        events.register("provide-client-params.dynamodb", note)
+        try:
+            action()
+        finally:
+            events.unregister("provide-client-params.dynamodb", note)
+        return used
+
+    def cost(used: dict[str, float], messages: int, seconds: float) -> float:
+        table = used["read"] * prices.DYNAMODB_READ + used["write"] * prices.DYNAMODB_WRITE
+        function = prices.LAMBDA_REQUEST + seconds * 0.5 * prices.LAMBDA_GB_SECOND
+        return table + function + messages * prices.WEBSOCKET_MESSAGE
+
+    ping = cost(units_of(lambda: line.say(client, action="ping")), 2, 0.02)
+    watch = cost(units_of(lambda: line.say(client, action="watch", task_ids=running)), 2, 0.3)
+    # Lookups of this test read nothing; each record is read twice.
+    watch += 2 * len(running) * prices.DYNAMODB_READ
+    unwatch = cost(units_of(lambda: line.say(client, action="unwatch", task_ids=running)), 2, 0.2)
+    connect = cost(units_of(lambda: line.joined(project, "other")), 1, 0.05)
+    leave = cost(units_of(lambda: line.leave("other")), 0, 0.05)
+    rate = SOCKET_RATE * 3600
+    dollars = {
+        "ping": ping * rate,
+        "watch": (watch + unwatch) / 2 / (1 + MOST_IDS) * rate,
+        "connect": (connect + leave + prices.HTTP_API_REQUEST) / CONNECT_COSTS * rate,
+    }
+    assert max(dollars.values()) < 2, dollars

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.moto.aws_limits import is_too_large
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.notifications.websocket_sender import Sent
+from tidegate.notifications.websocket import Sent
 
 
 class Outgoing:
@@ -48,6 +48,7 @@ class Line:
         notifications = self.cloud.app.notifications
         notifications.outgoing.send = self.outgoing.send  # type: ignore[method-assign]
         notifications.outgoing.close = self.outgoing.close  # type: ignore[method-assign]
+        notifications.records._batched = {}
         notifications.records._lookups = {"": lambda project, record: self.records.get((project, record))}
 
     def ticket(self, project: Project) -> str:

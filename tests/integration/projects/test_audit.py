@@ -10,7 +10,7 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.projects import audit_store as audit_table
+from tidegate.projects import audit as audit_table
 from tidegate.projects.audit import SYSTEM, act
 
 

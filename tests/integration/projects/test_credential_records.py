@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.moto.cloud import Answer, MotoCloud, Project
-from tidegate.projects import credential_records
+from tidegate.projects import secrets as credential_records
 
 BODY = {"headers": {"Cookie": "a=b"}, "origins": ["https://source.test"]}
 

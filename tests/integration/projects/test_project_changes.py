@@ -23,7 +23,9 @@ def change(cloud: MotoCloud, project: Project, **body: Any) -> Answer:
 
 def limits(shown: dict[str, Any]) -> dict[str, Any]:
     """The limits that were set."""
-    return {name: value for name, value in shown["quotas"].items() if value != DEFAULTS[name]}
+    return {
+        name: value for name, value in shown["quotas"].items() if name not in shown["defaults"] and value is not None
+    }
 
 
 def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, project: Project) -> None:
@@ -32,6 +34,7 @@ def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, 
     assert shown["project_id"] == project.id
     assert shown["allow_private_urls"] is True
     assert limits(shown) == {}
+    assert shown["defaults"] == dict.fromkeys(DEFAULTS.keys() - {"share"}, True)
     assert shown["quotas"]["subscriptions"] == 1000
     assert shown["usage"] == {
         "stored_bytes": 0,
@@ -42,6 +45,10 @@ def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, 
         "businesses": 0,
         "unstarted_batches": 0,
         "open_uploads": 0,
+        "runner_hours_per_day": 0,
+        "egress_bytes_per_day": 0,
+        "targets_per_day": 0,
+        "outgoing_calls_per_day": 0,
         "running": {},
     }
     assert "whsec" not in str(shown)
@@ -145,7 +152,7 @@ def test_unknown_project_is_404(cloud: MotoCloud) -> None:
 def test_null_sets_the_default_of_a_quota(cloud: MotoCloud, project: Project) -> None:
     assert change(cloud, project, quotas={"subscriptions": 5, "queued": 5}).json()["quotas"]["subscriptions"] == 5
     again = change(cloud, project, quotas={"subscriptions": None, "queued": None}).json()["quotas"]
-    assert (again["subscriptions"], again["queued"]) == (1000, None)
+    assert (again["subscriptions"], again["queued"]) == (1000, 10_000)
     assert cloud.app.table.get(keys.project(project.id))["quotas"] == {}  # type: ignore[index]
 
 

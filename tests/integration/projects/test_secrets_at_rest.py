@@ -11,7 +11,7 @@ import pytest
 from tests.integration.notifications.receiving import receiver, send_notice, verified
 from tests.integration.notifications.watching import Line
 from tests.support.moto.cloud import Answer, MotoCloud, Project
-from tidegate.projects.root_secret import RootSecret
+from tidegate.projects.secrets import RootSecret
 
 ROOT = "/tidegate/tidegate/callback-root"
 OLD = "whsec_" + base64.b64encode(b"o" * 32).decode()

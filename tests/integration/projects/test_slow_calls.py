@@ -13,7 +13,7 @@ from tests.support.calls import count_calls
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.errors import RateLimited
-from tidegate.projects.slow_calls import HOST_POLLS, LEASE_SECONDS
+from tidegate.projects.limits import HOST_POLLS, LEASE_SECONDS
 
 
 def open_calls(cloud: MotoCloud, project: Project, count: int, stack: ExitStack) -> None:
@@ -118,10 +118,10 @@ def test_failed_release_does_not_fail_the_call(cloud: MotoCloud, project: Projec
     broken.stop()
 
 
-def test_slow_call_costs_a_read_and_two_writes(cloud: MotoCloud, project: Project) -> None:
+def test_slow_call_costs_a_read_and_three_writes(cloud: MotoCloud, project: Project) -> None:
     with count_calls(cloud.app) as calls, cloud.app.projects.slow_calls.held(project.id):
         pass
-    assert calls == {"dynamodb.GetItem": 1, "dynamodb.UpdateItem": 2}
+    assert calls == {"dynamodb.BatchGetItem": 1, "dynamodb.UpdateItem": 3}
     record = cloud.app.table.get(keys.slow_calls(project.id))
     assert record is not None
     assert record["expires_at"] > cloud.clock().timestamp()

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.moto.cloud import MotoCloud, Project, load_function
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import update
 from tidegate.files.model import content_object
+from tidegate.queue.retention import MARKER
 
 DAY = 86400
 
@@ -23,7 +24,7 @@ def _object(cloud: MotoCloud, key: str) -> None:
 
 def _objects(cloud: MotoCloud) -> list[str]:
     found = cloud.client("s3").list_objects_v2(Bucket=cloud.app.files.bucket.name).get("Contents", [])
-    return [entry["Key"] for entry in found]
+    return [entry["Key"] for entry in found if entry["Key"] != MARKER]
 
 
 def _ended(cloud: MotoCloud, project: Project) -> str:
@@ -83,7 +84,7 @@ def test_cleanup_that_died_before_removing_replaces_its_archive(
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr("tidegate.queue.retention.store.RetentionStore.remove", dies)
+        patched.setattr("tidegate.queue.retention.RetentionStore.remove", dies)
         with pytest.raises(SystemExit):
             cloud.invoke("clean_up", {"source": "aws.events"})
     cloud.invoke("clean_up", {"source": "aws.events"})
@@ -180,7 +181,7 @@ def test_sweep_without_time_is_continued_by_the_next(
         _object(cloud, key)
     cloud.clock.advance(2 * DAY)
     sweep = cloud.app.queue.sweep
-    monkeypatch.setattr("tidegate.queue.retention.sweep._GROUP", 2)
+    monkeypatch.setattr("tidegate.queue.retention._GROUP", 2)
     with patch.object(sweep._objects, "list", wraps=sweep._objects.list) as listed:
         # Time for one group of two objects each night: two nights for content/, one for rows/, two for exports/ …
         removed = [sweep.sweep(Mock(side_effect=[True, False])).orphans for _ in range(5)]
@@ -191,8 +192,8 @@ def test_sweep_without_time_is_continued_by_the_next(
     assert [call.args[0] for call in listed.mock_calls].count("content/") == 2
 
 
-def test_clean_up_ends_before_its_time_is_over(cloud: MotoCloud) -> None:
-    content = content_object("none", "0" * 64)
+def test_clean_up_ends_before_its_time_is_over(cloud: MotoCloud, project: Project) -> None:
+    content = content_object(project.id, "0" * 64)
     _object(cloud, content)
     cloud.clock.advance(2 * DAY)
     clean_up = load_function("clean_up").handler

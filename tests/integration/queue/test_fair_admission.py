@@ -10,10 +10,10 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
 from tidegate.aws import keys
-from tidegate.aws.writes import delete, put, update
-from tidegate.queue.admission.fairness import AGE_STEP_SECONDS
-from tidegate.queue.items import place_item, place_key
+from tidegate.aws.table import delete, put, update
+from tidegate.queue.fairness import AGE_STEP_SECONDS
 from tidegate.queue.model import Request
+from tidegate.queue.store import place_item, place_key
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def test_calls_of_an_admission_do_not_grow_with_the_queue(queue: TestQueue, othe
         for _ in range(6):
             queue.cloud.app.queue.admission.admit("no_cookie")
         slots = queue.cloud.app.queue.channel_store.slots("no_cookie")
-        for project_id, request_id, attempt in slots:
+        for project_id, request_id, attempt, _ in slots:
             queue.cloud.app.queue.queue.finish(project_id, request_id, attempt)
         with count_calls(queue.cloud.app) as calls:
             assert queue.cloud.app.queue.admission.admit("no_cookie") == 1

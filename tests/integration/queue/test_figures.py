@@ -16,8 +16,8 @@ from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table
-from tidegate.common.listing import Listed
-from tidegate.queue.admission.standings import standing_write
+from tidegate.common.sequences import Listed
+from tidegate.queue.fairness import standing_write
 from tidegate.queue.model import Request
 from tidegate.queue.store import RequestStore
 

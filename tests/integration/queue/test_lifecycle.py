@@ -70,8 +70,8 @@ def test_finish_releases_the_slot_and_is_idempotent(cloud: MotoCloud, project: P
 def test_each_step_costs_few_calls(cloud: MotoCloud, project: Project) -> None:
     with count_calls(cloud.app) as calls:
         request = submit(cloud, project)
-    # The project is read for its quota of queued requests.
-    assert calls == {"dynamodb.GetItem": 1, "dynamodb.TransactWriteItems": 1, "sqs.SendMessageBatch": 1}
+    # The project is read for its quota of queued requests, and what it used today for its runner-hours.
+    assert calls == {"dynamodb.GetItem": 2, "dynamodb.TransactWriteItems": 1, "sqs.SendMessageBatch": 1}
     cloud.deliver("AdmissionQueue")
 
     with count_calls(cloud.app) as calls:

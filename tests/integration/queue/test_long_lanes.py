@@ -11,9 +11,9 @@ from tests.support.calls import count_calls
 from tests.support.moto.bulk import multiply
 from tests.support.queue import TestQueue
 from tests.support.template import load_template, timeout_of
-from tidegate.queue.admission import admit
-from tidegate.queue.admission.group import MAX_GROUP
-from tidegate.queue.admission.standings import standing_write
+from tidegate.queue import admission as admit
+from tidegate.queue.fairness import standing_write
+from tidegate.queue.store import MAX_GROUP
 
 
 def admission_of(queue: TestQueue) -> Counter[str]:

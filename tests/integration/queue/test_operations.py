@@ -8,12 +8,12 @@ from typing import Any
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
-from tidegate.aws.writes import delete
+from tidegate.aws.table import delete
 from tidegate.common.ids import iso
 from tidegate.errors import NotFound
 from tidegate.exports.model import output_object
-from tidegate.queue.admission.standings import standing_write
-from tidegate.queue.items import place_item
+from tidegate.queue.fairness import standing_write
+from tidegate.queue.store import place_item
 
 DAY = 24 * 3600
 
@@ -152,7 +152,7 @@ def test_completed_requests_are_kept_7_days_and_failed_ones_30(queue: TestQueue)
     queue.finish(failed, error=NotFound("gone"))
 
     queue.cloud.clock.advance(7 * DAY - 60)
-    assert clean(queue) == {"removed": 0, "objects": 0, "more": False}
+    assert clean(queue) == {"removed": 0, "objects": 0, "more": False, "stopped": None}
     queue.cloud.clock.advance(120)
     assert clean(queue)["removed"] == 1
     kept = [queue.cloud.app.queue.store.get(queue.project.id, one.request_id) for one in (done, failed)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
-from tidegate.aws.writes import delete, update
+from tidegate.aws.table import delete, update
 from tidegate.batches.steps import _execution_name
 from tidegate.errors import Busy, ServiceUnavailable
 

@@ -14,11 +14,11 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.items import DataItems
-from tidegate.batches.run.values import ItemAnswer, Outcome
+from tidegate.batches.model import ItemAnswer, Outcome
 from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
-from tidegate.notifications.delivery_model import Delivery
-from tidegate.projects.audit_store import AuditFilter
+from tidegate.notifications.deliveries import Delivery
+from tidegate.projects.audit import AuditFilter
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
 
@@ -265,7 +265,7 @@ CALLS: dict[str, Call] = {
 def changing_routes() -> dict[str, str]:
     """Every route of the OpenAPI document that is not a GET, with its scope."""
     return {
-        f"{method.upper()} {path}": operation.get("security", [{"key": ["open"]}])[0]["key"][0]
+        f"{method.upper()} {path}": (operation["security"] or [{"key": ["open"]}])[0]["key"][0]
         for path, operations in contract(build_api())["paths"].items()
         for method, operation in operations.items()
         if method != "get"

@@ -42,7 +42,7 @@ def test_files_are_cached_forever_but_the_page_is_not(cloud: MotoCloud) -> None:
     page = cloud.http("GET", "/")
     script = cloud.http("GET", "/" + names(page.body.decode())[-1])
 
-    assert page.headers["cache-control"] == "no-cache"
+    assert page.headers["cache-control"] == "public, max-age=60, must-revalidate"
     assert "immutable" in script.headers["cache-control"]
     again = cloud.http("GET", "/", headers={"if-none-match": page.headers["etag"]})
     assert (again.status, again.body) == (304, b"")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.moto.cloud import MotoCloud
 from tidegate.settings import Settings
-from tidegate.web.console.system import parameters
+from tidegate.web.console.routes import parameters
 
 COOKIES = {"headers": {"X-Token": "very-secret", "Cookie": "a=b"}, "origins": ["https://files.example"]}
 

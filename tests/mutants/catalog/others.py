@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.catalog.model import AGENT, IT, MODES, RACES, A, Mutant, N
 
+_RESULTS = "tests/integration/batches/test_item_results.py"
+_IDENTITY = "tests/integration/queue/test_store_identity.py"
+
 MUTANTS: tuple[Mutant, ...] = (
     # --- the table
     Mutant(
@@ -29,14 +32,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "conflicts are not tried again",
-        f"{A}/conflicts.py",
+        f"{A}/table.py",
         "            if not _is_temporary(error):\n                raise",
         "            raise",
         ("tests/unit/aws/test_conflicts.py", MODES),
     ),
     Mutant(
         "messages that SQS did not take are dropped",
-        f"{A}/sqs.py",
+        f"{A}/clients.py",
         'refused = {entry["Id"] for entry in answer.get("Failed", [])}',
         "refused: set[str] = set()",
         ("tests/faults/test_partial.py",),
@@ -44,35 +47,63 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- batches, callbacks, projects
     Mutant(
         "the fencing token is lost",
-        "layers/core/tidegate/batches/run/store.py",
+        "layers/core/tidegate/batches/run_state.py",
         'if attributes[name] is None],\n            condition="#fence = :fence",',
         'if attributes[name] is None],\n            condition=":fence = :fence",',
         (RACES,),
     ),
     Mutant(
         "a batch is taken over while its lease lasts",
-        "layers/core/tidegate/batches/run/store.py",
+        "layers/core/tidegate/batches/run_state.py",
         'condition="attribute_exists(#pk) AND #lease_until < :now"',
         'condition="attribute_exists(#pk) AND :now = :now"',
         (RACES,),
     ),
     Mutant(
+        "a time-out overrules a stored result",
+        "layers/core/tidegate/batches/batches.py",
+        '_UNDECIDED = "attribute_not_exists(#pk) OR #open = :yes"',
+        '_UNDECIDED = ":yes = :yes"',
+        (_RESULTS,),
+    ),
+    Mutant(
+        "results that came between two slices are read after the first calls",
+        "layers/core/tidegate/batches/slice.py",
+        "        self._ticker.settle(run)\n        pool.start()\n",
+        "        pool.start()\n",
+        (_RESULTS,),
+    ),
+    Mutant(
+        "the clean-up trusts any table",
+        "layers/core/tidegate/queue/retention.py",
+        "        if table and table == bucket:\n",
+        "        if table or bucket:\n",
+        (_IDENTITY,),
+    ),
+    Mutant(
+        "the clean-up deletes any number of objects",
+        "layers/core/tidegate/queue/retention.py",
+        "        if scan.count > confirmed + MOST_ORPHANS and",
+        "        if scan.count < 0 and",
+        (_IDENTITY,),
+    ),
+    Mutant(
         "a callback is settled after its lease passed on",
-        f"{N}/delivery_store.py",
+        f"{N}/deliveries.py",
         'condition="#lease_until = :lease"',
         'condition="attribute_exists(#pk) AND :lease = :lease"',
         (RACES,),
     ),
     Mutant(
         "a project's revision is not compared",
-        "layers/core/tidegate/projects/store.py",
+        "layers/core/tidegate/projects/projects.py",
         'condition="attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)"',
         'condition="attribute_exists(#pk) AND :was = :was"',
         (RACES,),
     ),
     Mutant(
         "notices that the topic did not take leave the outbox",
-        f"{N}/topic.py",
+        f"{N}/notices.py",
         'taken += [batch[int(entry["Id"])][0] for entry in answer.get("Successful", [])]',
         "taken += [notice for notice, _ in batch]",
         ("tests/faults/test_partial.py",),
@@ -88,14 +119,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- uploads in parts
     Mutant(
         "an upload of another size than announced is taken",
-        "layers/core/tidegate/files/verify.py",
+        "layers/core/tidegate/files/reading.py",
         "if file.size is not None and file.size != size:",
         "if False:",
         ("tests/unit/files/test_verify.py",),
     ),
     Mutant(
         "a range that S3 cut short is hashed",
-        "layers/core/tidegate/files/verify.py",
+        "layers/core/tidegate/files/reading.py",
         "if len(got) == last - start + 1:",
         "if got:",
         (f"{IT}/files/test_multipart.py", "tests/unit/files"),
@@ -117,14 +148,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- exports by ranges
     Mutant(
         "a range that another worker went on with is not found",
-        "layers/core/tidegate/exports/ranges/join.py",
+        "layers/core/tidegate/exports/ranges.py",
         "record = by_first.get((table, page)) or context.record(table, page)",
         "record = by_first.get((table, page))",
         (f"{IT}/exports/ranges/test_crashes.py",),
     ),
     Mutant(
         "a killed attempt's upload stays",
-        "layers/core/tidegate/exports/ranges/join.py",
+        "layers/core/tidegate/exports/ranges.py",
         "threads.submit(self._objects.abort_uploads, output_prefix(*ids))",
         "threads.submit(int)",
         (f"{IT}/exports/ranges/test_crashes.py",),
@@ -132,14 +163,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- outcomes of a batch's items
     Mutant(
         "outcomes that no progress counts are shown",
-        "layers/core/tidegate/batches/outcomes.py",
+        "layers/core/tidegate/batches/items.py",
         "for part in sorted(chosen) if part <= count]",
         "for part in sorted(chosen)]",
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
     ),
     Mutant(
         "of two writers of a part of outcomes the fenced one counts",
-        "layers/core/tidegate/batches/outcomes.py",
+        "layers/core/tidegate/batches/items.py",
         'chosen[int(key.removeprefix(prefix).partition("-")[0])] = key',
         'chosen.setdefault(int(key.removeprefix(prefix).partition("-")[0]), key)',
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
@@ -147,85 +178,88 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- callbacks
     Mutant(
         "a watch is removed although the end did not reach its client",
-        f"{N}/websocket_push.py",
+        f"{N}/websocket.py",
         "if is_done and watch.connection_id not in failed]",
         "if is_done]",
         (f"{IT}/notifications/test_sockets.py",),
     ),
     Mutant(
         "a callback that was never tried is given up",
-        f"{N}/delivery.py",
+        f"{N}/callbacks.py",
         "delivery.gives_up_at and not delivery.tries:",
         "delivery.gives_up_at and False:",
         (f"{IT}/notifications/test_receiver_limits.py",),
     ),
     Mutant(
         "a failing receiver gets as many at once as before",
-        f"{N}/circuit_rules.py",
+        f"{N}/deliveries.py",
         "return max(1, limit // 2)",
         "return limit",
         (f"{IT}/notifications/test_receiver_limits.py",),
     ),
     Mutant(
         "a project's silent receivers have no limit together",
-        f"{N}/circuit_breaker.py",
+        f"{N}/deliveries.py",
         "project if project and project.is_slow(now) else None",
         "None",
         (f"{IT}/notifications/test_slow_projects.py",),
     ),
     Mutant(
         "an announced upload does not count",
-        "layers/core/tidegate/projects/usage_store.py",
+        "layers/core/tidegate/projects/limits.py",
         '"open_uploads": 1, "announced_bytes": size}',
         '"open_uploads": 1, "announced_bytes": 0}',
         (f"{IT}/files/test_upload_quota.py",),
     ),
     Mutant(
         "the room for an upload is not checked when it is announced",
-        "layers/core/tidegate/projects/usage_store.py",
+        "layers/core/tidegate/projects/limits.py",
         "fits += f\" AND ({below('announced_bytes', 'end', allows_none=True)})\"",
         'fits += " AND :end = :end"',
         (f"{IT}/files/test_upload_quota.py",),
     ),
     Mutant(
         "a host that is connecting is taken as gone",
-        "layers/core/tidegate/distribution/fleet/wakeups.py",
+        "layers/core/tidegate/distribution/fleet.py",
         "if not connected[connection_id].may_be_opening(now):",
         "if True:",
         (f"{IT}/distribution/fleet/test_push.py",),
     ),
     Mutant(
         "an archive is unpacked without a budget",
-        "layers/core/tidegate/ingest/unpacking.py",
+        "layers/core/tidegate/ingest/archives.py",
         "        self._budget.spend(len(found))\n",
         "",
         ("tests/unit/ingest/test_archives.py",),
     ),
     Mutant(
         "callbacks that wait for a receiver come back every second",
-        f"{N}/circuit_breaker.py",
-        "        return max(1.0, at - now)\n",
-        "        return 1.0\n",
+        f"{N}/deliveries.py",
+        "max(now, state.open_until), latest, step)\n        if at is None:\n"
+        "            return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)\n        return max(1.0, at - now)\n",
+        "max(now, state.open_until), latest, step)\n        if at is None:\n"
+        "            return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)\n        return 1.0\n",
         (f"{IT}/notifications/test_receiver_limits.py", "tests/unit/notifications/test_receiver_pace.py"),
     ),
     Mutant(
         "callbacks beyond the longest wait come back all at once",
-        f"{N}/circuit_breaker.py",
-        "return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)",
-        "return LONGEST_PUT_OFF_SECONDS",
+        f"{N}/deliveries.py",
+        "max(now, state.open_until), latest, step)\n        if at is None:\n"
+        "            return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)",
+        "max(now, state.open_until), latest, step)\n        if at is None:\n            return LONGEST_PUT_OFF_SECONDS",
         ("tests/unit/notifications/test_receiver_pace.py",),
     ),
     # --- the agent's system calls
     Mutant(
         "the agent renames a file whose bytes may not be on the disk",
-        f"{AGENT}/disk/place.py",
+        f"{AGENT}/disk.py",
         "        os.fchmod(file.fileno(), self._mode(mode))\n        os.fsync(file.fileno())\n",
         "        os.fchmod(file.fileno(), self._mode(mode))\n",
         ("tests/unit/client/agent/test_crash.py",),
     ),
     Mutant(
         "the agent acknowledges a result that it has not reported",
-        f"{AGENT}/reporter.py",
+        f"{AGENT}/inbox.py",
         "            self._send(results)\n            self._journal.acknowledge(key_of(result)",
         "            (lambda keys: (self._journal.acknowledge(keys), self._send(results)))(key_of(result)",
         ("tests/unit/client/agent/test_crash.py",),

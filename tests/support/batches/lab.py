@@ -10,21 +10,16 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.batches.items import DataItems, Items, SharedItems
-from tidegate.batches.milestones import Milestones
-from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch
-from tidegate.batches.outcomes import Outcomes
-from tidegate.batches.progress import Progress
-from tidegate.batches.results import ItemResults
-from tidegate.batches.run.item_call import ItemCaller
-from tidegate.batches.run.rate_shares import RateShares
-from tidegate.batches.run.slice import CONTINUE, ENDED, SLEEP, SliceEnd, SliceRunner, SliceTiming
-from tidegate.batches.run.store import BatchRunStore
-from tidegate.batches.run.values import Extent, Outcome, Verdict
+from tidegate.batches.batches import ItemResults
+from tidegate.batches.items import DataItems, Items, Outcomes, SharedItems
+from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Extent, Outcome, Progress, Verdict
+from tidegate.batches.run_state import BatchRunStore, RateShares
+from tidegate.batches.slice import CONTINUE, ENDED, SLEEP, Milestones, SliceEnd, SliceRunner, SliceTiming
 from tidegate.batches.store import BatchStore
+from tidegate.batches.workers import ItemCaller
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
-from tidegate.http.kept_connection import KeptConnection
+from tidegate.http.connections import KeptConnection
 from tidegate.http.model import Reply
 from tidegate.http.signing import signed_headers
 from tidegate.projects.audit import SYSTEM, act
@@ -33,7 +28,7 @@ from tidegate.projects.model import Project
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def _sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+def _sign(project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str = "") -> dict[str, str]:
     return signed_headers(project.callback_secrets, message_id, now, body)
 
 
@@ -64,6 +59,22 @@ class MortalStore(BatchRunStore):
         if self._dead.is_set():
             raise Killed
         return super().end_writes(*args, **kwargs)
+
+
+class MortalResults(ItemResults):
+    def __init__(self, table: Table, dead: threading.Event) -> None:
+        super().__init__(table)
+        self._dead = dead
+
+    def reach(self, *args: Any, **kwargs: Any) -> None:
+        if self._dead.is_set():
+            raise Killed
+        super().reach(*args, **kwargs)
+
+    def _transact(self, *args: Any, **kwargs: Any) -> Any:
+        if self._dead.is_set():
+            raise Killed
+        return super()._transact(*args, **kwargs)
 
 
 class MortalConnection:
@@ -129,6 +140,7 @@ class Lab:
         self.http = SafeHttp()
         self.outcomes: Any = MemoryOutcomes()
         self.shares = RateShares(self.table)
+        self.results = ItemResults(self.table)
         self.ended = SliceEnd(ENDED)
 
     def batch(self, total: int, rate: float, *, start_index: int = 0, job_data: Any = None, **more: Any) -> Batch:
@@ -191,7 +203,7 @@ class Lab:
 
     def runner(self, **changed: Any) -> SliceRunner:
         parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "timing": self.timing}
-        parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table), "shares": self.shares}
+        parts |= {"outcomes": self.outcomes, "results": self.results, "shares": self.shares}
         parts["milestones"] = Milestones(self.table, cast(Any, None), real_clock)
         return SliceRunner(prepare=self, **(parts | changed))
 
@@ -228,6 +240,8 @@ class Lab:
         other = replace(self)
         other.http = MortalHttp(dead)
         other.runs = MortalStore(self.table, dead)
+        other.results = MortalResults(self.table, dead)
+        other.outcomes = self.outcomes
         return other, dead
 
     def faster(self, slice_seconds: float = 240, lease_seconds: float = 15) -> Lab:

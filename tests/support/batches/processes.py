@@ -22,7 +22,7 @@ from tests.support.batches.lab import PROJECT, Lab
 from tests.support.batches.receiver import ROOT
 from tidegate.aws.table import Table
 from tidegate.batches.model import Batch
-from tidegate.batches.run.slice import ENDED, SliceTiming
+from tidegate.batches.slice import ENDED, SliceTiming
 
 _KEY = b"runners"
 _CALLS = ("get_item", "put_item", "update_item", "query", "batch_get_item", "batch_write_item", "transact_write_items")

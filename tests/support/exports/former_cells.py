@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.exports.rendering.columns import Row, column_of
-from tidegate.exports.rendering.formula_guard import NUMBER
-from tidegate.exports.rendering.xlsx.xml_text import MAX_CELL_UNITS, text_element
+from tidegate.sheets.table import Row, column_of
+from tidegate.sheets.values import MAX_CELL_UNITS, NUMBER, text_element
 
 _BIGGEST_INT = 10**15
 _BIGGEST_FLOAT = 9.99999999999999e307

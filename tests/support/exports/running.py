@@ -10,6 +10,7 @@ import openpyxl
 
 from tests.support.exports.paged_source import PagedSource
 from tests.support.moto.cloud import Answer, MotoCloud, Project
+from tidegate.queue.retention import MARKER
 
 MACHINE = {
     "pull": "pull_pages",
@@ -102,7 +103,7 @@ class ExportWorld:
 
     def objects(self, prefix: str = "") -> list[str]:
         listing = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix)
-        return [entry["Key"] for entry in listing.get("Contents", [])]
+        return [entry["Key"] for entry in listing.get("Contents", []) if entry["Key"] != MARKER]
 
     def uploads(self) -> list[Any]:
         return list(self.s3.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []))

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.sheets.table import SheetTable, parse_template
 
 
 def leaf(title: str, name: str, **more: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.files.model import content_object
+from tidegate.queue.retention import MARKER
 
 BIZ = {"biz_id": 1, "app_id": 2}
 
@@ -60,6 +61,7 @@ class Library:
     def objects(self) -> dict[str, bytes]:
         s3, bucket = self.cloud.client("s3"), self.cloud.app.files.bucket.name
         keys = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
+        keys = [key for key in keys if key != MARKER]
         return {self._name(key): s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
     def _name(self, key: str) -> str:

@@ -14,8 +14,8 @@ from tidegate.app import app
 from tidegate.files.model import File
 from tidegate.files.reading import TurnReader
 from tidegate.ingest.download import Download
-from tidegate.ingest.fetching.fetcher import Fetcher
-from tidegate.ingest.ports import Step
+from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.values import Step
 from tidegate.queue.model import Request
 
 _NOW = "2026-11-16T05:00:00.000Z"

@@ -10,7 +10,7 @@ from unittest.mock import patch as replace
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from tidegate.notifications.websocket_sender import WebSocketSender
+from tidegate.notifications.websocket import WebSocketSender
 
 KB, MB = 1024, 1024 * 1024
 ITEM_BYTES = 400 * KB

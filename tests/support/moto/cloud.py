@@ -32,6 +32,7 @@ from tests.support.moto.roles import Roles
 from tests.support.template import ROOT, queue_functions, timeout_of
 from tidegate import app as composition
 from tidegate.aws import clients
+from tidegate.http.guard import origin_of_text
 from tidegate.projects.model import hash_key
 
 ADMIN_KEY = "tg_admin_0123456789abcdef"
@@ -245,6 +246,10 @@ class MotoCloud:
 
     def callback_secret(self, project_id: str) -> str:
         return self.app.projects.callback_secrets.newest(self.app.projects.projects.get(project_id))
+
+    def origin_secret(self, project_id: str, url: str) -> str:
+        project = self.app.projects.projects.get(project_id)
+        return self.app.projects.callback_secrets.of_origin(project, origin_of_text(url))[0]
 
     def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> Project:
         created = self.app.projects.projects.create(

@@ -6,19 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.serialization import to_wire
-from tidegate.aws.table import Table
-from tidegate.distribution.model import Counts, Job, TransferSpec
-from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsStore
-from tidegate.distribution.store.targets import TargetStore
-from tidegate.distribution.swarm.planner import JobSwarm, SwarmPlanner
-from tidegate.distribution.swarm.presence import Presence
-from tidegate.distribution.targets import Target, shard_of
-from tidegate.files.contents import ContentStore
-from tidegate.files.pieces import MIB
+from tidegate.aws.table import Table, to_wire
+from tidegate.distribution.model import Job, Target, TargetCounts, TransferSpec, shard_of
+from tidegate.distribution.store import TargetStore
+from tidegate.distribution.swarm import JobSwarm, Presence, PresenceStore, SwarmSettingsStore, swarm_of
+from tidegate.files.library import ContentStore
+from tidegate.files.model import MIB
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROJECT, JOB_KEY, SIGNATURE = "project", "0" * 32, "5" * 64
@@ -78,10 +75,11 @@ class PlannedJob:
         for item in (keys.project(PROJECT) | {"name": "p"}, keys.content(PROJECT, SIGNATURE) | content | lists):
             dynamo.put_item(Item=to_wire(item))
         dynamo.calls.clear()
-        planner = SwarmPlanner(targets, ContentStore(table), presences, SwarmSettingsStore(table), lambda: NOW)
-        self.swarm: JobSwarm = planner.swarm_of(self.job, SIZE)
+        d: Any = SimpleNamespace(targets=targets, contents=ContentStore(table), presence_store=presences)
+        d.swarm_settings, d.clock, d.last_swarm = SwarmSettingsStore(table), lambda: NOW, None
+        self.swarm: JobSwarm = swarm_of(d, self.job, SIZE)
         # The transfers of a Job share one plan.
-        assert planner.swarm_of(self.job, SIZE) is self.swarm
+        assert swarm_of(d, self.job, SIZE) is self.swarm
         self.calls: Counter[str] = dynamo.calls
 
 
@@ -104,6 +102,6 @@ def _job(hosts: int) -> Job:
         closes_at="2026-01-01T00:00:00.000Z",
         create_time="2026-01-01T00:00:00.000Z",
         shard_count=-(-hosts // _SHARD),
-        counts=Counts(total=hosts),
+        counts=TargetCounts(total=hosts),
         swarm_key="c" * 64,
     )

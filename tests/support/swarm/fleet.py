@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.support.swarm.lab import CountingOrigin, Placement, SwarmTransfers
 from tests.support.template import ROOT
-from tidegate_client.swarm.port.identity import load_identity
+from tidegate_client.swarm.port import load_identity
 
 PORT = 7471
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tidegate.distribution.swarm.plan import Member, plan, terms
-from tidegate.files.pieces import PieceDigests
-from tidegate_client.agent.rate_limit import RateLimit
+from tidegate.distribution.swarm import Member, plan, terms
+from tidegate.files.reading import PieceDigests
+from tidegate_client.rates import RateLimit
 
 JOB_KEY, KEY = "0" * 32, b"a key of 32 bytes for every test"
 _CHUNK = 64 * 1024

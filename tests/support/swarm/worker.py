@@ -17,9 +17,9 @@ from typing import Any
 import urllib3
 
 from tests.support.swarm.lab import Placement
-from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.download import ResumingDownload, fetch_verified
 from tidegate_client.models import SwarmFigures
+from tidegate_client.rates import RateLimit
 from tidegate_client.swarm.host import NoSwarm, SwarmHost, SwarmOptions
 
 

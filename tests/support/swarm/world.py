@@ -7,11 +7,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidegate.distribution.swarm.plan import Member, plan
-from tidegate_client.swarm.choosing.chooser import Chooser, Rules
-from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Neighbour, Step
-from tidegate_client.swarm.choosing.ranks import Ranks
-from tidegate_client.swarm.layout import Layout
+from tidegate.distribution.swarm import Member, plan
+from tidegate_client.swarm.chooser import ORIGIN, Chooser, Failure, Link, Neighbour, Ranks, Rules, Step
+from tidegate_client.swarm.wire import Layout
 
 MIB = 1 << 20
 NEWS, TICK, STALL, SLOT = 0.1, 0.1, 3.0, 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,8 +72,9 @@ class Tour:
         project_id = call("POST /v1/projects", body, key=admin, status=201)["project_id"]
         call("GET /v1/projects", key=admin)
         call("GET /v1/projects/{project_id}", key=admin, project_id=project_id)
-        quotas = {"quotas": {"queued": 10000, "requests_per_s": 200}}
-        call("PATCH /v1/projects/{project_id}", quotas, key=admin, project_id=project_id)
+        changes: dict[str, Any] = {"quotas": {"queued": 10000, "requests_per_s": 200}}
+        changes["gse"] = {"targets": ["web-*"], "dirs": ["/data/app"], "users": ["app"]}
+        call("PATCH /v1/projects/{project_id}", changes, key=admin, project_id=project_id)
         create_key = "POST /v1/projects/{project_id}/keys"
         new_key = {"scopes": ["read", "write"], "name": "ci"}
         self.key = call(create_key, new_key, key=admin, status=201, project_id=project_id)["key"]
@@ -87,6 +89,7 @@ class Tour:
         swarm = {"swarm": "auto", "peer_networks": ["10.0.0.0/8"], "free_sites": ["dc1"]}
         call("PUT /v1/projects/{project_id}/swarm", swarm, key=admin, project_id=project_id)
         call("GET /v1/projects/{project_id}/swarm", key=admin, project_id=project_id)
+        self.call("GET /v1/callback-secret", query={"origin": "https://shop.example"})
         secrets = "POST /v1/projects/{project_id}/callback-secrets"
         call(secrets, key=admin, status=201, project_id=project_id)
         previous = "DELETE /v1/projects/{project_id}/callback-secrets/previous"
@@ -104,7 +107,7 @@ class Tour:
         self.call("GET /v1/files/{file_id}/url", file_id=self.file_id)
         fetched = body | {"file_path": "/releases/1.4.0.tar", "source_url": f"{self.shop}/releases/1.4.0.tar"}
         self.ingest = self.call("POST /v1/files", fetched, status=202)
-        large = body | {"file_path": "/releases/large.tar", "multipart": True}
+        large = body | {"file_path": "/releases/large.tar", "multipart": True, "size": 100 * 2**20}
         parts = self.record.cloud.http("POST", "/v1/files", json=large, key=self.key).json()
         self.call("POST /v1/files/{file_id}/parts", {"numbers": [1, 2]}, file_id=parts["file_id"])
         self.call("DELETE /v1/files/{file_id}", status=204, file_id=parts["file_id"])
@@ -370,9 +373,15 @@ class BatchTour(Tour):
         self.world.act(other, "start")
         reason = code | {"reason": "closed for the night"}
         self.call("POST /v1/batches/{batch_id}/biz-stop", reason, status=202, batch_id=other)
-        asynchronous = self.world.create(self.biz_id, ack="async", item_timeout=60)
+        business.answers["/process"] = lambda item: (202, {})
+        asynchronous = self.world.create(self.biz_id, total=1, ack="async", item_timeout=60)
+        self.world.act(asynchronous, "start")
+        self.world.admit()
+        while not any(item["batch_id"] == asynchronous for item in business.calls()):
+            time.sleep(0.05)
         path = "POST /v1/batches/{batch_id}/items/{index}/result"
-        self.call(path, {"result": "ok"}, status=202, batch_id=asynchronous, index=0)
+        self.call(path, {"result": "ok", "attempt": 1}, status=202, batch_id=asynchronous, index=0)
+        self.world.ended(asynchronous)
 
 
 @contextmanager

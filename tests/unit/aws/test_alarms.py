@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.aws.alarms import alarms
+from tidegate.aws.clients import alarms
 
 
 class CloudWatch:

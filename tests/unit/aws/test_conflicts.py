@@ -9,8 +9,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import check, put, update
+from tidegate.aws.table import ConditionFailed, Table, check, put, update
 from tidegate.errors import Busy
 
 KEY = {"pk": "P#1", "sk": "META"}

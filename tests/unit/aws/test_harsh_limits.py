@@ -9,7 +9,7 @@ import pytest
 from tests.support.moto.aws_limits import API_SECONDS, FRAME_BYTES, WEBSOCKET_BYTES, SocketClosed
 from tests.support.moto.cloud import MotoCloud
 from tests.support.template import timeout_of
-from tidegate.notifications.websocket_sender import Sent, WebSocketSender
+from tidegate.notifications.websocket import Sent, WebSocketSender
 
 
 def send_frame(cloud: MotoCloud, text: str) -> int:

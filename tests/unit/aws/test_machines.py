@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.aws.sfn import execution_arn
+from tidegate.aws.clients import execution_arn
 
 MACHINE = "arn:aws-cn:states:cn-north-1:123456789012:stateMachine:shop-batch"
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import TEXT, examples, json_values
-from tidegate.aws.serialization import decode_cursor, encode_cursor, from_wire, to_wire
+from tidegate.aws.table import decode_cursor, encode_cursor, from_wire, to_wire
 from tidegate.errors import Invalid
 
 

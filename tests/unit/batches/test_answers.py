@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.batches.run.answers import LONGEST_LINE, MOST_LINES, call_body, read_reply
-from tidegate.batches.run.values import ItemAnswer
+from tidegate.batches.model import ItemAnswer
+from tidegate.batches.workers import LONGEST_LINE, MOST_LINES, call_body, read_reply
 from tidegate.http.model import Reply
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from tidegate.batches.model import RUNNING, Batch
-from tidegate.batches.run.item_call import ItemCaller
-from tidegate.batches.run.values import ItemCall
+from tidegate.batches.model import RUNNING, Batch, ItemCall
+from tidegate.batches.workers import ItemCaller
 from tidegate.http.model import Reply
 from tidegate.projects.model import Project
 
@@ -24,6 +23,10 @@ class RecordingConnection:
         return Reply(200, {}, json.dumps({"results": [{"result": "ok"} for _ in entries]}).encode(), "http://b/")
 
 
+def signed(project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str) -> dict[str, str]:
+    return {"webhook-id": message_id}
+
+
 def message_ids(items_per_call: int, *calls: list[ItemCall]) -> list[str]:
     batch = Batch(
         batch_id="bat-1",
@@ -38,7 +41,12 @@ def message_ids(items_per_call: int, *calls: list[ItemCall]) -> list[str]:
     )
     project = Project("prj-1", "p", None, allow_private_urls=True, created_at="")
     caller = ItemCaller(
-        batch, "http://b/", project, cast(Any, None), lambda _, message_id, *__: {"webhook-id": message_id}, lambda: NOW
+        batch,
+        "http://b/",
+        project,
+        cast(Any, None),
+        signed,
+        lambda: NOW,
     )
     connection = RecordingConnection()
     for call in calls:

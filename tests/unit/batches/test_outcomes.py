@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.batches.items import DataItems, RedrivenItems, SharedItems
-from tidegate.batches.model import RUNNING, STOPPED, Batch
-from tidegate.batches.outcomes import Outcomes
-from tidegate.batches.run.share import Share
-from tidegate.batches.run.values import ItemAnswer, Outcome
+from tidegate.batches.items import DataItems, Outcomes, RedrivenItems, SharedItems
+from tidegate.batches.model import RUNNING, STOPPED, Batch, ItemAnswer, Outcome, Share
 from tidegate.errors import WrongState
 
 BATCH = Batch(
@@ -112,7 +109,7 @@ def test_parts_are_counted_for_each_runner() -> None:
 
 def test_ended_batch_with_very_many_parts_can_still_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runner may have been cancelled or lost before it merged them."""
-    monkeypatch.setattr("tidegate.batches.outcomes._MOST_PARTS_A_CALL", 1)
+    monkeypatch.setattr("tidegate.batches.items._MOST_PARTS_A_CALL", 1)
     memory = Memory()
     outcomes = outcomes_in(memory)
     for part in (1, 2, 3):

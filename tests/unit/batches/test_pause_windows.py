@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.batches.pause_windows import DAY, PauseWindow, paused_until, seconds_of_day
-from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import RunState
-from tidegate.batches.run.values import ItemAnswer, Rules
+from tidegate.batches.model import DAY, ItemAnswer, PauseWindow, Rules, WindowState, paused_until, seconds_of_day
+from tidegate.batches.run_state import RunState
 
 HOUR = 3600
 NIGHT = PauseWindow(22 * HOUR, 6 * HOUR)

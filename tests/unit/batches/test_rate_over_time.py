@@ -10,9 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import RunState
-from tidegate.batches.run.values import Carried, ItemAnswer, ItemCall, Rules
+from tidegate.batches.model import Carried, ItemAnswer, ItemCall, Rules, WindowState
+from tidegate.batches.run_state import RunState
 
 WINDOW = 10.0
 # A sleeping thread wakes up this late at most.

@@ -13,8 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.batches.model import RowSource
-from tidegate.batches.rows.files import RowFiles, Rows
-from tidegate.batches.rows.index import BLOCK_ROWS, CSV, NDJSON, RangeIndex, first_rows, format_of, index_range
+from tidegate.batches.rows import (
+    BLOCK_ROWS,
+    CSV,
+    NDJSON,
+    RangeIndex,
+    RowFiles,
+    Rows,
+    first_rows,
+    format_of,
+    index_range,
+)
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.model import content_object
 

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import SKIP_ADVICE, RunState
-from tidegate.batches.run.store import pack_open, unpack_open
-from tidegate.batches.run.values import (
+from tidegate.batches.model import (
     FINISHED,
     STOPPED,
     Carried,
     Counts,
+    Decision,
     ItemAnswer,
     ItemCall,
     OpenItem,
     Rules,
     Verdict,
+    WindowState,
 )
+from tidegate.batches.run_state import NO_RESULT, SKIP_ADVICE, RunState, pack_open, unpack_open
 
 OK = ItemAnswer("ok")
 
@@ -160,57 +160,160 @@ def test_rate_is_within_five_percent_across_slices(rate: float) -> None:
 
 
 def awaiting(**more: Any) -> RunState:
-    state = RunState(3, Rules(rate=100, retries=2, retry_delay=1, **more), WindowState(0), now=0.0)
+    state = RunState(3, Rules(rate=100, retries=2, retry_delay=1, **more), WindowState(0), now=0.0, asynchronous=True)
     calls = state.next(0.0)
     assert isinstance(calls, tuple)
     state.await_result(calls[0], 60.0)
     return state
 
 
+def ok(index: int, number: int = 1) -> Decision:
+    return Decision(index, number, number, OK)
+
+
+def opened(state: RunState, now: float) -> list[int]:
+    """Opens the retries that are due, as a tick does. Returns the attempts."""
+    due = state.to_open(now)
+    for one in due:
+        assert not state.apply(one, now)
+    return [one.attempt for one in due]
+
+
 def test_repeated_asynchronous_result_changes_nothing() -> None:
     state = awaiting()
-    assert state.apply_result(0, OK, 1.0)
-    assert state.apply_result(0, ItemAnswer("abandon"), 2.0)
+    assert state.apply(ok(0), 1.0)
+    assert not state.apply(Decision(0, 1, 1, ItemAnswer("abandon")), 2.0)
     assert (state.window.position, state.current_counts) == (1, Counts())
 
 
 def test_result_before_the_answer_is_applied_later() -> None:
-    state = RunState(3, Rules(rate=100), WindowState(0), now=0.0)
+    state = RunState(3, Rules(rate=100), WindowState(0), now=0.0, asynchronous=True)
     calls = state.next(0.0)
     assert isinstance(calls, tuple)
-    assert not state.apply_result(0, OK, 0.1)
-    assert not state.apply_result(1, OK, 0.1)
+    assert state.apply(ok(0), 0.1)
+    assert not state.apply(ok(0), 0.1)
+    state.apply_early(0.1)
+    assert state.window.position == 0
     state.await_result(calls[0], 60.0)
-    assert state.apply_result(0, OK, 0.2)
+    state.apply_early(0.2)
     assert state.window.position == 1
 
 
-def test_late_result_replaces_the_retry() -> None:
+@pytest.mark.parametrize("answer", [OK, ItemAnswer("error"), ItemAnswer("abandon")])
+def test_stored_result_counts_before_an_answer_to_its_call(answer: ItemAnswer) -> None:
+    state = RunState(1, Rules(rate=100), WindowState(0), now=0.0, asynchronous=True)
+    calls = state.next(0.0)
+    assert isinstance(calls, tuple)
+    state.record(calls[0], answer, 0.1)
+    assert (state.window.position, [one.answer for one in state.undecided(0.1)]) == (0, [answer])
+    assert state.apply(ok(0), 0.2)
+    assert (state.verdict, state.current_counts, state.undecided(0.3)) == (Verdict(FINISHED), Counts(), [])
+
+
+def test_time_out_counts_only_when_it_was_stored() -> None:
     state = awaiting(most_open=1)
-    assert not isinstance(state.next(60.5), tuple) or state.current_counts.failed_calls == 1
-    assert state.apply_result(0, OK, 60.6)
-    assert (state.window.position, [one.state for one in state.outcomes]) == (1, ["recovered"])
+    assert state.undecided(59.0) == []
+    (late,) = state.undecided(60.5)
+    assert (late.index, late.answer, state.current_counts.failed_calls) == (0, NO_RESULT, 0)
+    assert state.apply(late, 60.5)
+    assert state.current_counts.failed_calls == 1
+    # The call has been decided: its result would have been refused.
+    assert not state.apply(ok(0), 60.6)
+    assert state.window.position == 0
 
 
 def test_item_without_result_is_called_again() -> None:
     state = awaiting(most_open=1)
     assert state.next(30.0) == 0.05
+    (late,) = state.undecided(60.5)
+    state.apply(late, 60.5)
     assert state.next(60.5) == (ItemCall(1, 1),)
     state.record(ItemCall(1, 1), OK, 60.6)
+    state.apply(ok(1), 60.6)
+    # Not before its record is open for the second result.
+    assert state.to_open(61.0) == []
+    assert opened(state, 61.6) == [2]
     assert state.next(61.6) == (ItemCall(0, 2),)
 
 
 def test_item_awaiting_result_is_not_called_by_next_slice() -> None:
     state = awaiting()
-    after = RunState(3, state.rules, state.window.state(), 5.0, carried=unpacked(state.carry()))
+    carried = unpacked(state.carry())
+    after = RunState(3, state.rules, state.window.state(), 5.0, carried=carried, asynchronous=True)
     made: list[int] = []
     for at in range(500, 600):
         if isinstance(step := after.next(at / 100), tuple):
             made += [call.index for call in step]
+            after.apply(ok(step[0].index), at / 100)
             after.record(step[0], OK, at / 100)
+            after.apply_early(at / 100)
     assert (made, after.window.position, after.verdict) == ([1, 2], 2, None)
-    assert after.apply_result(0, OK, 7.0)
+    assert after.apply(ok(0), 7.0)
     assert after.verdict == Verdict(FINISHED)
+
+
+def test_result_for_call_of_dead_runner_counts_without_call() -> None:
+    state = RunState(2, Rules(rate=100), WindowState(0), now=0.0, asynchronous=True)
+    assert state.apply(ok(1), 0.0)
+    assert state.next(0.1) == (ItemCall(0, 1),)
+    assert isinstance(state.next(0.2), float)
+
+
+def test_attempt_that_a_dead_runner_opened_is_called_again() -> None:
+    state = awaiting()
+    carried = unpacked(state.carry())
+    after = RunState(3, state.rules, state.window.state(), 5.0, carried=carried, asynchronous=True)
+    # The record of the item says more than the progress that was saved.
+    after.apply(Decision(0, 2, 2), 5.0)
+    assert after.next(5.0) == (ItemCall(0, 2),)
+    after.await_result(ItemCall(0, 2), 65.0)
+    assert not after.apply(ok(0), 6.0)
+    assert after.apply(ok(0, 2), 6.0)
+    assert [(one.state, one.attempts) for one in after.outcomes] == [("recovered", 2)]
+
+
+def test_item_that_stopped_the_batch_gets_new_attempts() -> None:
+    state = RunState(1, Rules(rate=100, retries=1), WindowState(0), now=0.0, asynchronous=True)
+    assert state.next(0.0) == (ItemCall(0, 1),)
+    state.await_result(ItemCall(0, 1), 1.0)
+    (late,) = state.undecided(2.0)
+    state.apply(late, 2.0)
+    assert state.verdict
+    assert state.verdict.failed
+    carried = unpacked(state.carry())
+    again = RunState(1, state.rules, state.window.state(), 5.0, carried=carried, asynchronous=True)
+    assert not again.apply(late, 5.0)
+    assert isinstance(again.next(5.0), float)
+    (call,) = again.to_open(5.0)
+    assert (call.attempt, call.number) == (1, 2)
+    again.apply(call, 5.0)
+    assert again.next(5.1) == (ItemCall(0, 1),)
+    again.await_result(ItemCall(0, 1), 9.0)
+    assert again.apply(Decision(0, 2, 1, OK), 6.0)
+    assert (again.verdict, [one.state for one in again.outcomes]) == (Verdict(FINISHED), ["recovered"])
+
+
+def test_only_announced_items_are_called() -> None:
+    state = RunState(9, Rules(rate=1000), WindowState(0), now=0.0, asynchronous=True)
+    state.window.reach = 1
+    assert state.next(1.0) == (ItemCall(0, 1),)
+    assert isinstance(state.next(1.1), float)
+    # There is something to do, so the runner does not sleep.
+    assert state.next_at(1.1) <= 1.2
+    state.window.reach = state.extend_reach(0.001)
+    assert state.next(1.2) == (ItemCall(1, 1),)
+
+
+def test_finished_batch_closes_items_that_were_called() -> None:
+    state = awaiting()
+    state.window.reach = 3
+    assert state.left_open() == []
+    assert state.next(0.5) == (ItemCall(1, 1),)
+    state.apply(Decision(1, 1, 1, ItemAnswer("ok", stop="finish")), 0.6)
+    state.record(ItemCall(1, 1), OK, 0.7)
+    state.apply_early(0.7)
+    assert state.verdict == Verdict(FINISHED)
+    assert [one.index for one in state.left_open()] == [0, 2]
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.randoms(use_true_random=False))
@@ -248,7 +351,6 @@ def test_batch_ends_only_when_all_rows_are_counted() -> None:
         state.record(step[0], abandoned if now == 0 else OK, now)
     # One of two items did not succeed, but the total is not known yet.
     assert (state.verdict, isinstance(state.next(2.0), float)) == (None, True)
-    assert not state.apply_result(5, OK, 2.0)
     state.extend(30, complete=True, batch_total=30)
     assert len(play(state, start=3.0)) == 28
     assert state.verdict == Verdict(FINISHED)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.batches.run.share import Share
+from tidegate.batches.model import Share
 
 COUNTS = st.integers(0, 300)
 

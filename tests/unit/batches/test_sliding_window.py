@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidegate.batches.run.sliding_window import SlidingWindow, WindowState
+from tidegate.batches.model import SlidingWindow, WindowState
 
 TOTAL = 40
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.fakes import AGENT, AgentApi, Store, running_api, running_store
-from tidegate_client import Client
-from tidegate_client.agent import pace
-from tidegate_client.agent.daemon import Agent, AgentOptions
+from tidegate_client import rates as pace
+from tidegate_client.agent.daemon import Agent
+from tidegate_client.agent.options import AgentOptions
+from tidegate_client.client import Client
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,9 @@ class AgentApi:
     unknown: set[str] = field(default_factory=set)
     refused_fields: set[str] = field(default_factory=set)
     key_status: int = 200
+    # Another host with this id is online.
+    duplicate: bool = False
+    instances: list[str | None] = field(default_factory=list)
     # A body that is sent instead of the API's answer, for requests of these methods.
     page: bytes | None = None
     page_for: tuple[str, ...] = ("GET", "POST")
@@ -170,12 +173,15 @@ class AgentApi:
 
     def route(self, handler: Handler) -> None:
         body = json.loads(handler.body() or b"{}")
+        self.instances.append(handler.headers.get("X-Tidegate-Instance"))
         if handler.path == "/healthz":
             handler.answer(200)
         elif self.page is not None and handler.command in self.page_for:
             handler.answer(200, self.page)
         elif self.key_status != 200:
             handler.answer(self.key_status, b'{"code": "unauthenticated", "detail": "no"}')
+        elif self.duplicate:
+            handler.answer(409, b'{"code": "agent_duplicate", "detail": "another host uses this id"}')
         elif self.unavailable or (self.refuse_results and handler.command == "POST"):
             self.refused += [one for one in body.get("items", ()) if one.get("error_code") != 115]
             handler.answer(503)

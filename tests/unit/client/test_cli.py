@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 from collections.abc import Callable
@@ -55,6 +56,22 @@ def test_login_checks_the_key_and_stores_it_privately(httpserver: HTTPServer, ho
     assert json.loads(stored.read_text()) == {"api_url": url, "key": "k-9"}
     httpserver.expect_request("/v1/jobs", headers={"Authorization": "Bearer k-9"}).respond_with_json({"items": []})
     assert main(["job", "list"]) == 0
+
+
+def test_key_as_an_argument_is_a_warning(
+    httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    httpserver.expect_request("/v1/files").respond_with_json({"items": []})
+    url = httpserver.url_for("").rstrip("/")
+
+    assert main(["login", "--api-url", url, "--key", "k-9"]) == 0
+    warned = capsys.readouterr().err
+    assert "warning: a key in a command line" in warned
+    assert "k-9" not in warned
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("k-9\n"))
+    assert main(["login", "--api-url", url, "--key", "-"]) == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_login_with_an_unknown_key_stores_nothing(httpserver: HTTPServer, home: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tests.support.http_servers import serve
-from tidegate_client import Client
 from tidegate_client.cli import main
+from tidegate_client.client import Client
 from tidegate_client.errors import BadAnswer, ConfigError, UsageError
 
 NAMED = {"project_id": "p", "name": "潮é"}
@@ -112,6 +112,7 @@ def test_api_is_reached_through_the_proxy_of_the_environment(monkeypatch: pytest
     with serve(lambda handler: handler.answer(200, b'{"items": []}')) as port:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
 
+        monkeypatch.setenv("TIDEGATE_ALLOW_HTTP", "1")
         assert Client("http://tidegate.internal.example", "k", attempts=0).files.list().items == []
 
 

@@ -280,6 +280,13 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
                 "politeness": {"delay_s": 0.5},
             },
         ),
+        (
+            "project update p1 --gse-target web-* --gse-target web-1/* --gse-dir /data/app --gse-user=",
+            "PATCH",
+            "/v1/projects/p1",
+            {"gse": {"targets": ["web-*", "web-1/*"], "dirs": ["/data/app"], "users": []}},
+        ),
+        ("project update p1 --no-shared-signatures", "PATCH", "/v1/projects/p1", {"shared_signatures": False}),
         ("project update p1 --quota share=none", "PATCH", "/v1/projects/p1", {"quotas": {"share": None}}),
     ],
 )
@@ -290,6 +297,14 @@ def test_each_command_calls_its_route(
 
     assert main([*command.split(), "--json"]) == 0
     assert sent(api, path) == [body]
+
+
+def test_webhook_secret_prints_the_secret_of_an_origin(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    api.expect_request("/v1/callback-secret", "GET", query_string={"origin": "https://a.example"}).respond_with_json(
+        {"origin": "https://a.example:443", "callback_secret": "whsec_x"}
+    )
+    assert main(["webhook", "secret", "--origin", "https://a.example", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["callback_secret"] == "whsec_x"
 
 
 @pytest.mark.parametrize(
@@ -451,3 +466,37 @@ def test_each_read_command_prints_text_and_json(
     out = capsys.readouterr().out
     if form:
         assert json.loads(out)["items"] == []
+
+
+def test_redrive_names_the_targets_that_were_left_out(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    skipped = [{"agent_id": "a1", "container_id": "c1", "newer_job": "k-2"}]
+    answer = {"job_id": "j-3", "key": "k-3", "targets": 4, "skipped": skipped, "skipped_targets": 3}
+    api.expect_request("/v1/jobs/k-1/redrive", "POST").respond_with_json(answer, 202)
+
+    assert main(["job", "redrive", "k-1"]) == 0
+
+    told = capsys.readouterr().err
+    assert "a1:c1 is left out: the newer Job k-2 sent content to the same path" in told
+    assert "2 more targets are left out" in told
+    assert "force" not in sent(api, "/v1/jobs/k-1/redrive")[0]
+
+
+def test_redrive_of_superseded_targets_only_exits_with_the_reason(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = {"code": "newer_job", "title": "t", "detail": "newer content was sent by the Job k-2", "status": 409}
+    api.expect_request("/v1/jobs/k-1/redrive", "POST").respond_with_json(problem, 409)
+
+    assert main(["job", "redrive", "k-1", "--status", "Superseded", "--force"]) == 5
+
+    assert "newer content was sent by the Job k-2" in capsys.readouterr().err
+    assert sent(api, "/v1/jobs/k-1/redrive")[0] == {"statuses": ["Superseded"], "force": True}
+
+
+def test_watch_of_a_superseded_task_ends(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"task_id": TASK, "job_id": "j", "status": "Superseded", "error_msg": "superseded by newer content"}
+    api.expect_request("/v1/downloads/0b50a6a8-7e5b-4f39-9f0e-2f2f6ad0c111").respond_with_json(record)
+
+    assert main(["distribute", "watch", TASK.rsplit(":", 1)[-1], "--poll", "--timeout", "5"]) == 1
+
+    assert "superseded by newer content" in capsys.readouterr().err

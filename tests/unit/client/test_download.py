@@ -11,9 +11,9 @@ import pytest
 import urllib3
 
 from tests.unit.client.fakes import Store, sha256
-from tidegate_client.content import Progress, upload
 from tidegate_client.download import Cancelled, ResumingDownload, download_to
 from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
+from tidegate_client.uploads import Progress, upload
 
 CONTENT = random.Random(7).randbytes(1_000_003)
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import urllib3
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tests.support.deployed import free_port
-from tidegate_client import (
+from tidegate_client.cli import main
+from tidegate_client.client import Client
+from tidegate_client.download import ResumingDownload
+from tidegate_client.errors import (
     ApiError,
-    Client,
+    ConfigError,
     Conflict,
     Forbidden,
     Gone,
@@ -22,10 +29,13 @@ from tidegate_client import (
     NotFound,
     RateLimited,
     ServerError,
+    TransferError,
     Unauthorized,
     Unreachable,
 )
 from tidegate_client.resources.paging import walk
+from tidegate_client.swarm.peers import Origin, OriginFailed
+from tidegate_client.watching import Socket, SocketFailed
 
 
 @pytest.fixture
@@ -192,3 +202,64 @@ def test_key_is_not_sent_to_the_redirect_target(httpserver: HTTPServer, client: 
 
     assert client.exports.sync({"name": "n", "source_data": []}) == b"a,b\n"
     assert stored == [None]
+
+
+@pytest.mark.parametrize(
+    "address", ["http://api.example", "HTTP://10.0.0.1:8080/x", "http://[2001:db8::1]", "http://0.0.0.0"]
+)
+def test_unencrypted_address_of_another_machine_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEGATE_ALLOW_HTTP", raising=False)
+    with pytest.raises(ConfigError, match=r"is not encrypted.*TIDEGATE_ALLOW_HTTP=1"):
+        Client(address, "k")
+
+    monkeypatch.setenv("TIDEGATE_ALLOW_HTTP", "1")
+    assert Client(address, "k").http.api_url == address
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "http://localhost", "http://[::1]:2", "https://api.example"])
+def test_loopback_and_https_addresses_are_accepted(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEGATE_ALLOW_HTTP", raising=False)
+
+    assert Client(address, "k").http.api_url == address
+
+
+def test_unencrypted_websocket_of_another_machine_gets_no_ticket(
+    httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEGATE_ALLOW_HTTP", raising=False)
+    httpserver.expect_request("/v1/ws-tickets").respond_with_json({"ticket": "t", "ws_url": "ws://api.example/live"})
+
+    with pytest.raises(SocketFailed, match="is not encrypted"):
+        Socket(client, None)
+
+
+@pytest.mark.parametrize("words", [["login", "--key", "k", "--api-url"], ["agent", "enrol", "--token", "t", "--url"]])
+def test_command_refuses_an_unencrypted_address(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEGATE_ALLOW_HTTP", raising=False)
+
+    assert main([*words, "http://api.example"]) != 0
+
+    assert "is not encrypted" in capsys.readouterr().err
+
+
+SIGNED = "?X-Amz-Credential=AKIA&X-Amz-Signature=5ec7e7"
+
+
+@pytest.mark.parametrize("move", ["download", "swarm piece", "swarm list"])
+def test_error_of_a_transfer_shows_no_signature(tmp_path: Path, move: str) -> None:
+    url = f"http://127.0.0.1:{free_port()}/bucket/file{SIGNED}"
+    pool = urllib3.PoolManager()
+    moves: dict[str, Callable[[], object]] = {
+        "download": lambda: ResumingDownload(pool, (tmp_path / "to").open("w+b"), patience=0).run(lambda _: url),
+        "swarm piece": lambda: Origin(pool, lambda _: url, None).fetch(0, 1, print, threading.Event()),
+        "swarm list": lambda: Origin(pool, lambda _: url, None).list_at(url, 1),
+    }
+
+    with pytest.raises((TransferError, OriginFailed)) as caught:
+        moves[move]()
+
+    text = "".join(traceback.format_exception(caught.value, chain=not caught.value.__suppress_context__))
+    assert "5ec7e7" not in text
+    assert "AKIA" not in text

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tidegate_client import Client
+from tidegate_client.client import Client
+from tidegate_client.config import host_claim
 from tidegate_client.errors import AlreadyCreated
 
 LOST = {"code": "already_created", "status": 409, "detail": "made before", "key_id": "k-lost"}
@@ -50,3 +52,23 @@ def test_lost_answer_of_a_callback_secret_is_an_error(httpserver: HTTPServer, cl
         client.projects.rotate_callback_secret("p")
 
     assert refused.value.key_id is None
+
+
+def test_host_enrols_at_an_older_api_that_knows_no_claim(httpserver: HTTPServer, client: Client) -> None:
+    problem = {"code": "invalid", "detail": "no", "errors": [{"loc": ["body", "claim"], "msg": "unknown"}]}
+    httpserver.expect_ordered_request("/v1/agents/enrol", method="POST").respond_with_json(problem, status=422)
+    given = {"token": "t", "agent_id": "h-1"}
+    made = {"project_id": "p", "agent_id": "h-1", "key_id": "k", "key": "tg_k_x"}
+    httpserver.expect_ordered_request("/v1/agents/enrol", method="POST", json=given).respond_with_json(made)
+
+    assert client.agents.enrol("t", "h-1")["key"] == "tg_k_x"
+
+
+def test_claim_of_a_host_is_kept_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+
+    claim = host_claim(environ)
+
+    assert host_claim(environ) == claim
+    (file,) = tmp_path.rglob("enrolment-claim")
+    assert file.stat().st_mode & 0o777 == 0o600

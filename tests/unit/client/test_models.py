@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from local import async_stub
+from local import async_stub, sdk_models
 from tests.support.http_servers import Handler, serve
-from tidegate_client import ApiError, AsyncClient, Client, NotFound, RateLimited, config
+from tidegate_client import config
+from tidegate_client.async_client import AsyncClient
 from tidegate_client.cli import build_parser, main
 from tidegate_client.cli.completion import words_of
-from tidegate_client.models import Export, Preview, Request
+from tidegate_client.client import Client
+from tidegate_client.errors import ApiError, NotFound, RateLimited
+from tidegate_client.models import Batch, Export, Job, Preview, Request
 
 PAGES = {"": {"items": [{"file_id": "1"}, {"file_id": "2"}], "next_cursor": "n"}, "n": {"items": [{"file_id": "3"}]}}
 
@@ -59,6 +62,25 @@ def test_fields_are_attributes_and_nested_ones_are_models() -> None:
     assert Preview({"items": [{"url": "u"}]}).items_[0].url == "u"
     with pytest.raises(AttributeError):
         export.no_such_field  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_declared_field_that_is_absent_is_none_and_nested_records_are_shaped() -> None:
+    running = Batch({"batch_id": "b", "status": "running", "source": {"file_id": "f"}, "from_a_newer_server": 1})
+    failed = Job({"error": {"code": "wave_failed"}, "waves": [{"percent": 1}], "speed": {"mean": 5}})
+
+    assert (running.finish_time, running.total, running.stop_reason) == (None, None, None)
+    assert (running.source and running.source.file_id, running["from_a_newer_server"]) == ("f", 1)
+    assert failed.error is not None
+    assert failed.waves is not None
+    assert failed.speed is not None
+    assert (failed.error.code, failed.waves[0].percent, failed.waves[0].targets, failed.speed.mean) == (
+        "wave_failed",
+        1,
+        None,
+        5,
+    )
+    with pytest.raises(AttributeError, match="Job has no field error_msg"):
+        failed.error_msg  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_iterating_over_a_page_reads_all_pages(url: str) -> None:
@@ -112,6 +134,20 @@ def test_help_of_both_clients_shows_the_methods_of_resources() -> None:
 
 def test_stub_of_the_async_client_is_current() -> None:
     assert async_stub.STUB.read_text() == async_stub.text(), "run python -m local.async_stub"
+
+
+def test_models_are_current_with_the_openapi_document() -> None:
+    assert sdk_models.MODELS.read_text() == sdk_models.text(), "run python -m local.sdk_models write"
+
+
+def test_generator_names_the_nested_record_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sdk_models.RECORDS, "JobSpeed")
+    sdk_models._names.cache_clear()
+    try:
+        with pytest.raises(KeyError, match=r"name the record of Job\.speed"):
+            sdk_models.text()
+    finally:
+        sdk_models._names.cache_clear()
 
 
 def test_profiles_are_separate_and_logout_removes_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:

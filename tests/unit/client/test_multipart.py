@@ -16,7 +16,7 @@ import pytest
 import urllib3
 
 from tidegate_client.errors import TransferError
-from tidegate_client.multipart import Journal, send_parts
+from tidegate_client.uploads import Journal, send_parts
 
 CONTENT = bytes(range(251)) * 4000
 PART = 100_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_httpserver import HTTPServer
 
-from tidegate_client import Client
+from tidegate_client.client import Client
 from tidegate_client.smoke import Smoke
 
 
@@ -30,3 +30,22 @@ def test_files_that_earlier_runs_left_are_deleted(httpserver: HTTPServer, tmp_pa
     assert smoke.project_id == "p-2"
     deleted = [request.path for request, _ in httpserver.log if request.method == "DELETE"]
     assert deleted == ["/v1/files/old", "/v1/files/needed"]
+
+
+def test_doctor_names_projects_without_a_grant_for_gse(httpserver: HTTPServer, tmp_path: Path) -> None:
+    parameters = {"TransferEngine": "gse"}
+    httpserver.expect_request("/v1/system").respond_with_json({"parameters": parameters})
+    full = {"targets": ["web-*"], "dirs": ["/data"], "users": ["app"]}
+    grants = {"shop": full, "no-user": full | {"users": []}, "new": {"targets": [], "dirs": [], "users": []}}
+    projects = [{"project_id": f"p-{name}", "name": name, "gse": grant} for name, grant in grants.items()]
+    httpserver.expect_request("/v1/projects", method="GET").respond_with_json({"items": projects})
+    url = httpserver.url_for("").rstrip("/")
+    smoke = Smoke(Client(url, "admin"), lambda key: Client(url, key), tmp_path)
+
+    assert "no grant for GSE, so they cannot send files: no-user, new;" in smoke.grants()
+    assert smoke.distribute().startswith("skipped")
+    projects[1:] = []
+    parameters["TransferEngine"] = "agent"
+    httpserver.clear()
+    httpserver.expect_request("/v1/system").respond_with_json({"parameters": parameters})
+    assert smoke.grants().startswith("not needed")

@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from tidegate_client.cli.output import Output
-from tidegate_client.cli.progress import ByteBar, Live, Speed, human_bytes, human_seconds
+from tidegate_client.cli.output import ByteBar, Live, Output, Speed, human_bytes, human_seconds
 from tidegate_client.cli.views import Overview, line_of
 from tidegate_client.records import Change
 

@@ -14,11 +14,11 @@ from pytest_httpserver import HTTPServer
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_websocket
 
-from tidegate_client import Client, NotFound, watching
-from tidegate_client.errors import ServerError, WaitTimeout
+from tidegate_client import watching
+from tidegate_client.client import Client
+from tidegate_client.errors import NotFound, ServerError, WaitTimeout
 from tidegate_client.records import matches
-from tidegate_client.socket import LARGEST_FRAME, split_by_frame_size
-from tidegate_client.watching import Watch
+from tidegate_client.watching import LARGEST_FRAME, Watch, split_by_frame_size
 
 TICKET = {"ticket": "t-1", "expires_at": "2099-01-01T00:00:00Z"}
 

@@ -19,10 +19,11 @@ import urllib3
 from standardwebhooks.webhooks import Webhook
 
 from tests.support.deployed import free_port
+from tidegate.http.guard import read_url, sent_url
 from tidegate_client.cli import main
 from tidegate_client.cli.commands.webhook import Listener
 from tidegate_client.cli.output import Output
-from tidegate_client.webhooks import NotVerified, verify
+from tidegate_client.webhooks import NotVerified, signed_url, verify
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 OTHER = "whsec_" + base64.b64encode(b"another secret, another secret!!").decode()
@@ -79,6 +80,56 @@ def test_empty_or_malformed_secret_verifies_nothing(secret: str) -> None:
 
     with pytest.raises(NotVerified, match="secret"):
         verify(secret, headers, BODY)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://shop.example/orders?page=0&page_size=100&_task_id=req-1",
+        "https://SHOP.example:443/orders?page=0",
+        "http://127.0.0.1:8001/a%20b/%e4%b9%99?q=%2F&q=x+y",
+        "http://[::1]:8001/?cursor=a%3D%3D",
+        "https://shop.example?page=0",
+        "https://shop.example",
+        "https://shop.example/new?",
+    ],
+)
+def test_url_that_is_signed_is_the_same_for_sender_and_receiver(url: str) -> None:
+    sent = sent_url(read_url(url))
+    raw = sent.split("/", 3)[3]
+    origin = url.partition("?")[0].rstrip("/") if url.count("/") == 2 else "/".join(url.split("/")[:3])
+    assert signed_url(f"{origin}/{raw}") == sent
+
+
+def request_without_body(secret: str, content: str) -> dict[str, str]:
+    return signed(secret, body=content.encode())
+
+
+def test_request_without_a_body_is_verified_by_its_url() -> None:
+    url = "https://shop.example/orders?page=0"
+    headers = request_without_body(SECRET, f"GET {url}")
+    assert verify(SECRET, headers, b"", url="https://Shop.example:443/orders?page=0") == "msg_1"
+    for secret, body, other in [
+        (SECRET, b"", "https://shop.example/orders?page=1"),
+        (SECRET, b"", "https://evil.example/orders?page=0"),
+        (SECRET, b"", None),
+        (SECRET, b"x", url),
+        (OTHER, b"", url),
+    ]:
+        with pytest.raises(NotVerified, match="no signature"):
+            verify(secret, headers, body, url=other)
+    with pytest.raises(NotVerified, match="not the URL"):
+        verify(SECRET, headers, b"", url="https://shop.example:port/")
+
+
+def test_shared_secret_verifies_an_empty_body_also_with_a_url() -> None:
+    assert verify(SECRET, request_without_body(SECRET, ""), b"", url="https://shop.example/orders") == "msg_1"
+
+
+def test_body_that_looks_like_a_request_is_not_one() -> None:
+    url = "https://shop.example/orders"
+    with pytest.raises(NotVerified):
+        verify(SECRET, request_without_body(SECRET, f"GET {url}"), f"GET {url}?".encode(), url=url)
 
 
 def test_webhook_listen_ends_when_its_output_is_closed() -> None:

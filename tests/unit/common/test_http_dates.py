@@ -4,9 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.common.http_dates import read_date
-from tidegate.ingest.feeds.choice import chosen
-from tidegate.ingest.feeds.entry import Entry
+from tidegate.common.json_input import read_date
+from tidegate.ingest.feeds import Entry, chosen
 from tidegate.ingest.model import source_of
 
 NONSENSE = [

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tidegate.exports.rendering import formula_guard
+from tidegate.sheets import values as formula_guard
 
 codes: Any = importlib.import_module("re._constants")
 parser: Any = importlib.import_module("re._parser")
@@ -24,7 +24,7 @@ CLASSES, NEVER = (" ", "1", "a"), "\x01"
 SIZES = (*range(8, 41, 4), 12_000)
 MOST_SECONDS = 0.25
 # Patterns for texts that the product or its libraries wrote.
-OWN_TEXTS = ("xlsx.frame.", "web.reference.", "web.console.bundle.", "web.openapi.", "http.client._PREFIX")
+OWN_TEXTS = ("sheets.xlsx_frame.", "web.reference.", "web.console.bundle.", "web.openapi.", "http.client._PREFIX")
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:

@@ -8,26 +8,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.distribution.fleet.inbox import InShard, InStaging, place_of, staging_id, transfer_token
+from tidegate.distribution.inbox import InShard, InStaging, place_of, staging_id, transfer_token
 from tidegate.distribution.model import (
     CANCELLED,
     ENDED,
     FAILED,
     PENDING,
     RUNNING,
+    SHARD_LIMIT,
     STATUSES,
     SUCCESS,
+    SUPERSEDED,
     TIMEOUT,
+    Shard,
+    Target,
+    TargetReport,
+    TargetState,
     TransferSpec,
+    bucket_of,
+    cut,
     job_key,
     job_key_of,
     may_become,
+    next_wait,
+    portions,
+    shard_of,
+    spread,
     states_before,
     task_uuid_of,
+    window_end,
 )
-from tidegate.distribution.targets import SHARD_LIMIT, Shard, Target, TargetReport, TargetState, cut, shard_of, spread
-from tidegate.distribution.transfers import next_wait, portions
-from tidegate.distribution.window.buckets import bucket_of, window_end
 
 SPEC = TransferSpec(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
 UUID = "0b0e3f1c-5a53-4f2e-9f5e-0d8f7f2b8c11"
@@ -90,6 +100,7 @@ def test_transitions_are_complete_and_final_states_stay() -> None:
         (RUNNING, FAILED),
         (RUNNING, TIMEOUT),
         (RUNNING, CANCELLED),
+        (RUNNING, SUPERSEDED),
     }
     assert all(states_before(status) == (RUNNING,) for status in ENDED)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.swarm.dispatch import PlannedJob
-from tidegate.distribution.swarm.plan import DEGREE
+from tidegate.distribution.swarm import DEGREE
 
 
 def test_plan_for_10000_hosts_takes_103_calls() -> None:

@@ -6,15 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.distribution.swarm.plan import (
-    DEGREE,
-    FEWEST_MEMBERS,
-    Member,
-    Seat,
-    accept_key,
-    plan,
-    token,
-)
+from tidegate.distribution.swarm import DEGREE, FEWEST_MEMBERS, Member, Seat, accept_key, plan, token
 
 KEY = b"k" * 32
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.fuzz import odd_values
 from tidegate.errors import SourceBroken
 from tidegate.exports.paging import TablePages, total_of
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.source_page import Page, Place, page_url, read_page
+from tidegate.exports.source import Page, Place, page_url, read_page
+from tidegate.sheets.table import keys_of
 
 
 def body(rows: Any, **more: Any) -> bytes:
@@ -37,7 +37,7 @@ def test_page_in_the_documented_format_is_read() -> None:
         (body([{"a": 1}, [1, 2]]), "data.data[1] is not an object"),
         (body("rows"), "data.data is not a list of rows"),
         (body([], total="many"), "total is 'many'"),
-        (body([], total=-1), "total is '-1'"),
+        (body([], total=-1.5), "total is '-1.5'"),
         (body([], force_continue="x"), "it must be 1 or 0"),
     ],
 )

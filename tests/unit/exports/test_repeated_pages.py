@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tidegate.errors import SourceBroken
-from tidegate.exports.paging import TablePages
-from tidegate.exports.repeated_pages import RepeatedPages
-from tidegate.exports.source_page import Page, page_reader, read_page
+from tidegate.exports.paging import RepeatedPages, TablePages
+from tidegate.exports.source import Page, page_reader, read_page
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.files.pieces import DIGEST_BYTES, MIB, PieceDigests, piece_count, piece_size
+from tidegate.files.model import MIB
+from tidegate.files.reading import PIECE_DIGEST_BYTES, PieceDigests, piece_count, piece_size
 
 
 @pytest.mark.parametrize(
@@ -45,4 +46,4 @@ def test_digests_do_not_depend_on_chunk_sizes(size: int, cuts: list[int], seed: 
         at += cut
     listed = digests.finish().digests
     expected = [hashlib.sha256(content[start : start + MIB]).digest() for start in range(0, size, MIB)]
-    assert [listed[n : n + DIGEST_BYTES] for n in range(0, len(listed), DIGEST_BYTES)] == expected
+    assert [listed[n : n + PIECE_DIGEST_BYTES] for n in range(0, len(listed), PIECE_DIGEST_BYTES)] == expected

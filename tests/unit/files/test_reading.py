@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from tidegate.aws.s3 import StoredObject
 from tidegate.common import sha256
 from tidegate.errors import Busy, Conflict, RecordNotFound
-from tidegate.files import reading, verify
-from tidegate.files.blocks import BLOCKS_A_PIECE
-from tidegate.files.pieces import MIB, piece_size
-from tidegate.files.reading import Turn, TurnReader
-from tidegate.files.running_digests import RunningDigests
+from tidegate.files import reading
+from tidegate.files import reading as verify
+from tidegate.files.model import MIB, seconds_to_read
+from tidegate.files.reading import BLOCKS_A_PIECE, RunningDigests, Turn, TurnReader, piece_size
 
 CONTENT = random.Random(1).randbytes(9 * MIB + 12345)
 FOUND = StoredObject(len(CONTENT), '"1"')
@@ -113,7 +112,8 @@ def test_nothing_is_saved_within_a_piece() -> None:
 @pytest.mark.parametrize(("now", "over"), [(75.0, False), (77.0, True)])
 def test_turn_ends_early_enough_for_another_piece(now: float, over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """60 s, and 64 s for a piece of 2 GiB, before the invocation ends after 200 s."""
-    monkeypatch.setattr(reading, "piece_size", lambda size: 2048 * MIB)
+    a_piece = seconds_to_read(2048 * MIB)
+    monkeypatch.setattr(reading, "seconds_to_read", lambda size: a_piece)
     monkeypatch.setattr(reading, "SAVE_SECONDS", 1e18)
     clock = chain([0.0], repeat(now))
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from botocore.exceptions import ClientError
 
-from tidegate.aws.s3_uploads import UploadBucket
+from tidegate.aws.s3 import UploadBucket
 from tidegate.errors import Busy, Invalid
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.template import functions
 from tidegate.aws.s3 import StoredObject
 from tidegate.errors import Busy
-from tidegate.files import verify
+from tidegate.files import reading as verify
 from tidegate.files.model import PENDING, File
 
 CONTENT = bytes(range(256)) * 8

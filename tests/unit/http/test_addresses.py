@@ -7,8 +7,8 @@ import pytest
 
 from tidegate.app import App
 from tidegate.errors import FetchTimeout, UrlNotAllowed
-from tidegate.http.addresses import AddressGuard, is_private_network, is_public
 from tidegate.http.client import SafeHttp
+from tidegate.http.guard import AddressGuard, is_private_network, is_public
 from tidegate.settings import Settings
 
 REFUSED = [

@@ -8,7 +8,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
 from tidegate.http.client import SafeHttp
-from tidegate.http.kept_connection import KeptConnection
+from tidegate.http.connections import KeptConnection
 from tidegate.http.model import Limits
 
 TWO_SECONDS = Limits(total=2)

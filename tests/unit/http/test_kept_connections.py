@@ -12,7 +12,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
 from tidegate.http.client import SafeHttp
-from tidegate.http.sockets import PlainSocket
+from tidegate.http.connections import PlainSocket
 
 
 class Site:

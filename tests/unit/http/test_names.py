@@ -12,8 +12,8 @@ import pytest
 from tests.support.http_servers import serve
 from tidegate.errors import FetchTimeout, NotSent
 from tidegate.http.client import SafeHttp
+from tidegate.http.guard import LOOKUPS_PER_PROJECT, NameLookups
 from tidegate.http.model import Limits
-from tidegate.http.names import LOOKUPS_PER_PROJECT, NameLookups
 
 MANY = 12
 

@@ -12,7 +12,7 @@ from urllib3.exceptions import ProtocolError
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
 from tidegate.http.client import SafeHttp, _translated
-from tidegate.http.credentials import Credential, read_origin
+from tidegate.http.guard import Credential, read_origin
 from tidegate.http.model import Limits
 
 LOOPBACK = {"good.test": ["127.0.0.1"], "other.test": ["127.0.0.1"]}

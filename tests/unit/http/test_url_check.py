@@ -9,10 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tidegate.errors import UrlNotAllowed
-from tidegate.http.addresses import AddressGuard
 from tidegate.http.client import SafeHttp
-from tidegate.http.names import LOOKUPS_PER_PROJECT
-from tidegate.http.url_check import SKIPPED_SECONDS, UrlCheck
+from tidegate.http.guard import LOOKUPS_PER_PROJECT, SKIPPED_SECONDS, AddressGuard, UrlCheck
 
 
 class Dns:

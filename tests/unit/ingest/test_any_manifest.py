@@ -13,8 +13,7 @@ from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.errors import SourceBroken, UrlNotAllowed
 from tidegate.files.model import path_fault
 from tidegate.http.client import SafeHttp
-from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry
-from tidegate.ingest.feeds.read import listing_of
+from tidegate.ingest.feeds import MAX_ENTRIES, Entry, listing_of
 from tidegate.web.schemas import plain_name
 
 BASES = ("https://files.example/pub/list.json", "http://files.example/", "https://files.example/pub/")

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadArchive, ConnectionFailed
-from tidegate.ingest import archives, unpacking
+from tidegate.ingest import archives
+from tidegate.ingest import archives as unpacking
 from tidegate.ingest.archives import RangeReader, entries_of
 
 FILES = {"a.txt": b"tide" * 1000, "deep/er/b.bin": bytes(range(256)) * 9000, "empty": b""}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import time
 from typing import Any
@@ -12,10 +11,13 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from tidegate.errors import SourceBroken
-from tidegate.ingest.feeds import entry, html_index, json_list, xml_feeds, xml_tree
-from tidegate.ingest.feeds.choice import chosen, template_fault
-from tidegate.ingest.feeds.entry import Listing
-from tidegate.ingest.feeds.read import listing_of
+from tidegate.ingest import feeds
+from tidegate.ingest import feeds as entry
+from tidegate.ingest import feeds as html_index
+from tidegate.ingest import feeds as json_list
+from tidegate.ingest import feeds as xml_feeds
+from tidegate.ingest import feeds as xml_tree
+from tidegate.ingest.feeds import Listing, chosen, listing_of, template_fault
 
 XML = "application/xml"
 HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -314,13 +316,13 @@ def test_very_deep_feed_is_read() -> None:
 @pytest.mark.parametrize(
     ("made_by", "text", "type"),
     [
-        ("xml_feeds.entry_at", "<rss>{}</rss>|<item><enclosure url='{}'/></item>", XML),
-        ("xml_feeds.entry_at", "<rss><item>{}</item></rss>|<enclosure url='{}'/>", XML),
-        ("xml_feeds.entry_at", "<feed>{}</feed>|<entry><link rel='enclosure' href='{}'/></entry>", XML),
-        ("xml_feeds.entry_at", "<urlset>{}</urlset>|<url><loc>/{}</loc></url>", XML),
-        ("checksums.entry_at", f"{{}}|{HASH}  {{}}\n", "text/plain"),
-        ("json_list._described", '["/x"{}]|,"/{}"', "application/json"),
-        ("html_index.Entry", "{}|<a href='{}'>x</a>", "text/html"),
+        ("entry_at", "<rss>{}</rss>|<item><enclosure url='{}'/></item>", XML),
+        ("entry_at", "<rss><item>{}</item></rss>|<enclosure url='{}'/>", XML),
+        ("entry_at", "<feed>{}</feed>|<entry><link rel='enclosure' href='{}'/></entry>", XML),
+        ("entry_at", "<urlset>{}</urlset>|<url><loc>/{}</loc></url>", XML),
+        ("entry_at", f"{{}}|{HASH}  {{}}\n", "text/plain"),
+        ("_described", '["/x"{}]|,"/{}"', "application/json"),
+        ("Entry", "{}|<a href='{}'>x</a>", "text/html"),
     ],
     ids=["rss", "rss enclosures", "atom", "sitemap", "sums", "json", "html"],
 )
@@ -328,15 +330,14 @@ def test_list_with_too_many_files_is_refused_at_the_first_too_many(
     made_by: str, text: str, type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
-    module, _, name = made_by.partition(".")
-    make = getattr(importlib.import_module(f"tidegate.ingest.feeds.{module}"), name)
+    make = getattr(feeds, made_by)
 
     def counted(*args: Any, **how: Any) -> Any:
         nonlocal made
         made += 1
         return make(*args, **how)
 
-    monkeypatch.setattr(f"tidegate.ingest.feeds.{made_by}", counted)
+    monkeypatch.setattr(feeds, made_by, counted)
     whole, unit = text.split("|")
     with pytest.raises(SourceBroken, match="more than 10000 files"):
         read(whole.replace("{}", "".join(unit.replace("{}", str(number)) for number in range(10_500))), type=type)

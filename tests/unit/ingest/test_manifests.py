@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tidegate.errors import SourceBroken
-from tidegate.ingest.feeds.read import listing_of
+from tidegate.ingest.feeds import listing_of
 
 BASE = "https://files.example/pub/list.json"
 JSON = "application/json"

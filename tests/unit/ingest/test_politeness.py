@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.ingest.fetching.politeness import Pacer, Politeness
+from tidegate.ingest.values import Pacer, Politeness
 
 
 class Time:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.ingest.fetching.ranges import Ranged, SourceChanged, until_cut
+from tidegate.ingest.fetch import Ranged, SourceChanged, until_cut
 from tidegate.ingest.model import Source
 
 SOURCE = Source(1000, '"v1"', ranges=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.ingest.feeds.entry import Listing
-from tidegate.ingest.feeds.read import listing_of
+from tidegate.ingest.feeds import Listing, listing_of
 
 SAMPLES = Path(__file__).resolve().parents[2] / "support" / "ingest" / "samples"
 HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

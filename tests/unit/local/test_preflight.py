@@ -103,6 +103,15 @@ def test_values_that_cannot_work_are_refused_before_anything_is_made(given: dict
         check(Account(), **given)
 
 
+def test_deploy_with_gse_says_that_projects_need_grants() -> None:
+    needed = {"GseBaseUrl": "https://gse.example", "GseSourceAgentId": "source"}
+    account = Account(stack="UPDATE_COMPLETE")
+    account.deployed = needed | {"TransferEngine": "gse"}
+
+    assert "an admin grants it targets, directories and" in " ".join(check(account))
+    assert "grants" not in " ".join(check(Account()))
+
+
 def test_traces_are_refused_where_aws_has_none() -> None:
     check(Account(), Tracing="yes")
     with pytest.raises(Failure, match="X-Ray does not trace functions in cn-north-1"):

@@ -49,7 +49,7 @@ def test_dependabot_watches_the_locks_and_the_actions() -> None:
 
 
 def test_reports_of_weaknesses_have_a_way_in() -> None:
-    assert "Report a vulnerability" in (ROOT / ".github" / "SECURITY.md").read_text()
+    assert "Report a vulnerability" in (ROOT / "SECURITY.md").read_text()
 
 
 def test_sbom_names_every_package_once_with_its_needs(tmp_path: Path) -> None:

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.notifications.circuit_rules import LONGEST_PAUSE_SECONDS, pause_after
-from tidegate.notifications.delivery_model import (
+from tidegate.notifications.deliveries import (
     DEAD,
     DELIVERED,
     GIVE_UP_SECONDS,
     JITTER,
+    LONGEST_PAUSE_SECONDS,
     PENDING,
     Attempt,
     Delivery,
     after,
     back_off,
     new_delivery,
+    pause_after,
     redelivered,
 )
 

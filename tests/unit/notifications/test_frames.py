@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tidegate.notifications.websocket_messages import LARGEST_FRAME, LONGEST_ID, MOST_IDS, id_messages, message
+from tidegate.notifications.websocket import LARGEST_FRAME, LONGEST_ID, MOST_IDS, id_messages, message
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "\N{GRINNING FACE}", '"'])

@@ -9,9 +9,7 @@ from itertools import count
 
 from tests.support.circuits import CircuitsInMemory
 from tidegate.aws.keys import ALL_HOSTS
-from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
-from tidegate.notifications.circuit_rules import PROJECT_LEAST, PROJECT_SLOW_SECONDS
-from tidegate.notifications.delivery_model import back_off
+from tidegate.notifications.deliveries import PROJECT_LEAST, PROJECT_SLOW_SECONDS, CircuitBreaker, Entry, back_off
 
 TIME_OUT, QUICK, DELIVERERS = 10.0, 0.05, 80
 

@@ -7,8 +7,7 @@ import heapq
 import pytest
 
 from tests.support.circuits import CircuitsInMemory
-from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
-from tidegate.notifications.circuit_rules import MOST_AT_ONCE
+from tidegate.notifications.deliveries import MOST_AT_ONCE, CircuitBreaker, Entry
 
 TOOK = 3.5
 

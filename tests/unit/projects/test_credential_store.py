@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tidegate.errors import Busy
-from tidegate.projects.credential_store import CredentialStore
+from tidegate.projects.secrets import CredentialStore
 
 DELETING = "You can't create this secret because a secret with this name is already scheduled for deletion."
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tidegate.projects.derived_secrets import derived_secret, hkdf_sha256
+from tidegate.projects.secrets import derived_secret, hkdf_sha256
 
 # RFC 5869, appendix A.1, A.2 and A.3.
 VECTORS = [

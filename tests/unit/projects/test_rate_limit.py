@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import RateLimited
-from tidegate.projects.rate_limit import AGENT, AGENT_RATE, REQUESTS_PER_SYNC, WINDOW_SECONDS, RateLimiter
+from tidegate.projects.limits import AGENT, REQUESTS_PER_SYNC, WINDOW_SECONDS, RateLimiter
+from tidegate.projects.model import AGENT_RATE
 
 
 class Registry:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidegate.errors import LeaseLost
-from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import RUNNING, Request
+from tidegate.queue.queue import RunningAttempt, Timing
 
 REQUEST = Request("req-1", "prj-1", "download", "no_cookie", 5, RUNNING, "2026-01-01T00:00:00Z", attempt=3)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.queue import due_schedules
-from tidegate.queue.due_schedules import due_items, fire_all
+from tidegate.queue import schedules as due_schedules
+from tidegate.queue.schedules import due_items, fire_all
 
 ITEMS: list[dict[str, Any]] = [{"pk": f"record-{number}", "number": number} for number in range(200)]
 
@@ -32,7 +32,7 @@ def test_schedules_that_did_not_fire_are_not_counted() -> None:
 def test_nothing_is_started_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest stays due, and the function ends instead of being killed."""
     now, fired = [0.0], list[int]()
-    monkeypatch.setattr("tidegate.queue.due_schedules.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tidegate.queue.schedules.time.monotonic", lambda: now[0])
 
     def fire(item: dict[str, Any]) -> bool:
         fired.append(item["number"])

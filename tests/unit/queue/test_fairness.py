@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.common.ids import iso
-from tidegate.queue.admission.fairness import AGE_STEP_SECONDS, Standing, aged_priority, ceiling, fair_share, rank
-from tidegate.queue.admission.turns import Turns
-from tidegate.queue.channels.model import Channel, Place
+from tidegate.queue.fairness import AGE_STEP_SECONDS, Standing, Turns, aged_priority, ceiling, fair_share, rank
+from tidegate.queue.model import Channel, Place
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 
 from tidegate import errors
 from tidegate.errors import DomainError, WrongState
-from tidegate.queue.model import STATES, TERMINAL, TRANSITIONS, Request, moved, next_state
-from tidegate.queue.policies import POLICIES, capacities_from, policies_from, retry_delay
+from tidegate.queue.model import (
+    POLICIES,
+    STATES,
+    TERMINAL,
+    TRANSITIONS,
+    Request,
+    capacities_from,
+    moved,
+    next_state,
+    policies_from,
+    retry_delay,
+)
 
 RETRYABLE = [
     errors.ServiceUnavailable,

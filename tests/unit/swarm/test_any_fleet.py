@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
 from tests.support.swarm.world import MIB, HostPlan, World
-from tidegate_client.swarm.choosing.chooser import ALONE_SECONDS, Chooser, Rules
-from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
-from tidegate_client.swarm.choosing.ranks import Ranks
-from tidegate_client.swarm.layout import Layout
+from tidegate_client.swarm.chooser import ALONE_SECONDS, ORIGIN, Chooser, Failure, Link, Mode, Neighbour, Ranks, Rules
+from tidegate_client.swarm.wire import Layout
 
 seconds = st.floats(0, 10, allow_nan=False)
 behaviours = st.one_of(

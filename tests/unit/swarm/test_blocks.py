@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
 from tests.support.swarm.lab import random_content
-from tidegate.files import blocks as library
-from tidegate.files.pieces import PieceDigests
-from tidegate_client.swarm import blocks as host
-from tidegate_client.swarm.blocks import BlockFinder, BlockList, OldFile
-from tidegate_client.swarm.layout import Layout
-from tidegate_client.swarm.store import PieceStore
+from tidegate.files import reading as library
+from tidegate.files.reading import PieceDigests
+from tidegate_client.swarm import store as host
+from tidegate_client.swarm.store import BlockFinder, BlockList, OldFile, PieceStore
+from tidegate_client.swarm.wire import Layout
 
 MIB = 1 << 20
 LAYOUT_PIECE = 1024

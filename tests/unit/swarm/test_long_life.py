@@ -23,16 +23,13 @@ from tests.unit.swarm.conftest import LabHost
 from tests.unit.swarm.test_port import get
 from tidegate_client.download import Cancelled
 from tidegate_client.swarm import host as swarm_host
-from tidegate_client.swarm import lists
+from tidegate_client.swarm import peers as lists
 from tidegate_client.swarm.host import NoSwarm
-from tidegate_client.swarm.layout import Layout
 from tidegate_client.swarm.peers import Connection, Peer
-from tidegate_client.swarm.port.identity import client_context
-from tidegate_client.swarm.port.limits import Slots
-from tidegate_client.swarm.port.server import PeerServer
+from tidegate_client.swarm.port import PeerServer, Slots, client_context
 from tidegate_client.swarm.store import PieceStore
-from tidegate_client.swarm.tasks import DaemonThreads
-from tidegate_client.swarm.terms import BadTerms, authorization, read_terms
+from tidegate_client.swarm.transfers import DaemonThreads
+from tidegate_client.swarm.wire import BadTerms, Layout, authorization, read_terms
 
 NewHost = Callable[..., LabHost]
 

@@ -12,7 +12,7 @@ import urllib3
 
 from tests.support.http_servers import Handler, serve
 from tidegate_client.download import Stalled
-from tidegate_client.swarm.origin import Origin, OriginFailed
+from tidegate_client.swarm.peers import Origin, OriginFailed
 
 CONTENT = b"0123456789" * 100
 

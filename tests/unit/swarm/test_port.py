@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from tests.support.fuzz.any_values import examples
 from tests.support.swarm.lab import CountingOrigin, SwarmTransfers, random_content
 from tests.unit.swarm.conftest import MIB, LabHost
-from tidegate.distribution.swarm.plan import accept_key, token
+from tidegate.distribution.swarm import accept_key, token
+from tidegate_client.swarm import port as callers
+from tidegate_client.swarm import port as limits
+from tidegate_client.swarm import port as server
 from tidegate_client.swarm.peers import Peer, Unreachable
-from tidegate_client.swarm.port import callers, limits, server
-from tidegate_client.swarm.port.identity import client_context, load_identity, pin_of
-from tidegate_client.swarm.terms import PeerTerms, authorization, encode
+from tidegate_client.swarm.port import client_context, load_identity, pin_of
+from tidegate_client.swarm.wire import PeerTerms, authorization, encode
 
 NewHost = Callable[..., LabHost]
 KEY = b"another key of 32 bytes, for one"

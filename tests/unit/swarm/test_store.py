@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
-from tidegate_client.swarm.choosing.neighbours import FellBack, Mode, why_fell_back
-from tidegate_client.swarm.choosing.ranks import Ranks
-from tidegate_client.swarm.layout import Layout, pieces_in
+from tidegate_client.swarm.chooser import FellBack, Mode, Ranks, why_fell_back
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
+from tidegate_client.swarm.wire import Layout, pieces_in
 
 CONTENT = bytes(range(256)) * 40 + b"the end"
 LAYOUT = Layout(len(CONTENT), 1024)

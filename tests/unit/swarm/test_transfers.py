@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from tidegate_client.swarm.choosing.chooser import Chooser, Rules
-from tidegate_client.swarm.choosing.neighbours import Link, Neighbour, Step
-from tidegate_client.swarm.choosing.ranks import Ranks
-from tidegate_client.swarm.layout import Layout
+from tidegate_client.swarm.chooser import Chooser, Link, Neighbour, Ranks, Rules, Step
 from tidegate_client.swarm.store import PieceStore
-from tidegate_client.swarm.tasks import Tasks, Tools
-from tidegate_client.swarm.transfers import Transfers
+from tidegate_client.swarm.transfers import Tasks, Tools, Transfers
+from tidegate_client.swarm.wire import Layout
 
 CONTENT = bytes(range(256)) * 8
 LAYOUT = Layout(len(CONTENT), 1024)

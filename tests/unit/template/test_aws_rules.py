@@ -16,11 +16,11 @@ from local import environment, template
 from tests.support.template import ROOT, directory_of, queue_functions
 from tests.support.template import functions as sam_functions
 from tests.unit.template.test_deployed import FUNCTIONS, listed, of_type, resources, statements
-from tidegate.aws.sqs import _pause
-from tidegate.distribution.transfers import LONGEST_WAIT, longest_wait
+from tidegate.aws.clients import _pause
+from tidegate.distribution.model import LONGEST_WAIT, longest_wait
 from tidegate.files.model import LARGEST_FILE, seconds_to_read
 from tidegate.files.reading import RESERVE_SECONDS
-from tidegate.queue.policies import POLICIES
+from tidegate.queue.model import POLICIES
 
 MACHINES = sorted(path.name for path in (ROOT / "statemachines").glob("*.asl.json"))
 # Step Functions ends an execution at this many events.
@@ -219,7 +219,7 @@ ENDPOINTS = {
 
 
 def test_operators_are_told_every_service_that_private_functions_must_reach() -> None:
-    page = (ROOT / ".github/docs/operations.md").read_text()
+    page = (ROOT / "docs/operations.md").read_text()
     section = page.partition("## Private networks")[2].partition("\n## ")[0]
     private = [name for name in FUNCTIONS if "VpcConfig" in of_type("AWS::Lambda::Function")[name]]
     # Lambda itself writes the logs and makes the network interfaces; Athena reads Glue with the function's rights.
@@ -231,9 +231,7 @@ def test_operators_are_told_every_service_that_private_functions_must_reach() ->
 @pytest.mark.parametrize("level", ["DEBUG", "WARN", "ERROR"])
 def test_loggers_keep_to_the_log_level_although_lambda_passes_info(level: str) -> None:
     """Lambda sets AWS_LAMBDA_LOG_LEVEL by ApplicationLogLevel, and Powertools prefers it to its own variable."""
-    code = (
-        "import app, logging; print(logging.getLogger('tidegate').level, logging.getLogger('tidegate.aws.sqs').level)"
-    )
+    code = "import app, logging; print(*(logging.getLogger(n).level for n in ('tidegate', 'tidegate.aws.clients')))"
     known = {"AWS_LAMBDA_LOG_LEVEL": "DEBUG" if level == "DEBUG" else "INFO", "POWERTOOLS_LOG_LEVEL": level}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

@@ -193,6 +193,7 @@ def test_alarm_reads_missing_data_as_what_it_is(name: str) -> None:
     silence of what is told every minute is the alarm itself."""
     metric = str(of_type("AWS::CloudWatch::Alarm")[name].get("MetricName"))
     meaning = {"OldestOverdue": "ignore", "WaitingRequests": "ignore", "CompensationInterval": "breaching"}
+    meaning["CleanUpStopped"] = "ignore"
     assert of_type("AWS::CloudWatch::Alarm")[name]["TreatMissingData"] == meaning.get(metric, "notBreaching")
 
 

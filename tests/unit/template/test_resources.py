@@ -9,7 +9,7 @@ import pytest
 
 from local.place import API_ID
 from tests.support.template import ROOT, directory_of, functions, load_template, queue_functions, resources
-from tidegate_client.socket import BEAT
+from tidegate_client.watching import BEAT
 
 QUEUES = resources("AWS::SQS::Queue")
 DEAD_LETTERS = {
@@ -83,7 +83,7 @@ def test_nothing_is_reserved_unless_asked_for() -> None:
 
 
 def test_operators_are_told_what_every_function_may_take() -> None:
-    page = (ROOT / ".github/docs/operations.md").read_text()
+    page = (ROOT / "docs/operations.md").read_text()
     table = page.partition("| function |")[2].partition("\n\n")[0]
     assert {directory_of(function) for function in functions().values()} == {
         name for name in re.findall(r"`(\w+)`", table) if (ROOT / "functions" / name).exists()
@@ -138,6 +138,21 @@ def test_authorizer_sees_requests_without_a_key_too() -> None:
     authorizer = resources("AWS::ApiGatewayV2::Authorizer")["HttpAuthorizer"]["Properties"]
     assert authorizer["AuthorizerResultTtlInSeconds"] == 0
     assert authorizer["IdentitySource"] == []
+
+
+def test_bucket_keeps_deleted_objects_for_some_days() -> None:
+    bucket = resources("AWS::S3::Bucket")["FilesBucket"]["Properties"]
+    assert bucket["VersioningConfiguration"]["Fn::If"][:2] == ["OnAws", {"Status": "Enabled"}]
+    rules = [rule.get("Fn::If", ["", rule])[1] for rule in bucket["LifecycleConfiguration"]["Rules"]]
+    kept = [rule for rule in rules if "NoncurrentVersionExpiration" in rule]
+    days = {rule.get("Prefix", ""): rule["NoncurrentVersionExpiration"]["NoncurrentDays"] for rule in kept}
+    assert days.pop("") == {"Ref": "DeletedObjectDays"}
+    # What is deleted all the time costs no more than a day of storage.
+    assert days == {"staging/": 1, "sync/": 1, "verifying/": 1}
+
+
+def test_no_function_may_delete_versions_of_objects() -> None:
+    assert "DeleteObjectVersion" not in json.dumps(load_template(), default=str)
 
 
 def test_daily_clean_up_is_at_two_in_the_operators_time_zone() -> None:

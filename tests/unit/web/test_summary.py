@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from tidegate.web.console.summary import POINTS, Ended, by_type
+from tidegate.web.console.routes import POINTS, Ended, by_type
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

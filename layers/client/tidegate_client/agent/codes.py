@@ -1,12 +1,46 @@
-"""The result codes that an agent reports."""
+"""Result codes of deliveries, and the refusals that they stand for."""
 
 from __future__ import annotations
 
 import errno
 from enum import IntEnum
 
-from tidegate_client.agent.refusals import RefusedOwner, RefusedPath, StagedFileLost, Superseded, UpdateFailed
 from tidegate_client.errors import ChecksumMismatch, TransferError
+
+# --- refusals
+# Reasons why the agent refuses to put a file in place.
+
+
+class RefusedPath(Exception):
+    """The target lies outside the root or the allowed directories, or is not a plain name in a plain directory."""
+
+
+class DirectoryMoved(Exception):
+    """A directory was moved, or replaced by another one, after the agent had opened it."""
+
+
+class RefusedOwner(Exception):
+    """The file cannot be given to the requested user."""
+
+
+class Superseded(Exception):
+    """The path has, or is about to get, content of a later window."""
+
+
+class StagedFileLost(Exception):
+    """The file that was staged for its Job's `activate_at` was changed or removed by another process."""
+
+
+class UpdateFailed(Exception):
+    """A new version of the agent is not a valid release, or did not start."""
+
+
+class Restarting(Exception):
+    """Not a refusal: the agent restarts as another version, which reports the result."""
+
+
+# --- codes
+# The result codes that an agent reports.
 
 
 class Code(IntEnum):
@@ -23,6 +57,7 @@ class Code(IntEnum):
     OWNER_REFUSED = 1006
     UPDATE_FAILED = 1007
     STAGED_FILE_LOST = 1008
+    DIRECTORY_MOVED = 1009
     INTERNAL = 1099
 
 
@@ -37,6 +72,8 @@ def code_of(error: Exception) -> Code:
             return Code.SUPERSEDED
         case RefusedPath():
             return Code.PATH_REFUSED
+        case DirectoryMoved():
+            return Code.DIRECTORY_MOVED
         case RefusedOwner():
             return Code.OWNER_REFUSED
         case UpdateFailed():

@@ -1,4 +1,4 @@
-"""The agent: one thread polls, N threads deliver, one reports; the main thread writes health and waits for a signal."""
+"""The agent: takes transfers, delivers them, reports; one process for one or several projects."""
 
 from __future__ import annotations
 
@@ -7,43 +7,84 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from tidegate_client.agent.backoff import Backoff
-from tidegate_client.agent.codes import Code, code_of
+from tidegate_client.agent.codes import Code, Restarting, code_of
 from tidegate_client.agent.delivery import Delivery
-from tidegate_client.agent.disk.partials import Partials
-from tidegate_client.agent.inbox import Inbox, is_truncated, key_of
+from tidegate_client.agent.disk import Fence, Partials, require_private
+from tidegate_client.agent.inbox import DUPLICATE, Inbox, Push, Reporter, is_truncated, key_of
 from tidegate_client.agent.journal import Journal, JournalError, Key
-from tidegate_client.agent.options import AgentOptions
-from tidegate_client.agent.pace import ACTIVE_SECONDS, Pace
-from tidegate_client.agent.poll_trigger import PollTrigger
-from tidegate_client.agent.preheat.model import Staged
-from tidegate_client.agent.preheat.switcher import Switcher
-from tidegate_client.agent.presence import PresenceReporter
-from tidegate_client.agent.push import Push
-from tidegate_client.agent.rate_limit import JobLimits, RateLimit
-from tidegate_client.agent.refusals import Restarting
-from tidegate_client.agent.releases import Releases
-from tidegate_client.agent.reporter import Reporter
-from tidegate_client.agent.results import result_of
-from tidegate_client.agent.service.health import Health, local_pages, notify_systemd, write_health
-from tidegate_client.agent.service.monitor import Monitor, free_bytes
-from tidegate_client.agent.service.statistics import Statistics
-from tidegate_client.agent.service.supervisor import SupervisedThread
-from tidegate_client.agent.service.version import version
-from tidegate_client.agent.update import SelfUpdate
-from tidegate_client.agent.work_queue import WorkQueue
+from tidegate_client.agent.options import AgentOptions, Grant, no_permits
+from tidegate_client.agent.preheat import Staged, Switcher, result_of
+from tidegate_client.agent.service import (
+    Health,
+    Monitor,
+    Statistics,
+    free_bytes,
+    local_pages,
+    notify_systemd,
+    write_health,
+)
+from tidegate_client.agent.threads import PollTrigger, SupervisedThread, WorkQueue
+from tidegate_client.agent.update import make_self_update, version
 from tidegate_client.client import Client
+from tidegate_client.config import Config
 from tidegate_client.download import Cancelled, Stalled
-from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
-from tidegate_client.models import Transfer
-from tidegate_client.proxies import make_pool
+from tidegate_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TidegateError, Unauthorized
+from tidegate_client.http import make_pool
+from tidegate_client.models import Presence, Transfer
+from tidegate_client.rates import ACTIVE_SECONDS, Backoff, BothLimits, JobLimits, Pace, RateLimit
 from tidegate_client.swarm.host import NETWORK_THREADS, SwarmHost
 
-__all__ = ["Agent", "AgentOptions"]
+# --- presence
+# Reports this host's site and peer addresses to the API: at the start, on change, and every hour.
+
 log = logging.getLogger("tidegate.agent")
+
+REPORT_EVERY = 3600.0
+CHECK_EVERY = 5.0
+
+
+class PresenceReporter:
+    def __init__(self, client: Client, agent_id: str, swarm: SwarmHost, stopping: threading.Event) -> None:
+        self._client = client
+        self._agent_id = agent_id
+        self._swarm = swarm
+        self._stopping = stopping
+        self._backoff = Backoff(longest=300.0)
+
+    def run(self) -> None:
+        reported: Presence | None = None
+        due = 0.0
+        while not self._stopping.is_set():
+            presence = self._swarm.presence()
+            pause = CHECK_EVERY
+            if presence != reported or time.monotonic() >= due:
+                try:
+                    self._client.agents.tell_presence(self._agent_id, presence)
+                except (Invalid, NotFound) as error:
+                    # Wrong addresses, or an API without swarms: try again in an hour.
+                    log.warning(
+                        "the API refuses this host's peer addresses, next attempt in an hour: %s",
+                        error,
+                    )
+                    reported, due = presence, time.monotonic() + REPORT_EVERY
+                except TidegateError as error:
+                    pause = self._backoff.next()
+                    log.warning("reporting this host's peer addresses failed, next attempt in %.1f s: %s", pause, error)
+                else:
+                    self._backoff.reset()
+                    reported, due = presence, time.monotonic() + REPORT_EVERY
+            self._stopping.wait(pause)
+
+
+# --- daemon
+# The agent: one thread polls, N threads deliver, one reports; the main thread writes health and waits for a signal.
+
+__all__ = ["Agent", "AgentOptions"]
 
 HEALTH_EVERY = 1.0
 BEAT_EVERY = 30.0
@@ -68,9 +109,12 @@ class Agent:
         self._notify = notify
         self._client = client
         self._options = options
+        self._fence = Fence(options.root, options.permits.directories, options.container_root)
+        require_private("--state-dir", options.state_dir, create=True)
         self._journal = Journal(options.state_dir)
+        client.agents.instance = self._instance = self._journal.begin_process()
         self._partials = Partials(
-            self._journal, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
+            self._journal, self._fence, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
         )
         self._poll_trigger = PollTrigger()
         self._inbox = Inbox(self._poll_trigger.trigger)
@@ -82,6 +126,9 @@ class Agent:
         self._aborting = threading.Event()
         self._key_accepted = False
         limit = limit or (RateLimit(options.limit_rate) if options.limit_rate else None)
+        if options.own_limit_rate:
+            own = RateLimit(options.own_limit_rate)
+            limit = BothLimits(limit, own) if limit else own
         self._swarm = (
             SwarmHost(options.agent_id, options.state_dir, options.swarm, limit, self._count_bytes)
             if options.swarm
@@ -89,16 +136,14 @@ class Agent:
         )
         self._list_truncated = False
         self.restarting = False
-        releases = Releases(options.state_dir) if options.self_update else None
-        self._update = SelfUpdate(releases, self._journal, self._restart) if releases else None
+        self._update = make_self_update(options, self._journal, self._restart)
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel + (NETWORK_THREADS if options.swarm else 0)),
             inbox=self._inbox,
             journal=self._journal,
             partials=self._partials,
-            root=options.root,
-            container_root=options.container_root,
+            fence=self._fence,
             agent_id=options.agent_id,
             stopping=self._aborting,
             permits=options.permits,
@@ -112,6 +157,7 @@ class Agent:
             self._journal,
             self._inbox,
             self._delivery.switch,
+            self._fence.remove,
             self._end_staged,
             self._poll_trigger.trigger,
             self._aborting,
@@ -131,6 +177,8 @@ class Agent:
             self._poller,
             [*self._workers, self._switching],
             lambda: self._push.connected,
+            self._fence.moved,
+            [self._swarm.no_port] if self._swarm and self._swarm.no_port else [],
         )
 
     def stop(self) -> None:
@@ -147,7 +195,7 @@ class Agent:
         self._draining.set()
 
     def run(self) -> None:
-        """Runs until `stop()`, or until the API refuses the key: see `failure`. Metrics and threads end with it."""
+        """Runs until `stop()`, or until the API refuses the host: see `failure`. Metrics and threads end with it."""
         with contextlib.ExitStack() as stack:
             if self._options.metrics:
                 host, port = self._options.metrics
@@ -164,7 +212,11 @@ class Agent:
             if self._options.push:
                 SupervisedThread("push", self._push.run, self._draining).start()
             self._notify("READY=1")
-            log.info("agent %s receives files below %s", self._options.agent_id, self._options.root)
+            if self._options.permits.refusal:
+                log.warning("%s", self._options.permits.refusal)
+            else:
+                where = ", ".join(map(str, self._fence.writable))
+                log.info("agent %s receives files in %s", self._options.agent_id, where)
             self._housekeeping()
             self._notify("STOPPING=1")
             self._drain()
@@ -209,6 +261,7 @@ class Agent:
         take 20 seconds more, and it ends by itself when it finds the journal closed."""
         if not any(thread.is_alive() for thread in (*self._workers, self._switching, self._reporter.thread)):
             self._journal.close()
+            self._fence.close()
 
     def _poll(self) -> None:
         backoff = Backoff()
@@ -219,6 +272,15 @@ class Agent:
                 items = self._client.agents.transfers(
                     self._options.agent_id, wait=pace.wait(began, pushed=self._push.connected)
                 )
+            except Conflict as error:
+                if error.code == DUPLICATE:
+                    # Another host has this id and its files: nothing more is put in place here.
+                    self.failure = error
+                    self._aborting.set()
+                    self._draining.set()
+                    return
+                self._back_off(backoff, error)
+                continue
             except (Unauthorized, Forbidden) as error:
                 # If the first poll is refused, the key is wrong. If a later one is, it may be a fault of the API.
                 if not self._key_accepted:
@@ -265,7 +327,12 @@ class Agent:
 
     def _inventory(self) -> dict[str, Any]:
         """The facts about this host that are sent when the WebSocket connects."""
-        facts = {"version": version(), "free_bytes": free_bytes(self._options.root), "zone": self._options.zone}
+        facts = {
+            "version": version(),
+            "free_bytes": free_bytes(self._options.root),
+            "zone": self._options.zone,
+            "instance": self._instance,
+        }
         return {name: value for name, value in facts.items() if value is not None}
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
@@ -351,3 +418,147 @@ class Agent:
 
     def metrics(self) -> str:
         return self._monitor.metrics()
+
+
+# --- group
+# Several projects in one process: an agent for each, one bandwidth limit, one page of health and metrics.
+
+# The name of the project that the process was started for.
+FIRST = "default"
+# Each agent reports every second that it is healthy.
+HEALTHY_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class GroupNotifier:
+    """Notifies systemd for all agents of the process: ready when all are ready, alive while all are healthy."""
+
+    ready: set[str] = field(default_factory=set)
+    healthy_at: dict[str, float] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def notify(self, name: str, state: str) -> None:
+        with self._lock:
+            if state == "READY=1":
+                self.ready.add(name)
+                if self.ready | self.ended == self.names:
+                    notify_systemd(state)
+            elif state == "WATCHDOG=1":
+                self.healthy_at[name] = now = time.monotonic()
+                running = self.names - self.ended
+                if all(now - self.healthy_at.get(one, float("-inf")) < HEALTHY_SECONDS for one in running):
+                    notify_systemd(state)
+            elif state == "STOPPING=1":
+                self.ended.add(name)
+                if self.ended == self.names:
+                    notify_systemd(state)
+
+
+class AgentGroup:
+    """Runs the agents. If a key is refused, only its agent ends; `failure` is set if all keys were refused."""
+
+    def __init__(self, agents: dict[str, Agent], notifier: GroupNotifier, metrics: tuple[str, int] | None) -> None:
+        self._agents = agents
+        self._metrics = metrics
+        notifier.names |= agents.keys()
+
+    def stop(self) -> None:
+        for agent in self._agents.values():
+            agent.stop()
+
+    @property
+    def restarting(self) -> bool:
+        return any(agent.restarting for agent in self._agents.values())
+
+    @property
+    def failure(self) -> ApiError | None:
+        failures = [agent.failure for agent in self._agents.values()]
+        return failures[0] if all(failures) else None
+
+    def run(self) -> None:
+        """Returns when all agents have ended. When one must restart as a new version, all stop."""
+        threads = [
+            threading.Thread(target=self._run_one, args=(name, agent), name=f"agent-{name}")
+            for name, agent in self._agents.items()
+        ]
+        with contextlib.ExitStack() as stack:
+            if self._metrics:
+                stack.enter_context(local_pages(*self._metrics, self.health, self.metrics))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def _run_one(self, name: str, agent: Agent) -> None:
+        agent.run()
+        if agent.restarting:
+            self.stop()
+        elif agent.failure:
+            log.error(
+                "the API refuses this host with the login %r; its project gets no files here "
+                "until the cause is removed and the agent is restarted: %s",
+                name,
+                agent.failure,
+            )
+
+    def health(self) -> Any:
+        found = {name: agent.health() for name, agent in self._agents.items() if agent.failure is None}
+        refused = [
+            f"{name}: the API refuses it: {agent.failure}" for name, agent in self._agents.items() if agent.failure
+        ]
+        problems = refused + [f"{name}: {problem}" for name, one in found.items() for problem in one["problems"]]
+        warnings = [f"{name}: {warning}" for name, one in found.items() for warning in one["warnings"]]
+        return {"healthy": not problems, "problems": problems, "warnings": warnings, "agents": found}
+
+    def metrics(self) -> str:
+        return merged_metrics({name: agent.metrics() for name, agent in self._agents.items()})
+
+
+def merged_metrics(pages: dict[str, str]) -> str:
+    """One page of metrics. Each sample gets the label `profile`; HELP and TYPE come once, before the samples."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for name, page in pages.items():
+        for line in page.splitlines():
+            if line.startswith("#"):
+                metric = line.split()[2]
+                lines = heads.setdefault(metric, [])
+                if line not in lines:
+                    lines.append(line)
+            elif line:
+                metric, labelled = _labelled(line, name)
+                samples.setdefault(metric, []).append(labelled)
+    every = [line for metric, lines in samples.items() for line in (*heads.get(metric, ()), *lines)]
+    return "\n".join(every) + "\n"
+
+
+def _labelled(line: str, profile: str) -> tuple[str, str]:
+    sample, _, value = line.rpartition(" ")
+    metric, brace, labels = sample.partition("{")
+    rest = f",{labels}" if brace else "}"
+    return metric, f'{metric}{{profile="{profile}"{rest} {value}'
+
+
+def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
+    """Agents for all logins, each with its own permits. Only the first listens for peers and may update the process."""
+    limit, notifier = RateLimit(options.limit_rate) if options.limit_rate else None, GroupNotifier()
+    agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, notify=partial(notifier.notify, FIRST))}
+    for name, config in others.items():
+        grant = options.also.get(name) or Grant(no_permits(name))
+        pool = make_pool(options.proxy, maxsize=4)
+        mine = Client(config.required_url(), config.key, attempts=0, pool=pool)
+        swarm = replace(options.swarm, listen=()) if options.swarm else None
+        changed = replace(
+            options,
+            state_dir=options.state_dir / f"also-{name}",
+            metrics=None,
+            self_update=False,
+            swarm=swarm,
+            permits=grant.permits,
+            container_root=grant.container_root,
+            own_limit_rate=grant.limit_rate,
+        )
+        agents[name] = Agent(mine, changed, limit=limit, notify=partial(notifier.notify, name))
+    return AgentGroup(agents, notifier, options.metrics)

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import urllib3
 
-from tidegate_client.agent.disk.owners import Owner, owner_in_container, owner_on_host
-from tidegate_client.agent.disk.partials import Partials
-from tidegate_client.agent.disk.path_locks import PathLocks
-from tidegate_client.agent.disk.path_order import PathOrder, superseded
-from tidegate_client.agent.disk.permits import Permits
-from tidegate_client.agent.disk.place import Place, open_place
+from tidegate_client.agent.codes import RefusedPath, Restarting, StagedFileLost
+from tidegate_client.agent.disk import (
+    Fence,
+    Partials,
+    PathLocks,
+    PathOrder,
+    Permits,
+    Place,
+    copy_verified,
+    is_plain,
+    open_place,
+    owner_in_container,
+    owner_on_host,
+    superseded,
+)
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Journal
-from tidegate_client.agent.preheat.files import find_unrecorded, opened_unchanged, rename_to_staged, staged_name
-from tidegate_client.agent.preheat.model import Staged, StagedFile, activation_of
-from tidegate_client.agent.rate_limit import JobLimits, RateLimit
-from tidegate_client.agent.refusals import RefusedPath, Restarting, StagedFileLost
-from tidegate_client.agent.results import figures_of, iso
+from tidegate_client.agent.preheat import (
+    Staged,
+    StagedFile,
+    activation_of,
+    changed_staged_file,
+    figures_of,
+    find_unrecorded,
+    iso,
+    opened_unchanged,
+    rename_to_staged,
+    staged_name,
+)
 from tidegate_client.agent.update import SelfUpdate, is_update
-from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled, ResumingDownload, UrlSource, fetch_verified
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import SwarmFigures, Transfer
+from tidegate_client.rates import JobLimits, RateLimit
 from tidegate_client.swarm.host import NoSwarm, SwarmHost
+from tidegate_client.uploads import Progress
 
 log = logging.getLogger("tidegate.agent")
 
@@ -52,8 +69,7 @@ class Delivery:
     inbox: Inbox
     journal: Journal
     partials: Partials
-    root: Path
-    container_root: Path | None
+    fence: Fence
     agent_id: str
     stopping: threading.Event
     permits: Permits = field(default_factory=Permits)
@@ -102,8 +118,9 @@ class Delivery:
     def _place(self, transfer: Transfer) -> Iterator[Place]:
         user = transfer["target_user"]
         self.permits.check_user(user)
-        root, owner = self._root_and_owner(transfer.get("container_id") or "", user)
-        with open_place(root, transfer["target_file_dir"], transfer["file_name"], owner, self.permits) as place:
+        container = transfer.get("container_id") or ""
+        owner = owner_in_container(self.fence.passwd(container), user) if container else owner_on_host(user)
+        with open_place(self.fence, transfer["target_file_dir"], transfer["file_name"], owner, container) as place:
             yield place
 
     def switch(self, staged: Staged) -> None:
@@ -118,9 +135,27 @@ class Delivery:
                 self._require_in_place(staged, place)
                 return
             previous = self._order.require_newest(transfer, place)
-            with self._seeding_paused(transfer):
-                place.finish(file, mode_of(transfer))
-                self._order.apply(transfer, place, previous, lambda: place.rename(file, staged.file.name))
+            with self._own_copy(staged, place, file) as (own, name), self._seeding_paused(transfer):
+                place.finish(own, mode_of(transfer))
+                self._order.apply(transfer, place, previous, lambda: place.rename(own, name))
+
+    @contextmanager
+    def _own_copy(self, staged: Staged, place: Place, file: BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
+        """The staged file and its name; or, if another user may have it open for writing, a copy of it.
+
+        That is so if a user put another file in its place, or the agent was killed after it had given it away."""
+        if is_plain(file, os.geteuid()):
+            yield file, staged.file.name
+            return
+        name = place.part_name(self.agent_id, staged.transfer["transfer_id"])
+        with self.partials.using(place.path / name), place.open_part(name) as part:
+            try:
+                if not copy_verified(file, part, staged.transfer["signature"]):
+                    raise changed_staged_file(place, staged)
+                yield part, name
+                place.drop_part(staged.file.name)
+            finally:
+                self._remove_part(place, name, part)
 
     def _require_in_place(self, staged: Staged, place: Place) -> None:
         """The staged file is gone: the agent was killed after the rename, or another process removed it."""
@@ -146,25 +181,15 @@ class Delivery:
         local = self.update.local_transfer(transfer)
         if local is None:
             return Downloaded(0)
-        root, owner = self.update.releases.directory.parent, owner_on_host(local["target_user"])
-        with open_place(root, local["target_file_dir"], local["file_name"], owner, Permits()) as place:
-            self._deliver(local, place)
-        self.update.switch(transfer)
+        owner = owner_on_host(local["target_user"])
+        with (
+            Fence(self.update.releases.directory.parent) as fence,
+            open_place(fence, local["target_file_dir"], local["file_name"], owner) as place,
+        ):
+            downloaded = self._deliver(local, place)
+        if not self.update.switch(transfer):
+            return downloaded
         raise Restarting
-
-    def _root_and_owner(self, container_id: str, user: str) -> tuple[Path, Owner]:
-        if not container_id:
-            return self.root, owner_on_host(user)
-        if self.container_root is None:
-            raise RefusedPath(
-                f"this host has no root for container {container_id!r}: start its agent with --container-root"
-            )
-        if "/" in container_id or container_id in {".", ".."} or "\0" in container_id:
-            raise RefusedPath(f"{container_id!r} is not a container id")
-        root = self.container_root / container_id
-        if not root.is_dir():
-            raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
-        return root, owner_in_container(root, user)
 
     def _deliver(self, transfer: Transfer, place: Place, staged_as: str | None = None) -> Downloaded:
         """`staged_as` is the name of the file until its `activate_at`."""
@@ -177,7 +202,12 @@ class Delivery:
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
-                if not self._is_in_place(transfer, place):
+                if self._is_in_place(transfer, place):
+                    pass
+                elif place.copy_existing(file, transfer["signature"], transfer.get("size")):
+                    downloaded = Downloaded(0, staged=self._publish(transfer, place, file, part, staged_as))
+                    self._seed_existing(transfer, place)
+                else:
                     downloaded = self._download(transfer, place, file, part, staged_as)
             except BaseException as error:
                 # Keep bytes that may be right: the next transfer of this content resumes from them.
@@ -267,7 +297,7 @@ class Delivery:
                 if applied.signature == signature.lower() and place.holds(signature, size):
                     return True
                 raise superseded(applied)
-            if not place.take_over(signature, size, mode_of(transfer)):
+            if not place.is_done(signature, size, mode_of(transfer)):
                 self._order.require_known(transfer, place, applied)
                 return False
             self._order.apply(transfer, place, applied, lambda: None)

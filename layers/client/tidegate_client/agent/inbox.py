@@ -1,16 +1,150 @@
-"""The agent's open transfers: their progress, and the newest URL of each."""
+"""The agent's side of its inbox: told by WebSocket, fetched, answered with results."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import random
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
+from typing import Any, cast
 
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.journal import Key
+from tidegate_client.agent.journal import Journal, JournalError, Key
+from tidegate_client.agent.threads import SupervisedThread
+from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
+from tidegate_client.errors import ApiError, Conflict, Gone, Invalid, NotFound, TidegateError
 from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.rates import Backoff
+from tidegate_client.watching import MessageTooBig, NoSocketLibrary, Socket, SocketFailed
+
+# --- push
+# The agent's WebSocket, over which the API notifies it of new transfers, so that it need not poll.
+#
+# While idle it costs one small message every nine and a half minutes, since API Gateway closes a connection that is
+# silent for ten, and a new connection every two hours, the longest that API Gateway allows.
+
+log = logging.getLogger("tidegate.agent")
+
+BEAT_SECONDS = 570.0
+# A fleet that lost its connections reconnects over this time: API Gateway accepts 500 new ones a second.
+FIRST_PAUSE, LONGEST_PAUSE, LEAST_PAUSE = 30.0, 300.0, 0.05
+LISTEN_SECONDS = 5.0
+# As long as API Gateway waits for its function.
+CONNECT_SECONDS = 30.0
+# How long the answer to the first ping may take, with cold functions.
+PING_ANSWER_SECONDS = 20.0
+# After a connection that lasted this long, the next one is not tested with a ping.
+TRUSTED_AFTER_SECONDS = 3600.0
+
+
+class Push:
+    """Holds the WebSocket. `trigger_poll` is called on each notification and new connection.
+
+    The host's inventory is sent with the connection request: a message of its own would cost more."""
+
+    def __init__(
+        self,
+        client: Client,
+        inventory: Callable[[], dict[str, Any]],
+        trigger_poll: Callable[..., None],
+        stopping: threading.Event,
+        *,
+        proxy: str | None = None,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
+        self._client = client
+        self._inventory = inventory
+        self._trigger_poll = trigger_poll
+        self._stopping = stopping
+        self._proxy = proxy
+        self._backoff = Backoff(first_pause, LONGEST_PAUSE, least=LEAST_PAUSE)
+        self._trusted = False
+        self.connected = False
+        self.connections = 0
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._use_connection()
+            except NoSocketLibrary:
+                log.warning(
+                    "websocket-client is not installed: this host polls, and receives new files up to two minutes "
+                    "later; install it to be notified at once"
+                )
+                return
+            except MessageTooBig as error:
+                # The next connection would be closed the same way.
+                self.connected = False
+                self._trigger_poll(0.0, again=False)
+                log.warning("the WebSocket cannot be used, this host polls until the agent is restarted: %s", error)
+                return
+            except TidegateError as error:
+                was_connected, self.connected = self.connected, False
+                pause = self._backoff.next()
+                level = logging.INFO if was_connected else logging.WARNING
+                log.log(level, "no WebSocket, this host polls; next attempt in %.0f s: %s", pause, error)
+                if was_connected:
+                    # Wake the poller: its pauses are hours while there is a connection.
+                    self._trigger_poll(pause, again=False)
+                self._stopping.wait(pause)
+            finally:
+                self.connected = False
+
+    def _use_connection(self) -> None:
+        with contextlib.closing(
+            Socket(self._client, None, timeout=CONNECT_SECONDS, proxy=self._proxy, host_facts=self._inventory())
+        ) as socket:
+            began = time.monotonic()
+            self._test_connection(socket)
+            self.connected = True
+            self.connections += 1
+            self._backoff.reset()
+            log.info("WebSocket connected: the API notifies this host of new files")
+            # Notifications may have been missed while there was no connection.
+            self._trigger_poll(0.0, again=False)
+            beat_at = time.monotonic() + BEAT_SECONDS * random.uniform(0.9, 1.0)  # noqa: S311
+            while not self._stopping.is_set():
+                self._trusted = time.monotonic() - began >= TRUSTED_AFTER_SECONDS
+                message = socket.receive(min(LISTEN_SECONDS, max(0.01, beat_at - time.monotonic())))
+                self._handle(message)
+                if time.monotonic() >= beat_at:
+                    beat_at = time.monotonic() + BEAT_SECONDS
+                    socket.beat()
+
+    def _handle(self, message: dict[str, Any] | None) -> None:
+        if message is not None and message.get("type") == "transfers":
+            self._trigger_poll(_seconds(message.get("within_s")))
+
+    def _test_connection(self, socket: Socket) -> None:
+        """Tests a new connection with a ping: a proxy may open it and pass nothing on.
+
+        A host that relied on such a connection would poll every few hours and get no notification."""
+        if self._trusted:
+            return
+        socket.ping()
+        deadline = time.monotonic() + PING_ANSWER_SECONDS
+        while not self._stopping.is_set():
+            message = socket.receive(min(LISTEN_SECONDS, max(0.01, deadline - time.monotonic())))
+            if message is not None:
+                self._handle(message)
+                return
+            if time.monotonic() >= deadline:
+                raise SocketFailed(
+                    f"the WebSocket opens, but a ping got no answer within {PING_ANSWER_SECONDS:.0f} s: "
+                    "does a proxy block it?"
+                )
+
+
+def _seconds(value: object) -> float:
+    return min(float(value), 600.0) if isinstance(value, (int, float)) and value > 0 else 0.0
+
+
+# --- inbox
+# The agent's open transfers: their progress, and the newest URL of each.
 
 REMEMBERED = 5000
 # The API lists at most this many: a transfer that is not in a full list may still be open.
@@ -178,3 +312,149 @@ class Inbox:
         self._staged.pop(key, None)
         self._staged_reported.discard(key)
         self._listed_at.pop(key, None)
+
+
+# --- reporter
+# Reports to the API: progress every few seconds, and each result until the API has accepted it.
+
+# Another host uses this agent id.
+DUPLICATE = "agent_duplicate"
+RESULTS_A_CALL = 100
+# Well below the time without a beat after which the agent counts as unhealthy.
+LONGEST_SPREAD = 60.0
+# How long the thread may take to end when it is stopped, if it is not in a call.
+END_SECONDS = 1.0
+# Optional fields, which an older API refuses.
+FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm", "staged_at"})
+
+
+class Reporter:
+    """Sends everything from one thread, so that a result is never followed by older progress."""
+
+    def __init__(self, client: Client, agent_id: str, inbox: Inbox, journal: Journal, *, every: float = 2.0) -> None:
+        self._client = client
+        self._agent_id = agent_id
+        self._inbox = inbox
+        self._journal = journal
+        self._every = every
+        self._wake = threading.Event()
+        self._flush = threading.Event()
+        self._spread = 0.0
+        self._stopped = threading.Event()
+        self._backoff = Backoff()
+        # Results that could not be written to the journal, as on a full disk.
+        self._unsaved: dict[Key, TransferResult] = {}
+        self._lock = threading.Lock()
+        self.thread = SupervisedThread("reporter", self._loop, self._stopped)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def spread(self, seconds: float) -> None:
+        """Delays reports by about this many seconds, at random: hosts of a large Job must not report all at once."""
+        self._spread = min(float(seconds), LONGEST_SPREAD)
+
+    def finished(self, result: TransferResult) -> None:
+        """Stores the result in the journal, then closes the transfer and wakes the thread."""
+        self._store(result)
+        self._inbox.finish(result)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Reports without waiting for the next round."""
+        self._wake.set()
+
+    def report_again(self, result: TransferResult) -> None:
+        """Reports a result once more, because the API has lost it."""
+        self._store(result)
+        self._wake.set()
+
+    def _store(self, result: TransferResult) -> None:
+        try:
+            self._journal.record(result)
+        except JournalError as error:
+            log.warning("the result of %s could not be stored and is kept in memory: %s", result["transfer_id"], error)
+            with self._lock:
+                self._unsaved[key_of(result)] = result
+
+    def unsaved(self) -> int:
+        with self._lock:
+            return len(self._unsaved)
+
+    def unreported(self) -> int:
+        """The number of results that the API has not accepted yet."""
+        return self._journal.pending_count() + self.unsaved()
+
+    def drain(self, deadline: float) -> bool:
+        """Sends what is left and ends the thread. False if the API did not accept all in time: the journal keeps it."""
+        self._flush.set()
+        while self._has_unreported() and time.monotonic() < deadline:
+            self._wake.set()
+            time.sleep(0.05)
+        self._stopped.set()
+        self._wake.set()
+        self.thread.join(max(END_SECONDS, deadline - time.monotonic()))
+        return not self._has_unreported()
+
+    def _loop(self) -> None:
+        while not self._stopped.is_set():
+            self._wake.wait(self._every)
+            self._wake.clear()
+            if self._spread and (self._has_unreported() or self._inbox.active()):
+                self._flush.wait(self._spread * random.uniform(0.5, 1.5))  # noqa: S311
+            try:
+                self.send_all()
+                self._backoff.reset()
+            except (TidegateError, JournalError) as error:
+                pause = self._backoff.next()
+                log.warning("reporting to the API failed, next attempt in %.1f s: %s", pause, error)
+                self._stopped.wait(pause)
+                self._wake.set()
+            self.thread.beat()
+
+    def send_all(self) -> None:
+        while results := self._some_unsaved():
+            self._send(results)
+            with self._lock:
+                for result in results:
+                    self._unsaved.pop(key_of(result), None)
+        while results := self._journal.pending(RESULTS_A_CALL):
+            self._send(results)
+            self._journal.acknowledge(key_of(result) for result in results)
+        for start in range(0, len(reports := self._inbox.unreported()), RESULTS_A_CALL):
+            self._send(some := reports[start : start + RESULTS_A_CALL])
+            self._inbox.mark_reported(some)
+
+    def _has_unreported(self) -> bool:
+        """True also if the journal cannot be read: there may be results in it."""
+        try:
+            return bool(self.unreported())
+        except JournalError:
+            return True
+
+    def _some_unsaved(self) -> list[TransferResult]:
+        with self._lock:
+            return list(self._unsaved.values())[:RESULTS_A_CALL]
+
+    def _send(self, results: list[TransferResult]) -> None:
+        try:
+            self._client.agents.report(self._agent_id, results)
+        except (Invalid, NotFound, Conflict, Gone) as error:
+            if error.code == DUPLICATE:
+                # It refuses this host, not the results: they are kept.
+                raise
+            if len(results) == 1 and isinstance(error, Invalid) and FIGURES & results[0].keys():
+                self._send([cast(TransferResult, {k: v for k, v in results[0].items() if k not in FIGURES})])
+                return
+            if len(results) == 1:
+                self._refused(results[0], error)
+                return
+            # One result that the API refuses must not hold back the others: send them one by one.
+            for result in results:
+                self._send([result])
+
+    @staticmethod
+    def _refused(result: TransferResult, error: ApiError) -> None:
+        log.warning(
+            "the API refuses the result of %s; it is dropped and not sent again: %s", result["transfer_id"], error
+        )

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -27,6 +28,7 @@ CREATE TABLE IF NOT EXISTS results (
     transfer_id TEXT, container_id TEXT, body TEXT NOT NULL, PRIMARY KEY (transfer_id, container_id));
 CREATE TABLE IF NOT EXISTS staged (
     transfer_id TEXT, container_id TEXT, body TEXT NOT NULL, PRIMARY KEY (transfer_id, container_id));
+CREATE TABLE IF NOT EXISTS process (id INTEGER PRIMARY KEY CHECK (id = 1), instance TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS parts (path TEXT PRIMARY KEY, since REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS applied (
     number INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE NOT NULL, sequence INTEGER NOT NULL,
@@ -100,6 +102,17 @@ class Journal:
         connection = self._open()
         connection.execute(f"PRAGMA user_version = {int(self._now())}")
         return connection
+
+    def begin_process(self) -> str:
+        """A new random id for this process, and after a space that of the process before it, if there was one.
+
+        A restarted agent names its predecessor, so it is not taken for a second host."""
+        instance = secrets.token_hex(8)
+        rows = self._read("SELECT instance FROM process")
+        # On a full disk the next process names an older one, and counts as new.
+        with suppress(JournalError), self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO process VALUES (1, ?)", (instance,))
+        return " ".join([instance, *(before for (before,) in rows)])
 
     def record(self, result: TransferResult) -> None:
         """Stores a result until the API has accepted it."""

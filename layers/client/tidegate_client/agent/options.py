@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate_client.agent.disk.permits import Permits
+from tidegate_client.agent.disk import Permits
 from tidegate_client.swarm.host import SwarmOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the project of a further login (`--also`) may do on this host: nothing that is not named for it.
+
+    `limit_rate` applies to its own downloads, besides the limit of the host."""
+
+    permits: Permits
+    container_root: Path | None = None
+    limit_rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +31,12 @@ class AgentOptions:
     parallel: int = 4
     container_root: Path | None = None
     permits: Permits = field(default_factory=Permits)
+    # The host's limit, for all projects together.
     limit_rate: int | None = None
+    # The limit of this project, if it differs from the host's.
+    own_limit_rate: int | None = None
+    # Further logins by name.
+    also: Mapping[str, Grant] = field(default_factory=dict)
     proxy: str | None = None
     # Host and port of /healthz and /metrics; None: they are not served.
     metrics: tuple[str, int] | None = None
@@ -30,9 +47,20 @@ class AgentOptions:
     push: bool = True
     # Whether Jobs may install new versions of the agent itself.
     self_update: bool = False
+    # The public keys of which one must have signed a new version.
+    release_key: Path | None = None
+    allow_downgrade: bool = False
     zone: str | None = None
     report_every: float = 2.0
     drain_seconds: float = 30.0
     patience: float = 120.0
     keep_partial_seconds: float = 24 * 3600.0
     keep_partial_bytes: int = 10 * 1024**3
+
+
+def no_permits(profile: str) -> Permits:
+    """The permits of a further login for which none were given."""
+    return Permits(
+        refusal=f"this host grants the project of the login {profile!r} nothing: start its agent with "
+        f"--allow-dir {profile}=DIR and --allow-user {profile}=USER"
+    )

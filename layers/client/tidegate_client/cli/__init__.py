@@ -29,10 +29,9 @@ from tidegate_client.cli.commands import (
     watch,
     webhook,
 )
-from tidegate_client.cli.context import Context, common_options
-from tidegate_client.cli.exits import MEANINGS, Exit, exit_for
+from tidegate_client.cli.context import MEANINGS, Context, Exit, common_options, exit_for
 from tidegate_client.cli.output import Output
-from tidegate_client.errors import TidegateError
+from tidegate_client.errors import TidegateError, without_queries
 
 MODULES = (
     account,
@@ -97,7 +96,7 @@ def _run(args: argparse.Namespace) -> int:
         return int(args.run(Context(args, output), args) or Exit.OK)
     except TidegateError as error:
         if getattr(args, "debug", False):
-            traceback.print_exception(error)
+            print(without_queries("".join(traceback.format_exception(error))), file=sys.stderr)
         output.error(error)
         return exit_for(error)
     except BrokenPipeError:

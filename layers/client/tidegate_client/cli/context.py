@@ -1,19 +1,75 @@
-"""`Context`, which every command gets, and helpers to declare commands and options."""
+"""What every command shares: arguments, exit codes, the client."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
-from tidegate_client import config
-from tidegate_client.cli.exits import Exit
+from tidegate_client import config, errors
 from tidegate_client.cli.output import Output
 from tidegate_client.client import Client
-from tidegate_client.models import Page
+from tidegate_client.model import Page
 from tidegate_client.resources.paging import walk
+from tidegate_client.webhooks import NotVerified
+
+# --- exits
+# Exit codes by kind of error, for scripts.
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    AUTH = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    UNREACHABLE = 6
+    SERVER = 7
+    TIMEOUT = 8
+    INTERRUPTED = 130
+
+
+MEANINGS = """exit codes:
+  0  success
+  1  the work failed (a download, an export, a batch, a transfer of bytes)
+  2  wrong usage, or the API refused the input
+  3  no key, an unknown key, a wrong API address, or a scope that the key lacks
+  4  not found, or past its retention
+  5  not possible in the record's current state
+  6  the API cannot be reached
+  7  the API failed, or is too busy
+  8  gave up waiting (--timeout)
+  130  interrupted (Ctrl-C)"""
+
+_BY_ERROR: tuple[tuple[type[Exception], Exit], ...] = (
+    (errors.ConfigError, Exit.AUTH),
+    (errors.UsageError, Exit.USAGE),
+    (errors.Unauthorized, Exit.AUTH),
+    (errors.Forbidden, Exit.AUTH),
+    (errors.NotFound, Exit.NOT_FOUND),
+    (errors.Gone, Exit.NOT_FOUND),
+    (errors.Conflict, Exit.CONFLICT),
+    (errors.Invalid, Exit.USAGE),
+    (errors.RateLimited, Exit.SERVER),
+    (errors.ServerError, Exit.SERVER),
+    (errors.ApiError, Exit.SERVER),
+    (errors.Unreachable, Exit.UNREACHABLE),
+    (errors.WaitTimeout, Exit.TIMEOUT),
+    (NotVerified, Exit.FAILED),
+)
+
+
+def exit_for(error: Exception) -> Exit:
+    """The exit code for an error; 1 for one without a code of its own."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)
+
+
+# --- context
+# `Context`, which every command gets, and helpers to declare commands and options.
 
 Command = Callable[["Context", argparse.Namespace], Exit | None]
 Subparsers = Any
@@ -115,3 +171,33 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 def given(args: argparse.Namespace, *names: str) -> Mapping[str, Any]:
     """The named options that were given, with their values."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+# --- arguments
+# Options that several commands share.
+
+
+def rate(text: str) -> int:
+    """Parses bytes a second, as in 500K or 10M."""
+    from tidegate_client.rates import parse_rate
+
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_politeness(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that limit how fast a source is read."""
+    parser.add_argument("--connections", type=int, metavar="N", help="connections to the source for one file")
+    parser.add_argument("--bytes-per-s", type=int, metavar="N", help="bytes a second for one file")
+    parser.add_argument("--delay-s", type=float, metavar="SECONDS", help="pause between two requests to the source")
+    parser.add_argument(
+        "--host-downloads", type=int, metavar="N", help="downloads of the project from this host at a time"
+    )
+
+
+def politeness(args: argparse.Namespace) -> dict[str, Any]:
+    """The field `politeness` for the given options; empty if there are none."""
+    asked = given(args, "connections", "bytes_per_s", "delay_s", "host_downloads")
+    return {"politeness": asked} if asked else {}

@@ -7,10 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tidegate_client.cli.context import Context
-from tidegate_client.cli.exits import Exit
-from tidegate_client.cli.output import Output
-from tidegate_client.cli.progress import Live, Speed, bar, human_bytes, human_seconds
+from tidegate_client.cli.context import Context, Exit
+from tidegate_client.cli.output import Live, Output, Speed, bar, human_bytes, human_seconds
 from tidegate_client.records import ENDED, Change, Record
 from tidegate_client.watching import Watch
 
@@ -106,7 +104,7 @@ def _where(record: Record) -> str:
 
 def _progress_text(record: Record, speed: float | None) -> str:
     if counts := record.get("counts"):
-        ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout", "cancelled"))
+        ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout", "cancelled", "superseded"))
         total = counts.get("total", 0)
         summary = "  ".join(f"{state} {count}" for state, count in counts.items() if count and state != "total")
         return f"{bar(ended / total if total else 0)} {ended}/{total}  {summary}".rstrip()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tidegate_client.errors import BadAnswer
+from tidegate_client.errors import BadAnswer, Invalid
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Agent, Enrolled, Enrolment, Page, Presence, Transfer, TransferResult
+from tidegate_client.model import Page
+from tidegate_client.models import Agent, Enrolled, Enrolment, Presence, Transfer, TransferResult
 from tidegate_client.resources.paging import one_page
 
 # Added to the seconds of a long poll for the time-out of the call.
@@ -18,15 +20,18 @@ class Agents:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        # Set by an agent: the ids of its process and of the one before. So the API notices two hosts with one id.
+        self.instance: str | None = None
+
+    def _instance_header(self) -> dict[str, str]:
+        return {"X-Tidegate-Instance": self.instance} if self.instance else {}
 
     def transfers(self, agent_id: str, *, wait: int = 0) -> list[Transfer]:
         """The open transfers of a host (scope `agent`). `wait`: seconds of a long poll while there are none."""
         path = f"/v1/agents/{path_part(agent_id)}/transfers"
         # Without this header the API lists a file with `activate_at` only when that time has come.
-        capabilities = {"X-Tidegate-Can": "stage"}
-        reply = self._http.call(
-            "GET", path, query={"wait": wait}, headers=capabilities, timeout=wait + LONG_POLL_MARGIN
-        )
+        headers = {"X-Tidegate-Can": "stage"} | self._instance_header()
+        reply = self._http.call("GET", path, query={"wait": wait}, headers=headers, timeout=wait + LONG_POLL_MARGIN)
         answer = reply.json()
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or not all(
@@ -40,7 +45,8 @@ class Agents:
     def report(self, agent_id: str, results: Sequence[TransferResult]) -> None:
         """Reports progress and results of transfers. Safe to repeat: a final result never changes."""
         path = f"/v1/agents/{path_part(agent_id)}/results"
-        answer = self._http.act(path, {"items": list(results)}, idempotent=True)
+        body, headers = {"items": list(results)}, self._instance_header()
+        answer = self._http.call("POST", path, body=body, headers=headers, idempotent=True).json()
         if not isinstance(answer, dict) or "taken" not in answer:
             raise BadAnswer(
                 f"the answer to POST {path} does not confirm the results: check that no proxy answers for the API"
@@ -48,7 +54,8 @@ class Agents:
 
     def tell_presence(self, agent_id: str, presence: Presence) -> None:
         """Reports the addresses at which peers reach this host. They expire two hours after the last call."""
-        self._http.call("PUT", f"/v1/agents/{path_part(agent_id)}/presence", body=presence)
+        path, headers = f"/v1/agents/{path_part(agent_id)}/presence", self._instance_header()
+        self._http.call("PUT", path, body=presence, headers=headers)
 
     def list(
         self,
@@ -75,7 +82,7 @@ class Agents:
         return Agent(self._http.call("PATCH", f"/v1/agents/{path_part(agent_id)}", body=body).json())
 
     def delete(self, agent_id: str) -> None:
-        """Removes the host and revokes the key that it enrolled with."""
+        """Removes the host, revokes all its keys and closes their connections."""
         self._http.call("DELETE", f"/v1/agents/{path_part(agent_id)}")
 
     def create_enrolment(
@@ -85,14 +92,41 @@ class Agents:
         labels: Mapping[str, str] | None = None,
         uses: int | None = None,
         expires_in: int | None = None,
+        replace: bool | None = None,
     ) -> Enrolment:
-        """Creates a token, shown once, with which `uses` hosts can get a key each."""
-        fields = {"groups": groups and [*groups], "labels": labels or None, "uses": uses, "expires_in": expires_in}
+        """Creates a token, shown once, with which `uses` hosts can get a key each.
+
+        With `replace`, a host may enrol under an id that exists, and locks out the host that had it."""
+        fields = {
+            "groups": groups and [*groups],
+            "labels": labels or None,
+            "uses": uses,
+            "expires_in": expires_in,
+            "replace": replace or None,
+        }
         body = {name: value for name, value in fields.items() if value is not None}
         return Enrolment(self._http.create("/v1/enrolments", body))
 
-    def enrol(self, token: str, agent_id: str, *, version: str | None = None, zone: str | None = None) -> Enrolled:
-        """Exchanges a token for this host's key. May be repeated until a key is used; only the last key works."""
+    def enrol(
+        self,
+        token: str,
+        agent_id: str,
+        *,
+        version: str | None = None,
+        zone: str | None = None,
+        claim: str | None = None,
+    ) -> Enrolled:
+        """Exchanges a token for this host's key.
+
+        With the same `claim`, a secret of the host, it may be repeated until a key is used; only the last key works.
+        Without one, a claim is made for this call."""
         fields = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
         body = {name: value for name, value in fields.items() if value is not None}
-        return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))
+        claimed = body | {"claim": claim or secrets.token_hex(16)}
+        try:
+            return Enrolled(self._http.act("/v1/agents/enrol", claimed, idempotent=True))
+        except Invalid as error:
+            if not any("claim" in one.get("loc", ()) for one in error.errors):
+                raise
+            # An older API, which does not know the field.
+            return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Batch, BatchItem, BatchRun, BatchSchedule, Business, DryRunItem, Page
+from tidegate_client.model import Page
+from tidegate_client.models import Batch, BatchItem, BatchRun, BatchSchedule, Business, DryRunItem
 from tidegate_client.resources.paging import one_page
 
 
@@ -91,9 +92,9 @@ class Batches:
         return Batch(self._http.create(f"/v1/batches/{path_part(batch_id)}/redrive", body))
 
     def send_result(self, batch_id: str, index: int, result: str, **optional: Any) -> bool:
-        """Sends the result of one item of a batch with `ack: "async"`; True if it was accepted.
+        """Sends the result of one item of a batch with `ack: "async"`: it counts. Conflict says why it does not.
 
-        `optional`: msg, stop, logs, auth_code."""
+        `optional`: attempt (of the call that it is the result of), msg, stop, logs, auth_code."""
         body = {"result": result} | {field: value for field, value in optional.items() if value is not None}
         path = f"/v1/batches/{path_part(batch_id)}/items/{int(index)}/result"
         return bool(self._http.call("POST", path, body=body, idempotent=True).json()["accepted"])

@@ -3,7 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import BatchSubmitted, Job, JobMap, JobTarget, Page, Redriven, Submitted, Target, Task, Wave
+from tidegate_client.model import Page
+from tidegate_client.models import BatchSubmitted, Job, JobMap, JobTarget, Redriven, Submitted, Target, Task, Wave
 from tidegate_client.resources.paging import one_page
 
 TARGETS_A_CALL = 1000
@@ -142,10 +143,14 @@ class Jobs:
         *,
         statuses: Sequence[str] | None = None,
         callback: str | None = None,
+        force: bool = False,
         idempotency_key: str | None = None,
     ) -> Redriven:
-        """Starts a new Job for the targets that ended as Failed or Timeout, or in one of `statuses`."""
-        given = {"statuses": statuses and [*statuses], "callback": callback}
+        """Starts a new Job for the targets that ended as Failed or Timeout, or in one of `statuses`.
+
+        Targets to whose path a newer Job sent content are left out (`skipped`); Conflict with the code `newer_job` if
+        that is all of them. `force` sends the content to them too, and replaces the newer."""
+        given = {"statuses": statuses and [*statuses], "callback": callback, "force": force}
         body = {name: value for name, value in given.items() if value}
         path = f"/v1/jobs/{path_part(job_id)}/redrive"
         return Redriven(self._http.create(path, body, idempotency_key=idempotency_key))

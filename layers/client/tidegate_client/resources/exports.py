@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from tidegate_client.content import Progress
 from tidegate_client.download import download_to
 from tidegate_client.errors import problem_of
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Export, ExportRun, ExportSchedule, Link, Model, Page
+from tidegate_client.model import Model, Page
+from tidegate_client.models import Export, ExportRun, ExportSchedule, Link
 from tidegate_client.resources.paging import one_page
+from tidegate_client.uploads import Progress
 
 
 def _schedule_path(schedule_id: str) -> str:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from tidegate_client.content import Progress, sha256_of, upload
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound, TransferError
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import File, FileCreated, FileOptions, Link, Page, Request
-from tidegate_client.multipart import PARTS_FROM, Journal, send_parts
+from tidegate_client.model import Page
+from tidegate_client.models import File, FileCreated, FileOptions, Link, Request
 from tidegate_client.resources.paging import one_page
+from tidegate_client.uploads import PARTS_FROM, Journal, Progress, send_parts, sha256_of, upload
 
 
 class Files:

@@ -5,7 +5,8 @@ from typing import Any
 
 from tidegate_client.errors import AlreadyCreated
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Key, KeyRecord, Page
+from tidegate_client.model import Page
+from tidegate_client.models import Key, KeyRecord
 from tidegate_client.resources.paging import one_page
 
 

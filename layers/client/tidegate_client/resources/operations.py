@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Model, Page, Request, Ticket
+from tidegate_client.model import Model, Page
+from tidegate_client.models import Request, Ticket
 from tidegate_client.resources.paging import one_page
 
 
@@ -105,9 +106,13 @@ class Operations:
         wanted = {"day": day, "type": type, "status": status, "request_id": request_id}
         return one_page(self._http, "/v1/archive", wanted, limit, cursor, Request)
 
-    def cleanup(self) -> Model:
-        """Removes what is past its retention, as the daily schedule does; for admin keys."""
-        return Model(self._http.act("/v1/cleanup", idempotent=True))
+    def cleanup(self, *, confirm: str | None = None) -> Model:
+        """Removes what is past its retention, as the daily schedule does; for admin keys.
+
+        `stopped` is the last daily run that deleted nothing, because it would have deleted too much. `confirm` is its
+        `run_id`: the next daily run may do what that one wanted to do."""
+        body = {"confirm": confirm} if confirm else None
+        return Model(self._http.act("/v1/cleanup", body, idempotent=True))
 
     def system(self) -> Model:
         """Version, parameters and alarms of the deployment; for admin keys."""

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Page, Project, ProjectDetail
+from tidegate_client.model import Page
+from tidegate_client.models import Project, ProjectDetail
 from tidegate_client.resources.paging import one_page
 
 
@@ -35,9 +36,10 @@ class Projects:
         return ProjectDetail(self._http.get(f"/v1/projects/{path_part(project_id)}"))
 
     def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
-        """Changes the given fields: name, group, allow_private_urls, swarm, deliver_to, read_from and quotas.
+        """Changes the given fields: name, group, allow_private_urls, swarm, deliver_to, read_from, gse,
+        shared_signatures and quotas.
 
-        A quota of None is removed.
+        A quota of None gets its default. Lists of `gse` that are left out stay as they are.
         """
         reply = self._http.call("PATCH", f"/v1/projects/{path_part(project_id)}", body=changes, idempotent=True)
         return ProjectDetail(reply.json())
@@ -54,8 +56,15 @@ class Projects:
         body = {"swarm": swarm, "peer_networks": list(peer_networks), "free_sites": list(free_sites)}
         self._http.call("PUT", f"/v1/projects/{path_part(project_id)}/swarm", body=body)
 
+    def origin_secret(self, origin: str) -> str:
+        """The `whsec_…` with which the server at this origin, such as `https://shop.example`, verifies requests.
+
+        Needs the scope `write`; the key's own project, or the one that an admin key names.
+        """
+        return str(self._http.get("/v1/callback-secret", {"origin": origin})["callback_secret"])
+
     def rotate_callback_secret(self, project_id: str) -> str:
-        """Creates a new `whsec_…`. Callbacks carry both signatures until the previous secret is retired."""
+        """Creates a new `whsec_…`, and new ones of all origins. The old ones sign too until they are retired."""
         return str(self._http.create(f"/v1/projects/{path_part(project_id)}/callback-secrets", {})["callback_secret"])
 
     def retire_callback_secret(self, project_id: str) -> None:

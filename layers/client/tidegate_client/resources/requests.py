@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from tidegate_client.http import Http, path_part
+from tidegate_client.model import Page
 from tidegate_client.models import (
     Bulk,
     Credential,
     LogLine,
-    Page,
     Preview,
     Request,
     Selection,

@@ -18,26 +18,19 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import urllib3
 
-from tidegate_client.agent.rate_limit import RateLimit
-from tidegate_client.content import Progress
 from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.download import UrlSource
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import Presence, SwarmFigures, Transfer
-from tidegate_client.swarm.blocks import OldFile
-from tidegate_client.swarm.choosing.neighbours import FellBack, Mode
-from tidegate_client.swarm.local_files import complete_store, copy_file
-from tidegate_client.swarm.origin import Origin
-from tidegate_client.swarm.port.identity import Identity, load_identity
-from tidegate_client.swarm.port.limits import Slots
-from tidegate_client.swarm.port.server import PeerServer
-from tidegate_client.swarm.reach import Reach
-from tidegate_client.swarm.session import NoList, Phase, Session
-from tidegate_client.swarm.sessions import Sessions
-from tidegate_client.swarm.store import PieceStore
-from tidegate_client.swarm.tasks import DaemonThreads, Tools
-from tidegate_client.swarm.terms import BadTerms, Terms, read_terms
-from tidegate_client.swarm.transfers import Figures
+from tidegate_client.rates import RateLimit
+from tidegate_client.swarm.chooser import FellBack, Mode
+from tidegate_client.swarm.peers import Origin, Reach
+from tidegate_client.swarm.port import PeerServer, Slots, load_identity, no_port_reason
+from tidegate_client.swarm.session import NoList, Phase, Session, Sessions
+from tidegate_client.swarm.store import OldFile, PieceStore, complete_store, copy_file
+from tidegate_client.swarm.transfers import DaemonThreads, Figures, Tools
+from tidegate_client.swarm.wire import BadTerms, Terms, read_terms
+from tidegate_client.uploads import Progress
 
 log = logging.getLogger("tidegate.agent")
 T = TypeVar("T")
@@ -82,8 +75,13 @@ class SwarmHost:
         download: RateLimit | None = None,
         on_bytes: Callable[[int], None] = lambda _count: None,
     ) -> None:
+        # Why there is no peer port although one was asked for.
+        self.no_port = no_port_reason() if options.listen else None
+        if self.no_port:
+            log.warning("%s", self.no_port)
+            options = replace(options, listen=())
         self._options = options
-        self._identity: Identity = load_identity(state_dir)
+        self._identity = load_identity(state_dir) if options.listen else None
         self._tools = Tools(
             agent_id,
             disk=DaemonThreads(_DISK_THREADS, "swarm-disk"),
@@ -94,7 +92,8 @@ class SwarmHost:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         upload = RateLimit(options.upload_rate, saved_seconds=0.05) if options.upload_rate else None
-        self._server = PeerServer(list(options.listen), self._identity.server_context, Slots(), upload)
+        context = self._identity.server_context if self._identity else None
+        self._server = PeerServer(list(options.listen), context, Slots(), upload)
         self._sessions = Sessions()
         self.reach = Reach()
 
@@ -134,7 +133,7 @@ class SwarmHost:
             "listen": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
             "site": self._options.site,
             "zone": self._options.zone,
-            "pin": self._identity.pin,
+            "pin": self._identity.pin if self._identity else "",
             "upload_mbit": round(rate * 8 / 1e6, 3) if rate else None,
             "reached": self.reach.is_reached,
         }

@@ -1,16 +1,176 @@
-"""Calls to a peer: GET requests over a TLS connection whose certificate is pinned."""
+"""Peers and the origin: who can be reached, what they have, connections to them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import logging
+import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
-from tidegate_client.swarm.port.identity import client_context, pin_of
-from tidegate_client.swarm.terms import PeerTerms, authorization
-from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Wire
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from tidegate_client.download import ONLY_REDIRECTS, TRANSIENT, Stalled, UrlSource
+from tidegate_client.errors import TransferError, without_queries
+from tidegate_client.rates import RateLimit
+from tidegate_client.swarm.chooser import Chooser, Link
+from tidegate_client.swarm.port import client_context, frame_bytes, pin_of, read_frame
+from tidegate_client.swarm.store import CHUNK
+from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Layout, PeerTerms, Wire, authorization
+
+# --- origin
+# Fetches pieces and lists from S3 with ranged GETs of a presigned URL. All calls block: they run in threads.
+
+_TIMEOUT = urllib3.Timeout(connect=5, read=20)
+
+
+class OriginFailed(Exception):
+    """This attempt failed; a later one may succeed."""
+
+
+class Origin:
+    def __init__(self, pool: urllib3.PoolManager, get_url: UrlSource, download: RateLimit | None) -> None:
+        """`get_url` returns a presigned URL, and a fresh one if it is called with a URL that was refused."""
+        self._pool = pool
+        self._get_url = get_url
+        self._download = download
+        self._url: str | None = None
+        # Held while a fresh URL is awaited, which may take 45 s: transfers that run meanwhile must not need it.
+        self._url_lock = threading.Lock()
+        self._count_lock = threading.Lock()
+        self.received = 0
+
+    def fetch(self, start: int, length: int, keep: Callable[[bytes], None], cancelled: threading.Event) -> None:
+        """Passes exactly these bytes of the file to `keep`, in order. Returns early when `cancelled` is set."""
+        url = self._current()
+        headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + length - 1}"}
+        try:
+            response = self._pool.request(
+                "GET", url, headers=headers, preload_content=False, timeout=_TIMEOUT, retries=ONLY_REDIRECTS
+            )
+        except HTTPError as error:
+            raise OriginFailed(without_queries(error)) from None
+        left = length
+        try:
+            self._check(response.status, response.headers.get("Content-Range", ""), start, url)
+            for chunk in response.stream(CHUNK, decode_content=False):
+                left -= len(chunk)
+                if left < 0:
+                    raise OriginFailed("S3 sent more bytes than were asked for")
+                self._count(len(chunk))
+                if cancelled.wait(self._download.reserve(len(chunk)) if self._download else 0.0):
+                    return
+                keep(chunk)
+            if left:
+                raise OriginFailed(f"S3 closed the connection {left} bytes before the end of the range")
+        except HTTPError as error:
+            raise OriginFailed(without_queries(error)) from None
+        finally:
+            if left or cancelled.is_set():
+                # The rest of the body would be read as the answer to the next request on this connection.
+                response.close()
+            else:
+                response.release_conn()
+
+    def list_at(self, url: str, length: int) -> bytes:
+        """The object at this URL, which must have this length. Raises OriginFailed, or TransferError if S3 refuses."""
+        try:
+            response = self._pool.request("GET", url, timeout=_TIMEOUT, retries=ONLY_REDIRECTS, preload_content=False)
+            try:
+                content = response.read(length + 1, decode_content=False)
+            finally:
+                response.close()
+        except HTTPError as error:
+            raise OriginFailed(without_queries(error)) from None
+        if response.status in TRANSIENT:
+            raise OriginFailed(f"S3 answered HTTP {response.status}")
+        if response.status != 200:
+            raise TransferError(f"S3 answered HTTP {response.status}", status=response.status)
+        self._count(len(content))
+        if len(content) != length:
+            raise OriginFailed(f"S3 sent {len(content)} bytes or more; {length} were expected")
+        return content
+
+    def _check(self, status: int, content_range: str, start: int, url: str) -> None:
+        if status == 403:
+            self._renew(url)
+            raise OriginFailed("the URL was refused (HTTP 403)")
+        if status in TRANSIENT:
+            raise OriginFailed(f"S3 answered HTTP {status}")
+        if status != 206 or not content_range.startswith(f"bytes {start}-"):
+            raise TransferError(f"S3 answered HTTP {status} to a ranged request", status=status)
+
+    def _current(self) -> str:
+        with self._url_lock:
+            if self._url is None:
+                self._url = self._get_url(None)
+            return self._url
+
+    def _renew(self, refused: str) -> None:
+        with self._url_lock:
+            if self._url == refused:
+                try:
+                    self._url = self._get_url(refused)
+                except Stalled as error:
+                    # Peers may have the pieces: without S3 the transfer continues as long as bytes arrive at all.
+                    raise OriginFailed(str(error)) from error
+
+    def _count(self, length: int) -> None:
+        with self._count_lock:
+            self.received += length
+
+
+# --- reach
+# Whether this host reaches its peers, and whether they reach it.
+
+log = logging.getLogger("tidegate.agent")
+
+ALONE_SECONDS = 3600.0
+_FEWEST_TO_BE_ALONE = 4
+_UNREACHED_SWARMS = 2
+
+
+class Reach:
+    def __init__(self) -> None:
+        self._alone_until = 0.0
+        self._unreached = 0
+        self._unreached_since = 0.0
+
+    @property
+    def is_alone(self) -> bool:
+        """True for an hour after a swarm in which no peer answered: the seconds of another attempt are saved."""
+        return time.monotonic() < self._alone_until
+
+    @property
+    def is_reached(self) -> bool:
+        """False if no peer connected to this host in its last two swarms. Reset after an hour: firewalls change."""
+        if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
+            self._unreached = 0
+        return self._unreached < _UNREACHED_SWARMS
+
+    def was_alone(self, peers: int) -> None:
+        """None of this many peers answered."""
+        if peers >= _FEWEST_TO_BE_ALONE:
+            log.warning("none of %d peers could be reached: for an hour this host downloads from S3 only", peers)
+            self._alone_until = time.monotonic() + ALONE_SECONDS
+
+    def swarm_ended(self, *, reached: bool, met_anyone: bool) -> None:
+        """`reached`: a peer connected to this host. `met_anyone`: this host connected to a peer."""
+        if reached:
+            self._unreached = 0
+        elif met_anyone:
+            self._unreached += 1
+            self._unreached_since = time.monotonic()
+
+
+# --- peers
+# Calls to a peer: GET requests over a TLS connection whose certificate is pinned.
 
 CONNECT_SECONDS, FIRST_BYTE_SECONDS, STALL_SECONDS = 2.0, 2.0, 3.0
 NEXT_ADDRESS_SECONDS = 0.3
@@ -30,7 +190,7 @@ class NotStarted(Exception):
     """The connection was refused or closed at once: the peer does not take part in this swarm, or not yet."""
 
 
-class Stalled(Exception):
+class PeerStalled(Exception):
     """The peer is connected but sends nothing."""
 
 
@@ -93,7 +253,7 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise Stalled from None
+        raise PeerStalled from None
     except (Ended, OSError) as error:
         raise Broken("the connection ended") from error
 
@@ -192,3 +352,149 @@ class Peer:
 def _close_unused(attempt: asyncio.Future[Connection]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
+
+
+# --- lists
+# The lists that describe a file: one of its pieces, one of its blocks.
+#
+# They are too large for every host to fetch them from S3: 180 KB for each of 10,000 hosts are 1.8 GB. So a host
+# asks its
+# neighbours, and S3 only if none of them has the list. A list must have the SHA-256 that the transfer names.
+
+# For an optional list.
+_ATTEMPTS = 4
+_LONGEST_PAUSE = 8.0
+
+
+class SharedList:
+    """`name` is its path on a peer's port. A delivery can do without an `optional` list."""
+
+    def __init__(self, name: str, length: int, sha256: str, *, optional: bool = False) -> None:
+        self.name = name
+        self.length = length
+        self.optional = optional
+        self._sha256 = sha256
+        self._over = asyncio.Event()
+        self.content: bytes | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self._over.is_set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Returns True once the search has ended, whether the list was found or not; False after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def take(self, content: bytes) -> None:
+        """Accepts the content if it has the right SHA-256."""
+        if self.is_wanted and hashlib.sha256(content).hexdigest() == self._sha256:
+            self.content = content
+            self._over.set()
+
+    async def ask(self, peer: Peer) -> None:
+        async with peer.connection() as connection:
+            status, length = await peer.get(connection, self.name)
+            if status != 200 or length != self.length:
+                if length:
+                    raise Broken(f"the peer's list of {self.name} has {length} bytes instead of {self.length}")
+                return
+            content = b"".join([bytes(chunk) async for chunk in connection.body(self.length)])
+        self.take(content)
+
+    async def find(self, rank: int, fetch: Callable[[], Awaitable[bytes]]) -> None:
+        """Fetches the list from S3 unless a neighbour sends it first. Hosts of low rank start first.
+
+        While S3 is down, a list that is not optional is retried until the session gives up: without it the swarm ends,
+        and the pieces in the part file would be lost."""
+        await asyncio.sleep(0.3 if rank < 2 else 0.3 + min(3.0, 0.5 + 0.02 * rank))
+        attempts = 0
+        while self.is_wanted:
+            try:
+                self.take(await fetch())
+                break
+            except OriginFailed as error:
+                log.info("fetching the list of %s from S3 failed: %s", self.name, error)
+            except TransferError as error:
+                log.warning("the list of %s cannot be fetched from S3: %s", self.name, error)
+                break
+            attempts += 1
+            if self.optional and attempts >= _ATTEMPTS:
+                break
+            await asyncio.sleep(min(_LONGEST_PAUSE, attempts - 0.5))
+        self._over.set()
+
+
+# --- links
+# Connections over which a host follows its neighbours: they announce their pieces, and are asked for missing lists.
+
+_RETRY_REFUSED, _RETRY_SILENT, _LONGEST_RETRY = 1.0, 10.0, 120.0
+_NEWS_PAUSE = 0.02
+# A neighbour without an optional list is asked for it again after this time.
+_ASK_AGAIN = 0.5
+
+
+class Links:
+    def __init__(
+        self, peers: Sequence[Peer], layout: Layout, chooser: Chooser, lists: Sequence[SharedList], wake: asyncio.Event
+    ) -> None:
+        self._peers = peers
+        self._layout = layout
+        self._chooser = chooser
+        self._lists = lists
+        self._wake = wake
+        self._asked: dict[tuple[int, str], float] = {}
+        self.met_anyone = False
+
+    async def follow(self, place: int) -> None:
+        """Follows a neighbour until cancelled. One that refuses is tried every second, a silent one less and less."""
+        silence = _RETRY_SILENT
+        while True:
+            pause = _RETRY_REFUSED * random.uniform(0.7, 1.3)  # noqa: S311
+            try:
+                await self._read_news(place, self._peers[place])
+            except (NotStarted, Broken):
+                self._chooser.linked(place, Link.REFUSED)
+                silence = _RETRY_SILENT
+            except (Unreachable, PeerStalled):
+                self._chooser.linked(place, Link.SILENT)
+                pause, silence = silence, min(_LONGEST_RETRY, 2 * silence)
+            self._wake.set()
+            await asyncio.sleep(pause)
+
+    async def _read_news(self, place: int, peer: Peer) -> None:
+        connection = await peer.connect()
+        try:
+            status, _ = await peer.get(connection, "have")
+            if status != 200:
+                raise Broken(f"HTTP {status}")
+            async for frame in connection.frames(frame_bytes(self._layout)):
+                self.met_anyone = True
+                self._chooser.linked(place, Link.UP)
+                self._chooser.announced(place, *read_frame(frame, self._layout))
+                for wanted in self._lists:
+                    if wanted.is_wanted:
+                        await self._ask(place, peer, wanted)
+                self._wake.set()
+                # Limits the work that a peer can cause by sending frames without end.
+                await asyncio.sleep(_NEWS_PAUSE)
+        finally:
+            connection.close()
+
+    async def _ask(self, place: int, peer: Peer, wanted: SharedList) -> None:
+        if not wanted.optional:
+            await wanted.ask(peer)
+            return
+        now, key = time.monotonic(), (place, wanted.name)
+        if now < self._asked.get(key, 0.0):
+            return
+        self._asked[key] = now + _ASK_AGAIN
+        try:
+            await wanted.ask(peer)
+        except (Broken, PeerStalled, NotStarted, Unreachable):
+            # An older agent does not know this list and closes the connection: do not ask it again.
+            self._asked[key] = float("inf")

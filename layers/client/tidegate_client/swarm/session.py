@@ -1,32 +1,35 @@
-"""One swarm of this host: follows its neighbours, fetches the pieces that the chooser picks, and serves its own."""
+"""One file in the swarm, and all files of this host."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from enum import Enum
 
-from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch
-from tidegate_client.swarm.blocks import BLOCKS_A_PIECE, ENTRY_BYTES, BlockList, OldFile, block_count
-from tidegate_client.swarm.choosing.chooser import Chooser, Rules
-from tidegate_client.swarm.choosing.neighbours import Mode, Neighbour, why_fell_back
-from tidegate_client.swarm.choosing.ranks import Ranks
-from tidegate_client.swarm.layout import DIGEST_BYTES, pieces_in
-from tidegate_client.swarm.links import Links
-from tidegate_client.swarm.lists import SharedList
-from tidegate_client.swarm.origin import Origin
-from tidegate_client.swarm.peers import Peer
-from tidegate_client.swarm.port.identity import client_context
-from tidegate_client.swarm.port.news import News
-from tidegate_client.swarm.store import PieceStore, StaleFile
-from tidegate_client.swarm.tasks import Tasks, Tools
-from tidegate_client.swarm.terms import Terms
-from tidegate_client.swarm.transfers import Figures, Transfers
+from tidegate_client.swarm.chooser import Chooser, Mode, Neighbour, Ranks, Rules, why_fell_back
+from tidegate_client.swarm.peers import Links, Origin, Peer, SharedList
+from tidegate_client.swarm.port import News, client_context
+from tidegate_client.swarm.store import (
+    BLOCKS_A_PIECE,
+    ENTRY_BYTES,
+    BlockList,
+    OldFile,
+    PieceStore,
+    StaleFile,
+    block_count,
+)
+from tidegate_client.swarm.transfers import Figures, Tasks, Tools, Transfers
+from tidegate_client.swarm.wire import DIGEST_BYTES, Terms, pieces_in
+from tidegate_client.uploads import Progress
+
+# --- session
+# One swarm of this host: follows its neighbours, fetches the pieces that the chooser picks, and serves its own.
 
 log = logging.getLogger("tidegate.agent")
 
@@ -298,3 +301,72 @@ class Session:
         self._news.close()
         if self.store is not None:
             self.store.close()
+
+
+# --- sessions
+# The sessions of an agent by swarm id. One delivery reserves a swarm; others of the same host wait for its file.
+
+_WAIT_SECONDS = 0.2
+
+
+class Sessions:
+    """Used by the delivery threads and by the event loop."""
+
+    def __init__(self) -> None:
+        # None while a delivery has reserved the swarm and not opened its session yet.
+        self._by_id: dict[str, Session | None] = {}
+        self._changed = threading.Condition()
+
+    def __getitem__(self, swarm_id: str) -> Session | None:
+        return self._by_id[swarm_id]
+
+    def get(self, swarm_id: str) -> Session | None:
+        return self._by_id.get(swarm_id)
+
+    def ids(self) -> list[str]:
+        return list(self._by_id)
+
+    def reserve(self, swarm_id: str) -> bool:
+        """Returns False if another delivery of this host, for another container, has reserved the swarm."""
+        with self._changed:
+            if swarm_id in self._by_id:
+                return False
+            self._by_id[swarm_id] = None
+            return True
+
+    def release(self, swarm_id: str) -> None:
+        with self._changed:
+            self._by_id.pop(swarm_id, None)
+            self._changed.notify_all()
+
+    def opened(self, swarm_id: str, session: Session) -> None:
+        with self._changed:
+            self._by_id[swarm_id] = session
+
+    def changed(self) -> None:
+        """Wakes deliveries that wait for a session's file."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def remove(self, swarm_id: str, expected: Session | None = None) -> Session | None:
+        """Removes and returns the session; None if there is none, or another one than expected."""
+        with self._changed:
+            session = self._by_id.get(swarm_id)
+            if session is None or (expected is not None and session is not expected):
+                return None
+            del self._by_id[swarm_id]
+            self._changed.notify_all()
+            return session
+
+    def wait_for_file(self, swarm_id: str, cancelled: Callable[[], bool]) -> Session | None:
+        """Waits for the other delivery. Returns its session once it has the file; None if that delivery failed."""
+        while True:
+            with self._changed:
+                if swarm_id not in self._by_id:
+                    return None
+                session = self._by_id[swarm_id]
+                if session is not None and session.phase is not Phase.FETCHING:
+                    return session
+                self._changed.wait(_WAIT_SECONDS)
+            if cancelled():
+                raise Cancelled

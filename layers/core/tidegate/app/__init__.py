@@ -1,7 +1,8 @@
 """The composition root: wires every capability when a function first uses it.
 
-Read this file first: settings and clients, the capabilities in the order of the import contract (each has a module
-beside this one), and the registries that connect them.
+Read this file first: settings and clients, the capabilities in the order of the import contract, and the registries
+that connect them. Distribution is one object, of which its steps are functions; the wiring of the other capabilities is
+in the modules beside this one.
 
 A capability's module is imported at its first use. Importing one adds 5 to 50 ms to a cold start (exports with
 openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_start.py` measures it.
@@ -10,7 +11,7 @@ openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_star
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ from tidegate.settings import Settings
 if TYPE_CHECKING:
     from tidegate.app.batches import BatchesPart
     from tidegate.app.compensation import CompensationPart
-    from tidegate.app.distribution import DistributionPart
     from tidegate.app.exports import ExportsPart
     from tidegate.app.files import FilesPart
     from tidegate.app.ingest import IngestPart
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from tidegate.app.queue import QueuePart
     from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
+    from tidegate.distribution import Distribution
     from tidegate.http.client import SafeHttp
     from tidegate.notifications.websocket import BatchLookup
     from tidegate.projects.model import Project
     from tidegate.queue.queue import Ending, View
-    from tidegate.queue.retention.retention import Objects
+    from tidegate.queue.retention import Objects
 
     Lookup = Callable[[str, str], dict[str, Any] | None]
 
@@ -60,8 +61,7 @@ class App:
 
     @cached_property
     def table(self) -> Table:
-        from tidegate.aws.due_shards import DueShards
-        from tidegate.aws.table import Table
+        from tidegate.aws.table import DueShards, Table
 
         return Table(self.dynamodb, self.settings.table_name, due_shards=DueShards(self.clock))
 
@@ -87,13 +87,16 @@ class App:
 
     @cached_property
     def sign(self) -> Callable[..., dict[str, str]]:
-        """Returns the Standard Webhooks headers of a message, with a signature for each valid secret of the project."""
+        """Returns the Standard Webhooks headers of a request, with a signature for each secret that is valid for it."""
+        from tidegate.http.guard import origin_of_text
         from tidegate.http.signing import signed_headers
 
         secrets = self.projects.callback_secrets
 
-        def sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
-            return signed_headers(secrets.of(project), message_id, now, body)
+        def sign(project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str) -> dict[str, str]:
+            shared = secrets.of(project) if project.shared_signatures else ()
+            of_origin = secrets.of_origin(project, origin_of_text(url))
+            return signed_headers(shared, message_id, now, body, of_origin=of_origin, url=url)
 
         return sign
 
@@ -130,10 +133,29 @@ class App:
         return QueuePart(self)
 
     @cached_property
-    def distribution(self) -> DistributionPart:
-        from tidegate.app.distribution import DistributionPart
+    def distribution(self) -> Distribution:
+        from tidegate.distribution import Distribution
 
-        return DistributionPart(self)
+        projects, notifications = self.projects, self.notifications
+        return Distribution(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            sqs=self.sqs,
+            sfn=self.sfn,
+            secretsmanager=self.secretsmanager,
+            http=self.http,
+            bucket=self.files.bucket,
+            contents=self.files.contents,
+            projects=projects.projects,
+            project_store=projects.store,
+            usage=projects.usage,
+            api_keys=lambda: projects.api_keys,
+            notifier=notifications.notifier,
+            topic=notifications.topic,
+            progress=notifications.progress,
+            outgoing=notifications.outgoing,
+        )
 
     @cached_property
     def exports(self) -> ExportsPart:
@@ -174,23 +196,39 @@ class App:
             found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
             return {task_id: _without_none(record) for task_id, record in found.items()}
 
-        return {"AsyncDownloadTask": tasks}
+        def jobs(project_id: str, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+            found = self.distribution.lookup.jobs_by_id(project_id, job_ids)
+            return {job_id: _without_none(record) for job_id, record in found.items()}
+
+        return {
+            "AsyncDownloadTask": tasks,
+            "AsyncDownloadJob": jobs,
+            "req-": lambda project, records: self.queue.shown_many(project, records),
+            "exp-": lambda project, records: self.queue.shown_many(project, records),
+            "bat-": lambda project, records: self.batches.batches.get_many(project, records),
+        }
 
     @cached_property
     def due_handlers(self) -> dict[str, DueHandler]:
         """`due_kind` of an overdue record → what continues its work."""
-        from tidegate.notifications.delivery_store import delivery_of
-        from tidegate.notifications.outbox import notice_of
-        from tidegate.projects.key_store import key_of
+        from tidegate.notifications.deliveries import delivery_of
+        from tidegate.notifications.notices import notice_of
+        from tidegate.projects.keys import key_of
 
         notifications = self.notifications
+
+        def restart_job(item: Mapping[str, Any]) -> bool:
+            from tidegate.distribution.control import restart_if_dead
+
+            return restart_if_dead(self.distribution, item["project_id"], item["key"])
+
         return {
             "key": lambda item: self.projects.api_keys.finish_end(key_of(item)),
             "notice": lambda item: notifications.notifier.send([notice_of(item)]),
             "callback": lambda item: notifications.callback_queue.later(delivery_of(item), 0),
             "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),
             "channel": lambda item: self.queue.recovery.channel(item["name"]),
-            "job": lambda item: self.distribution.recovery.restart_if_dead(item["project_id"], item["key"]),
+            "job": restart_job,
             "subscription": lambda item: self.ingest.subscriptions.finish_delete(
                 item["project_id"], item["subscription_id"]
             ),
@@ -238,10 +276,10 @@ class App:
     def object_owners(self) -> list[Any]:
         """For the daily sweep: which records own the objects under each prefix of the bucket."""
         from tidegate.aws import keys
-        from tidegate.exports.objects import still_rendered, still_staged
+        from tidegate.exports.store import still_rendered, still_staged
         from tidegate.files.reading import OF_CONTENTS, OF_REQUESTS
-        from tidegate.queue.items import request_from
-        from tidegate.queue.retention.object_owners import RecordOwners
+        from tidegate.queue.retention import RecordOwners
+        from tidegate.queue.store import request_from
 
         return [
             RecordOwners(self.table, "content/", keys.content),

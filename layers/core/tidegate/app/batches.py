@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidegate.batches.batches import Batches
-from tidegate.batches.control import BatchControl
-from tidegate.batches.dry_run import DryRun
-from tidegate.batches.ends import BatchEnds
-from tidegate.batches.logs import BatchLogs
-from tidegate.batches.milestones import Milestones
-from tidegate.batches.outcomes import Outcomes
-from tidegate.batches.preparations import Preparations
-from tidegate.batches.recurring.schedules import BatchSchedules
-from tidegate.batches.recurring.store import BatchScheduleStore
-from tidegate.batches.registry import Registry
-from tidegate.batches.results import ItemResults
-from tidegate.batches.rows.files import RowFiles
-from tidegate.batches.rows.objects import RowBucket
-from tidegate.batches.run.business_calls import BusinessCalls
-from tidegate.batches.run.rate_shares import RateShares
-from tidegate.batches.run.slice import SliceRunner, SliceTiming
-from tidegate.batches.run.store import BatchRunStore
+from tidegate.batches.batches import Batches, BatchLogs, DryRun, ItemResults, Preparations, Registry
+from tidegate.batches.control import BatchControl, BatchEnds
+from tidegate.batches.items import Outcomes
+from tidegate.batches.model import MOST_RUNNERS, Batch
+from tidegate.batches.rows import RowBucket, RowFiles
+from tidegate.batches.run_state import BatchRunStore, RateShares
+from tidegate.batches.schedules import BatchSchedules, BatchScheduleStore
+from tidegate.batches.slice import Milestones, SliceRunner, SliceTiming
 from tidegate.batches.steps import BatchSteps
 from tidegate.batches.store import BatchStore, BusinessStore
+from tidegate.batches.workers import BusinessCalls
+from tidegate.queue.fairness import ceiling
+from tidegate.queue.model import capacities_from
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -44,7 +37,18 @@ class BatchesPart:
         self.outcomes = outcomes = Outcomes(objects)
         results = ItemResults(app.table)
         quotas = app.projects.store.quotas
-        self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, quotas, clock)
+        self.batches = Batches(
+            self.store,
+            self.businesses,
+            calls,
+            app.files.library,
+            outcomes,
+            results,
+            self._place,
+            quotas,
+            self._most_runners,
+            clock,
+        )
         self.logs = BatchLogs(self.batches, self.store, clock)
         self.control = BatchControl(
             self.batches,
@@ -70,13 +74,25 @@ class BatchesPart:
         timing = SliceTiming(settings.batch_slice_seconds, settings.batch_lease_seconds)
         milestones = Milestones(app.table, app.notifications.notifier, clock)
         shares = RateShares(app.table)
-        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, timing)
+        budget = app.projects.runner_time.budget
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, timing, budget)
         progress = app.notifications.progress
         self.machine = BatchSteps(
-            self.store, runner, prepare, queue.queue, runs, progress, clock, settings.batch_rounds
+            self.store,
+            runner,
+            prepare,
+            queue.queue,
+            runs,
+            progress,
+            clock,
+            settings.batch_rounds,
+            app.projects.runner_time,
         )
         self.schedules = BatchSchedules(BatchScheduleStore(app.table), self.batches, self.control, quotas, clock)
         self.ends = BatchEnds(self.store, runs, clock)
+
+    def _place(self, batch: Batch, index: int) -> int | None:
+        return self._prepare.place(batch, index)
 
     def _runner_loads(self) -> Mapping[str, tuple[int, int]]:
         """(running and queued, capacity) by channel; empty if there is only one channel for batches."""
@@ -86,6 +102,15 @@ class BatchesPart:
         channels = self._app.queue.channels.stats()
         stats = {found.channel: (found.running + found.queued, found.capacity) for found in channels}
         return {name: stats.get(name, (0, 1)) for name in names}
+
+    def _most_runners(self, project_id: str) -> int:
+        """The most slots of a channel for batches that the project may hold: each runner takes one."""
+        quotas, settings = self._app.projects.store.quotas(project_id), self._app.settings
+        names = [name for name in settings.batch_channels.split(",") if name]
+        found = {channel.name: channel.capacity for channel in self._app.queue.channel_store.all()}
+        known = capacities_from(settings.channel_capacities) | found
+        slots = (ceiling(known.get(name, 1), (quotas.share or {}).get(name)) for name in names)
+        return max(1, min(max(slots, default=1), quotas.running or MOST_RUNNERS))
 
     def dry_run(self, project_id: str, batch_id: str, items: int) -> list[dict[str, Any]]:
         """Calls the business with the first items, and returns its answers. Stores nothing."""

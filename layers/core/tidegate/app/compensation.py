@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.aws.sqs import SqsQueue
-from tidegate.compensation.interval import Pace
-from tidegate.compensation.poll import Compensator
-from tidegate.compensation.store import CompensationStore
-from tidegate.compensation.ticks import TickQueue
+from tidegate.aws.clients import SqsQueue
+from tidegate.compensation.poll import CompensationStore, Compensator, Pace, TickQueue
 
 if TYPE_CHECKING:
     from tidegate.app import App

@@ -8,26 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.clients import client, lazy_client
 from tidegate.aws.host_usage import HostUsage
-from tidegate.exports.delivery import Deliveries
-from tidegate.exports.direct.sources import AllowedSources, DirectSources
-from tidegate.exports.email import LinkMail
+from tidegate.exports.direct import AllowedSources, DirectSources
 from tidegate.exports.exports import Exports
 from tidegate.exports.model import shown
-from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
 from tidegate.exports.source import SignedSource, Sources
-from tidegate.exports.steps import ExportSteps
-from tidegate.exports.store import ExportStore
+from tidegate.exports.steps import Deliveries, ExportSteps, LinkMail
+from tidegate.exports.store import ExportBucket, ExportStore
 from tidegate.http.host_limits import HostLimits
 
 if TYPE_CHECKING:
     from tidegate.app import App
-    from tidegate.exports.ranges.join import Joiner
-    from tidegate.exports.ranges.worker import RangeWorker
+    from tidegate.exports.exports import Sample, SyncExports
+    from tidegate.exports.ranges import Joiner, RangeWorker
     from tidegate.exports.render import Renderer
-    from tidegate.exports.sample import Sample
-    from tidegate.exports.schedules.schedules import ExportSchedules
-    from tidegate.exports.sync import SyncExports
+    from tidegate.exports.schedules import ExportSchedules
     from tidegate.queue.model import Request
 
 
@@ -73,7 +68,8 @@ class ExportsPart:
             app.http, app.sign, app.projects.projects.get, clock, credentials=app.projects.credentials
         )
         usage = HostUsage(app.table, clock)
-        source = Sources(signed, self._direct, lambda rate: HostLimits(usage.add, rate))
+        self._limits_of: Callable[[int], HostLimits] = lambda rate: HostLimits(usage.add, rate)
+        source = Sources(signed, self._direct, self._limits_of)
         self._puller = Puller(
             self.objects, source, settings.export_pull_parallel, most_lanes=settings.export_most_workers
         )
@@ -89,11 +85,12 @@ class ExportsPart:
             self.shown,
             self.deliveries,
             self.mail,
+            app.projects.runner_time,
         )
 
     def sample(self, project_id: str, source_url: str) -> Sample:
         """The first rows of a source."""
-        from tidegate.exports.sample import sample
+        from tidegate.exports.exports import sample
 
         app = self._app
         source = Sources(SignedSource(app.http, app.sign, app.projects.projects.get, app.clock))
@@ -104,17 +101,17 @@ class ExportsPart:
         """The reader of direct sources. Each kind is imported, and its client created, when it is first read."""
 
         def s3() -> Any:
-            from tidegate.exports.direct.s3_object import S3Objects
+            from tidegate.exports.direct import S3Objects
 
             return S3Objects(self._app.s3)
 
         def dynamodb() -> Any:
-            from tidegate.exports.direct.dynamodb_query import DynamoQueries
+            from tidegate.exports.direct import DynamoQueries
 
             return DynamoQueries(self._app.dynamodb)
 
         def athena() -> Any:
-            from tidegate.exports.direct.athena_query import AthenaQueries
+            from tidegate.exports.direct import AthenaQueries
 
             return AthenaQueries(client("athena"))
 
@@ -122,8 +119,7 @@ class ExportsPart:
 
     @cached_property
     def schedules(self) -> ExportSchedules:
-        from tidegate.exports.schedules.schedules import ExportSchedules
-        from tidegate.exports.schedules.store import ScheduleStore
+        from tidegate.exports.schedules import ExportSchedules, ScheduleStore
 
         app = self._app
         return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.projects.store, app.clock)
@@ -133,13 +129,13 @@ class ExportsPart:
 
     @cached_property
     def _range_worker(self) -> RangeWorker:
-        from tidegate.exports.ranges.worker import RangeWorker
+        from tidegate.exports.ranges import RangeWorker
 
         return RangeWorker(self.objects, self._puller)
 
     @cached_property
     def _joiner(self) -> Joiner:
-        from tidegate.exports.ranges.join import Joiner
+        from tidegate.exports.ranges import Joiner
 
         return Joiner(self.objects)
 
@@ -153,10 +149,10 @@ class ExportsPart:
     @cached_property
     def sync(self) -> SyncExports:
         """Imports openpyxl, like `_renderer`."""
-        from tidegate.exports.sync import SyncExports
+        from tidegate.exports.exports import SyncExports
         from tidegate.http.model import Limits
 
         app = self._app
         # The caller waits for the answer, and API Gateway allows 30 s.
         source = SignedSource(app.http, app.sign, app.projects.projects.get, app.clock, Limits(total=15.0))
-        return SyncExports(self.objects, Sources(source), self.exports.check, app.clock)
+        return SyncExports(self.objects, Sources(source, limits_of=self._limits_of), self.exports.check, app.clock)

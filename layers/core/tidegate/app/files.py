@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidegate.aws.s3_uploads import UploadBucket
-from tidegate.files.contents import ContentStore
-from tidegate.files.library import Library
+from tidegate.aws.s3 import UploadBucket
+from tidegate.files.library import ContentStore, Library
 from tidegate.files.store import FileStore
 
 if TYPE_CHECKING:

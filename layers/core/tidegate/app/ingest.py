@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.aws.s3 import MultipartStore
 from tidegate.files.reading import TurnReader
-from tidegate.ingest.download import Download
-from tidegate.ingest.extract import Extract
-from tidegate.ingest.fetching.fetcher import Fetcher
-from tidegate.ingest.fetching.unfinished import UnfinishedStore
-from tidegate.ingest.host_pauses import HostPauses
-from tidegate.ingest.host_slots import HostSlots
-from tidegate.ingest.library_steps import Associate, Check
-from tidegate.ingest.scan import Scan
-from tidegate.ingest.source_list import SourceReader
-from tidegate.ingest.steps import IngestSteps
-from tidegate.ingest.store import SubscriptionStore
+from tidegate.ingest.archives import Extract
+from tidegate.ingest.download import Download, HostPauses, HostSlots
+from tidegate.ingest.fetch import Fetcher, UnfinishedStore
+from tidegate.ingest.sources import SourceReader, SubscriptionStore
+from tidegate.ingest.steps import Associate, Check, IngestSteps, Verify
 from tidegate.ingest.submit import IngestSubmit
-from tidegate.ingest.subscriptions import Subscriptions
-from tidegate.ingest.verify import Verify
+from tidegate.ingest.subscriptions import Scan, Subscriptions
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -67,6 +60,7 @@ class IngestPart:
             app.notifications.progress.progress,
             queue.log,
             clock,
+            app.projects.runner_time,
         )
 
     def without_file(self, ended: Request) -> list[Any]:

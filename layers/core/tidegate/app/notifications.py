@@ -5,22 +5,20 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from tidegate.aws.clients import credentials, region
-from tidegate.aws.sqs import SqsQueue
-from tidegate.notifications.callback_queue import CallbackQueue
-from tidegate.notifications.callbacks import Callbacks
-from tidegate.notifications.circuit_breaker import CircuitBreaker
-from tidegate.notifications.delivery import Deliverer
-from tidegate.notifications.delivery_store import CircuitStore, DeliveryStore
-from tidegate.notifications.notify import Notifier
-from tidegate.notifications.outbox import Outbox
-from tidegate.notifications.progress import ProgressFeed
-from tidegate.notifications.topic import Topic
-from tidegate.notifications.websocket import RecordLookup, WebSocketClients
-from tidegate.notifications.websocket_push import Pusher
-from tidegate.notifications.websocket_sender import WebSocketSender
-from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
-from tidegate.notifications.websocket_tickets import Tickets
+from tidegate.aws.clients import SqsQueue, credentials, region
+from tidegate.notifications.callbacks import CallbackQueue, Callbacks, Deliverer
+from tidegate.notifications.deliveries import CircuitBreaker, CircuitStore, DeliveryStore
+from tidegate.notifications.notices import Notifier, Outbox, Topic
+from tidegate.notifications.websocket import (
+    ConnectionStore,
+    ProgressFeed,
+    Pusher,
+    RecordLookup,
+    Tickets,
+    WatchStore,
+    WebSocketClients,
+    WebSocketSender,
+)
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -64,6 +62,7 @@ class NotificationsPart:
             self.outgoing,
             app.projects.authentication.is_active,
             lambda: app.distribution.fleet,
+            app.projects.limit_socket,
             clock,
         )
         self.pusher = Pusher(self.watches, self.connections, self.records, self.outgoing, clock)

@@ -6,24 +6,26 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidegate.aws import keys
-from tidegate.projects.audit_store import AuditStore
-from tidegate.projects.authentication import Authentication
-from tidegate.projects.callback_secrets import CallbackSecrets
-from tidegate.projects.credential_records import CredentialRecords
-from tidegate.projects.credential_store import CredentialStore
-from tidegate.projects.key_store import ApiKeyStore
-from tidegate.projects.known_keys import KnownKeys
-from tidegate.projects.projects import Projects
-from tidegate.projects.rate_limit import AGENT, WINDOW_SECONDS, RateLimiter
-from tidegate.projects.rate_quotas import RateQuotas
-from tidegate.projects.root_secret import RootSecret
-from tidegate.projects.slow_calls import SlowCalls
-from tidegate.projects.store import ProjectStore
-from tidegate.projects.usage_store import UsageStore
+from tidegate.projects.audit import AuditStore
+from tidegate.projects.keys import ApiKeyStore, Authentication, KnownKeys
+from tidegate.projects.limits import (
+    AGENT,
+    SOCKET,
+    SOCKET_RATE,
+    WINDOW_SECONDS,
+    RateLimiter,
+    RateQuotas,
+    RunnerTime,
+    SlowCalls,
+    UsageStore,
+)
+from tidegate.projects.model import AGENT_RATE, DEFAULT_BURST_SECONDS
+from tidegate.projects.projects import Projects, ProjectStore
+from tidegate.projects.secrets import CallbackSecrets, CredentialRecords, CredentialStore, RootSecret
 
 if TYPE_CHECKING:
     from tidegate.app import App
-    from tidegate.projects.api_keys import ApiKeys
+    from tidegate.projects.keys import ApiKeys
 
 
 class ProjectsPart:
@@ -43,6 +45,7 @@ class ProjectsPart:
         self.credential_records = CredentialRecords(app.table)
 
         self.usage = UsageStore(app.table)
+        self.runner_time = RunnerTime(self.usage, self.store.quotas, clock)
 
         def register(project_id: str, window: int, name: str) -> int:
             ends = (window + 60) * WINDOW_SECONDS
@@ -52,16 +55,36 @@ class ProjectsPart:
             ends = (window + 60) * WINDOW_SECONDS
             return self.usage.register_server(keys.agent_rate_window(key_id, window), name, ends, key_id=key_id)
 
+        def register_socket(key_id: str, window: int, name: str) -> int:
+            ends = (window + 60) * WINDOW_SECONDS
+            return self.usage.register_server(keys.socket_rate_window(key_id, window), name, ends, key_id=key_id)
+
         self.rate_limiter = RateLimiter(register)
+        self.socket_rate_limiter = RateLimiter(register_socket, SOCKET)
         self.agent_rate_limiter = RateLimiter(register_agent, AGENT)
-        self.slow_calls = SlowCalls(app.table, self.store, clock)
+        self.slow_calls = SlowCalls(app.table, clock)
         self.rate_quotas = RateQuotas(self.store, clock)
+
+    def limit_socket(self, project_id: str, key_id: str, agent_id: str | None, count: int) -> None:
+        """RateLimited if a connection's host or project, over HTTP and WebSockets together, or its key sends too much.
+
+        `count` is what the message costs; as a request of the host or project it counts once.
+        """
+        now = self._app.clock().timestamp()
+        if agent_id is not None:
+            self.agent_rate_limiter.require(key_id, AGENT_RATE, now)
+        else:
+            rate, is_default = self.rate_quotas.of_project(project_id)
+            if rate is not None:
+                burst = DEFAULT_BURST_SECONDS if is_default else None
+                self.rate_limiter.require(project_id, rate, now, burst_seconds=burst)
+        self.socket_rate_limiter.require(key_id, SOCKET_RATE, now, count)
 
     @cached_property
     def api_keys(self) -> ApiKeys:
         """Made at its first use, because it needs the WebSocket sender: when a key ends, its connections are closed."""
-        from tidegate.notifications.websocket_sender import close_connections_of_key
-        from tidegate.projects.api_keys import ApiKeys
+        from tidegate.notifications.websocket import close_connections_of_key
+        from tidegate.projects.keys import ApiKeys
 
         app, notifications = self._app, self._app.notifications
         return ApiKeys(

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidegate.aws.s3_listing import BucketListing
-from tidegate.aws.sfn import Machines
-from tidegate.aws.sqs import SqsQueue
-from tidegate.queue.admission.admit import Admission
-from tidegate.queue.admission.wakeups import AdmissionQueue
-from tidegate.queue.bulk import BulkControl
-from tidegate.queue.channels.control import Channels
-from tidegate.queue.channels.store import ChannelStore
-from tidegate.queue.control import Control
-from tidegate.queue.policies import capacities_from, policies_from
-from tidegate.queue.queue import RequestQueue
-from tidegate.queue.recovery import RequestRecovery
-from tidegate.queue.request_log import RequestLog
-from tidegate.queue.retention.archive import Archive
-from tidegate.queue.retention.retention import Retention
-from tidegate.queue.retention.store import RetentionStore
-from tidegate.queue.retention.sweep import Sweep
-from tidegate.queue.runner import RequestRunner
-from tidegate.queue.stats_store import StatsStore
-from tidegate.queue.store import RequestStore
-from tidegate.queue.unique import UniqueRequests
+from tidegate.aws.clients import Machines, SqsQueue
+from tidegate.aws.s3 import BucketListing
+from tidegate.queue.admission import Admission
+from tidegate.queue.channels import ChannelStore
+from tidegate.queue.control import BulkControl, Channels, Control, RequestRecovery
+from tidegate.queue.log import RequestLog, StatsStore
+from tidegate.queue.model import capacities_from, policies_from
+from tidegate.queue.queue import AdmissionQueue, RequestQueue, RequestRunner
+from tidegate.queue.retention import Archive, Retention, RetentionStore, StoppedRuns, StoreIdentity, Sweep
+from tidegate.queue.store import RequestStore, UniqueRequests
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -52,6 +42,7 @@ class QueuePart:
         self.queue = RequestQueue(
             self.store,
             app.projects.store,
+            app.projects.usage,
             self.admission_queue,
             app.notifications.notifier,
             clock,
@@ -66,6 +57,7 @@ class QueuePart:
             self.store,
             self.channel_store,
             app.projects.store,
+            app.projects.usage,
             self.runner,
             self.admission_queue,
             clock,
@@ -77,19 +69,28 @@ class QueuePart:
             self.queue, self.admission, self.store, self.channel_store, self.admission_queue, self.runner, clock
         )
 
-        self._usage = app.projects.usage
+        self._usage, self._clock = app.projects.usage, clock
         listing = BucketListing(app.s3, settings.files_bucket)
         self.archive = Archive(listing, clock)
         self.retention = Retention(
             RetentionStore(table), app.files.bucket, clock, self.policies, app.request_objects, self.archive
         )
-        self.sweep = Sweep(listing, lambda: app.object_owners, table, clock)
+        self.stopped_sweeps = StoppedRuns(table, clock)
+        self.identity = StoreIdentity(
+            table, listing, lambda: [owner.prefix for owner in app.object_owners], self.stopped_sweeps, clock
+        )
+        self.sweep = Sweep(listing, lambda: app.object_owners, table, self.identity, self.stopped_sweeps, clock)
 
     def project_usage(self, project_id: str) -> dict[str, Any]:
         """How much of its quotas a project uses: its counts by name, and `running: {channel: n}`."""
-        return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()])
+        return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()], self._clock())
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:
         """The request as notices show it; None if there is none."""
         request = self.store.get(project_id, request_id)
         return self.queue.shown(request) if request else None
+
+    def shown_many(self, project_id: str, request_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The requests that exist, as notices show them, by id."""
+        found = self.store.get_many((project_id, request_id) for request_id in request_ids)
+        return {request_id: self.queue.shown(request) for (_, request_id), request in found.items()}

@@ -1,17 +1,31 @@
-"""boto3 clients with time-outs and retries that suit a function of a few seconds.
-
-boto3 is imported when the first client is used: every handler imports this module, and boto3 is half of a cold start.
-"""
+"""boto3 clients, and the few calls to SQS, Step Functions and CloudWatch that the product makes."""
 
 from __future__ import annotations
 
+import json
 import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.common.ids import iso
+from tidegate.errors import Busy
 
 if TYPE_CHECKING:
     import boto3
     from botocore.credentials import ReadOnlyCredentials
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_stepfunctions import SFNClient
+
+# --- clients
+# boto3 clients with time-outs and retries that suit a function of a few seconds.
+#
+# boto3 is imported when the first client is used: every handler imports this module, and boto3 is half of a cold start.
 
 _COMMON: dict[str, Any] = {
     "connect_timeout": 3,
@@ -80,3 +94,177 @@ def credentials() -> ReadOnlyCredentials:
 
 def region() -> str:
     return str(_session().region_name)
+
+
+# --- sqs
+# SQS: sends messages in batches and sends refused ones again.
+
+_BATCH = 10
+_TRIES = 4
+LONGEST_DELAY = 900
+_FIRST_PAUSE, _LONGEST_PAUSE = 3, 60
+
+logger = Logger(service="tidegate", child=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    body: Mapping[str, Any]
+    group: str | None = None
+    deduplication_id: str | None = None
+    delay_seconds: int = 0
+
+    def entry(self, index: int) -> dict[str, Any]:
+        made: dict[str, Any] = {"Id": str(index), "MessageBody": json.dumps(self.body, separators=(",", ":"))}
+        if self.group is not None:
+            made |= {"MessageGroupId": self.group, "MessageDeduplicationId": self.deduplication_id}
+        elif self.delay_seconds:
+            made["DelaySeconds"] = min(self.delay_seconds, LONGEST_DELAY)
+        return made
+
+
+def _pause(record: Mapping[str, Any]) -> int:
+    """Seconds until the message is visible again; doubled after each failure."""
+    received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
+    return min(_FIRST_PAUSE << min(max(0, received - 1), 10), _LONGEST_PAUSE)
+
+
+class SqsQueue:
+    def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._client = client
+        self._url = url
+        self._sleep = sleep
+
+    def send(self, *messages: Message) -> None:
+        """Sends the messages. Busy if SQS refuses some of them several times."""
+        for start in range(0, len(messages), _BATCH):
+            self._send_batch(messages[start : start + _BATCH])
+
+    def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Makes failed messages visible again within a minute. SQS alone hides them, and their FIFO group, for longer.
+
+        `records` are the event's, as Lambda gets them. If this fails, they come back after their visibility time-out.
+        """
+        for start in range(0, len(records), _BATCH):
+            entries: Any = [
+                {"Id": str(index), "ReceiptHandle": record["receiptHandle"], "VisibilityTimeout": _pause(record)}
+                for index, record in enumerate(records[start : start + _BATCH])
+            ]
+            try:
+                self._client.change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
+            except (ClientError, BotoCoreError):
+                logger.exception("failed messages are retried only after their visibility time-out")
+                return
+
+    def size(self) -> int:
+        """SQS's approximate number of waiting messages."""
+        wanted: Any = ["ApproximateNumberOfMessages"]
+        answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=wanted)
+        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
+    def _send_batch(self, messages: Sequence[Message]) -> None:
+        left: list[Any] = [message.entry(index) for index, message in enumerate(messages)]
+        for attempt in range(_TRIES):
+            answer = self._client.send_message_batch(QueueUrl=self._url, Entries=left)
+            refused = {entry["Id"] for entry in answer.get("Failed", [])}
+            left = [entry for entry in left if entry["Id"] in refused]
+            if not left:
+                return
+            self._sleep(0.1 * 2**attempt)
+        raise Busy(f"SQS refused {len(left)} of {len(messages)} messages: try again in a few seconds")
+
+
+# --- sfn
+# Step Functions: start, describe and stop executions.
+
+
+class Machines:
+    def __init__(self, client: SFNClient) -> None:
+        self._client = client
+
+    def start(self, machine_arn: str, name: str, data: Mapping[str, Any]) -> str:
+        """Starts an execution and returns its ARN. A name that was started before is not started again."""
+        try:
+            started = self._client.start_execution(stateMachineArn=machine_arn, name=name, input=json.dumps(data))
+        except self._client.exceptions.ExecutionAlreadyExists:
+            return execution_arn(machine_arn, name)
+        return started["executionArn"]
+
+    def status(self, machine_arn: str, name: str) -> str | None:
+        """RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED; None if there is no such execution."""
+        try:
+            found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
+        except self._client.exceptions.ExecutionDoesNotExist:
+            return None
+        return found["status"]
+
+    def latest(self, machine_arn: str, name: str) -> str:
+        """The name of the last execution in a chain that begins with `name`.
+
+        An execution whose history gets too long starts a successor and ends with its name in the output.
+        """
+        while True:
+            try:
+                found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
+            except self._client.exceptions.ExecutionDoesNotExist:
+                return name
+            following = _successor(found.get("output"))
+            # Only an execution that has ended names its successor.
+            if found["status"] != "SUCCEEDED" or following is None:
+                return name
+            name = following
+
+    def stop(self, machine_arn: str, name: str, cause: str) -> None:
+        """Stops an execution. Does nothing if there is no such execution."""
+        try:
+            self._client.stop_execution(executionArn=execution_arn(machine_arn, name), cause=cause[:200])
+        except self._client.exceptions.ExecutionDoesNotExist:
+            return
+
+
+def _successor(output: str | None) -> str | None:
+    result = json.loads(output) if output else None
+    following = result.get("successor") if isinstance(result, dict) else None
+    return str(following["name"]) if isinstance(following, dict) and "name" in following else None
+
+
+def execution_arn(machine_arn: str, name: str) -> str:
+    """The ARN of an execution. It has no alias or version, even if the machine was started by one."""
+    before, _, machine = machine_arn.partition(":stateMachine:")
+    return f"{before}:execution:{machine.partition(':')[0]}:{name}"
+
+
+# --- alarms
+# The stack's CloudWatch alarms and their states.
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """`state` is ok, alarm or insufficient_data."""
+
+    name: str
+    state: str
+    description: str
+    reason: str
+    since: str | None
+
+
+def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
+    """Every alarm of the stack. CloudFormation names one `{stack}-{logical id}-{random}`.
+
+    `Alarm.name` is the logical id without "Alarm" at its end.
+    """
+    prefix = f"{stack_name}-"
+    for page in client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix):
+        for alarm in page["MetricAlarms"]:
+            # A logical id has no hyphen: this is an alarm of another stack, whose name begins with ours.
+            if alarm["AlarmName"].removeprefix(prefix).count("-") > 1:
+                continue
+            since = alarm.get("StateUpdatedTimestamp")
+            yield Alarm(
+                name=alarm["AlarmName"].removeprefix(prefix).rsplit("-", 1)[0].removesuffix("Alarm"),
+                state=alarm["StateValue"].lower(),
+                description=alarm.get("AlarmDescription", ""),
+                reason=alarm.get("StateReason", ""),
+                since=iso(since) if since else None,
+            )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table
-from tidegate.aws.writes import update
+from tidegate.aws.table import Table, update
 from tidegate.common.ids import Clock
 
 # Longer than any window; then the table's TTL removes the item.

@@ -90,6 +90,11 @@ def upload_usage(project_id: str) -> dict[str, str]:
     return _key(project_id, "USAGE", sk="UPLOADS")
 
 
+def day_usage(project_id: str, day: str) -> dict[str, str]:
+    """What the project used on a day of UTC."""
+    return _key(project_id, "USAGE", sk=f"DAY#{day}")
+
+
 def rate_window(project_id: str, window: int) -> dict[str, str]:
     """Which functions served the project during a window of a few seconds."""
     return _key(project_id, "RATE", sk=str(window))
@@ -98,6 +103,11 @@ def rate_window(project_id: str, window: int) -> dict[str, str]:
 def agent_rate_window(key_id: str, window: int) -> dict[str, str]:
     """Which functions served the key of a host during a window of a few seconds."""
     return _key(SYSTEM, "AGENT_RATE", key_id, sk=str(window))
+
+
+def socket_rate_window(key_id: str, window: int) -> dict[str, str]:
+    """Which functions served a key's WebSocket connections during a window of a few seconds."""
+    return _key(SYSTEM, "SOCKET_RATE", key_id, sk=str(window))
 
 
 def slow_calls(project_id: str) -> dict[str, str]:
@@ -117,6 +127,25 @@ def api_keys_list(project_id: str) -> str:
 
 def api_key(key_id: str) -> dict[str, str]:
     return _key(SYSTEM, "KEY", key_id)
+
+
+def agent_life(project_id: str, agent_id: str) -> dict[str, str]:
+    """How often the host was deleted or replaced. Never removed: keys of an earlier life must stay refused."""
+    return _key(project_id, "AGENT_LIFE", agent_id)
+
+
+def agent_keys(project_id: str, agent_id: str) -> str:
+    return partition(project_id, "AGENT_KEYS", agent_id)
+
+
+def agent_key(project_id: str, agent_id: str, key_id: str) -> dict[str, str]:
+    """Names a key of the agent. In the table itself, so that a deletion reads consistently and misses no new key."""
+    return {"pk": agent_keys(project_id, agent_id), "sk": key_id}
+
+
+def agent_keys_named(project_id: str) -> dict[str, str]:
+    """How far the project's keys from before `agent_key` have got theirs."""
+    return _key(project_id, "AGENT_KEYS_NAMED")
 
 
 def key_connections(record_id: str) -> str:
@@ -269,6 +298,16 @@ def sweep_cursor() -> dict[str, str]:
     return _key(SYSTEM, "SWEEP")
 
 
+def stopped_sweep() -> dict[str, str]:
+    """The last clean-up that stopped itself."""
+    return _key(SYSTEM, "SWEEP_STOPPED")
+
+
+def store_identity() -> dict[str, str]:
+    """The marker that the table and the bucket have in common."""
+    return _key(SYSTEM, "IDENTITY")
+
+
 def lane(name: str) -> dict[str, str]:
     return _key(SYSTEM, "LANE", name)
 
@@ -404,8 +443,25 @@ def cancelled_job(project_id: str, job_key: str) -> dict[str, str]:
 
 def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
     """The last sequence number given to a path on hosts. Extra slashes in the path make no difference."""
+    return _key(project_id, "SEQUENCE", _path_digest(target_file_dir, file_name))
+
+
+def jobs_to_path(project_id: str, target_file_dir: str, file_name: str) -> str:
+    """The Jobs that deliver to a path on hosts, whichever file of the library they send."""
+    return partition(project_id, "JOBS_TO_PATH", _path_digest(target_file_dir, file_name))
+
+
+def job_to_path(
+    project_id: str, target_file_dir: str, file_name: str, sequence: int, job_key: str = ""
+) -> dict[str, str]:
+    """Sorted by sequence. Without a Job, the key before all Jobs with this sequence."""
+    path = _path_digest(target_file_dir, file_name)
+    return _key(project_id, "JOBS_TO_PATH", path, sk=f"{sequence:020d}#{job_key}")
+
+
+def _path_digest(target_file_dir: str, file_name: str) -> str:
     parts = [part for part in (*target_file_dir.split("/"), file_name) if part not in ("", ".")]
-    return _key(project_id, "SEQUENCE", digest(*parts, length=32))
+    return digest(*parts, length=32)
 
 
 def chunks(project_id: str, job_key: str) -> str:
@@ -598,9 +654,19 @@ def batch_results(project_id: str, batch_id: str) -> str:
     return partition(project_id, "BATCH_RESULT", batch_id)
 
 
+def batch_results_from(index: int) -> tuple[str, str]:
+    """The sort keys of the items from this index on."""
+    return f"{index:016d}", "9" * 16
+
+
 def batch_result(project_id: str, batch_id: str, index: int) -> dict[str, str]:
-    """A result that the business sent to the API, until the runner has counted it."""
+    """How the last call of an item ended, if its results come in separate calls."""
     return _key(project_id, "BATCH_RESULT", batch_id, sk=f"{index:016d}")
+
+
+def batch_called(project_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
+    """How far a runner has called its items, for results that come in separate calls."""
+    return _key(project_id, "BATCH", batch_id, sk=f"CALLED#{runner:02d}")
 
 
 def batch_schedules_list(project_id: str) -> str:

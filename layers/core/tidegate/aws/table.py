@@ -2,32 +2,388 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import random
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from botocore.exceptions import ClientError
+from aws_lambda_powertools import Logger
+from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
+from botocore.exceptions import BotoCoreError, ClientError
 
-from tidegate.aws.client_errors import code_of
-from tidegate.aws.conflicts import reasons_of, settled
-from tidegate.aws.due_shards import DueShards
-from tidegate.aws.serialization import (
-    Item,
-    Key,
-    can_be_stored,
-    decode_cursor,
-    encode_cursor,
-    from_wire,
-    to_wire,
-    to_wire_value,
-    unknown_cursor,
-)
-from tidegate.aws.writes import Write, as_request, names_in
-from tidegate.errors import Busy, Conflict
+from tidegate.aws import keys
+from tidegate.common.ids import Clock
+from tidegate.common.json_input import read_json
+from tidegate.errors import Busy, Conflict, DomainError, Invalid
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
+# --- client errors
+# The code and the HTTP status of a failed call to AWS.
+
+
+def code_of(error: ClientError) -> str:
+    """The error code of AWS, such as `NoSuchUpload`."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def status_of(error: ClientError) -> int:
+    """The HTTP status; 0 if the answer has none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+# --- serialization
+# Converts Python values to and from DynamoDB's format; encodes and decodes list cursors.
+
+Item = dict[str, Any]
+Key = Mapping[str, str]
+
+# DynamoDB's numbers lie between 1E-130 and 1E+126; floats go down to 5E-324 and up to 1.8E+308.
+_SMALLEST, _LARGEST = 1e-100, 1e125
+_DIGITS = 38
+_TOO_LARGE = 10**_DIGITS
+_LONGEST_HASH_KEY, _LONGEST_RANGE_KEY = 2048, 1024
+_serialize = TypeSerializer().serialize
+_deserialize = TypeDeserializer().deserialize
+
+
+def _wire(value: Any) -> Any:
+    if isinstance(value, str):
+        # JSON can escape half a surrogate pair; DynamoDB's strings are UTF-8, which cannot hold one.
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, int):
+        if abs(value) >= _TOO_LARGE:
+            raise Invalid(f"{str(value)[:12]}… cannot be stored: whole numbers have at most {_DIGITS} digits")
+        return value
+    if isinstance(value, float):
+        if not abs(value) < _LARGEST:
+            raise Invalid(f"{value} cannot be stored: numbers must be between -{_LARGEST:g} and {_LARGEST:g}")
+        return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
+    if isinstance(value, Mapping):
+        return {_wire(name): _wire(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_wire(inner) for inner in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Binary):
+        return bytes(getattr(value, "value"))  # noqa: B009 - the stubs do not know it
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def to_wire_value(value: Any) -> Any:
+    return _serialize(_wire(value))
+
+
+def to_wire(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_wire_value(value) for name, value in item.items() if value is not None}
+
+
+def from_wire(item: Mapping[str, Any]) -> Item:
+    return {name: _plain(_deserialize(value)) for name, value in item.items()}
+
+
+def can_be_stored(hash_key: str, *range_keys: Any) -> bool:
+    """Whether DynamoDB accepts such a key. It refuses one that is too long or not UTF-8, even in a read."""
+    bounded = [(hash_key, _LONGEST_HASH_KEY), *((key, _LONGEST_RANGE_KEY) for key in range_keys)]
+    return all(_fits(key, most) for key, most in bounded if isinstance(key, str))
+
+
+def _fits(key: str, most: int) -> bool:
+    try:
+        return len(key.encode()) <= most
+    except UnicodeEncodeError:
+        return False
+
+
+def unknown_cursor() -> Invalid:
+    """The error for a cursor that this list did not return."""
+    return Invalid(
+        "the cursor does not belong to this list: send next_cursor of the previous page, or none for the first one",
+        errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
+    )
+
+
+def encode_cursor(key: Mapping[str, Any]) -> str:
+    """The key of a page's last item as text, with which a caller asks for the next page."""
+    return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> dict[str, Any]:
+    """The key that `encode_cursor` encoded. Invalid for any other text."""
+    try:
+        key = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError:
+        key = None
+    if not isinstance(key, dict) or not all(map(_is_key_value, key.values())):
+        raise unknown_cursor()
+    return key
+
+
+def _is_key_value(value: Any) -> bool:
+    """Keys are strings and numbers; DynamoDB writes both as strings."""
+    held = list(value.items()) if isinstance(value, dict) else []
+    return len(held) == 1 and held[0][0] in ("S", "N") and isinstance(held[0][1], str)
+
+
+# --- writes
+# Writes as values: stores build them, and the table performs one alone or several in a transaction.
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write, alone or in a transaction.
+
+    `sets` are new values, `adds` are numbers or sets to add, `takes` are members to remove from sets, `removes` are
+    attribute names. `condition` uses `#name` for an attribute and `:name` for an entry of `values`.
+    """
+
+    kind: str
+    key: Key
+    item: Mapping[str, Any] | None = None
+    sets: Mapping[str, Any] | None = None
+    adds: Mapping[str, int | set[str]] | None = None
+    takes: Mapping[str, set[str]] | None = None
+    removes: Sequence[str] = ()
+    condition: str = ""
+    values: Mapping[str, Any] | None = None
+
+
+def put(item: Mapping[str, Any], condition: str = "", **values: Any) -> Write:
+    return Write("Put", {"pk": item["pk"], "sk": item["sk"]}, item=item, condition=condition, values=values)
+
+
+def put_new(item: Mapping[str, Any]) -> Write:
+    """Puts the item; refused if one with its key exists."""
+    return put(item, "attribute_not_exists(#pk)")
+
+
+def update(
+    key: Key,
+    sets: Mapping[str, Any] | None = None,
+    *,
+    adds: Mapping[str, int | set[str]] | None = None,
+    takes: Mapping[str, set[str]] | None = None,
+    removes: Sequence[str] = (),
+    condition: str = "attribute_exists(#pk)",
+    **values: Any,
+) -> Write:
+    """Updates an item that exists; with `condition=""`, creates it if it does not. A value of None is not written."""
+    return Write("Update", key, sets=sets, adds=adds, takes=takes, removes=removes, condition=condition, values=values)
+
+
+def delete(key: Key, condition: str = "", **values: Any) -> Write:
+    return Write("Delete", key, condition=condition, values=values)
+
+
+def check(key: Key, condition: str, **values: Any) -> Write:
+    """Writes nothing, but the whole transaction is refused if the condition is not met."""
+    return Write("ConditionCheck", key, condition=condition, values=values)
+
+
+def names_in(expression: str) -> dict[str, str]:
+    """The attribute names in an expression, such as {"#state": "state"}."""
+    words = "".join(char if char.isalnum() or char in "_#" else " " for char in expression).split()
+    return {word: word[1:] for word in words if word.startswith("#")}
+
+
+def as_request(table: str, write: Write) -> dict[str, Any]:
+    """The parameters of the DynamoDB call, or of the transaction's entry. Invalid if the key cannot be stored."""
+    if not can_be_stored(*write.key.values()):
+        raise Invalid(
+            "an id or a name in the request is too long to be stored, or is not valid UTF-8: send another one"
+        )
+    names = names_in(write.condition)
+    values = {f":{name}": to_wire_value(value) for name, value in (write.values or {}).items()}
+    request: dict[str, Any] = {"TableName": table}
+    if write.kind == "Put":
+        request["Item"] = to_wire(write.item or {})
+    else:
+        request["Key"] = to_wire(write.key)
+    if write.kind == "Update":
+        sets = {name: value for name, value in (write.sets or {}).items() if value is not None}
+        clauses = []
+        if sets:
+            clauses.append("SET " + ", ".join(f"#{name} = :set_{name}" for name in sets))
+        if write.adds:
+            clauses.append("ADD " + ", ".join(f"#{name} :add_{name}" for name in write.adds))
+        if write.takes:
+            clauses.append("DELETE " + ", ".join(f"#{name} :take_{name}" for name in write.takes))
+        if write.removes:
+            clauses.append("REMOVE " + ", ".join(f"#{name}" for name in write.removes))
+        request["UpdateExpression"] = " ".join(clauses)
+        changed = (*sets, *(write.adds or ()), *(write.takes or ()), *write.removes)
+        names |= {f"#{name}": name for name in changed}
+        values |= {f":set_{name}": to_wire_value(value) for name, value in sets.items()}
+        values |= {f":add_{name}": to_wire_value(value) for name, value in (write.adds or {}).items()}
+        values |= {f":take_{name}": to_wire_value(value) for name, value in (write.takes or {}).items()}
+    if write.condition:
+        request["ConditionExpression"] = write.condition
+    if names:
+        request["ExpressionAttributeNames"] = names
+    if values:
+        request["ExpressionAttributeValues"] = values
+    return request
+
+
+def below(count: str, bound: str, *, allows_none: bool) -> str:
+    """The condition that a count is below a bound. `allows_none`: whether a count that does not exist yet passes."""
+    return f"attribute_not_exists(#{count}) OR #{count} < :{bound}" if allows_none else f"#{count} < :{bound}"
+
+
+# --- conflicts
+# Retries for writes that DynamoDB refuses because another transaction holds the same item.
+
+T = TypeVar("T")
+# Many submits of one project update its counters at once, and the last of them waits for seconds.
+_TRIES = 9
+_LONGEST_PAUSE = 0.5
+_CONFLICTS = frozenset({"TransactionConflictException", "TransactionInProgressException"})
+_TEMPORARY = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+
+
+def reasons_of(error: ClientError) -> list[str | None]:
+    """For each write of a cancelled transaction, why it was refused; None for a write that was not."""
+    return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
+
+
+def _is_temporary(error: ClientError) -> bool:
+    """Whether a retry may succeed: no condition failed, and the other transaction will end."""
+    code = error.response.get("Error", {}).get("Code")
+    if code == "TransactionCanceledException":
+        reasons = set(reasons_of(error))
+        return bool(reasons & _TEMPORARY) and "ConditionalCheckFailed" not in reasons
+    return code in _CONFLICTS
+
+
+def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
+    """The result of `call`, retried with jittered back-off while other transactions hold the same items."""
+    for attempt in range(_TRIES):
+        try:
+            return call()
+        except ClientError as error:
+            if not _is_temporary(error):
+                raise
+        sleep(random.uniform(0.5, 1.5) * min(0.02 * 2**attempt, _LONGEST_PAUSE))  # noqa: S311
+    raise Busy("too many requests change this record at once: try again in a few seconds")
+
+
+# --- packing
+# Packs many rows into one binary attribute: DynamoDB bills writes by size, and shards are written often.
+
+
+def pack(rows: Iterable[Iterable[Any]]) -> bytes:
+    text = json.dumps([list(row) for row in rows], separators=(",", ":"), ensure_ascii=False)
+    return zlib.compress(text.encode(), 1)
+
+
+def unpack(packed: bytes) -> list[list[Any]]:
+    rows: list[list[Any]] = json.loads(zlib.decompress(packed))
+    return rows
+
+
+# --- due shards
+# Which partition (shard) of the `due` index a record is written to.
+#
+# One partition of an index takes about 1,000 writes a second, which is too few under load. But a poll that reads 64
+# partitions is expensive while there is nothing to do. So processes that write few records use shard 0. It also holds
+# one entry for each other shard that may hold records: one read shows the poll which shards to read.
+#
+# A busy process writes to one other shard, chosen at random. More load means more processes, and so more shards.
+#
+# A crash cannot hide a record: the entry is written before the first record and renewed while the process writes, and
+# the poll removes it only when no process can still rely on it (`SHARD_KEPT_SECONDS`).
+
+logger = Logger(service="tidegate", child=True)
+
+# A process writes this many records to shard 0 before it uses another shard.
+_FEW_WRITES = 12
+# An entry is renewed after this time, and the count of writes starts again.
+_RENEWED_SECONDS = 300
+# How long a shard without records stays listed: a process relies on its entry for 300 s, a write may come at the end of
+# a function of 900 s, and the rest allows for a slow index and for clocks that differ.
+SHARD_KEPT_SECONDS = 1800
+
+
+class DueShards:
+    """One process's choice of a shard."""
+
+    def __init__(self, clock: Clock, own: int | None = None) -> None:
+        self._clock = clock
+        self._own = own or random.randrange(1, keys.DUE_SHARDS)  # noqa: S311
+        self._opened_at: float | None = None
+        self._counted_since = 0.0
+        self._count = 0
+
+    def spread(self, writes: Sequence[Write], carry_out: Callable[[Write], object]) -> list[Write]:
+        """The writes, with due records moved to the process's own shard if it writes many.
+
+        `carry_out` performs the write of the shard's entry, which comes first.
+        """
+        due = sum(_is_due(write.item or write.sets) for write in writes)
+        shard = self._shard(due, carry_out) if due else 0
+        return [_moved(write, shard) for write in writes] if shard else list(writes)
+
+    def spread_items(
+        self, items: Sequence[Mapping[str, Any]], carry_out: Callable[[Write], object]
+    ) -> list[Mapping[str, Any]]:
+        """Like `spread`, for items that are put without a condition."""
+        due = sum(map(_is_due, items))
+        shard = self._shard(due, carry_out) if due else 0
+        return [_with_shard(item, shard) if shard and _is_due(item) else item for item in items]
+
+    def _shard(self, due: int, carry_out: Callable[[Write], object]) -> int:
+        now = self._clock().timestamp()
+        if not 0 <= now - self._counted_since < _RENEWED_SECONDS:
+            self._counted_since, self._count = now, 0
+        self._count += due
+        if self._count <= _FEW_WRITES:
+            return 0
+        if self._opened_at is None or not 0 <= now - self._opened_at < _RENEWED_SECONDS:
+            try:
+                carry_out(_entry(self._own, now))
+            except (ClientError, BotoCoreError, DomainError):
+                logger.exception("the shard's entry could not be written: records go to shard 0", shard=self._own)
+                return 0
+            self._opened_at = now
+        return self._own
+
+
+def _entry(shard: int, now: float) -> Write:
+    # Due at 0, so that the poll reads the entries first.
+    due = keys.due("", 0, keys.SHARD_KIND)
+    return update(keys.due_shard(shard), {"shard": shard, "opened_at": int(now), **due}, condition="")
+
+
+def _is_due(given: Mapping[str, Any] | None) -> bool:
+    return given is not None and given.get("due_pk") == keys.due_partition(0) and given["due_kind"] != keys.SHARD_KIND
+
+
+def _with_shard(given: Mapping[str, Any], shard: int) -> dict[str, Any]:
+    return {**given, "due_pk": keys.due_partition(shard)}
+
+
+def _moved(write: Write, shard: int) -> Write:
+    if _is_due(write.item):
+        return replace(write, item=_with_shard(write.item or {}, shard))
+    return replace(write, sets=_with_shard(write.sets or {}, shard)) if _is_due(write.sets) else write
+
+
+# --- table
+# The DynamoDB table, in plain Python values. Stores provide the keys (`keys.py`) and the conditions.
 
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
@@ -202,20 +558,37 @@ class Table:
     def find(
         self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1"
     ) -> ItemPage:
-        """The newest `limit` items that match. Reads further pages while too few were found."""
+        """The newest `limit` items that match, as they are now. Reads further pages while too few were found."""
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
         for _ in range(_FIND_PAGES):
             size = limit - len(found) if not where else _READ_LIMIT
             page = self.query(pk, index=index, newest_first=True, limit=size, cursor=cursor, where=where, **wanted)
-            if len(found) + len(page.items) > limit:
-                found += page.items[: limit - len(found)]
-                return ItemPage(found, encode_cursor(self._key_of(found[-1], index)))
-            found += page.items
+            matching = [
+                item
+                for item in self.current(page.items)
+                if all(item.get(name) == value for name, value in wanted.items())
+            ]
+            if len(found) + len(matching) > limit:
+                found += matching[: limit - len(found)]
+                last = next(
+                    item for item in page.items if (item["pk"], item["sk"]) == (found[-1]["pk"], found[-1]["sk"])
+                )
+                return ItemPage(found, encode_cursor(self._key_of(last, index)))
+            found += matching
             cursor = page.cursor
             if cursor is None or len(found) == limit:
                 break
         return ItemPage(found, cursor)
+
+    def current(self, listed: Sequence[Item]) -> list[Item]:
+        """The items of a page of an index as they are now, without those that are gone.
+
+        An index is always read eventually consistent: a list would show a record as running after its own route
+        showed that it has ended."""
+        wanted = [{"pk": item["pk"], "sk": item["sk"]} for item in listed]
+        found = {(item["pk"], item["sk"]): item for item in self.batch_get(wanted, consistent=True)}
+        return [found[place] for item in listed if (place := (item["pk"], item["sk"])) in found]
 
     @staticmethod
     def _key_of(item: Item, index: str) -> dict[str, Any]:

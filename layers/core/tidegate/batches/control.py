@@ -1,14 +1,15 @@
-"""Starts and stops batches, for people and for the business."""
+"""Starts, stops and ends batches, for people and for the business."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tidegate.batches.batches import Batches
+from tidegate.batches.batches import Batches, Registry, for_business, shown
 from tidegate.batches.model import (
+    ACTIVE,
     ASK_AGAIN_SECONDS,
     BIZ_WAIT_SECONDS,
     STOPPED,
@@ -17,20 +18,21 @@ from tidegate.batches.model import (
     choose_channel,
     next_state,
 )
-from tidegate.batches.registry import Registry
-from tidegate.batches.run.business_calls import BusinessCalls
+from tidegate.batches.run_state import BatchRunStore
 from tidegate.batches.store import BatchStore
-from tidegate.batches.view import for_business, shown
+from tidegate.batches.workers import BusinessCalls
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import Conflict, DomainError, FetchTimeout, NotSent, WrongState
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.notify import Notifier
+from tidegate.errors import BatchStopped, Conflict, DomainError, FetchTimeout, NotSent, WrongState
+from tidegate.notifications.notices import Notice, Notifier, notice_id_for
 from tidegate.projects.audit import SYSTEM, AuditLine, act
-from tidegate.queue.model import PAUSED, WAITING
+from tidegate.queue.model import COMPLETED, PAUSED, WAITING, Request
 
 if TYPE_CHECKING:
     from tidegate.queue.control import Control
     from tidegate.queue.queue import RequestQueue
+
+# --- control
+# Starts and stops batches, for people and for the business.
 
 # Returns (running and waiting batches, capacity) of each channel for batches.
 Loads = Callable[[], Mapping[str, tuple[int, int]]]
@@ -153,6 +155,7 @@ class BatchControl:
                 # The queue runs requests with the same subscription_id one at a time.
                 subscription_id=f"batch-key:{batch.concurrency_key}" if batch.concurrency_key else None,
                 request_id=request_id,
+                slots=batch.runners,
                 callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
                 extra_writes=self._store.start_writes(batch, sets, line),
                 who=who,
@@ -204,3 +207,45 @@ class BatchControl:
         stopped = self._store.move(batch, STOPPED, ended, notice=notice, line=line)
         self._notifier.publish([notice])
         return stopped
+
+
+# --- ends
+# How a batch ends together with the request of its run, and what the notice of that end shows.
+
+
+class BatchEnds:
+    def __init__(self, batches: BatchStore, runs: BatchRunStore, clock: Clock) -> None:
+        self._batches = batches
+        self._runs = runs
+        self._clock = clock
+
+    def writes(self, ended: Request) -> Sequence[Any]:
+        """Returns the write that stops the batch, if its runner was cancelled or lost and cannot end it itself."""
+        if ended.status == COMPLETED or _code(ended) == BatchStopped.code:
+            return ()
+        batch = self._batches.get(ended.project_id, ended.payload["batch_id"])
+        if batch is None or batch.request_id != ended.request_id or batch.status not in ACTIVE:
+            return ()
+        return [self._runs.stopped_write(batch, _reason(batch, ended), iso(self._clock()))]
+
+    def shown(self, request: Request) -> dict[str, Any]:
+        """Returns the batch as it will be when this end is written."""
+        batch = self._batches.get(request.project_id, request.payload["batch_id"])
+        if batch is None:
+            return request.shown()
+        progress = self._batches.progress(batch)
+        if request.is_over and batch.request_id == request.request_id and batch.status in ACTIVE:
+            result = request.result or {"status": STOPPED, "stop_reason": _reason(batch, request)}
+            status, reason = result.get("status", batch.status), result.get("stop_reason")
+            batch = replace(batch, status=status, stop_reason=reason, finish_time=request.finish_time)
+        return shown(batch, progress)
+
+
+def _code(request: Request) -> str | None:
+    return (request.error or {}).get("code")
+
+
+def _reason(batch: Batch, ended: Request) -> str:
+    if ended.error:
+        return ended.error["detail"]
+    return batch.stop_reason or f"its request was {ended.status}"

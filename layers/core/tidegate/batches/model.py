@@ -1,18 +1,236 @@
-"""Batches and the businesses that process their items: records, states and transitions."""
+"""The nouns of batches: businesses, batches, items, runners, their states and their progress. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
-from tidegate.batches.pause_windows import PauseWindow
-from tidegate.batches.run.share import BLOCK_ITEMS, Share
-from tidegate.batches.run.values import Rules
+from tidegate.common.ids import iso
 from tidegate.errors import WrongState
+
+# --- pause windows
+# Times of day at which a batch makes no calls.
+
+DAY = 24 * 3600
+_CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+
+
+class PauseWindow(NamedTuple):
+    """Seconds since midnight UTC. A window that ends before it starts continues past midnight."""
+
+    start: int
+    end: int
+
+
+def seconds_of_day(text: str) -> int:
+    """Returns 34200 for `"09:30"`. ValueError if the text is not a time of day."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time of day like 09:30")
+    return int(found[1]) * 3600 + int(found[2]) * 60
+
+
+def paused_until(windows: Sequence[PauseWindow], now: float) -> float:
+    """Returns when calls may be made: `now` outside all windows, else the end of the window or of windows that follow
+    it without a gap."""
+    until = now
+    # Each window can extend the pause once.
+    for _ in range(len(windows) + 1):
+        moved = max((_end(window, until) for window in windows), default=until)
+        if moved <= until:
+            break
+        until = moved
+    return until
+
+
+def _end(window: PauseWindow, now: float) -> float:
+    since_start = (now - window.start) % DAY
+    length = (window.end - window.start) % DAY
+    return now + length - since_start if since_start < length else now
+
+
+# --- share
+# Which items of a batch belong to which of its runners.
+#
+# The items are divided into blocks, and each of n runners takes every nth block. So the owner of an item is known even
+# while the rows of a file are still being counted, and the batch as a whole proceeds from its first item to its last.
+# Each runner numbers its own items from 0: these numbers are called positions.
+
+BLOCK_ITEMS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    runner: int = 0
+    runners: int = 1
+    block: int = BLOCK_ITEMS
+
+    def index(self, position: int) -> int:
+        """Returns the index of the item at this runner's position."""
+        block, place = divmod(position, self.block)
+        return (block * self.runners + self.runner) * self.block + place
+
+    def below(self, limit: int) -> int:
+        """Returns how many items before index `limit` are this runner's. If it owns `limit`, that is its position."""
+        rounds, turn = divmod(limit // self.block, self.runners)
+        rest = self.block if turn > self.runner else limit % self.block if turn == self.runner else 0
+        return rounds * self.block + rest
+
+    def owner(self, index: int) -> int:
+        """Returns the runner that has the item."""
+        return index // self.block % self.runners
+
+    def owns(self, index: int) -> bool:
+        return self.owner(index) == self.runner
+
+
+# --- values
+# Values of a run: calls, answers, outcomes, verdicts, and the state that one slice hands over to the next.
+#
+# An item's `index` in here is its position among the items of its runner (`share.py`).
+
+# States of items that did not succeed at their first attempt.
+FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
+WINDOW_SECONDS = 10
+# Limit for items of one runner that were called and are not done.
+MOST_OPEN = 20_000
+
+
+class Extent(NamedTuple):
+    """How many items are known so far. `complete`: there are no more."""
+
+    items: int
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCall:
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAnswer:
+    """The business's answer for one item: `ok`, `error` or `abandon`, and whether to end the batch."""
+
+    result: str
+    detail: str = ""
+    stop: str | None = None
+    retry_after: float | None = None
+
+    def shown(self) -> dict[str, Any]:
+        fields = {"result": self.result, "msg": self.detail, "stop": self.stop}
+        return {name: value for name, value in fields.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one call of an item ended; with `answer` None, the call may still get its result.
+
+    Only for asynchronous batches. `number` counts the calls of the item over all runs; `attempt` is what the business
+    was told, and starts again at 1 if the item's failure had stopped the batch.
+    """
+
+    index: int
+    number: int
+    attempt: int
+    answer: ItemAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a batch ended."""
+
+    status: str
+    reason: str | None = None
+    # Ended by a failure, not because somebody asked for it.
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An item that failed, was abandoned, or succeeded only after retries."""
+
+    index: int
+    state: str
+    attempts: int
+    answer: ItemAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenItem:
+    """An item that was called and is not done: it waits for its next attempt or for its asynchronous result."""
+
+    index: int
+    # The next attempt; with `awaiting`, the attempt that was made.
+    attempt: int
+    # Epoch seconds: the earliest time of the next attempt; with `awaiting`, the deadline for the result.
+    at: float
+    awaiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a slice hands over besides the window: without it, the rate and the retries would start again."""
+
+    tokens: float = 1.0
+    tokens_at: float | None = None
+    open_items: tuple[OpenItem, ...] = ()
+    # Items whose failure stopped an earlier run, with the number of their calls until then. If they succeed later,
+    # their outcome becomes `recovered`.
+    reopened: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    failed: int = 0
+    abandoned: int = 0
+    # Failed calls, including those whose retry succeeded.
+    failed_calls: int = 0
+
+
+@dataclass(slots=True)
+class Rules:
+    rate: float
+    retries: int = 5
+    retry_delay: float = 3.0
+    max_errors: int | None = None
+    skip_failed: bool = False
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    items_per_call: int = 1
+    item_seconds: float = WINDOW_SECONDS
+    # How many items may be called and unanswered at once; None: as many as the window holds.
+    most_open: int | None = None
+    pause_windows: tuple[PauseWindow, ...] = ()
+
+    @property
+    def window_size(self) -> int:
+        """Large enough for calls that take `item_seconds` at the full rate."""
+        wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
+        return max(1, self.items_per_call, min(MOST_OPEN, wanted))
+
+    def exceeded(self, errors: int, total: int | None) -> str | None:
+        """Returns why this many unsuccessful items end the batch, or None. The percentage needs a known total."""
+        if self.max_errors is not None and errors >= self.max_errors:
+            return f"max_errors reached: {errors} items did not succeed"
+        if self.max_failed is not None and errors > self.max_failed:
+            return f"{errors} items did not succeed, and max_failed allows {self.max_failed}"
+        percent = self.max_failed_percent
+        if percent is not None and total is not None and errors * 100 > percent * total:
+            allowed = f"max_failed_percent allows {percent:g} % of {total}"
+            return f"{errors} items did not succeed, and {allowed}"
+        return None
+
+
+# --- model
+# Batches and the businesses that process their items: records, states and transitions.
 
 CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
 STOPPING, STOPPED, FINISHED = "stopping", "stopped", "finished"
@@ -221,3 +439,235 @@ def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
     batches = 1 + sum(load for load, _ in loads.values())
     below = [name for name, (load, cap) in loads.items() if load < fair_share(cap, batches, len(loads))]
     return min(below or loads, key=lambda name: (loads[name][0], name))
+
+
+# --- sliding window
+# Which items of a runner are done: all below an offset, and some in the window above it.
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState:
+    """The window as stored. Bit k of the bitmap, lowest first, is item offset + k."""
+
+    offset: int
+    bitmap: bytes = b""
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of items above the offset that are done."""
+        return int.from_bytes(self.bitmap, "little").bit_count()
+
+
+class SlidingWindow:
+    """Hands out indexes while the window has room. They may be acknowledged in any order.
+
+    The offset moves only past items that are all done. Memory depends on the size of the window, not on the total.
+    """
+
+    def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
+        """With `complete` false, `extend` may add items later."""
+        if size < 1:
+            raise ValueError("a window holds at least one item")
+        self._total = total
+        self._complete = complete
+        self._size = size
+        # `take` hands out only indexes below it; None: no such limit.
+        self.reach: int | None = None
+        self.offset = start.offset
+        self._next = start.offset
+        self._held: set[int] = set()
+        self._above = {start.offset + place for place in _set_bits(start.bitmap)}
+
+    @property
+    def done(self) -> bool:
+        return self._complete and self.offset >= self._total
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all items known so far were handed out, and more may be found."""
+        return not self._complete and self.peek() is None and self._next < self.offset + self._size
+
+    @property
+    def position(self) -> int:
+        """The number of items done, including those above the offset."""
+        return self.offset + len(self._above)
+
+    def resize(self, size: int) -> None:
+        """A smaller window does not affect indexes that were already handed out."""
+        self._size = max(1, size)
+
+    def extend(self, total: int, *, complete: bool) -> None:
+        self._total, self._complete = total, complete
+
+    @property
+    def called(self) -> int:
+        """All indexes that were handed out are below it, except held ones."""
+        return max(self._next, self.offset)
+
+    def peek(self) -> int | None:
+        """The index that `take` would hand out, if it is within its reach."""
+        # After a resume, one acknowledgement may move the offset past many items that were done before.
+        self._next = max(self._next, self.offset)
+        while self._next in self._above or self._next in self._held:
+            self._next += 1
+        return self._next if self._next < min(self.offset + self._size, self._total) else None
+
+    def room(self, most: int) -> int:
+        """An upper bound, at most `most`, for the indexes that `take` can hand out; after a resume some may be done."""
+        if self.peek() is None:
+            return 0
+        bound = min(self.offset + self._size, self._total)
+        return max(0, min(most, (bound if self.reach is None else min(bound, self.reach)) - self._next))
+
+    def hold(self, index: int) -> bool:
+        """Reserves an index that is still open from an earlier slice: `take` skips it. False if the item is done."""
+        if self.is_done(index) or (self._complete and index >= self._total):
+            return False
+        self._held.add(index)
+        return True
+
+    def is_done(self, index: int) -> bool:
+        return index < self.offset or index in self._above
+
+    def take(self) -> int | None:
+        index = self.peek()
+        if index is None or (self.reach is not None and index >= self.reach):
+            return None
+        self._next = index + 1
+        return index
+
+    def acknowledge(self, index: int) -> None:
+        if index >= max(self._next, self.offset) and index not in self._held:
+            raise ValueError(f"item {index} was never handed out")
+        if index < self.offset:
+            return
+        self._held.discard(index)
+        self._above.add(index)
+        while self.offset in self._above:
+            self._above.remove(self.offset)
+            self.offset += 1
+
+    def state(self) -> WindowState:
+        if not self._above:
+            return WindowState(self.offset)
+        field = bytearray((max(self._above) - self.offset) // 8 + 1)
+        for index in self._above:
+            place = index - self.offset
+            field[place >> 3] |= 1 << (place & 7)
+        return WindowState(self.offset, bytes(field))
+
+
+def _set_bits(bitmap: bytes) -> list[int]:
+    return [8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in range(8) if byte >> bit & 1]
+
+
+# --- progress
+# The progress of a batch: of each runner, as stored, and of all runners together.
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a runner saves each second, and the next slice continues from."""
+
+    window: WindowState
+    counts: Counts = field(default_factory=Counts)
+    rate_now: float = 0.0
+    verdict: Verdict | None = None
+    carried: Carried = field(default_factory=Carried)
+    # How many parts of outcomes in S3 are valid.
+    outcome_parts: int = 0
+    # Epoch seconds: there is nothing to do until then, and no function runs.
+    wake_at: float | None = None
+    # Epoch seconds: when the last item will be called, at the current pace.
+    eta: float | None = None
+    # The last milestone for which the progress webhook was sent.
+    last_milestone: int = 0
+    # With several runners: the first item of the batch that is not done.
+    first_open: int | None = None
+
+    @property
+    def position(self) -> int:
+        return self.window.offset + self.window.acknowledged
+
+    @property
+    def errors(self) -> int:
+        return self.counts.failed + self.counts.abandoned
+
+    def shown(self, batch: Batch) -> dict[str, Any]:
+        total, done = batch.total, self.position - batch.start_index
+        percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
+        open_items = self.carried.open_items
+        fields: dict[str, Any] = {
+            "processed": self.position,
+            "total": total,
+            "percent": percent,
+            "errors": self.errors,
+            "succeeded": done - self.errors,
+            "failed": self.counts.failed,
+            "abandoned": self.counts.abandoned,
+            "failed_calls": self.counts.failed_calls,
+            "retrying": sum(1 for item in open_items if not item.awaiting),
+            "awaiting": sum(1 for item in open_items if item.awaiting),
+            "rate_now": self.rate_now,
+            "offset": self.window.offset if self.first_open is None else self.first_open,
+        }
+        if self.eta is not None and batch.status == RUNNING:
+            fields["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerRecord:
+    """The stored record of one runner."""
+
+    progress: Progress
+    fence: int
+    lease_until: float
+
+    def is_sleeping(self, now: float) -> bool:
+        """Whether its state machine waits for the next call, so that no function would notice a stop until then."""
+        wake_at = self.progress.wake_at
+        return wake_at is not None and wake_at > now and self.lease_until < now
+
+
+def first_progress(batch: Batch, runner: int) -> Progress:
+    return Progress(WindowState(batch.share(runner).below(batch.start_index)))
+
+
+def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
+    """Returns the progress of the whole batch, as callers see it."""
+    if len(runners) == 1:
+        return runners[0]
+    counts = [one.counts for one in runners]
+    etas = [one.eta for one in runners if one.eta is not None]
+    offsets = [batch.share(runner).index(one.window.offset) for runner, one in enumerate(runners)]
+    return Progress(
+        WindowState(sum(one.position for one in runners)),
+        Counts(
+            sum(count.failed for count in counts),
+            sum(count.abandoned for count in counts),
+            sum(count.failed_calls for count in counts),
+        ),
+        rate_now=round(sum(one.rate_now for one in runners), 1),
+        carried=Carried(open_items=tuple(item for one in runners for item in one.carried.open_items)),
+        eta=max(etas, default=None),
+        last_milestone=max(one.last_milestone for one in runners),
+        first_open=min(*offsets, batch.total) if batch.total is not None else min(offsets),
+    )
+
+
+def common_verdict(runners: Sequence[Progress]) -> Verdict | None:
+    """Returns how the batch ends, once all runners have ended: a failure first, then a stop, else finished."""
+    verdicts = [one.verdict for one in runners if one.verdict is not None]
+    if len(verdicts) < len(runners):
+        return None
+    return min(verdicts, key=lambda verdict: (not verdict.failed, verdict.status == FINISHED))
+
+
+def ends_others(batch: Batch, runner: int, progress: Progress) -> Verdict | None:
+    """Returns the verdict of a runner if it ends the others too, not if it has only finished its own items."""
+    verdict = progress.verdict
+    if verdict is None or verdict.status != FINISHED:
+        return verdict
+    own_items_done = batch.total is not None and progress.window.offset >= batch.share(runner).below(batch.total)
+    return None if own_items_done else verdict

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.batches.model import FINISHED, STOPPED, Batch
-from tidegate.batches.preparations import Preparations
-from tidegate.batches.progress import Progress
-from tidegate.batches.run.slice import CONTINUE, ENDED, SliceEnd, SliceRunner
-from tidegate.batches.run.store import BatchRunStore
-from tidegate.batches.run.values import Verdict
+from tidegate.batches.batches import Preparations, shown
+from tidegate.batches.model import FINISHED, STOPPED, Batch, Progress, Verdict
+from tidegate.batches.run_state import BatchRunStore
+from tidegate.batches.slice import CONTINUE, ENDED, SliceEnd, SliceRunner
 from tidegate.batches.store import BatchStore
-from tidegate.batches.view import shown
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
-from tidegate.queue.attempt import RunningAttempt, Timing
+from tidegate.projects.limits import RunnerTime
 from tidegate.queue.model import Request
-from tidegate.queue.transaction import Refused
+from tidegate.queue.queue import RunningAttempt, Timing
+from tidegate.queue.store import Refused
 
 if TYPE_CHECKING:
-    from tidegate.notifications.progress import ProgressFeed
+    from tidegate.notifications.websocket import ProgressFeed
     from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
@@ -78,6 +76,7 @@ class BatchSteps:
         live: ProgressFeed,
         clock: Clock,
         rounds: int,
+        runner_time: RunnerTime,
     ) -> None:
         self._batches = batches
         self._runner = runner
@@ -87,6 +86,7 @@ class BatchSteps:
         self._live = live
         self._clock = clock
         self._rounds = rounds
+        self._time = runner_time
 
     def step(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Runs one slice of one runner, or a part of the row index.
@@ -129,7 +129,8 @@ class BatchSteps:
                 raise WorkerLost(str(event["failure"])[:300])
             request = self._queue.running(**attempt)
             batch = self._batches.get(request.project_id, request.payload["batch_id"])
-            done = batch is None or self._prepare.index_rows(batch, event["indexer"], may_continue)
+            with self._time.counted(request.project_id):
+                done = batch is None or self._prepare.index_rows(batch, event["indexer"], may_continue)
         except DomainError as error:
             logger.info("an indexer of rows ended", **attempt, indexer=event["indexer"], why=error.detail)
             return ENDED
@@ -165,6 +166,8 @@ class BatchSteps:
         ended = self._runner.run(batch, queued_run, runner)
         fields = {"batch_id": batch.batch_id, "runner": runner}
         logger.info("a slice ended", **fields, outcome=ended.outcome, seconds=ended.seconds)
+        if ended.outcome != ENDED and ended.reason != request.last_wait_reason:
+            self._queue.note_wait(request, ended.reason)
         return ended
 
 

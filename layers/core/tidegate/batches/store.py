@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, check, delete, put, put_new, update
+from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
 from tidegate.batches.model import (
     ACTIVE,
     CREATED,
@@ -20,19 +19,20 @@ from tidegate.batches.model import (
     Batch,
     Business,
     LogLine,
+    Progress,
     RowSource,
+    RunnerRecord,
+    combined,
+    first_progress,
 )
-from tidegate.batches.progress import Progress, RunnerRecord, combined, first_progress
-from tidegate.batches.run.store import progress_attributes, progress_from, runners_of
-from tidegate.common.listing import Listed
+from tidegate.batches.run_state import progress_attributes, progress_from, runners_of
+from tidegate.common.sequences import Listed
 from tidegate.errors import LeaseLost, QuotaExceeded, RecordNotFound, WrongState
-from tidegate.notifications.notice import Notice
-from tidegate.notifications.outbox import notice_write
-from tidegate.projects.audit import AuditLine
-from tidegate.projects.audit_store import audit_write
-from tidegate.projects.usage_store import count_write, unstarted_batches_write
-from tidegate.queue.items import request_from
+from tidegate.notifications.notices import Notice, notice_write
+from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.projects.limits import count_write, unstarted_batches_write
 from tidegate.queue.model import Request
+from tidegate.queue.store import request_from
 
 _BUSINESS = tuple(field.name for field in fields(Business))
 _BATCH = tuple(field.name for field in fields(Batch))

@@ -1,10 +1,15 @@
-"""Parses JSON and numbers from outside."""
+"""Parses JSON, numbers and dates from outside."""
 
 from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
+
+# --- json input
+# Parses JSON and numbers from outside.
 
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
@@ -35,3 +40,19 @@ MOST_DIGITS = 15
 def whole_number(text: str) -> int | None:
     """The number, if the text is 1 to 15 ASCII digits; else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
+
+
+# --- http dates
+# Dates as HTTP headers and feeds write them (RFC 822 and its successors).
+
+
+def read_date(text: str | None) -> datetime | None:
+    """The moment in UTC; None for text that is no date. A date without a time zone counts as UTC."""
+    try:
+        found = parsedate_to_datetime(text) if text else None
+        if found is None:
+            return None
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    # OverflowError: a year, an hour or a time zone of twenty digits, or a date before year 1 or after year 9999.
+    except (TypeError, ValueError, OverflowError):
+        return None

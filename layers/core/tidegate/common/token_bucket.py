@@ -36,6 +36,10 @@ class TokenBucket:
             return 0.0
         return (count - self._tokens) / self.rate
 
+    def owe(self, count: int) -> None:
+        """Spends tokens that may not be there yet: later takers wait until they have arrived."""
+        self._tokens -= count
+
     def give_back(self, count: int) -> None:
         self._tokens = min(self._capacity, self._tokens + count)
 
@@ -49,9 +53,10 @@ class TokenBucket:
         """Whether a token is available now, which means that the next caller is late."""
         return self._tokens >= 1
 
-    def change_rate(self, rate: float, now: float) -> None:
+    def change_rate(self, rate: float, now: float, *, burst_seconds: float | None = None) -> None:
         self._fill(now)
         self.rate = rate
+        self._saved_seconds = self._saved_seconds if burst_seconds is None else burst_seconds
         self._tokens = min(self._tokens, self._capacity)
 
     @property

@@ -1,23 +1,308 @@
-"""Finds overdue work and starts it through its normal start path."""
+"""The compensation poll: finds overdue work, starts it through its normal start path, adjusts its interval."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from aws_lambda_powertools import Logger
 
+from tidegate.aws import keys
+from tidegate.aws.clients import Message, SqsQueue
+from tidegate.aws.table import SHARD_KEPT_SECONDS, ConditionFailed, Item, Table, delete, put_new, update
 from tidegate.common.ids import Clock
-from tidegate.compensation import interval as compensation
-from tidegate.compensation.interval import Pace, PollState
-from tidegate.compensation.store import CompensationStore
-from tidegate.compensation.ticks import TickQueue
 from tidegate.errors import Busy
-from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act
+from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
+
+# --- interval
+# When to poll for overdue work next: soon while polls find some, less and less often while they find none.
+
+# Compensation starts one record of a lane (a channel) in this many seconds.
+LANE_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to poll, in seconds. The interval is `base`, and grows by it with each empty poll up to `longest`.
+
+    Work counts as overdue only `overdue` seconds after it was due: until then its normal start may be under way.
+    """
+
+    base: int
+    longest: int
+    overdue: int
+
+    def interval(self, multiplier: int) -> int:
+        return min(self.base * max(1, multiplier), self.longest)
+
+    @property
+    def steps(self) -> int:
+        return max(1, math.ceil(self.longest / self.base))
+
+
+@dataclass(frozen=True, slots=True)
+class PollState:
+    """The state of the poll. Each tick carries it; a tick whose generation is not the stored one is a duplicate.
+
+    `multiplier` counts the polls since work was last found: 0 before the first poll, 1 after it. `resume` has, for
+    each shard with more records than one poll reads, the due time from which the next poll continues. After the last
+    part of a shard the next poll starts again at its oldest record.
+    """
+
+    generation: int
+    multiplier: int
+    last_poll: datetime | None
+    next_poll: datetime
+    compensated_total: int = 0
+    interval_s: int = 0
+    resume: Mapping[str, int] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        moments = {"last_poll": self.last_poll and self.last_poll.isoformat(), "next_poll": self.next_poll.isoformat()}
+        counts = ("generation", "multiplier", "compensated_total", "interval_s")
+        return moments | {name: getattr(self, name) for name in counts} | {"resume": dict(self.resume)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        last = data.get("last_poll")
+        return cls(
+            generation=int(data["generation"]),
+            multiplier=int(data["multiplier"]),
+            last_poll=datetime.fromisoformat(last) if last else None,
+            next_poll=datetime.fromisoformat(data["next_poll"]),
+            compensated_total=int(data["compensated_total"]),
+            interval_s=int(data.get("interval_s", 0)),
+            resume={str(shard): int(at) for shard, at in data.get("resume", {}).items()},
+        )
+
+
+def first(now: datetime, pace: Pace) -> PollState:
+    return PollState(generation=0, multiplier=0, last_poll=None, next_poll=now, interval_s=pace.base)
+
+
+def after(
+    poll: PollState,
+    now: datetime,
+    found: int,
+    pace: Pace,
+    *,
+    held_back: bool = False,
+    upcoming: float | None = None,
+) -> PollState:
+    """The state after a poll. `held_back`: some starts must wait for their lane, so the next poll is soon.
+
+    `upcoming` is the number of seconds until the next known record can be overdue, for example a running request
+    whose worker dies now. The next poll is not later than that.
+    """
+    multiplier = 1 if found else min(poll.multiplier + 1, pace.steps)
+    wait = min(LANE_SECONDS, pace.base) if held_back else pace.interval(multiplier)
+    if upcoming is not None:
+        wait = min(wait, max(pace.base, math.ceil(upcoming)))
+    return replace(
+        poll,
+        generation=poll.generation + 1,
+        multiplier=multiplier,
+        last_poll=now,
+        next_poll=now + timedelta(seconds=wait),
+        interval_s=pace.interval(multiplier),
+    )
+
+
+def triggered(poll: PollState, now: datetime, pace: Pace) -> PollState:
+    return replace(poll, generation=poll.generation + 1, multiplier=0, next_poll=now, interval_s=pace.base)
+
+
+def is_lost(poll: PollState, now: datetime, pace: Pace) -> bool:
+    """Whether the tick of the next poll must have been lost: it should have come a while ago."""
+    return now > poll.next_poll + timedelta(seconds=pace.overdue)
+
+
+def is_asleep(poll: PollState, now: datetime, pace: Pace) -> bool:
+    """Whether the next poll is too far away for overdue work to wait for it."""
+    return poll.next_poll - now > timedelta(seconds=pace.overdue)
+
+
+# --- store
+# The state of the poll, its lanes, and the sparse index of due records.
+
+_LANE_KEPT_SECONDS = _COUNT_KEPT_SECONDS = 3600
+# The attributes that a poll reads of each record. Thousands of whole records, with callers' payloads, would not fit
+# into a function's memory.
+_KEPT = ("pk", "sk", "due_at", "due_kind", "due_lane", "due_claim", "due_since", "shard", "opened_at")
+# Pages of 1 MB that one poll reads: records may be large, and a poll that times out while reading starts nothing.
+_PAGES = 150
+_FROM_THE_START: Mapping[str, int] = {}
+
+
+class Overdue(NamedTuple):
+    """The overdue records. `upcoming` is when the next record is due, if soon.
+
+    `empty_shards` are the list entries of shards without due records. `resume` has the shards with more overdue
+    records than were read, and the due time to continue from.
+    """
+
+    found: list[Item]
+    upcoming: int | None
+    empty_shards: list[Item]
+    resume: dict[str, int]
+
+
+class _Shard(NamedTuple):
+    """Records of one shard. `ends_at` is the due time of the first overdue record that was not read, if any."""
+
+    found: list[Item]
+    entries: list[Item]
+    upcoming: int | None = None
+    ends_at: int | None = None
+
+
+def _key(item: Item) -> dict[str, str]:
+    return {"pk": str(item["pk"]), "sk": str(item["sk"])}
+
+
+class CompensationStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def read(self) -> PollState | None:
+        item = self._table.get(keys.compensation(), consistent=True)
+        return PollState.from_data(item) if item else None
+
+    def replace(self, old: PollState | None, new: PollState, line: AuditLine | None = None) -> bool:
+        state = new.as_data()
+        # The total is only ever added to, because the value in a tick may be old.
+        del state["compensated_total"]
+        total = {"compensated_total": 0}
+        if old is None:
+            change = update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)")
+        else:
+            where = "#generation = :old"
+            change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
+        return self._table.try_write(change, *([audit_write(line)] if line else []))
+
+    def count(self, generation: int, compensated: int, now: datetime) -> None:
+        """Adds the starts of one poll to the total, once, even if botocore repeats a write whose answer was lost."""
+        expires_at = int(now.timestamp()) + _COUNT_KEPT_SECONDS
+        self._table.try_write(
+            put_new(keys.compensated(generation) | {"expires_at": expires_at}),
+            update(keys.compensation(), adds={"compensated_total": compensated}),
+        )
+
+    def overdue(
+        self, now: float, late: float, until: float, limit: int, resume: Mapping[str, int] = _FROM_THE_START
+    ) -> Overdue:
+        """The records that were due at `late` or before, oldest first. Shards in `resume` are read from there on.
+
+        Shard 0 also lists the other shards that may have records. Records up to `until` are read for `upcoming`.
+        """
+        first = self._in_shard(0, resume.get("0", 0), late, until, limit, _PAGES)
+        entries = first.entries if "0" not in resume else self._entries()
+        # Divided among the shards, so that many records in one shard do not hide those in another.
+        most, pages = max(1, limit // (1 + len(entries))), max(1, _PAGES // (1 + len(entries)))
+        found, upcoming, empty, ends = first.found[:most], first.upcoming, [], {"0": first.ends_at}
+        if len(first.found) > most:
+            ends["0"] = int(first.found[most]["due_at"])
+        for entry in entries:
+            name = str(int(entry["shard"]))
+            shard = self._in_shard(int(name), resume.get(name, 0), late, until, most, pages)
+            found, ends[name] = [*found, *shard.found], shard.ends_at
+            upcoming = min((moment for moment in (upcoming, shard.upcoming) if moment is not None), default=None)
+            is_empty = not shard.found and shard.upcoming is None and name not in resume
+            if is_empty and int(entry["opened_at"]) + SHARD_KEPT_SECONDS < now:
+                empty.append(entry)
+        # If more records are due in one second than a poll reads, continue with the next second: the rest is read when
+        # the first records of this second have moved.
+        onward = {name: at + (at == resume.get(name)) for name, at in ends.items() if at is not None}
+        return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, empty, onward)
+
+    def _entries(self) -> list[Item]:
+        """The list of shards, for a poll that does not read shard 0 from its beginning."""
+        listed = self._table.query_all(keys.due_partition(0), index="due", sk_between=(0, 0))
+        return [item for item in listed if item["due_kind"] == keys.SHARD_KIND]
+
+    def _in_shard(self, shard: int, first: int, late: float, until: float, limit: int, pages: int) -> _Shard:
+        found: list[Item] = []
+        entries: list[Item] = []
+        cursor: str | None = None
+        at = first
+        for _ in range(pages):
+            page = self._table.query(
+                keys.due_partition(shard), index="due", sk_between=(first, int(until)), project=_KEPT, cursor=cursor
+            )
+            for item in page.items:
+                at = int(item["due_at"])
+                if item.get("due_kind") == keys.SHARD_KIND:
+                    entries.append(item)
+                elif at > late:
+                    return _Shard(found, entries, upcoming=at)
+                elif len(found) >= limit:
+                    return _Shard(found, entries, ends_at=at)
+                else:
+                    found.append(item)
+            cursor = page.cursor
+            if cursor is None:
+                return _Shard(found, entries)
+        return _Shard(found, entries, ends_at=at)
+
+    def close_shards(self, empty_shards: Sequence[Item]) -> int:
+        """Removes shards without records from the list, unless one was opened again. Returns how many were removed."""
+        closed = 0
+        for entry in empty_shards:
+            if not self._table.query(keys.due_partition(int(entry["shard"])), index="due", limit=1).items:
+                same = "#opened_at = :seen"
+                closed += self._table.try_write(delete(_key(entry), same, seen=entry["opened_at"]))
+        return closed
+
+    def claim(self, item: Item, until: datetime, since: int) -> Item | None:
+        """Moves the due time and stores when the work was first due. Returns the record; None if another was faster."""
+        at = int(until.timestamp())
+        sets = {"due_at": at, "due_claim": at, "due_since": since}
+        try:
+            return self._table.write(update(_key(item), sets, condition="#due_at = :seen", seen=item["due_at"]))
+        except ConditionFailed:
+            return None
+
+    def remove_from_index(self, item: Item) -> bool:
+        """False if the record moved meanwhile."""
+        gone = update(_key(item), removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=item["due_at"])
+        return self._table.try_write(gone)
+
+    def claim_lane(self, lane: str, now: datetime) -> bool:
+        """True for one caller in LANE_SECONDS."""
+        second = int(now.timestamp())
+        return self._table.try_write(
+            update(
+                keys.lane(lane),
+                {"last_start": second, "expires_at": second + _LANE_KEPT_SECONDS},
+                condition="attribute_not_exists(#last_start) OR #last_start <= :free",
+                free=second - LANE_SECONDS,
+            )
+        )
+
+
+# --- ticks
+# Ticks: SQS messages, delayed by the current interval, that each start one poll.
+
+
+class TickQueue:
+    def __init__(self, ticks: SqsQueue, start_queue: SqsQueue) -> None:
+        self._ticks = ticks
+        self._start_queue = start_queue
+
+    def send(self, poll: PollState, delay_seconds: int) -> None:
+        self._ticks.send(Message(poll.as_data(), delay_seconds=delay_seconds))
+
+    def start_queue_size(self) -> int:
+        return self._start_queue.size()
+
+
+# --- poll
+# Finds overdue work and starts it through its normal start path.
 
 logger = Logger(service="tidegate", child=True)
 
@@ -81,7 +366,7 @@ class Compensator:
         lanes = _by_lane(overdue)
         held_back = any(len(items) > 1 for items in lanes.values())
         upcoming = None if next_due is None else next_due - late
-        following = compensation.after(poll, now, len(found), self._pace, held_back=held_back, upcoming=upcoming)
+        following = after(poll, now, len(found), self._pace, held_back=held_back, upcoming=upcoming)
         following = replace(following, resume=resume)
         if not self._store.replace(poll, following):
             return None
@@ -153,15 +438,13 @@ class Compensator:
         poll = self._store.read()
         if poll is not None and not self._is_wanted(poll, now):
             return poll
-        return self._begin(poll, now) or poll or compensation.first(now, self._pace)
+        return self._begin(poll, now) or poll or first(now, self._pace)
 
     def _is_wanted(self, poll: PollState, now: datetime) -> bool:
-        if compensation.is_lost(poll, now, self._pace):
+        if is_lost(poll, now, self._pace):
             return True
         late = now.timestamp() - self._pace.overdue
-        return compensation.is_asleep(poll, now, self._pace) and bool(
-            self._store.overdue(now.timestamp(), late, late, 1).found
-        )
+        return is_asleep(poll, now, self._pace) and bool(self._store.overdue(now.timestamp(), late, late, 1).found)
 
     def trigger(self, who: str = SYSTEM) -> PollState:
         """Starts a poll now. Tried again if a tick changes the state at the same moment."""
@@ -173,14 +456,14 @@ class Compensator:
         raise Busy("other calls change the state of the poll at the same time: trigger it again")
 
     def _begin(self, old: PollState | None, now: datetime, line: AuditLine | None = None) -> PollState | None:
-        new = compensation.triggered(old or compensation.first(now, self._pace), now, self._pace)
+        new = triggered(old or first(now, self._pace), now, self._pace)
         if not self._store.replace(old, new, line):
             return None
         self._send(new, now)
         return new
 
     def status(self) -> tuple[PollState, int]:
-        poll = self._store.read() or compensation.first(self._clock(), self._pace)
+        poll = self._store.read() or first(self._clock(), self._pace)
         return poll, self._ticks.start_queue_size()
 
     def _send(self, poll: PollState, now: datetime) -> None:

@@ -1,94 +1,197 @@
-"""Cancels Jobs, and redrives the failed targets of ended ones."""
+"""Keeps Jobs in hand: cancel and redrive for callers, recovery of Jobs whose execution was lost."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from aws_lambda_powertools import Logger
 
-from tidegate.common.ids import Clock
-from tidegate.distribution.executions import JobExecutions
-from tidegate.distribution.model import Job, job_key_of
-from tidegate.distribution.recovery import RECHECK_AFTER
-from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.store.targets import TargetStore
-from tidegate.distribution.submit import Submit
-from tidegate.distribution.targets import Target
-from tidegate.distribution.task_view import outcome
-from tidegate.errors import WrongState
+from tidegate.distribution import Distribution
+from tidegate.distribution.model import Job, Target, job_key_of, shard_of
+from tidegate.distribution.store import outcome
+from tidegate.distribution.submit import submit_any_number
+from tidegate.errors import NewerJob, WrongState
+
+# --- recovery
+# Keeps Jobs running: a Job whose execution never started or died gets another one, which continues.
+
+RECHECK_AFTER = timedelta(seconds=90)
+
+
+def restart_if_dead(d: Distribution, project_id: str, job_key: str) -> bool:
+    """Starts another execution if the Job's has died. Returns whether it did. Completed steps are not repeated."""
+    job = d.jobs.get(project_id, job_key)
+    if job is None:
+        return False
+    due_at = d.clock() + RECHECK_AFTER
+    status = d.executions.status(job)
+    if status == "RUNNING":
+        d.jobs.put_off(job, due_at)
+        return False
+    if status is None:
+        d.jobs.put_off(job, due_at)
+    else:
+        # An execution's name cannot be used twice.
+        job = d.jobs.next_generation(job, due_at)
+    logger.info("the Job gets another execution", job_id=job.job_id, generation=job.generation, was=status)
+    d.executions.start(job)
+    return True
+
+
+# --- control
+# Cancels Jobs, and redrives the failed targets of ended ones.
 
 logger = Logger(service="tidegate", child=True)
 _SHARDS_READ_TOGETHER = 50
+_JOBS_READ_TOGETHER = 100
+# A redrive looks for its targets in at most so many newer Jobs, and reads at most so many of their shards.
+_MOST_NEWER_JOBS, _MOST_NEWER_SHARDS = 400, 1000
+# An error names at most so many newer Jobs.
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
+    """`skipped`: targets that were left out, with the key of the newest Job that sent content to their path since."""
+
     job: Job
     targets: int
+    skipped: Mapping[Target, str]
 
 
-class JobControl:
-    def __init__(
-        self, jobs: JobStore, targets: TargetStore, submit: Submit, executions: JobExecutions, clock: Clock
-    ) -> None:
-        self._jobs = jobs
-        self._targets = targets
-        self._submit = submit
-        self._executions = executions
-        self._clock = clock
+def cancel(d: Distribution, project_id: str, given: str, who: str) -> Job:
+    """Cancels the Job: its next step ends unfinished targets as Cancelled. Idempotent."""
+    job = _job(d, project_id, given)
+    if not job.ended and not job.cancelled_at:
+        job = d.jobs.cancel(job, d.clock(), who)
+    if not job.cancelled_at:
+        raise WrongState(f"the Job has ended ({job.status}): there is nothing to cancel")
+    if not job.ended and job.spec.until_activation(d.clock().timestamp()):
+        _end_now(d, job)
+    return job
 
-    def cancel(self, project_id: str, given: str, who: str) -> Job:
-        """Cancels the Job: its next step ends unfinished targets as Cancelled. Idempotent."""
-        job = self._job(project_id, given)
-        if not job.ended and not job.cancelled_at:
-            job = self._jobs.cancel(job, self._clock(), who)
-        if not job.cancelled_at:
-            raise WrongState(f"the Job has ended ({job.status}): there is nothing to cancel")
-        if not job.ended and job.spec.until_activation(self._clock().timestamp()):
-            self._end_now(job)
-        return job
 
-    def _end_now(self, job: Job) -> None:
-        """Starts another execution: the one that waits for `activate_at` polls only every few minutes.
+def _end_now(d: Distribution, job: Job) -> None:
+    """Starts another execution: the one that waits for `activate_at` polls only every few minutes.
 
-        Every step may run twice, so both can run. If this one fails, the other one ends the Job."""
-        try:
-            self._executions.start(self._jobs.next_generation(job, self._clock() + RECHECK_AFTER))
-        except Exception:
-            logger.exception(
-                "no further execution was started: the cancelled Job ends at its next poll", job_id=job.job_id
-            )
+    Every step may run twice, so both can run. If this one fails, the other one ends the Job."""
+    try:
+        d.executions.start(d.jobs.next_generation(job, d.clock() + RECHECK_AFTER))
+    except Exception:
+        logger.exception("no further execution was started: the cancelled Job ends at its next poll", job_id=job.job_id)
 
-    def redrive(
-        self, project_id: str, given: str, statuses: Collection[str], callback: str | None, who: str
-    ) -> Redriven:
-        """Submits the targets that ended with one of these statuses to a new Job in a later window.
 
-        A second redrive in the same window uses the same Job."""
-        job = self._job(project_id, given)
-        if not job.ended:
-            raise WrongState(f"the Job is {job.status}: redrive it when it has ended, or cancel it first")
-        targets = self._ended_as(job, statuses)
-        if not targets:
-            raise WrongState(
-                f"no target of the Job ended as {' or '.join(sorted(statuses))}: there is nothing to redrive"
-            )
-        spec = replace(job.spec, redrive_of=job.key)
-        if not spec.until_activation(self._clock().timestamp()):
-            spec = replace(spec, activate_at=None)
-        submitted = self._submit.submit_any_number(
-            project_id, spec, targets, callback, who=who, after=job.bucket, action="job.redrive", source=job.job_id
-        )
-        return Redriven(submitted.job, len(targets))
+def redrive(
+    d: Distribution,
+    project_id: str,
+    given: str,
+    statuses: Collection[str],
+    callback: str | None,
+    who: str,
+    *,
+    is_admin: bool = False,
+    force: bool = False,
+) -> Redriven:
+    """Submits the targets that ended with one of these statuses to a new Job in a later window.
 
-    def _ended_as(self, job: Job, statuses: Collection[str]) -> list[Target]:
-        found: list[Target] = []
-        for first in range(0, job.shard_count or 0, _SHARDS_READ_TOGETHER):
-            numbers = range(first, min(first + _SHARDS_READ_TOGETHER, job.shard_count or 0))
-            for shard in self._targets.shards(job, numbers):
-                found += [target for target, state in shard.states.items() if outcome(job, state)["status"] in statuses]
-        return found
+    Leaves out targets to whose path a newer Job sent content; NewerJob if that is all of them. The others keep the
+    sequence of their content, so a host refuses it if a newer Job reaches it first: one that was submitted after
+    this check, or one that has expired. With `force`, all get a new sequence and replace whatever is there.
+    A second redrive in the same window uses the same Job."""
+    job = _job(d, project_id, given)
+    if not job.ended:
+        raise WrongState(f"the Job is {job.status}: redrive it when it has ended, or cancel it first")
+    sequences = _ended_as(d, job, statuses)
+    if not sequences:
+        raise WrongState(f"no target of the Job ended as {' or '.join(sorted(statuses))}: there is nothing to redrive")
+    skipped = {} if force else _superseded(d, job, sequences)
+    targets = [target for target in sequences if target not in skipped]
+    if not targets:
+        raise NewerJob(_all_skipped(job, skipped))
+    spec = replace(job.spec, redrive_of=job.key)
+    if not spec.until_activation(d.clock().timestamp()):
+        spec = replace(spec, activate_at=None)
+    submitted = submit_any_number(
+        d,
+        project_id,
+        spec,
+        targets,
+        callback,
+        who=who,
+        after=job.bucket,
+        action="job.redrive",
+        source=job.job_id,
+        is_admin=is_admin,
+        sequences={} if force else {target: sequences[target] for target in targets if sequences[target]},
+    )
+    return Redriven(submitted.job, len(targets), skipped)
 
-    def _job(self, project_id: str, given: str) -> Job:
-        return self._jobs.require(project_id, job_key_of(given), named=given)
+
+def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> dict[Target, str]:
+    """The targets to whose path a newer Job sent content, whatever became of it, each with the newest such Job."""
+    newer: dict[Target, str] = {}
+    left, shards_read = dict(sequences), 0
+    keys = d.jobs.later_to_path(job, min(sequences.values()), _MOST_NEWER_JOBS + 1)
+    for first in range(0, len(keys), _JOBS_READ_TOGETHER):
+        some = keys[first : first + _JOBS_READ_TOGETHER]
+        found = d.jobs.get_many(job.project_id, some, consistent=True)
+        for other in (found[key] for key in some if key in found and key != job.key):
+            numbers = sorted({shard_of(target, other.shard_count) for target in left}) if other.shard_count else []
+            shards_read += len(numbers)
+            if first >= _MOST_NEWER_JOBS or shards_read > _MOST_NEWER_SHARDS:
+                raise NewerJob(
+                    f"too many Jobs sent content to {_path(job)} since this one, so that its targets cannot be "
+                    "compared with theirs: submit the content again, or redrive with force to replace newer content"
+                )
+            sent = _sequences_in(d, other, numbers)
+            there = [target for target, sequence in left.items() if sent.get(target, 0) > sequence]
+            newer |= dict.fromkeys(there, other.key)
+            left = {target: sequence for target, sequence in left.items() if target not in newer}
+            if not left:
+                return newer
+    return newer
+
+
+def _sequences_in(d: Distribution, job: Job, shards: Collection[int]) -> dict[Target, int]:
+    """The sequences of a Job's targets: of those in these shards, or of all if its window has not closed."""
+    own = job.sequence or 0
+    if job.shard_count is not None:
+        found = d.targets.shards(job, shards)
+        return {target: shard.sequences.get(target, own) for shard in found for target in shard.states}
+    sequences: dict[Target, int] = {}
+    for arrival in d.targets.collected(job.project_id, job.key):
+        sequences[arrival.target] = max(arrival.sequence or own, sequences.get(arrival.target, 0))
+    return sequences
+
+
+def _ended_as(d: Distribution, job: Job, statuses: Collection[str]) -> dict[Target, int]:
+    """The targets that ended with one of these statuses, with the sequences of their content."""
+    found: dict[Target, int] = {}
+    for first in range(0, job.shard_count or 0, _SHARDS_READ_TOGETHER):
+        numbers = range(first, min(first + _SHARDS_READ_TOGETHER, job.shard_count or 0))
+        for shard in d.targets.shards(job, numbers):
+            found |= {
+                target: shard.sequences.get(target, job.sequence or 0)
+                for target, state in shard.states.items()
+                if outcome(job, state)["status"] in statuses
+            }
+    return found
+
+
+def _job(d: Distribution, project_id: str, given: str) -> Job:
+    return d.jobs.require(project_id, job_key_of(given), named=given)
+
+
+def _path(job: Job) -> str:
+    return f"{job.spec.target_file_dir.rstrip('/')}/{job.spec.file_name}"
+
+
+def _all_skipped(job: Job, skipped: Mapping[Target, str]) -> str:
+    newer = list(dict.fromkeys(skipped.values()))
+    named = ", ".join(newer[:_NAMED]) + (", …" if len(newer) > _NAMED else "")
+    return (
+        f"newer content was sent to {_path(job)} on all {len(skipped)} targets, by the Job {named}: redrive that Job, "
+        "or this one with force to replace the newer content"
+    )

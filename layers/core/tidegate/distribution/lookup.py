@@ -7,15 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.common.ids import Clock
-from tidegate.common.listing import Listed
-from tidegate.distribution.fleet.model import OFFLINE, why_silent
-from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, Task, job_key, job_key_of, task_uuid_of
-from tidegate.distribution.store.fleet import FleetStore
-from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.store.targets import TargetStore
-from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.targets import TargetState
-from tidegate.distribution.task_view import outcome, seen, shard_number
+from tidegate.common.sequences import Listed
+from tidegate.distribution.fleet import FleetStore
+from tidegate.distribution.model import (
+    OFFLINE,
+    PENDING,
+    RUNNING,
+    SUPERSEDED,
+    Job,
+    TargetCounts,
+    TargetState,
+    Task,
+    job_key,
+    job_key_of,
+    task_uuid_of,
+    why_silent,
+)
+from tidegate.distribution.store import JobStore, TargetStore, TaskStore, outcome, seen, shard_number
 from tidegate.errors import Invalid, RecordNotFound
 
 Record = dict[str, Any]
@@ -29,7 +37,8 @@ _MAPPED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TargetMap:
-    """`states` has one letter for each name: Pending W, Running R, Success S, Failed F, Timeout T, Cancelled C."""
+    """`states` has one letter for each name: Pending W, Running R, Success S, Failed F, Timeout T, Cancelled C,
+    Superseded N (newer content)."""
 
     names: Sequence[str]
     states: str
@@ -61,7 +70,7 @@ class Lookup:
         """The Tasks among these ids, by id. Three reads for each hundred of them."""
         uuids = {one: uuid for one in given if (uuid := task_uuid_of(one))}
         tasks = self._tasks.get_many(project_id, dict.fromkeys(uuids.values()), consistent=True)
-        records = self._seen(project_id, tasks, consistent=True)
+        records = self._seen(project_id, tasks)
         found = {task.uuid: record for task, record in zip(tasks, records, strict=True) if record}
         by_id = {one: found[uuid] for one, uuid in uuids.items() if uuid in found}
         return {one: record for one, record in by_id.items() if ":" not in one or one == record["task_id"]}
@@ -85,14 +94,14 @@ class Lookup:
                 break
         return Listed(found, cursor)
 
-    def _seen(self, project_id: str, tasks: Sequence[Task], *, consistent: bool = False) -> list[Record]:
+    def _seen(self, project_id: str, tasks: Sequence[Task]) -> list[Record]:
         """The Tasks as callers see them. Returns {} for a Task whose Job has expired."""
         if not tasks:
             return []
-        jobs = self._jobs.get_many(project_id, [job_key(task.job_id) for task in tasks], consistent=consistent)
+        jobs = self._jobs.get_many(project_id, [job_key(task.job_id) for task in tasks], consistent=True)
         homes = [(task, jobs.get(job_key(task.job_id))) for task in tasks]
         places = [(job, n) for task, job in homes if job and (n := shard_number(task, job)) is not None]
-        shards = self._targets.shards_of_jobs(places, consistent=consistent)
+        shards = self._targets.shards_of_jobs(places)
         records: list[Record] = []
         for task, job in homes:
             if job is None:
@@ -105,6 +114,11 @@ class Lookup:
     def job(self, project_id: str, given: str) -> Record:
         job = self._job(project_id, given)
         return job.shown(self._counts(job))
+
+    def jobs_by_id(self, project_id: str, given: Sequence[str]) -> dict[str, Record]:
+        """The Jobs among these ids, by id, with one read for each hundred. Counts of a collecting Job are not read."""
+        found = self._jobs.get_many(project_id, [job_key_of(one) for one in given], consistent=True)
+        return {one: job.shown() for one in given if (job := found.get(job_key_of(one)))}
 
     def jobs(
         self,
@@ -192,10 +206,10 @@ class Lookup:
     def _job(self, project_id: str, given: str) -> Job:
         return self._jobs.require(project_id, job_key_of(given), named=given)
 
-    def _counts(self, job: Job) -> Counts:
+    def _counts(self, job: Job) -> TargetCounts:
         if job.shard_count is not None:
             return job.counts
-        return Counts(total=len({arrival.target for arrival in self._targets.collected(job.project_id, job.key)}))
+        return TargetCounts(total=len({arrival.target for arrival in self._targets.collected(job.project_id, job.key)}))
 
 
 def _letter(job: Job, state: TargetState) -> str:
@@ -203,6 +217,8 @@ def _letter(job: Job, state: TargetState) -> str:
     if job.shard_count is None:
         return "W"
     status = str(outcome(job, state)["status"])
+    if status == SUPERSEDED:
+        return "N"
     return "W" if status == RUNNING and state.code is None else status[0]
 
 

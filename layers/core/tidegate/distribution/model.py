@@ -1,23 +1,257 @@
-"""Tasks and Jobs: their ids, states and counts."""
+"""The nouns of distribution: Tasks, Jobs, targets, transfers, windows, hosts, and the states between them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from tidegate.common.ids import digest
-from tidegate.distribution.swarm.figures import NO_FIGURES, SwarmFigures
-from tidegate.distribution.targets import CODE_NOT_SENT, Target, wave_rank
+from tidegate.errors import DomainError, FileNotFound, QuotaExceeded, SignatureMismatch, TransferRefused, WaveFailed
+
+# --- figures
+# Where the bytes of a Job came from, as its hosts report it.
+
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmFigures:
+    """`fallbacks` counts hosts that fetched pieces from S3 which peers should have sent, `fallback_reasons` counts them
+    by reason. `bad_peers` sent bad pieces. `reused_bytes` were found in older versions on the hosts."""
+
+    origin_bytes: int = 0
+    peer_bytes: int = 0
+    bad_pieces: int = 0
+    fallbacks: int = 0
+    hosts: int = 0
+    bad_peers: tuple[str, ...] = ()
+    reused_bytes: int = 0
+    fallback_reasons: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: SwarmFigures) -> SwarmFigures:
+        named = sorted({*self.bad_peers, *other.bad_peers})[:MOST_NAMED]
+        return SwarmFigures(
+            self.origin_bytes + other.origin_bytes,
+            self.peer_bytes + other.peer_bytes,
+            self.bad_pieces + other.bad_pieces,
+            self.fallbacks + other.fallbacks,
+            self.hosts + other.hosts,
+            tuple(named),
+            self.reused_bytes + other.reused_bytes,
+            dict(Counter(self.fallback_reasons) + Counter(other.fallback_reasons)),
+        )
+
+    def stored(self) -> dict[str, Any]:
+        return asdict(self) | {"bad_peers": list(self.bad_peers)}
+
+    def shown(self, file_size: int | None = None) -> dict[str, Any]:
+        """As the API shows them. `egress`: the bytes sent by S3, in file sizes."""
+        return self.stored() | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
+
+
+NO_FIGURES = SwarmFigures()
+
+
+def figures_from(stored: Mapping[str, Any] | None) -> SwarmFigures:
+    """The stored figures. Ignores fields of later versions."""
+    if not stored:
+        return NO_FIGURES
+    fields = {name: value for name, value in stored.items() if name in SwarmFigures.__slots__}
+    return SwarmFigures(**fields | {"bad_peers": tuple(stored.get("bad_peers", ()))})
+
+
+# --- targets
+# Targets: the machines that receive a file, their states, and the shards in which a Job stores them.
+
+SHARD_LIMIT = 500
+# Hashing fills shards unevenly: with this average the fullest stays under the limit.
+_SHARD_AIM = 400
+LONGEST_MESSAGE_BYTES = 200
+
+DONE, IN_PROGRESS = 0, 115
+# The host has newer content for the path, or cannot exclude it.
+CODE_SUPERSEDED = 409
+# Codes for targets on which no provider reported.
+CODE_TIMEOUT, CODE_JOB_FAILED, CODE_CANCELLED, CODE_NOT_SENT, CODE_NOT_GRANTED = 9001, 9002, 9003, 9004, 9005
+
+
+class Target(NamedTuple):
+    """`container_id` is empty for the host itself."""
+
+    agent_id: str
+    container_id: str = ""
+
+
+class Figures(NamedTuple):
+    """Figures of a transfer as its host reports them: bytes, bytes per second, and times by the host's clock."""
+
+    size: int | None = None
+    speed: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
+class TargetReport(NamedTuple):
+    """A provider's report on one target. `swarm`: where its bytes came from, reported when all have arrived.
+
+    `staged_at`: since when the whole file is on the host and waits for the Job's `activate_at`."""
+
+    code: int
+    message: str = ""
+    progress: int | None = None
+    figures: Figures | None = None
+    swarm: SwarmFigures | None = None
+    staged_at: str | None = None
+
+
+class TargetState(NamedTuple):
+    """`code` is None until the first report. Only the codes None and 115 can still change."""
+
+    code: int | None = None
+    message: str = ""
+    progress: int | None = None
+    figures: Figures | None = None
+    staged_at: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.code is not None and self.code != IN_PROGRESS
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == DONE
+
+    @property
+    def superseded(self) -> bool:
+        return self.code == CODE_SUPERSEDED
+
+    def after(self, report: TargetReport) -> TargetState:
+        """The state after a report. A final state does not change."""
+        if self.ended:
+            return self
+        progress = 100 if report.code == DONE else report.progress
+        figures, staged_at = report.figures or self.figures, self.staged_at or report.staged_at
+        return TargetState(report.code, cut(report.message), progress, figures, staged_at)
+
+
+UNREPORTED = TargetState()
+
+
+def cut(message: str) -> str:
+    return message.encode()[:LONGEST_MESSAGE_BYTES].decode(errors="ignore")
+
+
+def shard_of(target: Target, shard_count: int) -> int:
+    hashed = hashlib.blake2b("\0".join(target).encode(), digest_size=8).digest()
+    return int.from_bytes(hashed) % shard_count
+
+
+def wave_rank(target: Target) -> int:
+    """A target's rank in the order of waves: pseudo-random, and the same in every Job."""
+    hashed = hashlib.blake2b("\0".join(target).encode(), digest_size=6, person=b"wave").digest()
+    return int.from_bytes(hashed)
+
+
+def spread(targets: Iterable[Target]) -> list[list[Target]]:
+    """The distinct targets, in shards of at most 500. The same targets always give the same shards."""
+    distinct = sorted(set(targets))
+    if not distinct:
+        return []
+    count = 1 if len(distinct) <= SHARD_LIMIT else math.ceil(len(distinct) / _SHARD_AIM)
+    while True:
+        shards: list[list[Target]] = [[] for _ in range(count)]
+        for target in distinct:
+            shards[shard_of(target, count)].append(target)
+        if max(map(len, shards)) <= SHARD_LIMIT:
+            return shards
+        count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`rev` counts changes, so that one of two pollers wins. `sequences` has those that differ from the Job's."""
+
+    number: int
+    states: Mapping[Target, TargetState]
+    rev: int = 0
+    update_time: str = ""
+    sequences: Mapping[Target, int] = field(default_factory=dict)
+    # The sum over its targets that have ended or are staged.
+    swarm: SwarmFigures = NO_FIGURES
+
+    def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
+        """The shard after these reports; the same object if nothing changed."""
+        moved = {
+            target: state.after(reports[target])
+            for target, state in self.states.items()
+            if target in reports and not state.ended
+        }
+        changed = {target: state for target, state in moved.items() if state != self.states[target]}
+        if not changed:
+            return self
+        swarm = self.swarm
+        for target, state in changed.items():
+            # A staged host was counted when it was staged; at its end it reports the same figures again.
+            is_first = (state.ended or state.staged_at) and not self.states[target].staged_at
+            if is_first and (figures := reports[target].swarm) is not None:
+                swarm += figures
+        return replace(self, states={**self.states, **changed}, swarm=swarm)
+
+    def after_all(self, report: TargetReport, chosen: Callable[[Target], bool] = lambda _: True) -> Shard:
+        """The shard after one report for all chosen targets."""
+        return self.after({target: report for target in self.states if chosen(target)})
+
+    def only(self, chosen: Callable[[Target], bool]) -> Shard:
+        return replace(self, states={target: state for target, state in self.states.items() if chosen(target)})
+
+    @property
+    def begun(self) -> int:
+        return sum(state.code == IN_PROGRESS for state in self.states.values())
+
+    @property
+    def staged(self) -> int:
+        return sum(state.code == IN_PROGRESS and state.staged_at is not None for state in self.states.values())
+
+    @property
+    def figures(self) -> list[Figures]:
+        """Figures of the successful transfers whose hosts reported their speed."""
+        return [s.figures for s in self.states.values() if s.succeeded and s.figures and s.figures.speed is not None]
+
+    @property
+    def success(self) -> int:
+        return sum(state.succeeded for state in self.states.values())
+
+    @property
+    def superseded(self) -> int:
+        return sum(state.superseded for state in self.states.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(state.ended and not (state.succeeded or state.superseded) for state in self.states.values())
+
+    @property
+    def unfinished(self) -> list[Target]:
+        return [target for target, state in self.states.items() if not state.ended]
+
+
+# --- model
+# Tasks and Jobs: their ids, states and counts.
 
 PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT = "Pending", "Running", "Success", "Failed", "Timeout"
 CANCELLED = "Cancelled"
-STATUSES = (PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT, CANCELLED)
-ENDED = frozenset({SUCCESS, FAILED, TIMEOUT, CANCELLED})
+# A target whose host has newer content for the path, and a Job that has only such targets.
+SUPERSEDED = "Superseded"
+STATUSES = (PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT, CANCELLED, SUPERSEDED)
+ENDED = frozenset({SUCCESS, FAILED, TIMEOUT, CANCELLED, SUPERSEDED})
 
 # For Jobs, and for Tasks, whose state comes from their Job. Final states never change.
 TRANSITIONS: Mapping[str, frozenset[str]] = {
@@ -27,16 +261,26 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
     FAILED: frozenset(),
     TIMEOUT: frozenset(),
     CANCELLED: frozenset(),
+    SUPERSEDED: frozenset(),
 }
 
 # Added to the life of the records of a Job that has not ended: none may expire during an outage (throttled functions,
 # a table that refuses writes), or accepted work would vanish without an end and without a notice.
 OUTAGE_SECONDS = 24 * 3600
 
+# A file for `/.tidegate/agent` is a new version of the agent. Only admins may send there.
+AGENT_DIRECTORY = "/.tidegate"
+
 JOB_PREFIX, TASK_PREFIX = "AsyncDownloadJob", "AsyncDownloadTask"
 # Digits of the digest in a Job id. A second content in the same window needs 12; more only if that id is taken too.
 _DIGEST_WIDTHS = (0, 12, 24, 64)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_agent_directory(directory: str) -> bool:
+    """Whether hosts take a file for this directory as a part of their agent, which runs as root."""
+    parts = [part for part in directory.replace("\\", "/").split("/") if part not in ("", ".")]
+    return bool(parts) and parts[0].lower() == AGENT_DIRECTORY.strip("/")
 
 
 def may_become(status: str, following: str) -> bool:
@@ -150,12 +394,14 @@ def task_uuid_of(given: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TargetCounts:
     total: int = 0
     success: int = 0
     failed: int = 0
     timeout: int = 0
     cancelled: int = 0
+    # Neither successes nor failures.
+    superseded: int = 0
     # Unfinished targets that have started, and those of them that only wait for `activate_at`.
     begun: int = 0
     staged: int = 0
@@ -166,13 +412,14 @@ class Counts:
 
     @property
     def open(self) -> int:
-        return self.total - self.success - self.failed - self.timeout - self.cancelled
+        return self.total - self.success - self.failed - self.timeout - self.cancelled - self.superseded
 
     def shown(self) -> dict[str, int]:
         ended = {"success": self.success, "failed": self.failed, "timeout": self.timeout}
         staged = min(self.staged, self.open)
         downloading = min(self.begun, self.open) - staged
         optional = {"waiting": self.open - downloading - staged, "staged": staged, "cancelled": self.cancelled}
+        optional["superseded"] = self.superseded
         return {"total": self.total, **ended, "downloading": downloading} | {k: v for k, v in optional.items() if v}
 
     def speed(self) -> dict[str, int] | None:
@@ -198,6 +445,8 @@ class Job:
     status: str = PENDING
     generation: int = 0
     rev: int = 0
+    # Counts the writes of shards: the Job ends only with the targets' states that its counts were made from.
+    shard_rev: int = 0
     execute_time: str | None = None
     finish_time: str | None = None
     deadline: float | None = None
@@ -208,9 +457,9 @@ class Job:
     open_shards: tuple[int, ...] = ()
     # The (first, last) shard of each transfer.
     portions: tuple[tuple[int, int], ...] = ()
-    counts: Counts = Counts()
+    counts: TargetCounts = TargetCounts()
     # Counts of the shards that are no longer open.
-    closed: Counts = Counts()
+    closed: TargetCounts = TargetCounts()
     swarm: SwarmFigures = NO_FIGURES
     closed_swarm: SwarmFigures = NO_FIGURES
     # Created when the window closes. The hosts' seats and tokens in their swarm are derived from it.
@@ -251,7 +500,7 @@ class Job:
         previous = self.wave_limits[wave - 1] if wave else -1
         return previous < wave_rank(target) <= self.wave_limits[wave]
 
-    def shown(self, counts: Counts | None = None) -> dict[str, Any]:
+    def shown(self, counts: TargetCounts | None = None) -> dict[str, Any]:
         names = ("job_id", "key", "status", "transfer_id", "create_time", "execute_time", "finish_time")
         of_spec = ("biz_id", "app_id", "file_path", "file_name", "file_signature", "target_file_dir", "target_user")
         return (
@@ -279,6 +528,30 @@ class Job:
         return {"waves": waves, "wave": self.wave + 1}
 
 
+# How a Job is stored: as its own attributes, those of its spec, and those with parts.
+_NESTED_FIELDS = ("spec", "counts", "closed", "portions", "swarm", "closed_swarm")
+PLAIN_FIELDS = tuple(each.name for each in fields(Job) if each.name not in _NESTED_FIELDS)
+LIST_FIELDS = ("open_shards", "wave_limits", "wave_sizes")
+
+
+def job_from(item: Mapping[str, Any]) -> Job:
+    """The Job from its item in the table. Ignores fields of later versions."""
+    plain = {name: item[name] for name in PLAIN_FIELDS if name in item}
+    return Job(
+        **plain | {name: tuple(item.get(name, ())) for name in LIST_FIELDS},
+        spec=TransferSpec.from_data(item),
+        portions=tuple((first, last) for first, last in item.get("portions", ())),
+        counts=_counts_from(item.get("counts")),
+        closed=_counts_from(item.get("closed")),
+        swarm=figures_from(item.get("swarm_figures")),
+        closed_swarm=figures_from(item.get("swarm_closed")),
+    )
+
+
+def _counts_from(stored: Mapping[str, int] | None) -> TargetCounts:
+    return TargetCounts(**{name: value for name, value in (stored or {}).items() if name in TargetCounts.__slots__})
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One caller's request, as stored. Its state, and everything that it shares with its Job, is read from the Job."""
@@ -290,3 +563,424 @@ class Task:
     create_time: str
     update_time: str
     callback: str | None = None
+    # The sequence of its content for the target's path; None: that of its Job.
+    sequence: int | None = None
+
+
+# --- buckets
+# Windows: equal intervals of time. All requests for one file within a window share a Job.
+
+
+def bucket_of(moment: datetime, window_seconds: int) -> int:
+    return int(moment.timestamp()) // window_seconds
+
+
+def window_end(bucket: int, window_seconds: int) -> datetime:
+    """The first moment after the window."""
+    return datetime.fromtimestamp((bucket + 1) * window_seconds, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """`grace`: extra seconds for targets that are in the queue when their window ends."""
+
+    seconds: int
+    grace: int
+    job_timeout: int
+    ttl: int
+
+    @property
+    def lasts(self) -> int:
+        """The longest time from a Task's creation to the end of its Job; late targets wait for one more window."""
+        return 2 * self.seconds + self.grace + self.job_timeout
+
+    @property
+    def longest(self) -> int:
+        """How long a record may be needed after its Task's creation."""
+        return self.lasts + self.ttl
+
+    def needed_until(self, now: datetime, spec: TransferSpec | None = None) -> int:
+        """When a record written now may expire. Jobs with waves or `activate_at` need it for longer.
+
+        Always includes the time of an outage, because Tasks and targets are not rewritten when their Job ends."""
+        extra = spec.extra_seconds(self.lasts, now.timestamp()) if spec else 0
+        return int(now.timestamp()) + self.longest + extra + OUTAGE_SECONDS
+
+
+# --- transfers
+# Transfers: portions of a Job that a provider accepts, and the intervals between polls.
+
+# intended: requested, no answer yet. sent: accepted. refused: to be requested again. rejected: refused for good.
+# unknown: requested several times without an answer, and not requested again.
+INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rejected", "unknown"
+# GSE works with up to this many targets in a call.
+GSE_TARGETS = 500
+
+FIRST_WAIT, LONGEST_WAIT = 2, 15
+# Nine events each, of the 25,000 that an execution may have.
+_MOST_POLLS = 2_400
+# The longest interval while hosts wait for `activate_at`: seven days of polls stay far below the 25,000 events that an
+# execution may have. It is at most this part of the time left.
+LONGEST_WAIT_AHEAD, _AHEAD_PARTS = 300, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One call to a provider, for the shards `first_shard` to `last_shard` (inclusive)."""
+
+    number: int
+    token: str
+    first_shard: int
+    last_shard: int
+    state: str = INTENDED
+    transfer_id: str | None = None
+    asked_at: float = 0.0
+    attempts: int = 1
+    # Attempts without an answer.
+    unanswered: int = 0
+    # Why it was refused for good.
+    reason: str | None = None
+    # Refused because it would send more bytes than the project may on this day.
+    over_quota: bool = False
+
+    @property
+    def shards(self) -> range:
+        return range(self.first_shard, self.last_shard + 1)
+
+
+def most_targets(engine: str, wanted: int) -> int:
+    """The most targets of one transfer: the operator's limit, or the engine's if that is lower."""
+    return min(wanted, GSE_TARGETS) if engine == "gse" else wanted
+
+
+def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, int]]:
+    """The (first, last) shard of each transfer: as few transfers as the limit allows, made of whole shards."""
+    found: list[tuple[int, int]] = []
+    first, held = 0, 0
+    for number, size in enumerate(shard_sizes):
+        if held and held + size > most_targets:
+            found.append((first, number - 1))
+            first, held = number, 0
+        held += size
+    if shard_sizes:
+        found.append((first, len(shard_sizes) - 1))
+    return found
+
+
+def next_wait(wait: int, longest: int = LONGEST_WAIT) -> int:
+    """Seconds until the next poll, when the last interval was `wait`. Intervals grow by half, because hosts report most
+    in the first minute: with an activation time too, progress is visible while they fetch the file in advance."""
+    return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest)
+
+
+# What a poll counts as, in seconds of a runner: three transitions of the state machine and a function.
+_POLL_SECONDS = 4
+# A Job is counted for this long when its window closes, and for the rest when it is dispatched.
+FIRST_WATCH = 900
+
+
+def watch_seconds(lasts: float) -> int:
+    """What the polls of a Job that lasts so long count as, in seconds of a runner."""
+    return _POLL_SECONDS * math.ceil(max(0.0, lasts) / longest_wait(lasts))
+
+
+def longest_wait(lasts: float, until_activation: float = 0.0) -> int:
+    """The longest interval between two polls of a Job that lasts up to `lasts` seconds with all its waves, this long
+    before its activation time."""
+    longest = max(LONGEST_WAIT, math.ceil(lasts / _MOST_POLLS))
+    if not until_activation:
+        return longest
+    ahead = min(LONGEST_WAIT_AHEAD, int(until_activation / _AHEAD_PARTS))
+    return min(max(longest, ahead), math.ceil(until_activation) + 1)
+
+
+# --- failures
+# Failures of a Job's steps: those caused by the caller or by hosts are results, not errors of the function.
+
+# Retries cannot help against these. All other failures are retried until the Job's deadline.
+HOPELESS = (FileNotFound, QuotaExceeded, SignatureMismatch, TransferRefused, WaveFailed)
+_BY_NAME = {error.__name__: error for error in HOPELESS}
+
+
+def refused(error: DomainError) -> dict[str, Any]:
+    """The step's result. A raised error would count as a failed invocation and raise the operator's alarm."""
+    return {"state": "refused", "wait": 0, "error": {"Error": type(error).__name__, "Cause": error.detail}}
+
+
+def failure(error_name: str, cause: str) -> DomainError | None:
+    """The error of a step, from its result or as Step Functions caught it, with the message as JSON in `cause`.
+
+    None for errors that are retried."""
+    kind = _BY_NAME.get(error_name.rsplit(".", 1)[-1])
+    if kind is None:
+        return None
+    try:
+        caught = json.loads(cause)
+    except ValueError:
+        caught = None
+    return kind(str(caught["errorMessage"]) if isinstance(caught, dict) and "errorMessage" in caught else cause)
+
+
+# --- ports
+# The interface of transfer engines, and the types it uses.
+
+
+class Arrival(NamedTuple):
+    """The target of one Task, on its way to a Job. `notify`: the Task has a callback.
+
+    `sequence`: when it was requested; of redriven content, that of its first Job. None until it is collected."""
+
+    agent_id: str
+    container_id: str
+    uuid: str
+    notify: bool = False
+    sequence: int | None = None
+
+    @property
+    def target(self) -> Target:
+        return Target(self.agent_id, self.container_id)
+
+
+class Rebound(NamedTuple):
+    """The result of binding arrivals to another Job: done, or that Job closed too, or others moved some (`gone`)."""
+
+    done: bool
+    home_closed: bool = False
+    gone: frozenset[str] = frozenset()
+
+
+class Results(NamedTuple):
+    """`upload`: the failure of the source host, which means that no target can receive the file."""
+
+    targets: Mapping[Target, TargetReport]
+    upload: TargetReport | None = None
+
+
+class Engine(Protocol):
+    """Sends a file to many targets. Raises NotAccepted, TransferRefused or AnswerLost."""
+
+    # Whether `create` with the same token is idempotent.
+    repeatable: bool
+
+    def stage(self, job: Job, size: int) -> TargetReport:
+        """Brings the file to the source host, if the engine needs one. Returns the state of that."""
+
+    def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
+        """Starts the transfer to the targets of these shards. Returns the provider's id of it."""
+
+    def egress(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> int:
+        """About how many bytes the transfer sends out of the bucket."""
+
+    def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
+        """The provider's latest reports."""
+
+    def remind(self, job: Job, targets: Sequence[Target]) -> None:
+        """Wakes targets that have not started."""
+
+    def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
+        """Stops the transfer to these targets."""
+
+
+# --- counts
+# A Job's counts and figures, summed over its shards.
+
+
+def tally(job: Job, open_shards: Sequence[Shard]) -> Job:
+    """Stored totals of closed shards plus current totals of open ones."""
+    closed, closed_swarm = job.closed, job.closed_swarm
+    for shard in open_shards:
+        if not shard.unfinished:
+            closed, closed_swarm = _plus(closed, shard), closed_swarm + shard.swarm
+    unfinished = [shard for shard in open_shards if shard.unfinished]
+    counts = closed
+    for shard in unfinished:
+        counts = _plus(counts, shard)
+    begun, staged = sum(shard.begun for shard in unfinished), sum(shard.staged for shard in unfinished)
+    counts = replace(counts, total=job.counts.total, begun=begun, staged=staged)
+    swarm = sum((shard.swarm for shard in unfinished), start=closed_swarm)
+    numbers = tuple(shard.number for shard in unfinished)
+    return replace(job, open_shards=numbers, counts=counts, closed=closed, swarm=swarm, closed_swarm=closed_swarm)
+
+
+def _plus(counts: TargetCounts, shard: Shard) -> TargetCounts:
+    figures = shard.figures
+    return replace(
+        counts,
+        success=counts.success + shard.success,
+        failed=counts.failed + shard.failed,
+        superseded=counts.superseded + shard.superseded,
+        measured=counts.measured + len(figures),
+        moved_bytes=counts.moved_bytes + sum(one.size or 0 for one in figures),
+        speed_sum=counts.speed_sum + sum(one.speed or 0 for one in figures),
+    )
+
+
+# --- model
+# Hosts of the fleet: their inventory, groups, and whether they are online.
+
+ONLINE, OFFLINE = "online", "offline"
+# API Gateway ends connections after two hours; the end of an older one was not reported.
+CONNECTION_LASTS = timedelta(hours=2, minutes=10)
+# Longer than the interval between two polls of a host without a connection.
+POLL_LASTS = timedelta(minutes=7)
+# API Gateway gives the function of `$connect` 29 s, and opens the connection only after it.
+OPENING_LASTS = timedelta(minutes=1)
+
+
+# Longer than a request can take: a later one of the former process shows that it still runs.
+HAND_OVER_LASTS = timedelta(seconds=30)
+# Longer than a refused agent waits before it tries again.
+DUPLICATE_LASTS = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProcess:
+    """Who calls as an agent. `life` is that of its key; None for an admin's, which is not checked.
+
+    `instance` is the random id of the process, `after` that of the process before it on the same host. Older agents
+    send neither."""
+
+    life: int | None = None
+    instance: str | None = None
+    after: str | None = None
+
+
+ANY_PROCESS = AgentProcess()
+
+
+class Claim(StrEnum):
+    """What a call of a process means for the host's record."""
+
+    KNOWN = "known"
+    # It is new: a restarted agent, or a second host.
+    TAKES_OVER = "takes over"
+    # It was replaced a moment ago: a last request, or a second host.
+    TOO_EARLY = "too early"
+    # It was replaced and still runs: there are two hosts. It stays, and the newer one is refused.
+    COMES_BACK = "comes back"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What an agent reports about its host when it connects, and every hour."""
+
+    version: str | None = None
+    zone: str | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedJob:
+    """The newest Job for which the host has fetched its transfer, and when. Its outcome is read from the Job."""
+
+    job_id: str
+    file_name: str
+    transfer_id: str
+    container_id: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetAgent:
+    """`key_id`, `enrolment_id` and `claim_sha256` are set for a host that enrolled by token.
+
+    `instance` is the process that the host runs since `instance_at`, and `former_instance` the one before it. `rival`
+    is a process of a second host with this id, refused last at `rival_at`."""
+
+    project_id: str
+    agent_id: str
+    groups: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    inventory: Inventory = Inventory()
+    connection_id: str | None = None
+    connected_at: str | None = None
+    last_seen: str | None = None
+    key_id: str | None = None
+    enrolment_id: str | None = None
+    last_job: FetchedJob | None = None
+    claim_sha256: str | None = None
+    life: int = 0
+    instance: str | None = None
+    instance_at: str | None = None
+    former_instance: str | None = None
+    rival: str | None = None
+    rival_at: str | None = None
+
+    def claim_of(self, process: AgentProcess, now: datetime) -> Claim:
+        """Whether this process may act as the host.
+
+        A process cannot know whether it is the only one. A restart looks like a second host at first, so a new process
+        takes over. If the one before it calls again, both run: the first of them keeps the id."""
+        if process.instance == self.instance:
+            return Claim.KNOWN
+        if self.instance is None or self.state(now) == OFFLINE:
+            return Claim.TAKES_OVER
+        if process.instance == self.former_instance:
+            return Claim.TOO_EARLY if self._within(self.instance_at, HAND_OVER_LASTS, now) else Claim.COMES_BACK
+        if self.rival is not None and self.rival in (process.instance, process.after):
+            return Claim.REFUSED
+        if process.after != self.instance and self.is_duplicate(now):
+            return Claim.REFUSED
+        return Claim.TAKES_OVER
+
+    def is_duplicate(self, now: datetime) -> bool:
+        """Whether two hosts have used this id in the last minutes."""
+        return self._within(self.rival_at, DUPLICATE_LASTS, now)
+
+    def state(self, now: datetime) -> str:
+        if self.connection_id and self._within(self.connected_at, CONNECTION_LASTS, now):
+            return ONLINE
+        return ONLINE if self._within(self.last_seen, POLL_LASTS, now) else OFFLINE
+
+    def may_be_opening(self, now: datetime) -> bool:
+        """Whether the connection may not be open yet. Until then, API Gateway says that it is gone."""
+        return self._within(self.connected_at, OPENING_LASTS, now)
+
+    @staticmethod
+    def _within(moment: str | None, span: timedelta, now: datetime) -> bool:
+        return moment is not None and now - datetime.fromisoformat(moment) < span
+
+    def has(self, groups: frozenset[str], labels: Mapping[str, str]) -> bool:
+        """Whether the agent is in one of the groups, if any are given, and has all labels."""
+        in_group = not groups or not groups.isdisjoint(self.groups)
+        return in_group and all(self.labels.get(name) == value for name, value in labels.items())
+
+    def shown(self, now: datetime) -> dict[str, Any]:
+        return {
+            "agent_id": self.agent_id,
+            "groups": list(self.groups),
+            "labels": dict(self.labels),
+            "zone": self.inventory.zone,
+            "version": self.inventory.version,
+            "free_bytes": self.inventory.free_bytes,
+            "state": self.state(now),
+            "last_seen": self.last_seen,
+            "duplicate_at": self.rival_at if self.is_duplicate(now) else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """`used` counts the hosts that got a key. Only the hash of the token is stored.
+
+    `replace`: a host may take an id that exists, and locks out the host that had it."""
+
+    enrolment_id: str
+    project_id: str
+    token_sha256: str
+    groups: tuple[str, ...]
+    labels: Mapping[str, str]
+    uses: int
+    valid_until: int
+    used: int = 0
+    replace: bool = False
+
+
+def why_silent(agent: FleetAgent | None, now: datetime) -> str:
+    """The reason shown for a host without a report: since when it is offline, or that it is online."""
+    if agent is None or agent.last_seen is None:
+        return "offline: no agent of this name has ever connected"
+    if agent.state(now) == OFFLINE:
+        return f"offline: the agent was last seen at {agent.last_seen}"
+    return "online, and has not reported on this transfer yet"

@@ -1,37 +1,265 @@
-"""Accepts requests: writes a Task for each target and queues the targets. The hot path: two AWS calls when warm."""
+"""Accepts requests: opens or joins the window's Job, writes a Task for each target and queues the targets."""
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from aws_lambda_powertools import Logger
 
-from tidegate.common.ids import Clock, iso
-from tidegate.distribution.model import Job, Task, TransferSpec
-from tidegate.distribution.ports import Arrival
-from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.targets import Target
-from tidegate.distribution.window.job_opener import JobOpener, Windows
-from tidegate.distribution.window.target_queue import NewTasks, TargetMessages
-from tidegate.errors import FileNotFound, Invalid
-from tidegate.files.contents import ContentStore
+from tidegate.aws.clients import Machines, Message, SqsQueue
+from tidegate.common.ids import digest, iso
+from tidegate.distribution import REMEMBERED, Distribution
+from tidegate.distribution.model import (
+    AGENT_DIRECTORY,
+    Arrival,
+    Job,
+    Target,
+    Task,
+    TransferSpec,
+    bucket_of,
+    is_agent_directory,
+    job_key,
+    window_end,
+)
+from tidegate.errors import Conflict, FieldError, FileNotFound, Invalid, ScopeMissing, TargetNotGranted
 from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
+from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, daily_limit, day_exceeded, is_used_up
+from tidegate.projects.model import GseGrant, Quotas
+
+# --- grants
+# What a project may reach through GSE. Checked when a file is submitted, and again before it is sent.
+#
+# GSE writes as any user into any directory of any host, and knows the operator only. So each project needs a grant of
+# targets, directories and users (`PATCH /v1/projects/{id}` `{gse: …}`).
+
+_NAMED = 5
+
+
+def require_grant(d: Distribution, project_id: str, spec: TransferSpec, targets: Sequence[Target]) -> None:
+    """TargetNotGranted names everything that the project's grant lacks for this submit."""
+    grant = d.project_store.gse_grant(project_id)
+    missing = _missing(grant, spec)
+    if outside := [_shown(target) for target in targets if not grant.has_target(*target)]:
+        more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+        missing["targets"] = f"to {', '.join(outside[:_NAMED])}{more}"
+    if missing:
+        errors = [FieldError(loc=["gse", name], msg=f"has no grant {what}") for name, what in missing.items()]
+        raise TargetNotGranted(_refusal(missing), errors=errors)
+
+
+def no_longer_granted(
+    d: Distribution, project_id: str, spec: TransferSpec, targets: Sequence[Target]
+) -> Mapping[Target, str]:
+    """The targets that the project may not send this file to any more, each with the reason."""
+    grant = d.project_store.gse_grant(project_id)
+    if missing := _missing(grant, spec):
+        return dict.fromkeys(targets, _refusal(missing))
+    outside = [target for target in targets if not grant.has_target(*target)]
+    return {target: _refusal({"targets": f"to {_shown(target)}"}) for target in outside}
+
+
+def _missing(grant: GseGrant, spec: TransferSpec) -> dict[str, str]:
+    missing = {}
+    if not grant.has_directory(spec.target_file_dir):
+        missing["dirs"] = f"into {spec.target_file_dir}"
+    if spec.target_user not in grant.users:
+        missing["users"] = f"as {spec.target_user}"
+    return missing
+
+
+def _refusal(missing: Mapping[str, str]) -> str:
+    """The first 200 bytes are stored with a target, so what is missing comes first."""
+    what = ", ".join(missing[name] for name in ("targets", "users", "dirs") if name in missing)
+    return f"this project has no grant to send files {what}: an admin gives it with gse of PATCH /v1/projects/{{id}}"
+
+
+def _shown(target: Target) -> str:
+    return "/".join(filter(None, target))
+
+
+# --- executions
+# The execution of a Job. Its name is a hash of project and Job id, so it starts once, and a generation number.
+
+
+class JobExecutions:
+    def __init__(self, machines: Machines, machine_arn: str, *, grace: int, job_timeout: int) -> None:
+        self._machines = machines
+        self._machine_arn = machine_arn
+        self._grace = timedelta(seconds=grace)
+        self._job_timeout = timedelta(seconds=job_timeout)
+
+    def start(self, job: Job) -> None:
+        collect_until = datetime.fromisoformat(job.closes_at) + self._grace
+        data = {
+            "project_id": job.project_id,
+            "job_key": job.key,
+            "job_id": job.job_id,
+            "collect_until": iso(collect_until),
+            "deadline": iso(collect_until + self._job_timeout + self._until_activation(job, collect_until)),
+            "step": {"wait": 0},
+        }
+        self._machines.start(self._machine_arn, self._name(job), data)
+
+    @staticmethod
+    def _until_activation(job: Job, since: datetime) -> timedelta:
+        return timedelta(seconds=job.spec.until_activation(since.timestamp()))
+
+    def status(self, job: Job) -> str | None:
+        return self._machines.status(self._machine_arn, self._name(job))
+
+    @staticmethod
+    def _name(job: Job) -> str:
+        return f"{digest(job.project_id, job.job_id, length=40)}-{job.generation}"
+
+
+# --- job opener
+# Opens the Job of a window, or joins it. Used by submits and for late targets.
 
 logger = Logger(service="tidegate", child=True)
-# Binds targets to a Job directly, as collect_targets does.
-Bind = Callable[[str, str, Sequence[Arrival]], None]
-_REMEMBERED = 2000
+
+
+def job_of_window(d: Distribution, project_id: str, spec: TransferSpec, *, after: int = -1) -> Job:
+    """Returns the Job of the present window, or of the first window after `after`."""
+    bucket = max(bucket_of(d.clock(), d.windows.seconds), after + 1)
+    place = (project_id, spec.digest, bucket)
+    job = d.known_jobs.get(place)
+    if job is None:
+        job = d.known_jobs[place] = _open_or_join(d, project_id, spec, bucket)
+    return job
+
+
+def _open_or_join(d: Distribution, project_id: str, spec: TransferSpec, bucket: int) -> Job:
+    now = d.clock()
+    closes_at = window_end(bucket, d.windows.seconds)
+    due_at = closes_at + timedelta(seconds=d.windows.grace)
+    for job_id in spec.job_ids(bucket):
+        wanted = Job(
+            project_id=project_id,
+            job_id=job_id,
+            key=job_key(job_id),
+            spec=spec,
+            bucket=bucket,
+            closes_at=iso(closes_at),
+            create_time=iso(now),
+            sequence=int(now.timestamp() * 1000),
+        )
+        job, ours = d.jobs.open(wanted, due_at)
+        if ours:
+            _start(d, job)
+        if job.spec == spec:
+            return job
+    raise Conflict(
+        f"the Job ids for {spec.file_path} in this window belong to other contents: try again in the next window"
+    )
+
+
+def _start(d: Distribution, job: Job) -> None:
+    try:
+        d.executions.start(job)
+    except Exception:
+        # The Job is due at the end of its window: compensation starts it then.
+        logger.exception("the execution was not started; compensation will start it", job_id=job.job_id)
+
+
+# --- target queue
+# The SQS messages that carry targets to a Job. A message holds many targets, so a large submit needs few calls.
+
+_TARGETS_A_MESSAGE = 100
+# Ten messages are sent in one call, which SQS limits to 256 KB.
+_MESSAGE_BYTES = 24_000
+
+
+class NewTasks(NamedTuple):
+    """For targets whose Tasks collect_targets is to write."""
+
+    create_time: str
+    callback: str | None
+
+
+class TargetMessage(NamedTuple):
+    """Targets for a Job. `spec`, `sequence`, `callback` and `at` (when they were submitted) are needed if the message
+    outlives the Job, for example in the dead-letter queue. Messages of earlier versions do not have them."""
+
+    message_id: str
+    project_id: str
+    job_id: str
+    arrivals: Sequence[Arrival]
+    spec: TransferSpec | None = None
+    sequence: int | None = None
+    callback: str | None = None
+    new: NewTasks | None = None
+    at: str | None = None
+
+
+class TargetMessages:
+    def __init__(self, queue: SqsQueue) -> None:
+        self._queue = queue
+
+    def send(
+        self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None = None, *, at: str
+    ) -> None:
+        common = {
+            "project_id": job.project_id,
+            "job_id": job.job_id,
+            "spec": asdict(job.spec),
+            "sequence": job.sequence,
+            "at": at,
+            **({"callback": callback} if callback else {}),
+            **({"new": list(new)} if new else {}),
+        }
+        room = _MESSAGE_BYTES - len(json.dumps(common))
+        self._queue.send(
+            *(Message({**common, "targets": [list(arrival) for arrival in some]}) for some in _portions(arrivals, room))
+        )
+
+    def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Makes failed messages visible again within seconds, not after the visibility time-out."""
+        self._queue.retry_soon(records)
+
+
+def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
+    """Raises ValueError, KeyError or TypeError if the body is not such a message."""
+    arrivals = [Arrival(*row) for row in body["targets"]]
+    spec = TransferSpec.from_data(body["spec"]) if "spec" in body else None
+    new = NewTasks(*body["new"]) if "new" in body else None
+    rest = (body.get("sequence"), body.get("callback"), new, body.get("at"))
+    return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, *rest)
+
+
+def _portions(arrivals: Sequence[Arrival], room: int) -> Iterator[list[Arrival]]:
+    portion: list[Arrival] = []
+    size = 0
+    for arrival in arrivals:
+        length = len(json.dumps(arrival))
+        if portion and (len(portion) == _TARGETS_A_MESSAGE or size + length > room):
+            yield portion
+            portion, size = [], 0
+        portion.append(arrival)
+        size += length
+    if portion:
+        yield portion
+
+
+# --- submit
+# Accepts requests: writes a Task for each target and queues the targets. The hot path: two AWS calls when warm.
+
 _REMEMBERED_SECONDS = 300
+# Shorter than elsewhere, because submits are frequent. A name that takes longer is checked when the callback is sent.
+_CALLBACK_CHECK_SECONDS = 0.2
+# A changed quota takes effect after this time. Fewer targets than this are counted in the process only.
+_QUOTAS_SECONDS, _TARGETS_A_WRITE = 10, 500
 SUBMIT = "download.submit"
 # More Tasks than this take many seconds to write, and the answer would have megabytes.
 TASKS_A_SUBMIT = 1000
 # `activate_at` may be this many seconds ahead.
 MOST_AHEAD = 7 * 86400
+NO_SEQUENCES: Mapping[Target, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,148 +268,191 @@ class Submitted:
     tasks: Sequence[Task]
 
 
-class Submit:
-    def __init__(
-        self,
-        opener: JobOpener,
-        tasks: TaskStore,
-        contents: ContentStore,
-        queue: TargetMessages,
-        bind: Bind,
-        check_callback: Callable[[str, str], None],
-        clock: Clock,
-        windows: Windows,
-        *,
-        can_stage: bool = True,
-    ) -> None:
-        """`can_stage`: whether the transfer engine can hold a file until its `activate_at`."""
-        self._can_stage = can_stage
-        self._opener = opener
-        self._tasks = tasks
-        self._contents = contents
-        self._queue = queue
-        self._bind = bind
-        self._check_callback = check_callback
-        self._clock = clock
-        self._windows = windows
-        self._stored: OrderedDict[tuple[str, str], float] = OrderedDict()
+def _require_daily_quota(d: Distribution, project_id: str, targets: int) -> None:
+    """Counts targets. QuotaExceeded if they are more than is left of the day's quota, or nothing may be sent."""
+    now = d.clock()
+    quotas, used = _usage_of(d, project_id, now)
+    day = (project_id, f"{now:%Y-%m-%d}")
+    pending = d.uncounted_targets.get(day, 0) + targets
+    limit = daily_limit(quotas, TARGETS)
+    if limit is not None and used.get(TARGETS, 0) + pending > limit:
+        raise day_exceeded(quotas, TARGETS, now)
+    for count in (EGRESS, RUNNER_SECONDS):
+        if is_used_up(quotas, used, count):
+            raise day_exceeded(quotas, count, now)
+    d.uncounted_targets = {**(d.uncounted_targets if len(d.uncounted_targets) < REMEMBERED else {}), day: pending}
+    if pending >= _TARGETS_A_WRITE:
+        counts = d.usage.add_today(project_id, now, **{TARGETS: pending})
+        d.known_quotas[project_id] = (now.timestamp() + _QUOTAS_SECONDS, quotas, counts)
+        d.uncounted_targets.pop(day)
 
-    def submit(
-        self,
-        project_id: str,
-        spec: TransferSpec,
-        targets: Sequence[Target],
-        callback: str | None = None,
-        *,
-        who: str = SYSTEM,
-        after: int = -1,
-        action: str = SUBMIT,
-        source: str = "",
-    ) -> Submitted:
-        """Stores a Task for each target and queues them. FileNotFound if the file is neither stored nor coming.
 
-        The message is sent last, because it starts the delivery. `after`: use a window later than that one; `source`:
-        the Job that a redrive repeats."""
-        return self._submit(project_id, spec, targets, callback, who, after, action, source, writes_tasks=True)
+def _usage_of(d: Distribution, project_id: str, now: datetime) -> tuple[Quotas, dict[str, int]]:
+    until, quotas, used = d.known_quotas.get(project_id, (0.0, None, {}))
+    if quotas is None or until <= now.timestamp():
+        quotas, used = d.usage.quotas_today([project_id], now).get(project_id, (Quotas.stored({}), {}))
+        d.known_quotas[project_id] = (now.timestamp() + _QUOTAS_SECONDS, quotas, used)
+    return quotas, used
 
-    def submit_any_number(
-        self,
-        project_id: str,
-        spec: TransferSpec,
-        targets: Sequence[Target],
-        callback: str | None = None,
-        *,
-        who: str = SYSTEM,
-        after: int = -1,
-        action: str = SUBMIT,
-        source: str = "",
-    ) -> Submitted:
-        """As `submit`, but above 1,000 targets collect_targets writes the Tasks, and the result lists none."""
-        few = len(targets) <= TASKS_A_SUBMIT
-        return self._submit(project_id, spec, targets, callback, who, after, action, source, writes_tasks=few)
 
-    def _submit(
-        self,
-        project_id: str,
-        spec: TransferSpec,
-        targets: Sequence[Target],
-        callback: str | None,
-        who: str,
-        after: int,
-        action: str,
-        source: str,
-        *,
-        writes_tasks: bool,
-    ) -> Submitted:
-        self._check_activation(spec)
-        self._require_file(project_id, spec)
-        if callback:
-            self._check_callback(project_id, callback)
-        job = self._opener.enter(project_id, spec, after=after)
-        now = self._clock()
-        expires_at = self._windows.needed_until(now, spec)
-        tasks = [
-            Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
-        ]
-        written = tasks if writes_tasks else []
-        self._tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source))
-        arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
-        new = None if writes_tasks else NewTasks(iso(now), callback)
-        try:
-            self._queue.send(job, arrivals, callback, new, at=iso(now))
-        except Exception:
-            logger.exception("the queue failed: the targets are bound directly", job_id=job.job_id)
-            self._bind_directly(job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)
-        return Submitted(job, written)
+def submit(
+    d: Distribution,
+    project_id: str,
+    spec: TransferSpec,
+    targets: Sequence[Target],
+    callback: str | None = None,
+    *,
+    who: str = SYSTEM,
+    after: int = -1,
+    action: str = SUBMIT,
+    source: str = "",
+    is_admin: bool = False,
+) -> Submitted:
+    """Stores a Task for each target and queues them. FileNotFound if the file is neither stored nor coming.
 
-    def _bind_directly(
-        self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], expires_at: int, *, writes_tasks: bool
-    ) -> None:
-        """Binds the targets without the queue. If that fails too, deletes the Tasks: the caller gets an error.
+    The message is sent last, because it starts the delivery. `after`: use a window later than that one; `source`:
+    the Job that a redrive repeats; `is_admin`: whether an admin key asks for it."""
+    _require_admin(spec, is_admin)
+    return _submit(d, project_id, spec, targets, callback, who, after, action, source, writes_tasks=True)
 
-        Messages that the queue accepted without an answer bind the same targets again, which changes nothing."""
-        try:
-            if not writes_tasks:
-                # The queue may have accepted some messages: collect_targets then writes the same Tasks.
-                self._tasks.add_missing(tasks, expires_at)
-            self._bind(job.project_id, job.job_id, arrivals)
-        except Exception:
-            self._tasks.take_back(tasks)
-            raise
 
-    def _check_activation(self, spec: TransferSpec) -> None:
-        if spec.activate_at is None:
-            return
-        ahead = spec.until_activation(self._clock().timestamp())
-        if not self._can_stage:
-            why = "is not possible with the transfer engine of this installation: submit without it"
-        elif not ahead:
-            why = f"must be in the future: it is {iso(self._clock())} now, and {spec.activate_at} was given"
-        elif ahead > MOST_AHEAD:
-            why = f"must be at most {MOST_AHEAD // 86400} days ahead: {spec.activate_at} was given"
-        elif spec.waves:
-            why = "cannot be combined with waves, because all hosts switch at the same time: leave one of them out"
-        else:
-            return
-        raise Invalid(f"activate_at {why}", errors=[{"loc": ["body", "activate_at"], "msg": why}])
+def submit_any_number(
+    d: Distribution,
+    project_id: str,
+    spec: TransferSpec,
+    targets: Sequence[Target],
+    callback: str | None = None,
+    *,
+    who: str = SYSTEM,
+    after: int = -1,
+    action: str = SUBMIT,
+    source: str = "",
+    is_admin: bool = False,
+    sequences: Mapping[Target, int] = NO_SEQUENCES,
+) -> Submitted:
+    """As `submit`, but above 1,000 targets collect_targets writes the Tasks, and the result lists none.
 
-    def _require_file(self, project_id: str, spec: TransferSpec) -> None:
-        now, signature = self._clock().timestamp(), spec.file_signature
-        extra = spec.extra_seconds(self._windows.lasts, now)
-        if not extra and self._stored.get((project_id, signature), 0) > now:
-            return
-        # A write instead of a read: it protects the file against deletion while a Job may need it.
-        until = now + _REMEMBERED_SECONDS + self._windows.lasts + extra
-        content = self._contents.use(project_id, signature, until)
-        if content is None or content.state not in (READY, COMING):
-            raise FileNotFound(
-                f"no stored file has the signature {signature}, and no ingest is fetching it: "
-                "upload it first (POST /v1/files, PUT, complete)"
-            )
-        if content.state == READY:
-            self._stored[project_id, signature] = now + _REMEMBERED_SECONDS
-            if len(self._stored) > _REMEMBERED:
-                self._stored.popitem(last=False)
+    `sequences`: of targets whose content is older than its new Job. Hosts compare it with what they have."""
+    _require_admin(spec, is_admin)
+    few = len(targets) <= TASKS_A_SUBMIT
+    return _submit(d, project_id, spec, targets, callback, who, after, action, source, sequences, writes_tasks=few)
+
+
+def _submit(
+    d: Distribution,
+    project_id: str,
+    spec: TransferSpec,
+    targets: Sequence[Target],
+    callback: str | None,
+    who: str,
+    after: int,
+    action: str,
+    source: str,
+    sequences: Mapping[Target, int] = NO_SEQUENCES,
+    *,
+    writes_tasks: bool,
+) -> Submitted:
+    if not d.uses_agents:
+        require_grant(d, project_id, spec, targets)
+    _check_activation(d, spec)
+    _require_file(d, project_id, spec)
+    if callback:
+        _check_callback(d, project_id, callback)
+    _require_daily_quota(d, project_id, len(targets))
+    job = job_of_window(d, project_id, spec, after=after)
+    now = d.clock()
+    expires_at = d.windows.needed_until(now, spec)
+    at = iso(now)
+    tasks = [
+        Task(project_id, str(uuid.uuid4()), job.job_id, target, at, at, callback, sequences.get(target))
+        for target in targets
+    ]
+    written = tasks if writes_tasks else []
+    d.tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source))
+    arrivals = [Arrival(*task.target, task.uuid, callback is not None, task.sequence) for task in tasks]
+    new = None if writes_tasks else NewTasks(iso(now), callback)
+    try:
+        d.target_messages.send(job, arrivals, callback, new, at=iso(now))
+    except Exception:
+        logger.exception("the queue failed: the targets are bound directly", job_id=job.job_id)
+        _bind_directly(d, job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)
+    return Submitted(job, written)
+
+
+def _require_admin(spec: TransferSpec, is_admin: bool) -> None:
+    if not is_admin and is_agent_directory(spec.target_file_dir):
+        raise ScopeMissing(
+            f"{AGENT_DIRECTORY} is the directory of the hosts' agent, whose files run as root: only an admin key "
+            f"may send to {spec.target_file_dir}"
+        )
+
+
+def _bind_directly(
+    d: Distribution,
+    job: Job,
+    tasks: Sequence[Task],
+    arrivals: Sequence[Arrival],
+    expires_at: int,
+    *,
+    writes_tasks: bool,
+) -> None:
+    """Binds the targets without the queue. If that fails too, deletes the Tasks: the caller gets an error.
+
+    Messages that the queue accepted without an answer bind the same targets again, which changes nothing."""
+    from tidegate.distribution.window import bind
+
+    try:
+        if not writes_tasks:
+            # The queue may have accepted some messages: collect_targets then writes the same Tasks.
+            d.tasks.add_missing(tasks, expires_at)
+        bind(d, job.project_id, job.job_id, arrivals)
+    except Exception:
+        d.tasks.take_back(tasks)
+        raise
+
+
+def _check_activation(d: Distribution, spec: TransferSpec) -> None:
+    if spec.activate_at is None:
+        return
+    ahead = spec.until_activation(d.clock().timestamp())
+    if not d.uses_agents:
+        why = "is not possible with the transfer engine of this installation: submit without it"
+    elif not ahead:
+        why = f"must be in the future: it is {iso(d.clock())} now, and {spec.activate_at} was given"
+    elif ahead > MOST_AHEAD:
+        why = f"must be at most {MOST_AHEAD // 86400} days ahead: {spec.activate_at} was given"
+    elif spec.waves:
+        why = "cannot be combined with waves, because all hosts switch at the same time: leave one of them out"
+    else:
+        return
+    raise Invalid(f"activate_at {why}", errors=[{"loc": ["body", "activate_at"], "msg": why}])
+
+
+def _require_file(d: Distribution, project_id: str, spec: TransferSpec) -> None:
+    now, signature = d.clock().timestamp(), spec.file_signature
+    extra = spec.extra_seconds(d.windows.lasts, now)
+    if not extra and d.known_contents.get((project_id, signature), 0) > now:
+        return
+    # A write instead of a read: it protects the file against deletion while a Job may need it.
+    until = now + _REMEMBERED_SECONDS + d.windows.lasts + extra
+    content = d.contents.use(project_id, signature, until)
+    if content is None or content.state not in (READY, COMING):
+        raise FileNotFound(
+            f"no stored file has the signature {signature}, and no ingest is fetching it: "
+            "upload it first (POST /v1/files, PUT, complete)"
+        )
+    if content.state == READY:
+        d.known_contents[project_id, signature] = now + _REMEMBERED_SECONDS
+
+
+def _check_callback(d: Distribution, project_id: str, url: str) -> None:
+    project = d.projects.get(project_id)
+    d.http.check_url(
+        url,
+        allow_private=project.allow_private_urls,
+        project_id=project.project_id,
+        seconds=_CALLBACK_CHECK_SECONDS,
+    )
 
 
 def _audit_line(job: Job, tasks: Sequence[Task], now: datetime, who: str, action: str, source: str) -> AuditLine:

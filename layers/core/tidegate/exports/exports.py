@@ -1,30 +1,61 @@
-"""The operations of callers on exports: order, show, list, link to the file, delete."""
+"""Exports for callers: order, show, list, link to the file, delete, and small ones at once."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.listing import Listed
-from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
+from tidegate.common.sequences import Listed
+from tidegate.errors import (
+    BadTable,
+    DomainError,
+    Expired,
+    FetchTimeout,
+    NotReady,
+    NotSent,
+    RecordNotFound,
+    UseAsync,
+    WrongState,
+)
 from tidegate.exports import model as domain
-from tidegate.exports.delivery import Deliveries
-from tidegate.exports.email import LinkMail
-from tidegate.exports.model import EXCEL, EXPIRED, Export, ExportOptions, ExportSpec
-from tidegate.exports.objects import ExportBucket
-from tidegate.exports.rendering.columns import check_rows, flat_rows
-from tidegate.exports.store import ExportStore
+from tidegate.exports.model import (
+    EXCEL,
+    EXPIRED,
+    PREFIX,
+    Export,
+    ExportOptions,
+    ExportSpec,
+    default_file_name,
+    file_name_for,
+    sync_object,
+)
+from tidegate.exports.paging import TablePages
+from tidegate.exports.pull import PARALLEL
+from tidegate.exports.render import output_of
+from tidegate.exports.source import Page, Place, Sources, read_page
+from tidegate.exports.steps import Deliveries, LinkMail
+from tidegate.exports.store import ExportBucket, ExportStore
 from tidegate.projects.audit import act
 from tidegate.queue.model import COMPLETED, Request
+from tidegate.sheets.files import content_type, extension, render
+from tidegate.sheets.table import check_rows, flat_rows, keys_of, leaves
+from tidegate.sheets.values import plain
+from tidegate.sheets.xlsx import TableRows
 
 if TYPE_CHECKING:
-    from tidegate.exports.direct.sources import AllowedSources
+    from tidegate.exports.direct import AllowedSources
     from tidegate.queue.control import Control
     from tidegate.queue.queue import RequestQueue
+
+# --- exports
+# The operations of callers on exports: order, show, list, link to the file, delete.
 
 LINK_SECONDS = 300
 # How many pages a list filtered by status reads before it returns what it found.
@@ -108,7 +139,7 @@ class Exports:
         now = self._clock()
         task_id = task_id or new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
-        from tidegate.exports.source_json import write_exact
+        from tidegate.sheets.values import write_exact
 
         self._objects.put(spec_key, write_exact(spec.as_data()))
         fields: dict[str, Any] = {
@@ -208,3 +239,146 @@ def _blamed_on(field: str) -> Iterator[None]:
         yield
     except BadTable as error:
         raise BadTable(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
+
+
+# --- sync
+# A small export that is pulled, rendered and returned within one HTTP call.
+
+MAX_ROWS = 50_000
+MAX_BYTES = 4_500_000
+# For pulling all tables: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
+SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFile:
+    """The bytes, or a URL to download them if they are too many for one response."""
+
+    file_name: str
+    content_type: str
+    body: bytes = b""
+    url: str | None = None
+
+
+class SyncExports:
+    def __init__(
+        self,
+        objects: ExportBucket,
+        source: Sources,
+        check: Callable[[str, ExportSpec], None],
+        clock: Clock,
+    ) -> None:
+        self._objects = objects
+        self._source = source
+        self._check = check
+        self._clock = clock
+
+    def make(self, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS) -> SyncFile:
+        """The file. UseAsync if its rows are too many, or do not arrive within `seconds`, at most SECONDS."""
+        self._check(project_id, spec)
+        now = self._clock()
+        task_id = new_id(PREFIX, now)
+        until = time.monotonic() + min(seconds, SECONDS)
+        tables: list[TableRows] = []
+        total = blank_rows = 0
+        for number in range(len(spec.tables)):
+            rows, answered = self._rows(project_id, task_id, spec, number, until)
+            table = spec.table(number, answered)
+            total += len(rows)
+            # Row heads may add blank rows.
+            blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
+            _refuse_many(max(total, blank_rows))
+            tables.append(TableRows(table, keys_of(rows), rows))
+        output = output_of(spec)
+        ending = extension(output, tables, total)
+        body = b"".join(render(output, tables, total))
+        name = file_name_for(file_name or default_file_name(now, task_id), ending)
+        made = SyncFile(name, content_type(output, ending), body)
+        return made if len(body) <= MAX_BYTES else self._stored(project_id, task_id, made)
+
+    def _stored(self, project_id: str, task_id: str, made: SyncFile) -> SyncFile:
+        key = sync_object(project_id, task_id)
+        self._objects.put(key, made.body, made.content_type)
+        url = self._objects.link(key, LINK_SECONDS, made.file_name)
+        return SyncFile(made.file_name, made.content_type, url=url)
+
+    def _rows(
+        self, project_id: str, task_id: str, spec: ExportSpec, number: int, until: float
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        table = spec.tables[number]
+        if table.data is not None:
+            return flat_rows(table.data), {}
+        read = self._source.reader(project_id, task_id, spec.credential, spec.source_rate)
+        at_once = min(PARALLEL, spec.parallel or PARALLEL)
+        pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
+
+        def fetch(number: int) -> tuple[int, Page]:
+            left = until - time.monotonic()
+            try:
+                body = read(table.address, pages.place(number), spec.step, left) if left > 0 else None
+            except FetchTimeout:
+                if time.monotonic() < until:
+                    raise
+                body = None
+            except NotSent as error:
+                raise UseAsync(
+                    f"{error.detail}, too few for a synchronous export: use POST /v1/task instead"
+                ) from error
+            if body is None:
+                raise UseAsync("the source did not return all rows in time: use POST /v1/task instead")
+            return number, read_page(body, number)
+
+        def take(number: int, page: Page) -> None:
+            pages.record(number, page)
+            if number in pages.counts:
+                rows[number] = page.rows
+            _refuse_many(max(pages.rows, pages.total or 0))
+
+        take(*fetch(0))
+        with ThreadPoolExecutor(at_once) as threads:
+            # A few at a time: an empty page ends the plan.
+            while some := list(islice(pages.planned(), at_once)):
+                for number, page in threads.map(fetch, some):
+                    take(number, page)
+        if not pages.sequential:
+            pages.continue_after_plan()
+        while pages.upcoming is not None:
+            try:
+                take(*fetch(pages.upcoming))
+            except DomainError:
+                if not pages.confirms_total(pages.upcoming):
+                    raise
+                break
+        return [row for page in sorted(rows) for row in rows[page]], pages.answered
+
+
+def _refuse_many(rows: int) -> None:
+    if rows > MAX_ROWS:
+        raise UseAsync(
+            f"the export has {rows} rows, but a synchronous one may have {MAX_ROWS}: use POST /v1/task instead"
+        )
+
+
+# --- sample
+# The first rows of a source, for people who lay out a table.
+
+# The smallest page size of an export; a sample is the first rows of such a page.
+STEP = 100
+ROWS = 20
+_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`answered` has the table settings that the source sent: header, footer, template."""
+
+    rows: list[Any]
+    total: int | None
+    answered: dict[str, Any]
+
+
+def sample(source: Sources, project_id: str, source_url: str, clock: Clock) -> Sample:
+    """Requests the first page like an export, with a signature; stores and queues nothing."""
+    read = source.reader(project_id, new_id(PREFIX, clock()))
+    page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)
+    return Sample([plain(row) for row in page.rows[:ROWS]], page.total, page.answered)

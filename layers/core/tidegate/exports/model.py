@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import parse_template
 from tidegate.queue.model import COMPLETED, Request
+from tidegate.sheets.table import SheetTable, parse_template
 
 TYPE = "export"
 PREFIX = "exp"
@@ -77,7 +76,7 @@ class ExportSpec:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
         """From data that `read_exact` read: decimals stay `Digits` in rows only."""
-        from tidegate.exports.source_json import plain
+        from tidegate.sheets.values import plain
 
         tables = tuple(
             TableSpec(**{**plain({**table, "data": None}), "data": table["data"]}) for table in data["tables"]

@@ -11,14 +11,20 @@ from typing import Any
 
 from tidegate.errors import DomainError
 from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
-from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import TablePages, rows_pulled, total_of
-from tidegate.exports.ports import ReadPage
-from tidegate.exports.ranges.plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
-from tidegate.exports.rendering.columns import flat_rows, keys_of
-from tidegate.exports.source import Sources
-from tidegate.exports.source_page import Page, read_page
+from tidegate.exports.paging import (
+    RangePlan,
+    TablePages,
+    can_be_in_ranges,
+    given_up_object,
+    make_plan,
+    plan_object,
+    rows_pulled,
+    total_of,
+)
+from tidegate.exports.source import Page, ReadPage, Sources, read_page
+from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
+from tidegate.sheets.table import flat_rows, keys_of
 
 PARALLEL = 4
 # Retry a failed page within the attempt, except page 0: if that fails, the source is probably down.
@@ -131,14 +137,19 @@ class Puller:
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
 
-    def in_parallel(self, numbers: Iterable[int], fetch: Callable[[int], Page]) -> Iterator[tuple[int, Page] | None]:
-        """Yields pages in the order in which they arrive, and None every few seconds while none does."""
-        waiting = iter(numbers)
-        with ThreadPoolExecutor(self._parallel) as threads:
+    def in_parallel(
+        self, numbers: Iterable[int], fetch: Callable[[int], Page], wanted: int | None = None
+    ) -> Iterator[tuple[int, Page] | None]:
+        """Yields pages in the order in which they arrive, and None every few seconds while none does.
+
+        `wanted`: the most requests that the caller of the export wants at a time.
+        """
+        waiting, at_once = iter(numbers), min(self._parallel, wanted or self._parallel)
+        with ThreadPoolExecutor(at_once) as threads:
             in_flight: dict[Future[Page], int] = {}
             try:
                 while True:
-                    for number in islice(waiting, self._parallel - len(in_flight)):
+                    for number in islice(waiting, at_once - len(in_flight)):
                         in_flight[threads.submit(fetch, number)] = number
                     if not in_flight:
                         return
@@ -186,7 +197,7 @@ class _Run:
             self.page_seconds = time.monotonic() - began
             return page
 
-        for result in self._puller.in_parallel(missing, first):
+        for result in self._puller.in_parallel(missing, first, self._spec.parallel):
             if result:
                 number, page = result
                 self._record(tables[number], 0, page)
@@ -229,7 +240,10 @@ class _Run:
                     return
                 yield number
 
-        for result in self._puller.in_parallel(in_time(), lambda number: self._page(table, pages, number)):
+        def fetch(number: int) -> Page:
+            return self._page(table, pages, number)
+
+        for result in self._puller.in_parallel(in_time(), fetch, self._spec.parallel):
             if result:
                 self._record(pages, *result)
             else:

@@ -18,17 +18,17 @@ from tidegate.exports.model import (
     page_object,
     progress_of,
 )
-from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import TablePages
 from tidegate.exports.pull import PageList
-from tidegate.exports.rendering.blocks import RowBlocks
-from tidegate.exports.rendering.columns import ROW_HEAD, Row, flat_rows, keys_of
-from tidegate.exports.rendering.csv_writer import CsvOptions
-from tidegate.exports.rendering.files import Output, content_type, extension, render
-from tidegate.exports.rendering.notes import Notes
-from tidegate.exports.rendering.xlsx.writer import TableRows
-from tidegate.exports.source_page import Page, page_reader, read_page
+from tidegate.exports.source import Page, page_reader, read_page
+from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
+from tidegate.sheets.files import Output, content_type, extension, render
+from tidegate.sheets.rows import RowBlocks
+from tidegate.sheets.table import ROW_HEAD, Row, flat_rows, keys_of
+from tidegate.sheets.text import CsvOptions
+from tidegate.sheets.xlsx import TableRows
+from tidegate.sheets.xlsx_cells import Notes
 
 _READ_AHEAD = 4
 MAX_WARNINGS = 20

@@ -1,28 +1,223 @@
-"""Fetches one page of a caller's source: by a signed HTTP request, or directly from an AWS service."""
+"""The source of an export: asks for a page, checks the answer, reads its rows exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode, urlsplit
+from zlib import crc32
 
 from tidegate.common.ids import Clock, digest
-from tidegate.errors import FetchError, UseAsync
+from tidegate.errors import BadTable, FetchError, SourceBroken, UseAsync
 from tidegate.exports.model import DIRECT
-from tidegate.exports.ports import ReadPage
-from tidegate.exports.source_page import Place, page_url
 from tidegate.http.client import SafeHttp
-from tidegate.http.credentials import Credential
+from tidegate.http.guard import Credential
 from tidegate.http.host_limits import HostLimits
 from tidegate.http.model import MEGABYTE, Limits
-from tidegate.projects.callback_secrets import Signer
-from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.model import Project
+from tidegate.projects.secrets import CredentialStore, Signer
+from tidegate.sheets.rows import typed_answers
+from tidegate.sheets.table import flat_rows, parse_template
+from tidegate.sheets.values import Digits, digits_of, plain, read_exact
 
 if TYPE_CHECKING:
-    from tidegate.exports.direct.sources import DirectSources
+    from tidegate.common.sequences import Chunk
+    from tidegate.exports.direct import DirectSources
+
+# --- source page
+# One page of a source: the URL that requests it, and the parsing of the response.
+
+_LONGEST_CURSOR = 4096
+EXPECTED = 'expected is {"status": 200, "data": {"data": [{"key": "value"}, …], "total": 2431}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    rows: list[Any]
+    total: int | None = None
+    force_continue: bool | None = None
+    # Settings of the table that the source sent: header, footer, template.
+    answered: dict[str, Any] = field(default_factory=dict)
+    # Cursor paging: whether the source uses it, and the cursor of the next page.
+    by_cursor: bool = False
+    next: str | None = None
+    snapshot: str | None = None
+    crc: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Identifies a page to the source: its number, and the cursor and snapshot that the source sent."""
+
+    page: int
+    cursor: str | None = None
+    snapshot: str | None = None
+
+
+def page_url(source_url: str, place: Place, step: int, task_id: str) -> str:
+    base, hash_mark, fragment = source_url.partition("#")
+    parameters: dict[str, Any] = {"page": place.page, "page_size": step, "_task_id": task_id}
+    if place.cursor is not None:
+        parameters["cursor"] = place.cursor
+    if place.snapshot is not None:
+        parameters["snapshot"] = place.snapshot
+    joint = "" if base.endswith(("?", "&")) else "&" if "?" in base else "?"
+    return f"{base}{joint}{urlencode(parameters)}{hash_mark}{fragment}"
+
+
+def read_page(body: bytes, number: int) -> Page:
+    """Parses a source's response. SourceBroken, in words for the people who run the source, if it cannot be used."""
+    try:
+        answer = read_exact(body)
+    except ValueError as error:
+        raise SourceBroken(f"page {number}: the response is not JSON ({error}); {EXPECTED}") from error
+    if not isinstance(answer, Mapping):
+        raise SourceBroken(f"page {number}: the response is not a JSON object; {EXPECTED}")
+    data = answer.get("data")
+    _check_status(answer.get("status"), answer.get("msg"), number)
+    if not isinstance(data, Mapping) or "data" not in data:
+        raise SourceBroken(f"page {number}: the response has no rows at data.data; {EXPECTED}")
+    try:
+        rows = flat_rows(data["data"], "data.data")
+    except BadTable as error:
+        raise SourceBroken(f"page {number}: {error.detail}") from error
+    return _page(rows, data, number, crc32(body))
+
+
+def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], Page]:
+    """Returns a `read_page` for pages that most likely have these keys: rows are then `TypedRow`s, parsed faster."""
+    typed = typed_answers(keys)
+    if typed is None:
+        return read_page
+
+    def read(body: bytes, number: int) -> Page:
+        answer = typed(body)
+        if answer is None:
+            return read_page(body, number)
+        _check_status(answer.status, answer.msg, number)
+        return _page(answer.data.data, answer.data.rest(), number, crc32(body))
+
+    return read
+
+
+def _check_status(status: Any, msg: Any, number: int) -> None:
+    if str(status) != "200":
+        reason = f": {msg}" if msg else f"; {EXPECTED}" if status is None else ""
+        raise SourceBroken(f"page {number}: the source answered status {plain(status)}{reason}"[:500])
+
+
+def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> Page:
+    try:
+        answered = _answered(data)
+    except BadTable as error:
+        raise SourceBroken(f"page {number}: {error.detail}") from error
+    return Page(
+        rows,
+        _total(plain(data.get("total")), number),
+        _flag(plain(data.get("force_continue")), number),
+        answered,
+        by_cursor="next" in data,
+        next=_token(data.get("next"), "next", number),
+        snapshot=_token(data.get("snapshot"), "snapshot", number),
+        crc=crc,
+    )
+
+
+def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `header`, `footer` and `template`, as far as the source sent them, checked."""
+    found: dict[str, Any] = {}
+    for name in ("header", "footer"):
+        if data.get(name):
+            found[name] = _texts(unpacked(data[name]), f"data.{name}")
+    if data.get("template"):
+        found["template"] = plain(unpacked(data["template"]))
+        try:
+            parse_template(found["template"])
+        except BadTable as error:
+            raise BadTable(f"data.{error.detail}") from error
+    return found
+
+
+def unpacked(value: Any) -> Any:
+    """Decodes an object that was sent as a string of JSON."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return read_exact(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _texts(value: Any, where: str) -> Any:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping):
+        raise BadTable(f'{where} must be text, or an object of texts such as {{"date": "2026-11-16"}}')
+    for key, text in value.items():
+        if not (text is None or isinstance(text, str | int | float | Digits)):
+            raise BadTable(f"{where}.{key} is not text: {str(text)[:60]}")
+    return as_written(value)
+
+
+def as_written(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts of a header or footer, with decimals as they were written."""
+    return {key: digits_of(text) if isinstance(text, Digits) else text for key, text in texts.items()}
+
+
+def _total(value: Any, number: int) -> int | None:
+    """A total is a hint. None if the source does not know it, for which many send -1 or an empty text."""
+    text = "" if value is None else str(value).removesuffix(".0")
+    if text == "" or (text[0] == "-" and text[1:].isdigit() and text[1] != "0"):
+        return None
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise SourceBroken(f"page {number}: total is {text[:100]!r}; it must be a number of rows")
+    return int(text)
+
+
+def _flag(value: Any, number: int) -> bool | None:
+    if value is None:
+        return None
+    if str(value) not in ("0", "1", "True", "False"):
+        raise SourceBroken(f"page {number}: force_continue is {value!r}; it must be 1 or 0"[:500])
+    return str(value) in ("1", "True")
+
+
+def _token(value: Any, name: str, number: int) -> str | None:
+    """A cursor or a snapshot as text; sources may send a number."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _LONGEST_CURSOR:
+        raise SourceBroken(
+            f"page {number}: {name} is {str(value)[:200]!r}; it must be text of at most {_LONGEST_CURSOR} characters"
+        )
+    return str(value)
+
+
+# --- ports
+# Interfaces of exports that have several implementations.
+
+
+class Sink(Protocol):
+    """A file that is being written to the bucket; it becomes visible with `close`."""
+
+    size: int
+
+    def write(self, data: Chunk) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class ReadPage(Protocol):
+    def __call__(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
+        """Returns the body of a page. `seconds` limits the request further than the default timeouts."""
+
+
+# --- source
+# Fetches one page of a caller's source: by a signed HTTP request, or directly from an AWS service.
 
 # How long a request waits for its turn under `source_rate`; after that the page is retried.
 _PATIENCE = 60.0
@@ -69,13 +264,13 @@ class SignedSource:
         if credential is not None:
             credential.require(source_url, plain_text=project.allow_private_urls)
         message_id = "msg_" + digest(task_id, source_url, str(place.page), length=32)
-        headers = self._sign(project, message_id, self._clock())
         limits = self._limits if seconds is None else _within(self._limits, seconds)
         try:
             reply = self._http.send(
                 "GET",
                 page_url(source_url, place, step, task_id),
-                headers={"accept": "application/json", **headers},
+                headers={"accept": "application/json"},
+                sign=lambda url: self._sign(project, message_id, self._clock(), url=url),
                 allow_private=project.allow_private_urls,
                 limits=limits,
                 project_id=project.project_id,
@@ -111,7 +306,10 @@ class Sources:
         def read(source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
             if not source_url.startswith(DIRECT):
                 if limits:
-                    limits.call(f"{project_id} {urlsplit(source_url).netloc.lower()}", _PATIENCE)
+                    waited = limits.call(
+                        f"{project_id} {urlsplit(source_url).netloc.lower()}", min(_PATIENCE, seconds or _PATIENCE)
+                    )
+                    seconds = None if seconds is None else max(0.001, seconds - waited)
                 return read_url(source_url, place, step, seconds)
             if self._direct is None:
                 raise UseAsync("`source` is only available to POST /v1/task: order the export there")

@@ -1,34 +1,231 @@
-"""The steps of the export state machine: pull, render, publish, and the end of an export that failed.
-
-Each step first checks that its attempt is still the running one, and each may run twice.
-"""
+"""The steps of the export machine: pull, render, publish, with copies to buckets and mails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError, EndpointConnectionError
 
 from tidegate.common.ids import Clock
-from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
-from tidegate.exports.delivery import Deliveries
-from tidegate.exports.email import LinkMail
+from tidegate.errors import DomainError, Invalid, LeaseLost, RecordNotFound, WorkerLost
 from tidegate.exports.model import Delivery, ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
-from tidegate.exports.objects import ExportBucket
+from tidegate.exports.paging import RangePlan
 from tidegate.exports.pull import Puller
-from tidegate.exports.ranges.plan import RangePlan
-from tidegate.exports.source_json import read_exact
-from tidegate.queue.attempt import RunningAttempt, Timing
+from tidegate.exports.store import ExportBucket, ExportStore
+from tidegate.files.model import content_disposition
+from tidegate.projects.limits import RunnerTime
 from tidegate.queue.model import COMPLETED, Request
+from tidegate.queue.queue import RunningAttempt, Timing
+from tidegate.sheets.values import read_exact
 
 if TYPE_CHECKING:
-    from tidegate.exports.ranges.join import Joiner
-    from tidegate.exports.ranges.worker import RangeWorker
+    from mypy_boto3_s3 import S3Client
+
+    from tidegate.exports.ranges import Joiner, RangeWorker
     from tidegate.exports.render import Renderer
-    from tidegate.notifications.progress import ProgressFeed
+    from tidegate.notifications.websocket import ProgressFeed
+    from tidegate.projects.model import Project
     from tidegate.queue.queue import RequestQueue
+
+# --- delivery
+# Copies of finished files in the callers' buckets, copied by S3.
+#
+# The operator allows destinations on two levels: the parameter DeliveryBucket names the buckets for the whole stack,
+# and a project's `deliver_to` the places in them for this project. Without the second, a tenant could overwrite the
+# files of another.
+
+NOWHERE = "-"
+
+
+class Deliveries:
+    def __init__(
+        self,
+        client_of: Callable[[str | None], S3Client],
+        source: str,
+        allowed: str,
+        project_of: Callable[[str], Project],
+    ) -> None:
+        self._client_of = client_of
+        self._source = source
+        self.allowed = allowed
+        self._project_of = project_of
+
+    def check(self, project_id: str, deliveries: Sequence[Delivery]) -> None:
+        """Invalid if a destination is not allowed for this project."""
+        for number, each in enumerate(deliveries):
+            if self._is_open(each.bucket) and self._is_granted(project_id, f"{each.bucket}/{each.key}"):
+                continue
+            detail = (
+                f"this project may not copy exports to {each.bucket}/{each.key}: an admin can allow it with deliver_to "
+                "of PATCH /v1/projects/{project_id}, in a bucket that the parameter DeliveryBucket names"
+            )
+            raise Invalid(detail, errors=[{"loc": ["body", "deliver", number, "bucket"], "msg": detail}])
+
+    def _is_open(self, bucket: str) -> bool:
+        # Never this system's own bucket, which has the files of every project.
+        return self.allowed != NOWHERE and bucket != self._source and fnmatchcase(bucket, self.allowed)
+
+    def _is_granted(self, project_id: str, place: str) -> bool:
+        return any(fnmatchcase(place, pattern) for pattern in self._project_of(project_id).deliver_to)
+
+    def send(self, project_id: str, deliveries: Sequence[Delivery], result: dict[str, Any]) -> list[dict[str, Any]]:
+        """Makes the copies and returns the state of each. A copy that fails does not fail the export."""
+        return [self._send(project_id, each, result) for each in deliveries]
+
+    def _send(self, project_id: str, delivery: Delivery, result: dict[str, Any]) -> dict[str, Any]:
+        name = str(result["file_name"])
+        key = delivery.key + name if delivery.key.endswith("/") else delivery.key
+        copy = {"bucket": delivery.bucket, "key": key}
+        source_client = self._client_of(None)
+        try:
+            # Check again: the operator may have withdrawn the bucket or the grant since the order.
+            self.check(project_id, [replace(delivery, key=key)])
+            head = source_client.head_object(Bucket=self._source, Key=result["key"])
+            # `copy` splits files that are too large for one request.
+            self._client_of(delivery.region).copy(
+                {"Bucket": self._source, "Key": result["key"]},
+                delivery.bucket,
+                key,
+                ExtraArgs={
+                    "MetadataDirective": "REPLACE",
+                    "ContentType": head["ContentType"],
+                    "ContentDisposition": content_disposition(name),
+                },
+                SourceClient=source_client,
+            )
+        except Invalid as error:
+            return copy | {"state": "failed", "error": error.detail}
+        except (ClientError, BotoCoreError) as error:
+            logger.warning(
+                "a copy of an export could not be delivered", bucket=delivery.bucket, key=key, why=str(error)
+            )
+            return copy | {"state": "failed", "error": str(error)[:300]}
+        return copy | {"state": "delivered"}
+
+
+# --- email
+# Mails with a link to a finished file, sent by SES. The operator sets the sender and the allowed recipients.
+
+NOBODY = "-"
+# For the link in the mail; the console has a fresh one as long as the file is kept.
+LINK_SECONDS = 3600
+_TRIES = 3
+_THROTTLED = frozenset({"Throttling", "ThrottlingException", "TooManyRequestsException"})
+_UNREACHED = (EndpointConnectionError, ConnectTimeoutError)
+
+
+class LinkMail:
+    def __init__(
+        self,
+        ses: Any,
+        objects: ExportBucket,
+        store: ExportStore,
+        clock: Clock,
+        sender: str,
+        recipients: str,
+        api_url: str,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._ses = ses
+        self._objects = objects
+        self._store = store
+        self._clock = clock
+        self.sender = sender
+        self.recipients = recipients
+        self._api_url = api_url
+        self._sleep = sleep
+
+    def check(self, addresses: Sequence[str]) -> None:
+        for number, address in enumerate(addresses):
+            allowed = NOBODY not in (self.sender, self.recipients)
+            if not allowed or not fnmatchcase(address.lower(), self.recipients.lower()):
+                detail = (
+                    f"mail to {address} is not allowed: an operator can allow it with the "
+                    "parameters EmailSender and EmailRecipients"
+                )
+                raise Invalid(detail, errors=[{"loc": ["body", "email", number], "msg": detail}])
+
+    def send(self, addresses: Sequence[str], request: Request, result: dict[str, Any]) -> list[dict[str, Any]]:
+        """Sends the mails and returns the state of each. A mail that fails does not fail the export.
+
+        At most one mail is sent per address and export, however often the publish step is repeated: a mail is recorded
+        as begun before it is sent. If the function dies in between, its state is `unknown`.
+        """
+        return [{"to": address} | self._send(address, request, result) for address in addresses]
+
+    def _send(self, address: str, request: Request, result: dict[str, Any]) -> dict[str, Any]:
+        try:
+            # Check again: the operator may have changed the recipients since the order.
+            self.check([address])
+        except Invalid as error:
+            return {"state": "failed", "error": error.detail}
+        earlier = self._store.begin_mail(request, address, self._clock())
+        if earlier is not None:
+            return earlier
+        outcome = self._outcome(address, request, result)
+        self._store.end_mail(request, address, outcome)
+        return outcome
+
+    def _outcome(self, address: str, request: Request, result: dict[str, Any]) -> dict[str, Any]:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._ses.send_email(
+                    FromEmailAddress=self.sender,
+                    Destination={"ToAddresses": [address]},
+                    Content={
+                        "Simple": {
+                            "Subject": {"Data": f"{result['file_name']} is ready", "Charset": "UTF-8"},
+                            "Body": {"Text": {"Data": self._text(request, result), "Charset": "UTF-8"}},
+                        }
+                    },
+                )
+            except (ClientError, BotoCoreError) as error:
+                if tries_left and _is_refused(error):
+                    self._sleep(2.0 ** (_TRIES - tries_left))
+                    continue
+                return _not_sent(request, error)
+            break
+        return {"state": "sent"}
+
+    def _text(self, request: Request, result: dict[str, Any]) -> str:
+        link = self._objects.link(str(result["key"]), LINK_SECONDS, str(result["file_name"]))
+        warnings = "".join(f"\nNote: {warning}" for warning in result.get("warnings") or ())
+        return (
+            f'The export "{request.payload.get("name")}" is ready: {result["file_name"]}, '
+            f"{result['rows']:,} rows, {result['size']:,} bytes.{warnings}\n\n"
+            f"Download it within an hour:\n{link}\n\n"
+            f"Later, with a key of the project, for as long as the file is kept (7 days):\n"
+            f"{self._api_url}/#/exports/{request.request_id}\n"
+        )
+
+
+def _not_sent(request: Request, error: ClientError | BotoCoreError) -> dict[str, Any]:
+    logger.warning("mail about an export was not sent", request_id=request.request_id, why=str(error))
+    lost = _status(error) >= 500 if isinstance(error, ClientError) else not isinstance(error, _UNREACHED)
+    return {"state": "unknown" if lost and not _is_refused(error) else "failed", "error": str(error)[:300]}
+
+
+def _is_refused(error: ClientError | BotoCoreError) -> bool:
+    """Whether SES certainly did not accept the mail and a retry may succeed."""
+    return isinstance(error, _UNREACHED) or (
+        isinstance(error, ClientError) and error.response["Error"]["Code"] in _THROTTLED
+    )
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
+
+
+# --- steps
+# The steps of the export state machine: pull, render, publish, and the end of an export that failed.
+#
+# Each step first checks that its attempt is still the running one, and each may run twice.
 
 logger = Logger(service="tidegate", child=True)
 
@@ -51,6 +248,7 @@ class ExportSteps:
         shown: Callable[[Request], dict[str, Any]],
         deliveries: Deliveries,
         mail: LinkMail,
+        time: RunnerTime,
     ) -> None:
         self._queue = queue
         self._objects = objects
@@ -63,6 +261,7 @@ class ExportSteps:
         self._shown = shown
         self._deliveries = deliveries
         self._mail = mail
+        self._time = time
 
     def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
@@ -74,7 +273,7 @@ class ExportSteps:
                 return {"next": RANGES, "lanes": [ids | {"lane": lane} | plan for lane in range(pulled.lanes)]}
             return {"next": RENDER if pulled else PULL}
 
-        return self._step(event, step)
+        return self._step(event, step, counted=True)
 
     def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
         """Runs one of several workers that pull and render ranges of pages. A repeat continues after its records."""
@@ -87,7 +286,7 @@ class ExportSteps:
             done = worker.work(request, self._spec(request), lane, self._heartbeat(request), seconds_left, plan)
             return {"next": JOIN if done else RANGES, "lane": lane} | passed_on
 
-        return self._step(event, step)
+        return self._step(event, step, counted=True)
 
     def render(self, event: Event) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
@@ -98,7 +297,7 @@ class ExportSteps:
                 return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
             return {"next": PUBLISH, "file": asdict(self._renderer().render(request, spec, heartbeat))}
 
-        return self._step(event, step)
+        return self._step(event, step, counted=True)
 
     def publish(self, event: Event) -> dict[str, Any]:
         """Ends the export: publishes its file, or records that the state machine failed."""
@@ -121,11 +320,15 @@ class ExportSteps:
 
         return self._step(event, step)
 
-    def _step(self, event: Event, step: Callable[[Request], dict[str, Any]]) -> dict[str, Any]:
+    def _step(
+        self, event: Event, step: Callable[[Request], dict[str, Any]], *, counted: bool = False
+    ) -> dict[str, Any]:
+        """`counted`: its time is the project's, and it is put off when the day's runner-hours are used up."""
         ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
         try:
             request = self._queue.running(**ids)
-            return ids | step(request)
+            with self._time.counted(request.project_id) if counted else nullcontext():
+                return ids | step(request)
         except LeaseLost as error:
             logger.info("this attempt of the export is no longer the running one", **ids, why=error.detail)
             self._clean_up(self._queue.get(ids["project_id"], ids["request_id"]))

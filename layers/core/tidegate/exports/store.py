@@ -1,23 +1,32 @@
-"""The entries of exports in lists, and the state of their mails. The state of an export is that of its request."""
+"""Exports in the table; their orders, staged pages and finished files in the bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from botocore.exceptions import ClientError
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, put, put_new, update
-from tidegate.common.listing import Listed
-from tidegate.errors import WrongState
-from tidegate.exports.model import Export
-from tidegate.projects.audit import AuditLine
-from tidegate.projects.audit_store import audit_write
-from tidegate.queue.items import request_from
-from tidegate.queue.model import TERMINAL, Request
+from tidegate.aws.s3 import Bucket, Part, S3Sink, assembled
+from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
+from tidegate.common.sequences import Listed
+from tidegate.errors import RecordNotFound, WorkerLost, WrongState
+from tidegate.exports.model import Export, is_spec
+from tidegate.files.model import content_disposition
+from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.queue.model import COMPLETED, TERMINAL, Request
+from tidegate.queue.store import request_from
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+# --- store
+# The entries of exports in lists, and the state of their mails. The state of an export is that of its request.
 
 _FIELDS = tuple(field.name for field in fields(Export))
 _LISTED = timedelta(days=31)
@@ -69,7 +78,7 @@ class ExportStore:
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
     def requests(self, project_id: str, task_ids: Sequence[str]) -> list[Request]:
-        items = self._table.batch_get(keys.request(project_id, task_id) for task_id in task_ids)
+        items = self._table.batch_get((keys.request(project_id, task_id) for task_id in task_ids), consistent=True)
         return [request_from(item) for item in items]
 
     def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
@@ -90,3 +99,87 @@ class ExportStore:
 
 def _export_from(item: Mapping[str, Any]) -> Export:
     return Export(**{name: item[name] for name in _FIELDS if name in item})
+
+
+# --- objects
+# Orders, staged pages and finished files of exports, in the files bucket.
+
+# S3 may refuse both of two conditional writes at the same moment with a conflict.
+_CONFLICTS = 3
+
+
+class ExportBucket:
+    def __init__(self, client: S3Client, bucket: Bucket) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def put(self, key: str, data: bytes, content_type: str = "application/json") -> None:
+        self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data, ContentType=content_type)
+
+    def put_first(self, key: str, data: bytes) -> bytes:
+        """Stores the object unless it exists. Returns the stored content: `data`, or that of an earlier writer."""
+        for _ in range(_CONFLICTS):
+            try:
+                self._client.put_object(
+                    Bucket=self._bucket.name, Key=key, Body=data, ContentType="application/json", IfNoneMatch="*"
+                )
+                return data
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in ("PreconditionFailed", "ConditionalRequestConflict"):
+                    raise
+            stored = self.get(key)
+            if stored is not None:
+                return stored
+        raise WorkerLost("an intermediate result could not be stored: other workers kept writing and deleting it")
+
+    def store(self, key: str, data: bytes | bytearray) -> str:
+        """Stores the object and returns its ETag."""
+        return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
+
+    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+        """Makes an object of parts that S3 copies from others or that are uploaded. Returns its size."""
+        return assembled(self._client, self._bucket.name, key, content_type, parts)
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            _, chunks = self._bucket.read(key)
+        except RecordNotFound:
+            return None
+        return b"".join(chunks)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix)
+        for page in pages:
+            yield from (found["Key"] for found in page.get("Contents", []))
+
+    def remove(self, prefix: str, keep: str = "") -> None:
+        found = [key for key in self.keys(prefix) if key != keep]
+        if found:
+            self._bucket.delete(*found)
+
+    def sink(self, key: str, content_type: str) -> S3Sink:
+        return S3Sink(self._client, self._bucket.name, key, content_type)
+
+    def abort_uploads(self, prefix: str) -> int:
+        found = self._client.list_multipart_uploads(Bucket=self._bucket.name, Prefix=prefix).get("Uploads", [])
+        for upload in found:
+            with suppress(self._client.exceptions.NoSuchUpload):
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket.name, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+        return len(found)
+
+    def link(self, key: str, seconds: int, file_name: str) -> str:
+        return self._bucket.presign_get(key, seconds, disposition=content_disposition(file_name))
+
+
+def still_staged(item: Item, key: str) -> bool:
+    """Whether a staged object is still needed: until the request ends; a failed one keeps its order for a retry."""
+    request = request_from(item)
+    return not request.is_over or (request.status != COMPLETED and is_spec(key))
+
+
+def still_rendered(item: Item, key: str) -> bool:
+    """Whether a rendered object is still needed: until the request ends; then only the published file is."""
+    request = request_from(item)
+    return not request.is_over or (request.result or {}).get("key") == key

@@ -1,28 +1,326 @@
-"""Reads an object in turns: what one invocation cannot finish, the next one continues where it was last saved.
-
-The digests so far are saved as one object, so a crash leaves the old ones or the new ones. They belong to a request or
-to a content: the daily sweep deletes what is left after the request has ended or the content is verified.
-"""
+"""Reads stored content in one pass: its digest, its pieces and blocks, in turns if it is large."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
 
-from tidegate.aws.s3 import StoredObject
-from tidegate.aws.s3_uploads import UploadBucket
-from tidegate.errors import Conflict, DomainError, RecordNotFound
-from tidegate.files.model import LARGEST_SINGLE_UPLOAD, seconds_to_read
-from tidegate.files.pieces import piece_size
-from tidegate.files.verify import Checked, Pulse, check, in_order
+from tidegate.aws.s3 import StoredObject, UploadBucket
+from tidegate.common.sha256 import Sha256
+from tidegate.errors import Busy, Conflict, DomainError, RecordNotFound
+from tidegate.files.model import LARGEST_SINGLE_UPLOAD, MIB, File, seconds_to_read
 
-if TYPE_CHECKING:
-    from tidegate.files.running_digests import RunningDigests
+# --- blocks
+# Blocks: the units of a new file that a host looks for in an older version of it.
+#
+# A piece has 16 blocks. The list of a file's blocks has one entry of 36 bytes for each: the offset of the block's probe
+# in the block (4 bytes), the probe (16 bytes of its content), and the first half of the block's SHA-256. A host
+# searches
+# its old file for the probe, at any offset, and then compares the digest. So bytes that were inserted or removed
+# before a
+# block do not matter. The probe takes the place of rsync's weak checksum: in Python, a search for bytes is faster
+# than a
+# rolling checksum.
+
+BLOCKS_A_PIECE = 16
+PROBE_BYTES = 16
+BLOCK_DIGEST_BYTES = 16
+ENTRY_BYTES = 4 + PROBE_BYTES + BLOCK_DIGEST_BYTES
+NO_PROBE = b"\xff" * 4 + bytes(PROBE_BYTES)
+# A probe must have this many different byte values: a run of one byte would be found in many places.
+_DIFFERENT = 6
+_STEP = 512
+
+
+class BlockDigests:
+    """Makes the list of a file's blocks. Feed it the whole file in order, in chunks of any length."""
+
+    def __init__(self, piece_size: int, entries: bytes = b"") -> None:
+        """`entries` are those of the blocks that were read before: `update` goes on with the next block."""
+        self._size = piece_size // BLOCKS_A_PIECE
+        self._entries = [entries]
+        self._block = bytearray()
+
+    def update(self, chunk: bytes | memoryview) -> None:
+        view = memoryview(chunk)
+        while view:
+            room = self._size - len(self._block)
+            self._block += view[:room]
+            view = view[room:]
+            if len(self._block) == self._size:
+                self._close()
+
+    def _close(self) -> None:
+        # Not copied: a block of a file of 5 TiB has 128 MiB.
+        self._entries.append(_probe(self._block) + hashlib.sha256(self._block).digest()[:BLOCK_DIGEST_BYTES])
+        self._block.clear()
+
+    def finish(self) -> bytes:
+        """The list of what came so far. More may follow if it ended with a block."""
+        if self._block:
+            self._close()
+        return b"".join(self._entries)
+
+
+def _probe(block: bytearray) -> bytes:
+    """The offset and the bytes of the first suitable probe; NO_PROBE if the block has none."""
+    for at in range(0, len(block) - PROBE_BYTES + 1, _STEP):
+        probe = block[at : at + PROBE_BYTES]
+        if len(set(probe)) >= _DIFFERENT:
+            return at.to_bytes(4) + bytes(probe)
+    return NO_PROBE
+
+
+# --- pieces
+# Pieces: the units in which hosts send a file to each other, each with its own SHA-256.
+#
+# The list of a file's pieces is just their digests in order, 32 bytes each. The file size and the piece size give their
+# number.
+
+SMALLEST_PIECE, LARGEST_PIECE = MIB, 16 * MIB
+PIECE_DIGEST_BYTES = 32
+# Smaller files come from S3 only: a swarm would be slower.
+SMALLEST_FILE = 8 * MIB
+_WANTED_PIECES = 512
+# Files above 64 GiB have pieces of more than 16 MiB, so that bitmaps and lists stay small.
+_MOST_PIECES = 4096
+
+
+def piece_size(size: int) -> int:
+    """The power of two from 1 MiB to 16 MiB that gives about 256 to 512 pieces; larger for files above 64 GiB."""
+    wanted = _power_of_two(-(-size // _WANTED_PIECES))
+    needed = _power_of_two(-(-size // _MOST_PIECES))
+    return max(needed, min(LARGEST_PIECE, max(SMALLEST_PIECE, wanted)))
+
+
+def piece_count(size: int, piece: int) -> int:
+    return -(-size // piece)
+
+
+def pieces_object(project_id: str, signature: str) -> str:
+    """The object key of a content's list of pieces."""
+    return f"pieces/{project_id}/{signature}"
+
+
+def blocks_object(project_id: str, signature: str) -> str:
+    """The object key of a content's list of blocks, which hosts with an older version of the file use."""
+    return f"pieces/{project_id}/{signature}.blocks"
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << max(0, at_least - 1).bit_length()
+
+
+class PieceList(NamedTuple):
+    """`digests` is the list of pieces, `blocks` the list of the blocks within them."""
+
+    piece_size: int
+    digests: bytes
+    blocks: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.digests).hexdigest()
+
+    @property
+    def blocks_sha256(self) -> str:
+        return hashlib.sha256(self.blocks).hexdigest()
+
+    def objects(self, project_id: str, signature: str) -> dict[str, bytes]:
+        """The objects to store, by key."""
+        return {
+            pieces_object(project_id, signature): self.digests,
+            blocks_object(project_id, signature): self.blocks,
+        }
+
+
+class PieceDigests:
+    """Makes the lists of a file's pieces and blocks. Feed it the whole file in order, in chunks of any length."""
+
+    def __init__(self, size: int, digests: bytes = b"", blocks: bytes = b"") -> None:
+        """`digests` and `blocks` are the lists of the pieces that were read before: `update` goes on with the next."""
+        self.piece_size = piece_size(size)
+        self._digests = [digests]
+        self._hashed = hashlib.sha256()
+        self._room = self.piece_size
+        self._blocks = BlockDigests(self.piece_size, blocks)
+
+    def update(self, chunk: bytes) -> None:
+        self._blocks.update(chunk)
+        view = memoryview(chunk)
+        while view:
+            head, view = view[: self._room], view[self._room :]
+            self._hashed.update(head)
+            self._room -= len(head)
+            if not self._room:
+                self._close()
+
+    def _close(self) -> None:
+        self._digests.append(self._hashed.digest())
+        self._hashed = hashlib.sha256()
+        self._room = self.piece_size
+
+    @property
+    def between_pieces(self) -> bool:
+        return self._room == self.piece_size
+
+    def finish(self) -> PieceList:
+        """The lists of what came so far. More may follow if it ended `between_pieces`."""
+        if not self.between_pieces:
+            self._close()
+        return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())
+
+
+# --- verify
+# Reads an uploaded object once, for its SHA-256 and the digests of its pieces. `reading` does it in several turns.
+
+RANGE = 8 * MIB
+# Ranges in flight (16 × 8 MiB = 128 MiB): one connection to S3 transfers 50 to 90 MB/s, less than can be hashed.
+AHEAD = 16
+_TRIES = 4
+_LOOK_SECONDS = 1.0
+
+# Called with the number of bytes read so far; it may raise to stop the reading.
+Pulse = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    size: int
+    etag: str
+    signature: str
+    pieces: PieceList | None
+
+
+def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = lambda _: None) -> Checked:
+    """Reads the object and returns its digests. At most AHEAD ranges are in memory, however large the object is."""
+    hashed = hashlib.sha256()
+    digests = PieceDigests(found.size) if found.size >= SMALLEST_FILE else None
+    for done, chunk in in_order(bucket, key, found, pulse):
+        hashed.update(chunk)
+        if digests:
+            digests.update(chunk)
+        pulse(done)
+    return Checked(found.size, found.etag, hashed.hexdigest(), digests.finish() if digests else None)
+
+
+def fault_of(file: File, size: int, signature: str) -> str | None:
+    """How the content differs from what was announced; None if it does not."""
+    if file.size is not None and file.size != size:
+        return f"the content has {size} bytes, but {file.size} were announced"
+    if file.signature is not None and file.signature != signature:
+        return f"the content's SHA-256 is {signature}, but {file.signature} was announced"
+    return None
+
+
+def in_order(
+    bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse, first: int = 0
+) -> Generator[tuple[int, bytes]]:
+    """(bytes up to the end of the range, the range) in order, from byte `first` on. The ranges are read in parallel."""
+
+    def read(start: int) -> bytes:
+        last = min(start + RANGE, found.size) - 1
+        for attempt in range(_TRIES):
+            try:
+                got = bucket.read_range(key, start, last, found.etag)
+            except (BotoCoreError, ClientError, OSError):
+                if attempt == _TRIES - 1:
+                    raise
+            else:
+                if len(got) == last - start + 1:
+                    return got
+        raise Busy(f"S3 sent too few bytes of the range from byte {start}, {_TRIES} times: complete the file again")
+
+    def take() -> tuple[int, bytes]:
+        start, future = window.popleft()
+        while not wait([future], timeout=_LOOK_SECONDS).done:
+            pulse(start)
+        got = future.result()
+        return start + len(got), got
+
+    window: deque[tuple[int, Future[bytes]]] = deque()
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="verify") as pool:
+        try:
+            for start in range(first, found.size, RANGE):
+                window.append((start, pool.submit(read, start)))
+                if len(window) == AHEAD:
+                    yield take()
+            while window:
+                yield take()
+        finally:
+            for _, future in window:
+                future.cancel()
+
+
+# --- running digests
+# The digests of an object that is read in turns: of the whole, its pieces and blocks, saved between turns.
+
+
+class RunningDigests:
+    """The digests of an object's first `offset` bytes."""
+
+    def __init__(self, found: StoredObject, *, pieces: bool) -> None:
+        self.found = found
+        self.offset = 0
+        self._hashed = Sha256()
+        self._pieces = PieceDigests(found.size) if pieces and found.size >= SMALLEST_FILE else None
+
+    def update(self, chunk: bytes) -> None:
+        self._hashed.update(chunk)
+        if self._pieces:
+            self._pieces.update(chunk)
+        self.offset += len(chunk)
+
+    def finish(self) -> Checked:
+        lists = self._pieces.finish() if self._pieces else None
+        return Checked(self.found.size, self.found.etag, self._hashed.hexdigest(), lists)
+
+    def save(self) -> bytes | None:
+        """One line of JSON, then the lists of pieces and blocks (2.5 MB at most). None within a piece."""
+        if self._pieces and not self._pieces.between_pieces:
+            return None
+        head = {
+            "size": self.found.size,
+            "etag": self.found.etag,
+            "offset": self.offset,
+            "sha256": self._hashed.save().hex(),
+        }
+        lists = self._pieces.finish() if self._pieces else None
+        return json.dumps(head).encode() + b"\n" + (lists.digests + lists.blocks if lists else b"")
+
+    @classmethod
+    def restore(cls, data: bytes, *, pieces: bool) -> RunningDigests:
+        """What was saved; `found` is the object as it was then. ValueError, KeyError or TypeError if malformed."""
+        line, _, lists = data.partition(b"\n")
+        head = json.loads(line)
+        restored = cls(StoredObject(int(head["size"]), str(head["etag"])), pieces=pieces)
+        restored.offset = int(head["offset"])
+        restored._hashed = Sha256.restore(bytes.fromhex(head["sha256"]), restored.offset)
+        if restored._pieces:
+            count, rest = divmod(restored.offset, restored._pieces.piece_size)
+            end = count * PIECE_DIGEST_BYTES
+            if rest or len(lists) != end + count * BLOCKS_A_PIECE * ENTRY_BYTES:
+                raise ValueError(f"the lists of {restored.offset} bytes have {len(lists)} bytes")
+            restored._pieces = PieceDigests(restored.found.size, lists[:end], lists[end:])
+        return restored
+
+
+# --- reading
+# Reads an object in turns: what one invocation cannot finish, the next one continues where it was last saved.
+#
+# The digests so far are saved as one object, so a crash leaves the old ones or the new ones. They belong to a
+# request or
+# to a content: the daily sweep deletes what is left after the request has ended or the content is verified.
 
 logger = Logger(service="tidegate", child=True)
 
@@ -106,7 +404,6 @@ class TurnReader:
             self._present.discard(saved)
 
     def _continued(self, found: StoredObject, turn: Turn, *, pieces: bool) -> RunningDigests:
-        from tidegate.files.running_digests import RunningDigests
 
         try:
             _, chunks = self._bucket.read(turn.saved)

@@ -1,4 +1,4 @@
-"""Files in the table: one record for each file, and one for each content of a project."""
+"""Files, contents and open uploads in the table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.aws.table import ConditionFailed, Table, Write, delete, put_new, update
 from tidegate.common.ids import iso
-from tidegate.common.listing import Listed
+from tidegate.common.sequences import Listed
 from tidegate.errors import Busy, InUse, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.files.model import (
     COMING,
@@ -23,10 +22,83 @@ from tidegate.files.model import (
     File,
     content_object,
 )
-from tidegate.files.open_uploads import OpenUpload, OpenUploads, closed_record
-from tidegate.projects.audit import AuditLine
-from tidegate.projects.audit_store import audit_write
-from tidegate.projects.usage_store import Room, UsageStore, stored_bytes_write, upload_closed_write
+from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.projects.limits import Room, UsageStore, stored_bytes_write, upload_closed_write
+
+# --- open uploads
+# Uploads that were announced and may still bring bytes into the bucket. They count towards the project's quotas.
+#
+# An upload is open until its content counts as stored, or until its object is deleted and cannot come back. The object
+# goes first: after a crash in between, an upload counts for too long, but never too little.
+
+# Abandoned uploads that one announcement looks for.
+_MOST_READ, _MOST_ABANDONED = 1000, 200
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    project_id: str
+    file_id: str
+    # The size that counts. If none was announced: what was left of the quota, or 0 without one.
+    size: int
+    # In seconds since 1970. Not named `expires_at`: the table's TTL would delete the record, and it would stay counted.
+    until: int
+    upload_id: str | None = None
+    # Longer than what was left: it may be completed while nobody else needs the room.
+    refused: bool = False
+
+
+class OpenUploads:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._usage = UsageStore(table)
+
+    def open_writes(self, file: File) -> list[Write]:
+        """Counts an announced upload. QuotaExceeded if it does not fit."""
+        until = int(datetime.fromisoformat(file.created_at).timestamp()) + UPLOAD_KEPT_SECONDS
+        size, counted = self._usage.upload_opened_writes(file.project_id, file.size)
+        opened = OpenUpload(file.project_id, file.file_id, size, until, file.upload_id)
+        record = {name: value for name, value in asdict(opened).items() if value is not None}
+        return [put_new(keys.open_upload(file.project_id, file.file_id) | record), *counted]
+
+    def are_limited(self, project_id: str) -> bool:
+        """Whether the project has a quota of stored bytes."""
+        return self._usage.stored_bytes_limit(project_id) is not None
+
+    def refuse(self, opened: OpenUpload) -> None:
+        """Lets the next announcement that needs its room have it."""
+        key = keys.open_upload(opened.project_id, opened.file_id)
+        self._table.try_write(update(key, {"refused": True}))
+
+    def get(self, project_id: str, file_id: str) -> OpenUpload | None:
+        """None if it is not open, or was announced before open uploads were counted."""
+        item = self._table.get(keys.open_upload(project_id, file_id), consistent=True)
+        return _open_upload(item) if item else None
+
+    def close(self, project_id: str, file_id: str) -> None:
+        """Stops counting an upload whose object is gone. Does nothing if it is not open."""
+        if opened := self.get(project_id, file_id):
+            self._table.try_write(closed_record(opened), upload_closed_write(project_id, opened.size))
+
+    def abandoned(self, project_id: str, now: datetime) -> list[OpenUpload]:
+        """The oldest of those that were not ended in time, or were refused."""
+        page = self._table.query(keys.open_uploads(project_id), limit=_MOST_READ, consistent=True)
+        found = [opened for opened in map(_open_upload, page.items) if opened.refused or opened.until < now.timestamp()]
+        return found[:_MOST_ABANDONED]
+
+
+def closed_record(opened: OpenUpload) -> Write:
+    """Goes with the write that stops counting it, so that this happens once: refused if it is not open any more."""
+    return delete(keys.open_upload(opened.project_id, opened.file_id), "attribute_exists(#pk)")
+
+
+def _open_upload(item: dict[str, object]) -> OpenUpload:
+    names = ("project_id", "file_id", "size", "until", "upload_id", "refused")
+    return OpenUpload(**{name: item[name] for name in names if name in item})  # type: ignore[arg-type]
+
+
+# --- store
+# Files in the table: one record for each file, and one for each content of a project.
 
 _FIELDS = tuple(field.name for field in fields(File))
 
@@ -128,7 +200,7 @@ class FileStore:
         biz_id, app_id, path = place
         partition = keys.files_at_path(project_id, str(biz_id), str(app_id), path)
         page = self._table.query(partition, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
-        return Listed([file_from(item) for item in page.items], page.cursor)
+        return Listed([file_from(item) for item in self._table.current(page.items)], page.cursor)
 
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[File]:
         page = self._table.find(keys.files_list(project_id), limit=limit, cursor=cursor, wanted=wanted)

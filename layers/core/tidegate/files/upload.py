@@ -7,13 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
 
-from tidegate.aws.s3 import StoredObject
-from tidegate.aws.s3_uploads import UploadBucket
-from tidegate.aws.writes import Write
+from tidegate.aws.s3 import StoredObject, UploadBucket
+from tidegate.aws.table import Write
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, Invalid, QuotaExceeded, RecordNotFound, SignatureMismatch, WrongState
-from tidegate.files.discard import discard_upload
-from tidegate.files.library import Announcement, PresignedUrl, new_file
+from tidegate.files.library import Announcement, PresignedUrl, discard_upload, new_file
 from tidegate.files.model import (
     COMING,
     FAILED,
@@ -29,9 +27,8 @@ from tidegate.files.model import (
     upload_headers,
     upload_object,
 )
-from tidegate.files.open_uploads import OpenUpload
-from tidegate.files.store import FileStore, Stored
-from tidegate.files.verify import Checked, check, fault_of
+from tidegate.files.reading import Checked, check, fault_of
+from tidegate.files.store import FileStore, OpenUpload, Stored
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 UPLOAD_SECONDS = 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import RemoteDisconnected
@@ -24,15 +24,23 @@ from urllib3.exceptions import (
 from urllib3.util import Timeout, Url
 
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused, UrlNotAllowed
-from tidegate.http.addresses import AddressGuard
-from tidegate.http.connections import Exchange, exchange, pool_manager
-from tidegate.http.credentials import Credential
+from tidegate.http.connections import Exchange, KeptConnection, exchange, pool_manager
+from tidegate.http.guard import (
+    CHECK_SECONDS,
+    AddressGuard,
+    Credential,
+    Resolver,
+    UrlCheck,
+    host_of,
+    joined,
+    origin_of,
+    port_of,
+    read_url,
+    resolve,
+    sent_url,
+)
 from tidegate.http.host_limits import HostLimits
-from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
-from tidegate.http.names import Resolver, resolve
-from tidegate.http.url_check import CHECK_SECONDS, UrlCheck
-from tidegate.http.urls import host_of, joined, origin_of, port_of, read_url
 
 MAX_REDIRECTS = 5
 _CHUNK = 256 * 1024
@@ -92,6 +100,7 @@ class Sending(TypedDict, total=False):
     limits: Limits
     redirects: int
     project_id: str
+    sign: Callable[[str], Mapping[str, str]] | None
 
 
 class SafeHttp:
@@ -185,9 +194,10 @@ class SafeHttp:
     def _follow(self, method: str, url: str, asked: _Asked) -> tuple[BaseHTTPResponse, str]:
         until = time.monotonic() + asked.limits.total
         sent = {**_DEFAULT_HEADERS, **{name.lower(): value for name, value in (asked.headers or {}).items()}}
-        here, body, redirects = read_url(url), asked.body, asked.redirects
+        here, body, redirects, sign = read_url(url), asked.body, asked.redirects, asked.sign
         for _ in range(redirects + 1):
-            response = self._exchange(method, here, {**sent, **asked.secrets_for(here)}, body, asked, until)
+            signed = sign(sent_url(here)) if sign else {}
+            response = self._exchange(method, here, {**sent, **signed, **asked.secrets_for(here)}, body, asked, until)
             location = response.headers.get("location")
             if response.status not in REDIRECTS or not location or redirects == 0:
                 return response, here.url
@@ -198,6 +208,8 @@ class SafeHttp:
                 sent = {name: value for name, value in sent.items() if name not in _BODY_HEADERS}
             if origin_of(there) != origin_of(here):
                 sent = {name: value for name, value in sent.items() if name in _FOR_ANY_ORIGIN}
+                # Also not if a redirect leads back: another host would choose which URL we ask for in our name.
+                sign = None
             here = there
         raise RedirectRefused(f"the server redirected more than {redirects} times: use the URL that it leads to")
 
@@ -205,14 +217,14 @@ class SafeHttp:
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
     ) -> BaseHTTPResponse:
         """Sends once more if the connection broke before an answer and sending twice is safe."""
-        under_way = Exchange(until, asked.project_id)
+        under_way = Exchange(until, asked.limits.read, asked.project_id)
         try:
             return self._send_once(method, url, headers, body, asked, under_way)
         except (ProtocolError, SSLError) as error:
             repeatable = method in _SAFE_TO_REPEAT and _hung_up(error)
             if not repeatable and not under_way.never_left:
                 raise
-        return self._send_once(method, url, headers, body, asked, Exchange(until, asked.project_id))
+        return self._send_once(method, url, headers, body, asked, Exchange(until, asked.limits.read, asked.project_id))
 
     def _send_once(
         self,
@@ -257,6 +269,8 @@ class _Asked:
     limits: Limits = DEFAULT_LIMITS
     redirects: int = MAX_REDIRECTS
     project_id: str = ""
+    # Makes the headers that sign the URL, for the first one and for redirects within its origin.
+    sign: Callable[[str], Mapping[str, str]] | None = None
     waited: float = 0.0
 
     def secrets_for(self, url: Url) -> dict[str, str]:

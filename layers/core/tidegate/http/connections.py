@@ -1,24 +1,321 @@
-"""urllib3 pools whose connections go to checked addresses only.
-
-urllib3 still knows only the host's name, so the Host header, SNI and the certificate check use the name.
-"""
+"""Connections that check their address again when they connect, and that can be kept for many calls."""
 
 from __future__ import annotations
 
+import http.client
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
+from http.client import HTTPException, HTTPResponse, RemoteDisconnected
 from typing import Any
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.util import Url
+from urllib3.util.ssl_ import create_urllib3_context
 
-from tidegate.http.addresses import AddressGuard
-from tidegate.http.host_limits import HostLimits
-from tidegate.http.sockets import Idle, PlainSocket, deadlined, default_context, open_socket
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout
+from tidegate.http.guard import AddressGuard
+from tidegate.http.host_limits import HostLimits, counted_address
+from tidegate.http.model import Limits, Reply
+
+# --- sockets
+# Sockets that connect only to checked addresses and obey a deadline.
+#
+# The address that is checked is the one that is connected to: there is no second look-up with another answer.
+
+# A function is frozen between invocations, and servers close its connections meanwhile.
+_IDLE_SECONDS = 15.0
+_KEEP_ALIVE_SECONDS = 60
+
+
+class Idle:
+    """How long a connection was not used. Two clocks, because one may stop while a function is frozen."""
+
+    def __init__(self) -> None:
+        self.used()
+
+    def used(self) -> None:
+        self._monotonic, self._wall = time.monotonic(), time.time()
+
+    @property
+    def too_long(self) -> bool:
+        return max(time.monotonic() - self._monotonic, time.time() - self._wall) > _IDLE_SECONDS
+
+
+class _Deadline:
+    """Limits each read and write to the time that is left. A time-out per read would let a slow server take forever."""
+
+    deadline: float
+    # The most seconds of one read or write.
+    pause: float
+
+    def allow(self, pause: float, deadline: float) -> None:
+        """Sets the limits of one request. Those of the connect, or of the request before, no longer count."""
+        self.pause, self.deadline = pause, deadline
+
+    def _cut(self: Any) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline of the request has passed")
+        # Always set: the socket still has the time-out of the connect, or a shorter one of the request before.
+        self.settimeout(min(self.pause, left))
+
+    def recv_into(self: Any, *args: Any, **kwargs: Any) -> int:
+        self._cut()
+        return int(super().recv_into(*args, **kwargs))  # type: ignore[misc]
+
+    def send(self: Any, *args: Any, **kwargs: Any) -> int:
+        self._cut()
+        return int(super().send(*args, **kwargs))  # type: ignore[misc]
+
+    def sendall(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._cut()
+        super().sendall(*args, **kwargs)  # type: ignore[misc]
+
+
+class PlainSocket(_Deadline, socket.socket):
+    # The address under which `HostLimits` counts the connection.
+    peer: str
+
+
+class TlsSocket(_Deadline, ssl.SSLSocket):
+    pass
+
+
+def open_socket(
+    guard: AddressGuard,
+    limits: HostLimits,
+    host: str,
+    port: int,
+    *,
+    allow_private: bool,
+    until: float,
+    project_id: str = "",
+) -> PlainSocket:
+    """A connection to the first address that answers. UrlNotAllowed if any address of the name may not be reached.
+
+    The owner must call `limits.disconnect` with its `peer` when it is closed.
+    """
+    found = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until), project_id=project_id)
+    failure: OSError = OSError(f"{host} has no address")
+    for left_over, address in zip(range(len(found), 0, -1), found, strict=True):
+        # Each address gets a share of the time, so that a dead one leaves some for the next.
+        share = time.monotonic() + _left(until) / left_over
+        peer = counted_address(address)
+        # Waits for the limit at most half of that time, so that the rest is left to connect.
+        limits.connect(peer, _left(share) / 2)
+        try:
+            sock = _connect(address, port, share)
+            sock.peer = peer
+            return sock
+        except BaseException as error:
+            limits.disconnect(peer)
+            if not isinstance(error, OSError):
+                raise
+            failure = error
+    raise failure
+
+
+def _left(until: float) -> float:
+    return max(0.001, until - time.monotonic())
+
+
+def _connect(address: str, port: int, until: float) -> PlainSocket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = PlainSocket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(sock)
+        sock.settimeout(_left(until))
+        sock.connect((address, port))
+        sock.settimeout(_left(until))
+    except BaseException:
+        sock.close()
+        raise
+    sock.allow(_left(until), until)
+    return sock
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """A NAT gateway forgets a connection after 350 s without a packet. A business may think longer than that."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE_SECONDS)
+
+
+@cache
+def default_context() -> ssl.SSLContext:
+    """Made once, at the first https URL: reading the system's certificates takes tens of milliseconds."""
+    context = create_urllib3_context()
+    context.load_default_certs()
+    return context
+
+
+def deadlined(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.sslsocket_class = TlsSocket
+    return context
+
+
+# --- kept connection
+# A kept connection to one URL, for a worker that posts to it thousands of times.
+#
+# A connection of the standard library costs half the CPU time of a pooled urllib3 request. Its socket is opened by the
+# same guard, so the same rules hold for addresses, deadlines and certificates.
+
+_PATIENCE = 2.0
+
+
+class _OneWrite:
+    """Collects headers and body, which the library would send as two packets."""
+
+    unsent = b""
+
+    def send(self, data: Any) -> None:
+        self.unsent += data
+
+
+class _Plain(_OneWrite, http.client.HTTPConnection):
+    pass
+
+
+class _Tls(_OneWrite, http.client.HTTPSConnection):
+    pass
+
+
+class KeptConnection:
+    """Follows no redirects. For one thread at a time. After a failure, the next post opens a new connection."""
+
+    def __init__(
+        self,
+        guard: AddressGuard,
+        host_limits: HostLimits,
+        url: Url,
+        *,
+        allow_private: bool,
+        limits: Limits,
+        context: ssl.SSLContext | None = None,
+        project_id: str = "",
+    ) -> None:
+        self._guard = guard
+        self._host_limits = host_limits
+        self._project_id = project_id
+        self._url = url
+        self._host = (url.host or "").strip("[]")
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._allow_private = allow_private
+        self._limits = limits
+        self._context = context
+        self._connection = (_Tls if url.scheme == "https" else _Plain)(self._host, self._port)
+        self._socket: PlainSocket | TlsSocket
+        self._peer: str | None = None
+        self._idle = Idle()
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        if self._idle.too_long:
+            self.close()
+        kept = self._connection.sock is not None
+        until = time.monotonic() + self._limits.total
+        try:
+            try:
+                response = self._send(body, headers, until)
+            except (ConnectionError, HTTPException):
+                # A server may close an idle connection at the moment it is used again, without an answer.
+                self.close()
+                if not kept:
+                    raise
+                response = self._send(body, headers, until)
+            content = self._content(response)
+            return Reply(response.status, _lower(response), content, self._url.url)
+        except Exception as error:
+            # The rest of a broken exchange would be taken for the next answer.
+            self.close()
+            if isinstance(error, TimeoutError):
+                silent = self._limits.read < self._limits.total and time.monotonic() < until
+                text = (
+                    f"send any data for {self._limits.read:g} s"
+                    if silent
+                    else f"answer within {self._limits.total:g} s"
+                )
+                raise FetchTimeout(f"the server did not {text}") from error
+            if isinstance(error, (OSError, HTTPException)):
+                raise ConnectionFailed(self._reason(error)) from error
+            raise
+
+    def _reason(self, error: OSError | HTTPException) -> str:
+        """Why a post failed, in plain words."""
+        if isinstance(error, RemoteDisconnected):
+            return "the server closed the connection without an answer"
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, socket.gaierror):
+            return f"the host name {self._host} cannot be resolved: {text}"
+        return f"the connection to {self._host} failed: {text}"
+
+    def close(self) -> None:
+        if self._peer is not None:
+            self._host_limits.disconnect(self._peer)
+            self._peer = None
+        self._connection.close()
+
+    def _send(self, body: bytes, headers: Mapping[str, str], until: float) -> HTTPResponse:
+        connection = self._connection
+        if connection.sock is None:
+            self._socket = connection.sock = self._open(until)
+        assert self._peer
+        # This wait is not the server's fault, so it does not shorten the time for its answer.
+        until += self._host_limits.call(self._peer, _PATIENCE)
+        self._idle.used()
+        self._socket.allow(self._limits.read, until)
+        connection.unsent = b""
+        connection.request("POST", self._url.request_uri, body, headers)
+        self._socket.sendall(connection.unsent)
+        return connection.getresponse()
+
+    def _content(self, response: HTTPResponse) -> bytes:
+        content = response.read(self._limits.max_bytes + 1)
+        if len(content) > self._limits.max_bytes:
+            raise ContentTooLarge(f"the server sent more than the {self._limits.max_bytes} bytes that are accepted")
+        if response.length:
+            raise ConnectionFailed(f"the connection broke: {response.length} bytes of the answer are missing")
+        return content
+
+    def _open(self, until: float) -> PlainSocket | TlsSocket:
+        soon = min(until, time.monotonic() + self._limits.connect)
+        try:
+            sock = open_socket(
+                self._guard,
+                self._host_limits,
+                self._host,
+                self._port,
+                allow_private=self._allow_private,
+                until=soon,
+                project_id=self._project_id,
+            )
+            self._peer = sock.peer
+            if self._url.scheme != "https":
+                return sock
+            context = deadlined(self._context or default_context())
+            wrapped = context.wrap_socket(sock, server_hostname=self._host)
+        except TimeoutError as error:
+            raise FetchTimeout(f"the connection to {self._host} timed out") from error
+        assert isinstance(wrapped, TlsSocket)
+        return wrapped
+
+
+def _lower(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}
+
+
+# --- connections
+# urllib3 pools whose connections go to checked addresses only.
+#
+# urllib3 still knows only the host's name, so the Host header, SNI and the certificate check use the name.
 
 
 @dataclass(slots=True)
@@ -26,6 +323,8 @@ class Exchange:
     """State of one request that urllib3 cannot pass on to the connection as arguments."""
 
     until: float
+    # The most seconds between two reads.
+    pause: float
     project_id: str = ""
     # Whether the connection had served a request before, and whether writing this one to it failed.
     kept: bool = False
@@ -82,14 +381,15 @@ class _Guarded:
 
     def connect(self: Any) -> None:
         super().connect()  # type: ignore[misc]
-        self.sock.deadline = exchange.get().until
+        now = exchange.get()
+        self.sock.allow(now.pause, now.until)
 
     def request(self: Any, *args: Any, **kwargs: Any) -> None:
         now = exchange.get()
         now.kept = self.sock is not None and self.served
         if self.sock is None:
             self.connect()
-        self.sock.deadline = now.until
+        self.sock.allow(now.pause, now.until)
         now.waited += self.limits.call(self.peer, (now.until - time.monotonic()) / 4)
         self.served = True
         self.idle.used()

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate import errors
-from tidegate.common.http_dates import read_date
-from tidegate.common.json_input import read_json
+from tidegate.common.json_input import read_date, read_json
 
 MEGABYTE = 1024 * 1024
 # A year. A server may name any number, even one with a thousand digits.

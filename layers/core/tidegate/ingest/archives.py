@@ -1,24 +1,159 @@
-"""Reads zip and tar archives entry by entry, and refuses harmful ones.
-
-Sizes are counted while unpacking, because the sizes that an archive states may be false.
-"""
+"""Archives: unpacked within limits, their entries stored as files of the library."""
 
 from __future__ import annotations
 
+import bz2
 import io
 import lzma
 import re
 import tarfile
+import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, cast
+from typing import IO, Any, Protocol, cast
 
-from tidegate.errors import BadArchive, ConnectionFailed
-from tidegate.files.model import path_fault
-from tidegate.ingest.unpacking import Budget, Unpacked
+from tidegate.aws.s3 import MultipartStore
+from tidegate.aws.table import ConditionFailed
+from tidegate.common.ids import Clock, digest
+from tidegate.errors import BadArchive, ConnectionFailed, FileNotFound, NoSpace, QuotaExceeded, WrongState
+from tidegate.files.library import Announcement, new_file
+from tidegate.files.model import FAILED, PENDING, READY, File, path_fault, upload_object
+from tidegate.files.store import FileStore
+from tidegate.files.upload import Uploads
+from tidegate.ingest.feeds import path_matches
+from tidegate.ingest.model import PART_BYTES
+from tidegate.ingest.values import Heartbeat, Outcome, Step
+from tidegate.projects.audit import SYSTEM, act
+from tidegate.queue.model import Request
+
+# --- unpacking
+# Unpacks gzip, bzip2 and xz a little at a time, and counts every byte that comes out.
+
+# The most that one call unpacks. Without a limit, a kilobyte of bzip2 or xz becomes gigabytes before it can be counted.
+_MOST_AT_ONCE = 1024 * 1024
+_PACKED_READ = 32 * 1024
+# xz needs as much memory as its dictionary has: 64 MiB at the highest level, but a file may ask for 4 GiB.
+_LZMA_MEMORY = 256 * 1024 * 1024
+_LONGEST_MAGIC = 10
+
+
+class Budget:
+    """How many bytes an archive may unpack to."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+
+    def spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise BadArchive(
+                f"the archive unpacks to more than {self._most:,} bytes, so it may be an archive bomb: split it"
+            )
+
+
+class _Decompressor(Protocol):
+    """What bz2 and lzma offer, and `_Gzip` for zlib."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _Gzip:
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+def _decompressor(start: bytes) -> _Decompressor | None:
+    """For data that starts with these bytes; None if it is not packed."""
+    if start.startswith(b"\x1f\x8b\x08"):
+        return _Gzip()
+    if start.startswith(b"BZh") and start[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
+        return bz2.BZ2Decompressor()
+    if start.startswith((b"\xfd7zXZ", b"\x5d\x00\x00\x80")):
+        return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
+    return None
+
+
+class Unpacked(io.RawIOBase):
+    """The unpacked bytes of a file, which is taken as it is if it is not packed.
+
+    Several packed streams one after the other are one file, as parallel packers write them. What follows the last one
+    is ignored.
+    """
+
+    def __init__(self, packed: IO[bytes], budget: Budget) -> None:
+        self._packed = packed
+        self._budget = budget
+        # Bytes that were read and not handed on yet.
+        self._read_ahead = packed.read(_LONGEST_MAGIC)
+        self._decompressor = _decompressor(self._read_ahead)
+        self._plain = self._decompressor is None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        most = min(len(buffer), _MOST_AT_ONCE)
+        if not most:
+            # For zlib, 0 is no limit.
+            return 0
+        found = self._next_packed(most) if self._plain else self._unpack(most)
+        self._budget.spend(len(found))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def _unpack(self, most: int) -> bytes:
+        while self._decompressor is not None:
+            if self._decompressor.eof:
+                self._next_stream()
+                continue
+            data = self._next_packed(_PACKED_READ) if self._decompressor.needs_input else b""
+            if not data and self._decompressor.needs_input:
+                raise EOFError("it ends before its packed data is complete")
+            if found := self._decompressor.decompress(data, most):
+                return found
+        return b""
+
+    def _next_packed(self, most: int) -> bytes:
+        ahead, self._read_ahead = self._read_ahead[:most], self._read_ahead[most:]
+        return ahead or self._packed.read(most)
+
+    def _next_stream(self) -> None:
+        """Goes on with the stream that follows, if there is one. Zeros between streams are allowed."""
+        rest = (self._decompressor.unused_data if self._decompressor else b"") + self._read_ahead
+        while len(rest := rest.lstrip(b"\0")) < _LONGEST_MAGIC and (more := self._packed.read(_PACKED_READ)):
+            rest += more
+        self._read_ahead = rest
+        self._decompressor = _decompressor(rest)
+
+
+# --- archives
+# Reads zip and tar archives entry by entry, and refuses harmful ones.
+#
+# Sizes are counted while unpacking, because the sizes that an archive states may be false.
 
 MOST_ENTRIES = 10_000
 # Text and logs grow about 20 times when unpacked. An archive that grows more than this was made to do harm.
@@ -260,3 +395,138 @@ class RangeReader(io.RawIOBase):
         buffer[: len(found)] = found
         self._at += len(found)
         return len(found)
+
+
+# --- extract
+# `extract`: makes library files of the files in an archive of the library.
+
+# Bytes per read of the archive: few reads of S3, and little memory.
+_BUFFER = 4 * 1024 * 1024
+# No entry is begun when fewer seconds of the invocation are left.
+_RESERVE_SECONDS = 120.0
+
+
+class Extract:
+    """Extracts entries one by one. File ids are deterministic, so a repeated run skips what is done."""
+
+    def __init__(
+        self,
+        parts: MultipartStore,
+        files: FileStore,
+        uploads: Uploads,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts = parts
+        self._files = files
+        self._uploads = uploads
+        self._clock = clock
+        self._monotonic = monotonic
+
+    def __call__(self, step: Step) -> Outcome:
+        request, until = step.request, self._monotonic() + step.seconds_left - _RESERVE_SECONDS
+        archive = self._archive(request)
+        done = dict(step.state or {"files": 0, "bytes": 0})
+        skipped = 0
+        for number, entry in enumerate(self._chosen(request, archive)):
+            if number < int(done["files"]):
+                skipped += 1
+                continue
+            # At least one entry in every invocation, so that the request makes progress.
+            if self._monotonic() > until and number > skipped:
+                return Outcome(state=done)
+            self._bring(request, archive, entry, step.heartbeat, done)
+            done = {"files": number + 1, "bytes": int(done["bytes"]) + entry.size}
+        return Outcome({"file_id": archive.file_id, **done})
+
+    def _archive(self, request: Request) -> File:
+        file = self._files.require(request.project_id, str(request.payload["file_id"]))
+        if file.state != READY or file.signature is None:
+            raise WrongState(f"the archive {file.file_id} is {file.state}: extract it when it is ready")
+        return file
+
+    def _chosen(self, request: Request, archive: File) -> Iterator[ArchiveEntry]:
+        key = self._files.object_of(request.project_id, str(archive.signature))
+        stored = self._parts.head(key)
+        if stored is None:
+            raise FileNotFound(f"the content of the archive {archive.file_id} is gone from the bucket: upload it again")
+        include: Sequence[str] = request.payload.get("include") or ()
+        exclude: Sequence[str] = request.payload.get("exclude") or ()
+        raw = RangeReader(lambda start, last: self._parts.read_range(key, start, last), stored.size)
+        reader = io.BufferedReader(raw, _BUFFER)  # type: ignore[type-var]
+        for entry in entries_of(reader, stored.size):
+            taken = not include or path_matches(entry.path, include)
+            if taken and not path_matches(entry.path, exclude):
+                yield entry
+
+    def _bring(
+        self, request: Request, archive: File, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]
+    ) -> None:
+        try:
+            file = self._announced(request, archive, entry)
+        except QuotaExceeded as error:
+            raise NoSpace(f"{entry.path!r} does not fit: {error.detail}") from error
+        if file.state != PENDING:
+            if file.state == FAILED:
+                raise BadArchive(f"{entry.path!r} could not be stored: {file.error}")
+            return
+        written = self._write(upload_object(file.project_id, file.file_id), entry, heartbeat, done)
+        if written != entry.size:
+            raise BadArchive(f"{entry.path!r} has {written} bytes, but the archive states {entry.size}: pack it again")
+        try:
+            self._uploads.complete(file.project_id, file.file_id)
+        except QuotaExceeded as error:
+            raise NoSpace(f"{entry.path!r} does not fit: {error.detail}") from error
+
+    def _announced(self, request: Request, archive: File, entry: ArchiveEntry) -> File:
+        """The entry's file. Its id is derived from the request and the path, so a second run creates no second file."""
+        made_at, tail = request.request_id[len("req-") :][:10], digest(request.request_id, entry.path, length=16)
+        file_id = f"file-{made_at}{tail}"
+        known = self._files.get(request.project_id, file_id)
+        if known is not None:
+            return known
+        path = f"{str(request.payload['file_path']).rstrip('/')}/{entry.path}"
+        if fault := path_fault(path):
+            raise BadArchive(f"the path {path!r} {fault}")
+        now = self._clock()
+        announced = Announcement(archive.biz_id, archive.app_id, path, size=entry.size)
+        file = new_file(request.project_id, announced, PENDING, now, file_id=file_id)
+        line = act(request.project_id, file_id, now, SYSTEM, "file.extract", f"from {archive.file_id}")
+        try:
+            self._files.add(file, line)
+        except ConditionFailed:
+            # The step runs twice, and the other run created the file first.
+            return self._files.get(request.project_id, file_id) or file
+        return file
+
+    def _write(self, key: str, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]) -> int:
+        pieces = self._pieces(entry, heartbeat, done)
+        first = next(pieces, bytearray())
+        written = len(first)
+        if written < PART_BYTES:
+            self._parts.put(key, first)
+            return written
+        upload_id = self._parts.begin_upload(key)
+        try:
+            self._parts.put_part(key, upload_id, 1, first)
+            count = 1
+            for count, piece in enumerate(pieces, 2):
+                self._parts.put_part(key, upload_id, count, piece)
+                written += len(piece)
+            self._parts.complete(key, upload_id, count)
+        except BaseException:
+            self._parts.abort_upload(key, upload_id)
+            raise
+        return written
+
+    def _pieces(self, entry: ArchiveEntry, heartbeat: Heartbeat, done: dict[str, Any]) -> Iterator[bytearray]:
+        piece, read = bytearray(), 0
+        for chunk in entry.chunks():
+            read += len(chunk)
+            heartbeat({"files": done["files"], "bytes": int(done["bytes"]) + read})
+            piece += chunk
+            if len(piece) >= PART_BYTES:
+                yield piece[:PART_BYTES]
+                piece = piece[PART_BYTES:]
+        if piece:
+            yield piece

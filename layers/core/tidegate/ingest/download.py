@@ -1,29 +1,174 @@
-"""`download`: fetches a source URL into the library. The file appears only when it is complete and verified."""
+"""`download`: brings one file into the library, politely to its host."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
-from tidegate.aws.s3 import StoredObject
-from tidegate.aws.s3_multipart import MultipartStore
-from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
+from tidegate.aws import keys
+from tidegate.aws.s3 import MultipartStore, StoredObject
+from tidegate.aws.table import Table, update
+from tidegate.common.ids import Clock
+from tidegate.errors import (
+    Conflict,
+    FetchError,
+    NoSpace,
+    NotSent,
+    QuotaExceeded,
+    RecordNotFound,
+    SignatureMismatch,
+    WorkerLost,
+)
 from tidegate.files.model import COMING, FAILED, READY, File
-from tidegate.files.reading import TurnReader, saved_for_request
+from tidegate.files.reading import TurnReader, fault_of, saved_for_request
 from tidegate.files.store import FileStore, Stored
-from tidegate.files.verify import fault_of
-from tidegate.ingest.fetching.fetcher import Fetcher
-from tidegate.ingest.fetching.model import Fetched, Remote, Wanted
-from tidegate.ingest.fetching.politeness import Politeness
-from tidegate.ingest.fetching.ranges import SourceChanged
-from tidegate.ingest.fetching.unfinished import UnfinishedStore
-from tidegate.ingest.host_pauses import HostPauses
-from tidegate.ingest.host_slots import HostSlots
+from tidegate.http.guard import host_of, read_url
+from tidegate.ingest.fetch import Fetcher, SourceChanged, UnfinishedStore
 from tidegate.ingest.model import ingested_object, part_count
-from tidegate.ingest.ports import Outcome, Step
-from tidegate.projects.credential_store import CredentialStore
+from tidegate.ingest.values import Fetched, Heartbeat, Outcome, Politeness, Remote, Step, Wanted
 from tidegate.projects.projects import Projects
+from tidegate.projects.secrets import CredentialStore
 from tidegate.queue.model import Request
+
+# --- host pauses
+# Hosts that asked for a pause (Retry-After). The project sends them no requests until it is over.
+
+# Shorter pauses are not stored: the download that got the answer waits by itself.
+_SHORTEST = 5.0
+# As in the queue's policies. A longer Retry-After is probably a mistake.
+_LONGEST = 24 * 3600.0
+
+
+class HostPauses:
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+
+    @contextmanager
+    def kept(self, project_id: str, url: str) -> Iterator[None]:
+        """Wraps requests to a URL. NotSent while its host is pausing; stores a Retry-After that the host answers."""
+        self.awake(project_id, [url])
+        try:
+            yield
+        except NotSent:
+            raise
+        except FetchError as error:
+            self.note(project_id, url, error.retry_after or 0.0)
+            raise
+
+    def awake(self, project_id: str, urls: Sequence[str]) -> list[str]:
+        """The URLs whose hosts are not pausing. NotSent if all are, with the seconds until the first pause ends."""
+        left = {host: self._seconds_left(project_id, host) for host in dict.fromkeys(map(_host, urls))}
+        found = [url for url in urls if left[_host(url)] <= 0]
+        if not found:
+            host, seconds = min(left.items(), key=lambda one: one[1])
+            error = NotSent(f"{host} asked for a pause, which ends in {math.ceil(seconds)} s", retry_after=seconds)
+            error.put_off = True
+            raise error
+        return found
+
+    def _seconds_left(self, project_id: str, host: str) -> float:
+        item = self._table.get(keys.host_pause(project_id, host), consistent=True) or {}
+        return float(item.get("until", 0)) - self._clock().timestamp()
+
+    def note(self, project_id: str, url: str, seconds: float) -> None:
+        """Stores the pause that the host asked for, unless it is short."""
+        if seconds < _SHORTEST:
+            return
+        until = math.ceil(self._clock().timestamp() + min(seconds, _LONGEST))
+        longer = "attribute_not_exists(#until) OR #until < :new"
+        write = update(
+            keys.host_pause(project_id, _host(url)),
+            {"until": until, "expires_at": until},
+            condition=longer,
+            new=until,
+        )
+        self._table.try_write(write)
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").lower()
+
+
+# --- host slots
+# Limits how many downloads a project runs from one host at once, over all functions. Each holds a slot as a lease.
+
+# Renewed while bytes come. So the slot of a function that died is free after this time.
+LEASE_SECONDS = 180
+_RENEW_SECONDS = 30
+# A request that found no slot is retried after this time, or after the delay of its type if that is longer.
+_RETRY_SECONDS = 15
+
+
+class HostSlots:
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+
+    @contextmanager
+    def held(self, request: Request, url: str, most: int | None, heartbeat: Heartbeat) -> Iterator[Heartbeat]:
+        """Holds a slot, and yields a heartbeat that also renews it. NotSent if `most` downloads run already.
+
+        The slot is released at the end. The heartbeat raises NotSent if another download took the slot after a long
+        freeze.
+        """
+        if most is None:
+            yield heartbeat
+            return
+        host = host_of(read_url(url))
+        key = self._take(request, host, most)
+        renewed_at = self._now()
+
+        def heartbeat_and_renew(progress: Mapping[str, Any]) -> None:
+            nonlocal renewed_at
+            heartbeat(progress)
+            if self._now() - renewed_at >= _RENEW_SECONDS:
+                if not self._write(request, key, "#owner = :me"):
+                    raise _no_slot(host, most)
+                renewed_at = self._now()
+
+        try:
+            yield heartbeat_and_renew
+        finally:
+            self._table.try_write(
+                update(
+                    key,
+                    removes=("owner", "attempt", "until"),
+                    condition="#owner = :me AND #attempt = :attempt",
+                    me=request.request_id,
+                    attempt=request.attempt,
+                )
+            )
+
+    def _take(self, request: Request, host: str, most: int) -> dict[str, str]:
+        free = "attribute_not_exists(#owner) OR #until <= :now OR #owner = :me"
+        for number in range(most):
+            key = keys.host_slot(request.project_id, host, number)
+            if self._write(request, key, free, now=int(self._now())):
+                return key
+        raise _no_slot(host, most)
+
+    def _write(self, request: Request, key: dict[str, str], condition: str, **values: Any) -> bool:
+        until = int(self._now()) + LEASE_SECONDS
+        sets = {"owner": request.request_id, "attempt": request.attempt, "until": until, "expires_at": until + 86400}
+        return self._table.try_write(update(key, sets, condition=condition, me=request.request_id, **values))
+
+    def _now(self) -> float:
+        return self._clock().timestamp()
+
+
+def _no_slot(host: str, most: int) -> NotSent:
+    error = NotSent(f"{most} downloads from {host} run already (politeness.host_downloads)", retry_after=_RETRY_SECONDS)
+    error.put_off = True
+    return error
+
+
+# --- download
+# `download`: fetches a source URL into the library. The file appears only when it is complete and verified.
 
 
 class Download:

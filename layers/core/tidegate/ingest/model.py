@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 
-from tidegate.common.http_dates import read_date
-from tidegate.common.json_input import whole_number
+from tidegate.common.json_input import read_date, whole_number
 from tidegate.http.model import MEGABYTE
 
 PART_BYTES = 8 * MEGABYTE

@@ -4,18 +4,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from aws_lambda_powertools import Logger
 
+from tidegate.aws.s3 import MultipartStore
 from tidegate.common.ids import Clock
-from tidegate.errors import DomainError, LeaseLost, WorkerLost
-from tidegate.ingest.ports import Outcome, Step
-from tidegate.queue.attempt import RunningAttempt, Timing
+from tidegate.common.json_input import whole_number
+from tidegate.errors import (
+    DomainError,
+    FetchError,
+    FileNotFound,
+    Gone,
+    LeaseLost,
+    NotFound,
+    RecordNotFound,
+    SignatureMismatch,
+    WorkerLost,
+    WrongState,
+)
+from tidegate.files.model import COMING, FAILED, READY, File
+from tidegate.files.reading import TurnReader, saved_for_request
+from tidegate.files.store import FileStore
+from tidegate.files.upload import Uploads
+from tidegate.http.client import SafeHttp
+from tidegate.http.model import Limits
+from tidegate.ingest.model import MAX_BYTES
+from tidegate.ingest.values import Outcome, Step
+from tidegate.projects.limits import RunnerTime
+from tidegate.projects.projects import Projects
+from tidegate.projects.secrets import CredentialStore
+from tidegate.queue.log import RequestLog
 from tidegate.queue.model import CANCELLED, COMPLETED, Request
-from tidegate.queue.queue import RequestQueue
-from tidegate.queue.request_log import RequestLog
-from tidegate.queue.transaction import Refused
+from tidegate.queue.queue import RequestQueue, RunningAttempt, Timing
+from tidegate.queue.store import Refused
+
+# --- steps
+# One invocation of an ingest request: does the work of its type, and ends the request with the result.
 
 logger = Logger(service="tidegate", child=True)
 
@@ -33,6 +59,7 @@ class IngestSteps:
         report_progress: ReportProgress,
         log: RequestLog,
         clock: Clock,
+        runner_time: RunnerTime,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
@@ -40,6 +67,7 @@ class IngestSteps:
         self._progress = report_progress
         self._log = log
         self._clock = clock
+        self._time = runner_time
         self._monotonic = monotonic
 
     def work(self, event: Mapping[str, Any], seconds_left: float) -> dict[str, Any]:
@@ -85,7 +113,8 @@ class IngestSteps:
         running = RunningAttempt(
             self._queue, request, TIMING, self._report_progress, now=self._monotonic, heartbeat_sent=True
         )
-        return self._work[request.type](Step(request, running, seconds_left, event.get("state")))
+        with self._time.counted(request.project_id):
+            return self._work[request.type](Step(request, running, seconds_left, event.get("state")))
 
     def _report_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
         self._progress(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
@@ -113,3 +142,144 @@ class IngestSteps:
 
 def _summary(result: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in result.items())
+
+
+# --- library steps
+# `associate` makes a file of content that is stored already. `check` verifies stored content against its source.
+
+
+class Associate:
+    def __init__(self, parts: MultipartStore, files: FileStore) -> None:
+        self._parts = parts
+        self._files = files
+
+    def __call__(self, step: Step) -> Outcome:
+        request = step.request
+        file = _file(self._files, request.project_id, request.payload)
+        signature = str(file.signature)
+        stored = self._parts.head(self._files.object_of(request.project_id, signature))
+        if stored is None or not self._files.has_content(request.project_id, signature):
+            raise FileNotFound(f"this project has no content with the SHA-256 {signature}: upload or download it first")
+        bound = replace(file, state=READY, size=stored.size, error=None)
+        result = {"file_id": file.file_id, "signature": signature, "size": stored.size}
+        return Outcome(result, self._files.finish_writes(bound, was=(COMING, FAILED)))
+
+
+class Check:
+    def __init__(
+        self,
+        http: SafeHttp,
+        parts: MultipartStore,
+        reader: TurnReader,
+        files: FileStore,
+        projects: Projects,
+        credentials: CredentialStore,
+    ) -> None:
+        self._http = http
+        self._parts = parts
+        self._reader = reader
+        self._files = files
+        self._projects = projects
+        self._credentials = credentials
+
+    def __call__(self, step: Step) -> Outcome:
+        request = step.request
+        file = _file(self._files, request.project_id, request.payload)
+        if file.state != READY or file.signature is None:
+            raise WrongState(f"the file {file.file_id} is {file.state}: check it when it is ready")
+        key = self._files.object_of(request.project_id, file.signature)
+        stored = self._parts.head(key)
+        if stored is None:
+            raise RecordNotFound("the content is gone from the bucket: upload or fetch the file again")
+        read = self._reader.check(key, stored, step.turn(lambda _: {}), pieces=False)
+        if read is None:
+            return Outcome(state={"goes_on": True})
+        if read.signature != file.signature:
+            self.discard(request)
+            raise SignatureMismatch(
+                f"the stored content's SHA-256 is {read.signature}, not {file.signature}: upload the file again"
+            )
+        result = {"file_id": file.file_id, "signature": file.signature, "size": stored.size}
+        url = request.payload.get("source_url") or file.source_url
+        if url:
+            result["source"] = self._source(step, file, str(url))
+        return Outcome(result, after=lambda: self.discard(request))
+
+    def discard(self, request: Request) -> None:
+        """Deletes the saved digest of a request that has ended."""
+        self._reader.forget(saved_for_request(request.project_id, request.request_id))
+
+    def _source(self, step: Step, file: File, url: str) -> str:
+        """`same`, `changed`, `gone`, or `unknown` if the source sends neither a size nor an ETag."""
+        project_id = step.request.project_id
+        name = step.request.payload.get("credentials")
+        credential = self._credentials.get(project_id, str(name)) if name else None
+        allow_private = self._projects.get(project_id).allow_private_urls
+        if credential:
+            credential.require(url, plain_text=allow_private)
+        reply = self._http.send(
+            "HEAD",
+            url,
+            credential=credential,
+            allow_private=allow_private,
+            limits=Limits(total=20, max_bytes=MAX_BYTES),
+            project_id=project_id,
+        )
+        try:
+            reply.raise_for_status()
+        except (NotFound, Gone):
+            return "gone"
+        except FetchError as error:
+            if error.retryable:
+                raise
+            return "unknown"
+        return _compared(file, reply.headers)
+
+
+def _compared(file: File, headers: Mapping[str, str]) -> str:
+    etag, length = headers.get("etag"), headers.get("content-length", "")
+    matches = []
+    if file.source_etag and etag:
+        matches.append(etag.removeprefix("W/") == file.source_etag.removeprefix("W/"))
+    if (size := whole_number(length)) is not None:
+        matches.append(size == file.size)
+    return "unknown" if not matches else "same" if all(matches) else "changed"
+
+
+def _file(files: FileStore, project_id: str, payload: Mapping[str, Any]) -> File:
+    return files.require(project_id, str(payload["file_id"]))
+
+
+# --- verify
+# `verify`: reads a large upload, and makes it ready if it is what was announced.
+
+
+class Verify:
+    def __init__(self, uploads: Uploads, reader: TurnReader) -> None:
+        self._uploads = uploads
+        self._reader = reader
+
+    def __call__(self, step: Step) -> Outcome:
+        request, turn = step.request, step.turn(lambda done: {"bytes": done})
+        file_id = str(request.payload["file_id"])
+        try:
+            verified = self._uploads.verify(
+                request.project_id, file_id, lambda key, found: self._reader.check(key, found, turn)
+            )
+        except SignatureMismatch:
+            self.discard(request)
+            raise
+        if verified is None:
+            return Outcome(state={"goes_on": True})
+        file, writes = verified
+        result = {"file_id": file.file_id, "signature": file.signature, "size": file.size}
+
+        def after() -> None:
+            self._uploads.drop_duplicate(file)
+            self.discard(request)
+
+        return Outcome(result, writes, after=after)
+
+    def discard(self, request: Request) -> None:
+        """Deletes the saved digests of a request that has ended."""
+        self._reader.forget(saved_for_request(request.project_id, request.request_id))

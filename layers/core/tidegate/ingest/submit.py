@@ -13,15 +13,13 @@ from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import COMING, READY, File, seconds_to_read
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
-from tidegate.ingest.store import SubscriptionStore
-from tidegate.ingest.subscription_model import DELETING, Subscription
+from tidegate.ingest.sources import DELETING, Subscription, SubscriptionStore
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
-from tidegate.queue.channels.control import Channels
-from tidegate.queue.model import DEFAULT_PRIORITY, PRIORITIES, Request
-from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
+from tidegate.queue.control import Channels
+from tidegate.queue.model import DEFAULT_PRIORITY, NO_COOKIE, PRIORITIES, REQUIRES_COOKIE, Request
 from tidegate.queue.queue import RequestQueue
-from tidegate.queue.unique import UniqueRequests
+from tidegate.queue.store import UniqueRequests
 
 
 class IngestSubmit:

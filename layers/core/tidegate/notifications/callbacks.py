@@ -1,18 +1,73 @@
-"""Callbacks for the API: check a URL at submission, list deliveries, deliver again."""
+"""Callbacks: checked at submission, delivered with retries, listed and delivered again."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
-from tidegate.common.ids import Clock
-from tidegate.common.listing import Listed
-from tidegate.errors import RecordNotFound, UrlNotAllowed
+from aws_lambda_powertools import Logger
+
+from tidegate.aws.clients import Message, SqsQueue
+from tidegate.common.ids import Clock, iso
+from tidegate.common.sequences import Listed
+from tidegate.errors import DomainError, NotSent, RecordNotFound, UrlNotAllowed
 from tidegate.http.client import SafeHttp
-from tidegate.notifications.callback_queue import CallbackQueue
-from tidegate.notifications.delivery_model import DEAD, Delivery, redelivered
-from tidegate.notifications.delivery_store import DeliveryStore
+from tidegate.http.model import Limits, error_for
+from tidegate.notifications.deliveries import (
+    DEAD,
+    GIVE_UP_SECONDS,
+    PENDING,
+    Attempt,
+    CircuitBreaker,
+    Delivery,
+    DeliveryStore,
+    after,
+    new_delivery,
+    redelivered,
+)
+from tidegate.notifications.notices import webhook_body
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.model import Project
+from tidegate.projects.secrets import Signer
+
+# --- callback queue
+# The queue of waiting callbacks, and the dead-letter queue of those that were given up.
+
+
+class CallbackQueue:
+    def __init__(self, waiting: SqsQueue, dead: SqsQueue) -> None:
+        self._waiting = waiting
+        self._dead = dead
+
+    def later(self, delivery: Delivery, seconds: float) -> None:
+        """Sends a message that starts the next attempt. SQS delays it by 15 minutes at most."""
+        body = {
+            "project_id": delivery.project_id,
+            "delivery_id": delivery.delivery_id,
+            "due": delivery.next_attempt_at,
+        }
+        self._waiting.send(Message(body, delay_seconds=max(0, math.ceil(seconds))))
+
+    def send_to_dead_letters(self, delivery: Delivery) -> None:
+        last = delivery.attempts[-1]
+        body = {
+            "project_id": delivery.project_id,
+            "delivery_id": delivery.delivery_id,
+            "record_id": delivery.record_id,
+            "type": delivery.kind,
+            "url": delivery.url,
+            "attempts": len(delivery.attempts),
+            "error": last.error or f"answered {last.status}",
+        }
+        self._dead.send(Message(body))
+
+
+# --- callbacks
+# Callbacks for the API: check a URL at submission, list deliveries, deliver again.
 
 
 class Callbacks:
@@ -67,3 +122,156 @@ class Callbacks:
         self._store.restart(delivery, now.timestamp(), line)
         self._queue().later(delivery, 0)
         return delivery
+
+
+# --- delivery
+# Delivers callbacks to their receivers. A failed callback is retried; the work that it reports is not repeated.
+
+logger = Logger(service="tidegate", child=True)
+
+LEASE_SECONDS = 45.0
+
+
+class Deliverer:
+    def __init__(
+        self,
+        store: DeliveryStore,
+        circuit_breaker: CircuitBreaker,
+        queue: CallbackQueue,
+        http: SafeHttp,
+        sign: Signer,
+        project_of: Callable[[str], Project],
+        clock: Clock,
+        chance: Callable[[], float],
+        timeout_seconds: float,
+    ) -> None:
+        self._store = store
+        self._circuit_breaker = circuit_breaker
+        self._queue = queue
+        self._http = http
+        self._sign = sign
+        self._project_of = project_of
+        self._clock = clock
+        self._chance = chance
+        self._limits = Limits(connect=timeout_seconds, read=timeout_seconds, total=timeout_seconds)
+
+    def accept(self, message: Mapping[str, Any]) -> None:
+        """Takes a notice from the topic, which may deliver it more than once."""
+        now = self._clock()
+        lease = now.timestamp() + LEASE_SECONDS
+        noticed_at = datetime.fromisoformat(message["timestamp"])
+        delivery = new_delivery(message, webhook_body(message["type"], noticed_at, message["data"]), now)
+        if self._store.add(delivery, lease):
+            self._run(delivery, lease)
+        else:
+            self._claim_and_run(delivery.project_id, delivery.delivery_id)
+
+    def resume(self, project_id: str, delivery_id: str, due: float) -> None:
+        """Takes the message for the attempt at `due`. If it comes early, sends it again: SQS delays 15 min at most."""
+        now = self._clock().timestamp()
+        if due > now:
+            delivery = self._store.get(project_id, delivery_id)
+            # Only the message for the next attempt is sent again; duplicates and outdated ones end here.
+            if delivery and delivery.state == PENDING and delivery.next_attempt_at == due:
+                self._queue.later(delivery, due - now)
+            return
+        self._claim_and_run(project_id, delivery_id)
+
+    def _claim_and_run(self, project_id: str, delivery_id: str) -> None:
+        now = self._clock().timestamp()
+        claimed = self._store.claim(project_id, delivery_id, now, now + LEASE_SECONDS)
+        if claimed:
+            self._run(claimed, now + LEASE_SECONDS)
+
+    def _run(self, delivery: Delivery, lease: float) -> None:
+        now = self._clock().timestamp()
+        entry = self._circuit_breaker.enter(delivery.project_id, delivery.host, now)
+        if entry.wait:
+            self._settle(self._put_off(delivery, entry.wait), lease)
+            return
+        began = time.monotonic()
+        try:
+            attempt, retry_after = self._try(delivery)
+        except NotSent as held_back:
+            # The host has not seen it, so it is not an attempt and not the host's failure.
+            self._circuit_breaker.give_back(
+                delivery.project_id,
+                delivery.host,
+                self._clock().timestamp(),
+                waited=time.monotonic() - began,
+                entry=entry,
+            )
+            self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
+            return
+        ended = self._clock()
+        self._circuit_breaker.leave(
+            delivery.project_id,
+            delivery.host,
+            ended.timestamp(),
+            blamed=attempt.blames_host,
+            took=attempt.duration_ms / 1000,
+            entry=entry,
+            timed_out=attempt.timed_out,
+        )
+        logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
+        self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
+
+    def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
+        """Postpones the delivery without counting an attempt: its host or project has reached its limit, or it fails.
+
+        After its day it is given up, unless it was never tried: then it gets another day.
+        """
+        now = self._clock()
+        if now.timestamp() >= delivery.gives_up_at and not delivery.tries:
+            delivery = replace(delivery, gives_up_at=now.timestamp() + GIVE_UP_SECONDS)
+        if now.timestamp() >= delivery.gives_up_at:
+            code, detail = (
+                "host_in_trouble",
+                "not sent yet, because other callbacks to this host or of this project failed or were slow",
+            )
+            if held_back:
+                code, detail = held_back.code, held_back.detail
+            refused = Attempt(iso(now), 0, error=code, detail=detail)
+            return after(delivery, refused, now, retry_after=None, chance=0)
+        at = now.timestamp() + wait + self._chance()
+        return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
+
+    def _settle(self, delivery: Delivery, lease: float) -> None:
+        now = self._clock().timestamp()
+        if delivery.state == DEAD:
+            # Send to the dead-letter queue before marking it dead: a crash in between duplicates, never loses.
+            self._queue.send_to_dead_letters(delivery)
+        if not self._store.settle(delivery, lease, now):
+            logger.warning("the lease of a callback was lost to another run", delivery_id=delivery.delivery_id)
+        elif delivery.state == PENDING:
+            self._queue.later(delivery, delivery.next_attempt_at - now)
+
+    def _try(self, delivery: Delivery) -> tuple[Attempt, float | None]:
+        at, started = self._clock(), time.monotonic()
+        status: int | None = None
+        waited = 0.0
+        error: DomainError | None
+        try:
+            project = self._project_of(delivery.project_id)
+            body = delivery.body.encode()
+            headers = self._sign(project, delivery.delivery_id, at, body, url=delivery.url)
+            with self._http.stream(
+                "POST",
+                delivery.url,
+                headers={"content-type": "application/json", **headers},
+                body=body,
+                allow_private=project.allow_private_urls,
+                limits=self._limits,
+                redirects=0,
+                project_id=delivery.project_id,
+            ) as answer:
+                status, waited = answer.status, answer.waited
+                error = error_for(status, answer.headers, at)
+        except NotSent:
+            raise
+        except DomainError as failure:
+            error = failure
+        took = round((time.monotonic() - started - waited) * 1000)
+        if error is None:
+            return Attempt(iso(at), took, status), None
+        return Attempt(iso(at), took, status, error.code, error.detail[:300]), error.retry_after

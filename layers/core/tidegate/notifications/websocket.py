@@ -1,27 +1,406 @@
-"""WebSocket clients: they connect with a ticket, watch and unwatch records, and disconnect."""
+"""WebSocket clients: tickets, connections, what they watch, and the messages pushed to them."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import secrets
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import quote
 
-from tidegate.common.ids import Clock, iso
-from tidegate.errors import DomainError, Invalid, RecordNotFound, ScopeMissing
-from tidegate.notifications.notice import followed_id, is_over, kind_of
-from tidegate.notifications.websocket_messages import (
-    CONNECTION_SECONDS,
-    MOST_WATCHES,
-    ClientMessage,
-    WatchEntry,
-    error_message,
-    id_messages,
-    message,
-    parse,
-)
-from tidegate.notifications.websocket_sender import WebSocketSender
-from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
+import urllib3
+from aws_lambda_powertools import Logger
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Item, Table, delete, put_new, update
+from tidegate.common.ids import Clock, digest, iso
+from tidegate.common.json_input import read_json
+from tidegate.common.sequences import slices
+from tidegate.errors import Busy, DomainError, Invalid, RateLimited, RecordNotFound, ScopeMissing
+from tidegate.notifications.notices import Notice, Topic, followed_id, id_field, is_over, kind_of, notice_id_for
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+
+# --- websocket messages
+# Messages of WebSocket clients, and messages to them.
+
+TICKET_SECONDS = 60
+# API Gateway closes a connection after two hours; ten minutes more for its records.
+CONNECTION_SECONDS = 2 * 3600 + 600
+MOST_IDS = 100
+# Records that one connection may watch.
+MOST_WATCHES = 1000
+LONGEST_ID = 2048
+# API Gateway allows frames of 32 KB, and closes the connection (1009) if one is larger.
+LARGEST_FRAME = 32 * 1024
+ACTIONS = ("watch", "unwatch", "ping")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The project and key that a ticket or connection belongs to. It has no more rights than that key."""
+
+    project_id: str
+    key_record_id: str
+    # Set for an agent's connection, which gets a message when there is something in the agent's inbox.
+    agent_id: str | None = None
+    may_watch: bool = True
+    # The life of the agent's host when its key was created.
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEntry:
+    """`record_id` is what the client watches; `followed_id` is the record whose notices report on it."""
+
+    project_id: str
+    followed_id: str
+    record_id: str
+    connection_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMessage:
+    action: str
+    record_ids: tuple[str, ...]
+
+
+def parse(text: str) -> ClientMessage:
+    try:
+        given = read_json(text)
+    except ValueError as error:
+        raise Invalid('a message must be JSON, such as {"action": "watch", "task_ids": ["…"]}') from error
+    if not isinstance(given, dict) or given.get("action") not in ACTIONS:
+        raise Invalid(f"action must be one of {', '.join(ACTIONS)}")
+    ids = given.get("task_ids", [])
+    if not isinstance(ids, list) or not all(map(_is_id, ids)):
+        raise Invalid(f"task_ids must be a list of ids, each a text of 1 to {LONGEST_ID} characters")
+    if given["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
+        raise Invalid(f"task_ids must have 1 to {MOST_IDS} ids, not {len(ids)}")
+    return ClientMessage(given["action"], tuple(dict.fromkeys(ids)))
+
+
+def _is_id(value: object) -> bool:
+    """Refuses half a surrogate pair: JSON can hold it, but no id has it, and the answer could not be encoded."""
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
+        return False
+    return not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
+
+
+def message(kind: str, data: Mapping[str, Any]) -> str:
+    """The message as JSON. If it is too large for a frame: without its largest fields, and with `truncated`."""
+    text = _json({"type": kind, "data": data})
+    if _size(text) <= LARGEST_FRAME:
+        return text
+    kept: dict[str, Any] = {"truncated": True}
+    room = LARGEST_FRAME - _size(_json({"type": kind, "data": kept}))
+    for name, value in sorted(data.items(), key=lambda field: _size(_json(dict([field])))):
+        room -= _size(_json({name: value}))
+        if room < 0:
+            break
+        kept[name] = value
+    return _json({"type": kind, "data": kept})
+
+
+def id_messages(kind: str, record_ids: Sequence[str]) -> list[str]:
+    """The ids, in as few messages as the frame size allows."""
+    lists: list[list[str]] = [[]]
+    size = start = _size(_json({"type": kind, "data": {"task_ids": []}}))
+    for record_id in record_ids:
+        more = _size(_json(record_id)) + 1
+        if lists[-1] and size + more > LARGEST_FRAME:
+            lists.append([])
+            size = start
+        lists[-1].append(record_id)
+        size += more
+    return [_json({"type": kind, "data": {"task_ids": ids}}) for ids in lists]
+
+
+def error_message(error: DomainError, **about: str | int) -> str:
+    return message("error", {"code": error.code, "detail": error.detail, **about})
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
+
+
+# --- websocket store
+# WebSocket tickets and connections, and the records that each connection watches.
+
+
+class ConnectionStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add_ticket(self, ticket: str, holder: Holder, expires_at: int) -> None:
+        self._table.write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}))
+
+    def redeem(self, ticket: str, connection_id: str, now: float) -> Holder | None:
+        """The ticket's holder; None if it is unknown, expired, or used by another connection.
+
+        The same connection may redeem it again. The time is checked here because the table's TTL deletes late.
+        """
+        free = "(attribute_not_exists(#used_by) OR #used_by = :connection)"
+        condition = f"attribute_exists(#pk) AND #expires_at > :now AND {free}"
+        used = update(
+            keys.ticket(ticket), {"used_by": connection_id}, condition=condition, now=now, connection=connection_id
+        )
+        try:
+            return _holder(self._table.write(used))
+        except ConditionFailed:
+            return None
+
+    def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
+        """Stores the connection under its id, and under its key, where a revocation finds it."""
+        held = asdict(holder) | {"expires_at": expires_at}
+        # Listed with the connection's watches, so that it is removed with them. An agent's watches nothing: it expires.
+        listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"} if holder.may_watch else {}
+        under_key = keys.key_connection(holder.key_record_id, connection_id) | {"expires_at": expires_at}
+        self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
+
+    def holder_of(self, connection_id: str) -> Holder | None:
+        """Reads consistently: a client's first message may come right after the connection was stored."""
+        item = self._table.get(keys.connection(connection_id), consistent=True)
+        return _holder(item) if item else None
+
+    def recount_watches(self, connection_id: str, added: int, most: int) -> bool:
+        """Counts the watches themselves, because watches that end are not subtracted, and then adds to the count."""
+        listed = self._table.query_all(keys.watches_of_connection(connection_id), index="gsi1", project=("sk",))
+        watches = sum(1 for _ in islice(listed, most + 1)) - 1
+        self._table.try_write(update(keys.connection(connection_id), {"watches": max(0, watches)}))
+        return self.count_watches(connection_id, added, most)
+
+    def count_watches(self, connection_id: str, added: int, most: int) -> bool:
+        """Adds to the connection's count of watches. False if it would be more than `most`."""
+        few = "attribute_exists(#pk) AND (attribute_not_exists(#watches) OR #watches <= :few)"
+        key = keys.connection(connection_id)
+        return self._table.try_write(update(key, adds={"watches": added}, condition=few, few=most - added))
+
+    def of_key(self, record_id: str) -> list[str]:
+        """Every open connection that was made with a key."""
+        found = self._table.query_all(keys.key_connections(record_id), consistent=True, project=("sk",))
+        return [item["sk"] for item in found]
+
+    def remove(self, connection_id: str) -> None:
+        of_it = self._table.query_all(keys.watches_of_connection(connection_id), index="gsi1", project=("pk", "sk"))
+        watches = [{"pk": item["pk"], "sk": item["sk"]} for item in of_it]
+        self._table.batch_delete([keys.connection(connection_id), *watches])
+
+
+def _holder(item: Item) -> Holder | None:
+    """None for an old ticket or connection without a key: the client has to get another ticket."""
+    key_record_id = item.get("key_record_id")
+    if not key_record_id:
+        return None
+    agent_id, may_watch = item.get("agent_id"), item.get("may_watch", True)
+    return Holder(str(item["project_id"]), str(key_record_id), agent_id, bool(may_watch), int(item.get("life", 0)))
+
+
+class WatchStore:
+    """A watched record has a marker item. Without it, progress costs one read and nothing is sent."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def is_watched(self, project_id: str, record_id: str) -> bool:
+        return self._table.get(keys.watched(project_id, record_id)) is not None
+
+    def take_turn(self, project_id: str, record_id: str, now: float, interval: float) -> bool:
+        """True for one caller per interval, over all functions."""
+        turn = update(
+            keys.watched(project_id, record_id),
+            {"told_at": now},
+            condition="attribute_exists(#pk) AND (attribute_not_exists(#told_at) OR #told_at <= :before)",
+            before=now - interval,
+        )
+        return self._table.try_write(turn)
+
+    def add(self, watches: Sequence[WatchEntry], expires_at: int) -> None:
+        """Writes the markers before the watches, so that no watch is without a marker."""
+        followed = dict.fromkeys((watch.project_id, watch.followed_id) for watch in watches)
+        self._table.batch_put(keys.watched(*ids) | {"expires_at": expires_at} for ids in followed)
+        self._table.batch_put(_item(watch) | {"expires_at": expires_at} for watch in watches)
+
+    def on(self, project_id: str, followed_id: str) -> list[WatchEntry]:
+        found = self._table.query_all(
+            keys.watched(project_id, followed_id)["pk"],
+            sk_prefix=keys.WATCH_PREFIX,
+            consistent=True,
+            project=("record_id", "connection_id"),
+        )
+        return [WatchEntry(project_id, followed_id, item["record_id"], item["connection_id"]) for item in found]
+
+    def remove(self, watches: Iterable[WatchEntry]) -> None:
+        self._table.batch_delete(_key(watch) for watch in watches)
+
+    def unmark(self, project_id: str, followed_id: str) -> None:
+        """Removes the marker. A watch that is added at the same moment misses progress, but not the end."""
+        self._table.write(delete(keys.watched(project_id, followed_id)))
+
+
+def _item(watch: WatchEntry) -> dict[str, str]:
+    # A digest: an id may be longer than a sort key of an index.
+    listing = {"gsi1pk": keys.watches_of_connection(watch.connection_id), "gsi1sk": digest(watch.record_id)}
+    return _key(watch) | listing | {"record_id": watch.record_id, "connection_id": watch.connection_id}
+
+
+def _key(watch: WatchEntry) -> dict[str, str]:
+    return keys.watch(watch.project_id, watch.followed_id, watch.record_id, watch.connection_id)
+
+
+# --- progress
+# Sends the progress of a record to the clients that watch it.
+
+logger = Logger(service="tidegate", child=True)
+
+INTERVAL_SECONDS = 1.0
+_REMEMBERED = 4096
+
+
+class ProgressFeed:
+    def __init__(self, watches: WatchStore, topic: Topic, clock: Clock) -> None:
+        self._watches = watches
+        self._topic = topic
+        self._clock = clock
+        self._asked: dict[tuple[str, str], float] = {}
+
+    def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None:
+        """At most one message per second and record; one read if nobody watches. Never raises."""
+        now = self._clock()
+        key = (project_id, record_id)
+        if now.timestamp() - self._asked.get(key, 0) < INTERVAL_SECONDS:
+            return
+        if len(self._asked) >= _REMEMBERED:
+            self._asked.clear()
+        self._asked[key] = now.timestamp()
+        try:
+            if not self._watches.is_watched(project_id, record_id):
+                return
+            if not self._watches.take_turn(project_id, record_id, now.timestamp(), INTERVAL_SECONDS):
+                return
+            kind = kind_of(record_id, data)
+            shown = {id_field(record_id, data): record_id, "status": "running", **data}
+            notice_id = notice_id_for(kind, record_id, iso(now))
+            status = str(shown["status"])
+            self._topic.publish([Notice(notice_id, project_id, kind, record_id, status, shown, None, now)])
+        except Exception:
+            logger.exception("the progress of a record was not sent", record_id=record_id)
+
+
+# --- websocket tickets
+# Tickets, with which a browser connects to the WebSocket: it cannot send a key there.
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    ticket: str
+    expires_at: str
+
+
+class Tickets:
+    def __init__(self, store: ConnectionStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def issue(self, holder: Holder) -> Ticket:
+        """A ticket for one connection. The connection ends at the latest with the holder's key."""
+        made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
+        self._store.add_ticket(made, holder, int(until.timestamp()))
+        return Ticket(made, iso(until))
+
+
+# --- websocket sender
+# Sends messages to connected WebSocket clients, and closes connections.
+
+_THREADS = 16
+_SETTLED = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE)
+_RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed_methods=None, backoff_factor=0.2)
+
+
+class Sent(NamedTuple):
+    """Ids of connections that did not get their message: those that no longer exist, and those that may be open."""
+
+    gone: set[str]
+    failed: set[str]
+
+
+class WebSocketSender:
+    """Sends signed requests without a boto3 client: a Job may have hundreds of watchers, and this is much cheaper."""
+
+    def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
+        self._endpoint = endpoint
+        self._region = region
+        self._credentials = credentials
+        self._pool = urllib3.PoolManager(
+            maxsize=_THREADS, timeout=urllib3.Timeout(connect=3, read=5), retries=_RETRIES, block=True
+        )
+
+    def send(self, messages: Iterable[tuple[str, str]]) -> Sent:
+        """Sends (connection id, text) pairs in parallel."""
+        pending = list(messages)
+        statuses = self._call_all("POST", pending)
+        results = [(to, status) for (to, _), status in zip(pending, statuses, strict=True)]
+        return Sent(
+            gone={to for to, status in results if status == HTTPStatus.GONE},
+            failed={to for to, status in results if status not in _SETTLED},
+        )
+
+    def close(self, connection_ids: Collection[str]) -> set[str]:
+        """Closes connections. Returns those that may still be open."""
+        statuses = self._call_all("DELETE", [(connection_id, "") for connection_id in connection_ids])
+        return {to for to, status in zip(connection_ids, statuses, strict=True) if status not in _SETTLED}
+
+    def _call_all(self, method: str, calls: Sequence[tuple[str, str]]) -> list[int | None]:
+        if not calls:
+            return []
+        auth = SigV4Auth(self._credentials(), "execute-api", self._region)
+        if len(calls) == 1:
+            return [self._call(method, auth, *calls[0])]
+        with ThreadPoolExecutor(min(_THREADS, len(calls))) as threads:
+            return list(threads.map(lambda pair: self._call(method, auth, *pair), calls))
+
+    def _call(self, method: str, auth: SigV4Auth, connection_id: str, text: str) -> int | None:
+        url = f"{self._endpoint}/%40connections/{quote(connection_id, safe='')}"
+        request = AWSRequest(method, url, data=text.encode())
+        auth.add_auth(request)
+        try:
+            answer = self._pool.request(method, url, body=request.data, headers=dict(request.headers.items()))
+        except urllib3.exceptions.HTTPError as error:
+            # The other messages must still be sent.
+            logger.warning("a WebSocket connection was not reached", connection_id=connection_id, error=str(error))
+            return None
+        if answer.status not in _SETTLED:
+            logger.warning("API Gateway refused a message", connection_id=connection_id, status=answer.status)
+        return answer.status
+
+
+def close_connections_of_key(connections: ConnectionStore, sender: WebSocketSender, key_record_id: str) -> int:
+    """Closes every connection that was made with a key. Returns how many may still be open."""
+    found = connections.of_key(key_record_id)
+    still_open = sender.close(found) if found else set()
+    for connection_id in found:
+        if connection_id not in still_open:
+            connections.remove(connection_id)
+    return len(still_open)
+
+
+# --- websocket
+# WebSocket clients: they connect with a ticket, watch and unwatch records, and disconnect.
 
 Lookup = Callable[[str, str], dict[str, Any] | None]
 BatchLookup = Callable[[str, Sequence[str]], dict[str, dict[str, Any]]]
@@ -29,6 +408,15 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
 # Agents send exactly this text.
 BEAT = '{"action":"beat"}'
+# A new connection costs as much as this many messages.
+CONNECT_COSTS = 5
+# Reading all watches of a connection, to count those that have not ended.
+RECOUNT_COSTS = 100
+# A connection that goes on sending over its limit is closed: API Gateway bills refused messages too.
+MOST_REFUSED = 20
+_CONNECTIONS_KEPT = 10_000
+# (project id, key id, agent id, what the message costs); RateLimited if it is too much.
+Limit = Callable[[str, str, str | None, int], None]
 
 
 class RecordLookup:
@@ -67,7 +455,10 @@ class RecordLookup:
 class AgentPresence(Protocol):
     """Implemented by the fleet, which this capability may not import: it must know which hosts are connected."""
 
-    def connected(self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str]) -> None: ...
+    def connected(
+        self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str], life: int
+    ) -> None:
+        """Raises a DomainError if the host may not connect."""
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
 
@@ -81,8 +472,12 @@ class WebSocketClients:
         outgoing: WebSocketSender,
         key_is_active: Callable[[str], bool],
         presence: Callable[[], AgentPresence],
+        limit: Limit,
         clock: Clock,
     ) -> None:
+        self._limit = limit
+        # How many messages of a connection this function has refused in a row.
+        self._refused: dict[str, int] = {}
         self._presence = presence
         self._connections = connections
         self._watches = watches
@@ -92,18 +487,27 @@ class WebSocketClients:
         self._clock = clock
 
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
-        """False if the ticket or its key is not valid. `about` is the request's query: an agent's inventory."""
+        """False if the ticket, its key or its host is refused; RateLimited if it connects too often.
+
+        `about` is the request's query: an agent's inventory.
+        """
         now = self._clock().timestamp()
         holder = self._connections.redeem(ticket, connection_id, now) if ticket else None
         if holder is None:
             return False
+        self._limit(holder.project_id, holder.key_record_id, holder.agent_id, CONNECT_COSTS)
         # Stored before the key is checked: a concurrent revocation either finds the connection or is seen here.
         self._connections.add(connection_id, holder, self._expiry())
         if not self._key_is_active(holder.key_record_id):
             self._connections.remove(connection_id)
             return False
         if holder.agent_id:
-            self._presence().connected(holder.project_id, holder.agent_id, connection_id, about)
+            try:
+                self._presence().connected(holder.project_id, holder.agent_id, connection_id, about, holder.life)
+            except DomainError as error:
+                logger.info("an agent may not connect", agent_id=holder.agent_id, code=error.code)
+                self._connections.remove(connection_id)
+                return False
         return True
 
     def disconnect(self, connection_id: str) -> None:
@@ -123,17 +527,21 @@ class WebSocketClients:
         if holder is None:
             answers = [error_message(RecordNotFound("this connection is unknown: connect again with a new ticket"))]
         elif not self._key_is_active(holder.key_record_id):
-            self._outgoing.close([connection_id])
-            self._connections.remove(connection_id)
+            self._close(connection_id)
             return
         else:
             try:
-                received = parse(text)
+                received = self._admitted(holder, connection_id, text)
                 if received.action != "ping" and not holder.may_watch:
                     raise ScopeMissing(
                         "this connection may not watch records: get its ticket with a key that has the scope read"
                     )
-                answers = self._answers(holder.project_id, connection_id, received)
+                answers = self._answers(holder, connection_id, received)
+            except RateLimited as error:
+                if self._refused.get(connection_id, 0) > MOST_REFUSED:
+                    self._close(connection_id)
+                    return
+                answers = [error_message(error, retry_after=math.ceil(error.retry_after or 1))]
             except DomainError as error:
                 answers = [error_message(error)]
         for answer in answers:
@@ -141,40 +549,174 @@ class WebSocketClients:
                 self._connections.remove(connection_id)
                 return
 
-    def _answers(self, project_id: str, connection_id: str, received: ClientMessage) -> list[str]:
+    def _admitted(self, holder: Holder, connection_id: str, text: str) -> ClientMessage:
+        """The parsed message. RateLimited or Invalid; a message that is not valid counts too."""
+        try:
+            received: ClientMessage | DomainError = parse(text)
+        except DomainError as error:
+            received = error
+        count = 1 + (len(received.record_ids) if isinstance(received, ClientMessage) else 0)
+        try:
+            self._limit(holder.project_id, holder.key_record_id, holder.agent_id, count)
+        except RateLimited:
+            if len(self._refused) >= _CONNECTIONS_KEPT:
+                self._refused.clear()
+            self._refused[connection_id] = self._refused.get(connection_id, 0) + 1
+            raise
+        self._refused.pop(connection_id, None)
+        if isinstance(received, DomainError):
+            raise received
+        return received
+
+    def _close(self, connection_id: str) -> None:
+        self._refused.pop(connection_id, None)
+        self._outgoing.close([connection_id])
+        self._connections.remove(connection_id)
+
+    def _answers(self, holder: Holder, connection_id: str, received: ClientMessage) -> list[str]:
+        project_id, count = holder.project_id, len(received.record_ids)
         if received.action == "ping":
             return [message("pong", {"at": iso(self._clock())})]
         if received.action == "unwatch":
-            for record_id in received.record_ids:
-                self._unwatch(project_id, connection_id, record_id)
+            self._unwatch(project_id, connection_id, received.record_ids)
             return id_messages("unwatched", received.record_ids)
-        if not self._connections.count_watches(connection_id, len(received.record_ids), MOST_WATCHES):
-            raise Invalid(
-                f"a connection watches at most {MOST_WATCHES} records: unwatch some, or open another connection"
-            )
-        found = [self._watch(project_id, connection_id, record_id) for record_id in received.record_ids]
-        watching = [record_id for record_id, answer in zip(received.record_ids, found, strict=True) if answer is None]
+        if not self._connections.count_watches(connection_id, count, MOST_WATCHES):
+            self._limit(project_id, holder.key_record_id, holder.agent_id, RECOUNT_COSTS)
+            if not self._connections.recount_watches(connection_id, count, MOST_WATCHES):
+                raise Invalid(
+                    f"a connection watches at most {MOST_WATCHES} records: unwatch some, or open another connection"
+                )
+        found = self._watch(project_id, connection_id, received.record_ids)
+        watching = [record_id for record_id, answer in found.items() if answer is None]
         acknowledged = id_messages("watching", watching) if watching else []
-        return acknowledged + [answer for answer in found if answer is not None]
+        return acknowledged + [answer for answer in found.values() if answer is not None]
 
-    def _watch(self, project_id: str, connection_id: str, record_id: str) -> str | None:
-        """None if the record is watched now; otherwise the message to send at once (it has ended, or is unknown)."""
-        record = self._records.find(project_id, record_id)
-        while record is not None:
-            if is_over(record.get("status")):
-                return message(kind_of(record_id, record), record)
-            followed = followed_id(record_id, record)
-            self._watches.add(WatchEntry(project_id, followed, record_id, connection_id), self._expiry())
+    def _watch(self, project_id: str, connection_id: str, record_ids: Sequence[str]) -> dict[str, str | None]:
+        """By id: None if the record is watched now, else the message to send at once (it has ended, or is unknown).
+
+        Reads and writes all of them together: a few calls, however many ids there are.
+        """
+        answers: dict[str, str | None] = {}
+        followed: dict[str, str] = {}
+        pending = record_ids
+        while pending:
+            records, new = self._records.find_many(project_id, pending), list[WatchEntry]()
+            for record_id in pending:
+                record = records.get(record_id)
+                if record is None:
+                    unknown = RecordNotFound(f"this project has no record {record_id[:200]}")
+                    answers[record_id] = error_message(unknown, task_id=record_id)
+                elif is_over(record.get("status")):
+                    answers[record_id] = message(kind_of(record_id, record), record)
+                elif (to_follow := followed_id(record_id, record)) == followed.get(record_id):
+                    answers[record_id] = None
+                else:
+                    followed[record_id] = to_follow
+                    new.append(WatchEntry(project_id, to_follow, record_id, connection_id))
+            if new:
+                self._watches.add(new, self._expiry())
             # It may have ended, or its Task may have moved to another Job, before the watch was stored.
-            record = self._records.find(project_id, record_id)
-            if record is not None and not is_over(record["status"]) and followed_id(record_id, record) == followed:
-                return None
-        return error_message(RecordNotFound(f"this project has no record {record_id[:200]}"), task_id=record_id)
+            pending = [watch.record_id for watch in new]
+        return {record_id: answers[record_id] for record_id in record_ids}
 
-    def _unwatch(self, project_id: str, connection_id: str, record_id: str) -> None:
-        record = self._records.find(project_id, record_id)
-        followed = followed_id(record_id, record) if record else record_id
-        self._watches.remove([WatchEntry(project_id, followed, record_id, connection_id)])
+    def _unwatch(self, project_id: str, connection_id: str, record_ids: Sequence[str]) -> None:
+        records = self._records.find_many(project_id, record_ids)
+        followed = {each: followed_id(each, records[each]) if each in records else each for each in record_ids}
+        self._watches.remove([WatchEntry(project_id, to, each, connection_id) for each, to in followed.items()])
 
     def _expiry(self) -> int:
         return int(self._clock().timestamp()) + CONNECTION_SECONDS
+
+
+# --- websocket push
+# Pushes a notice to all WebSocket clients that watch the record.
+
+# If more clients watch Tasks of a Job, they are sent ends only, not progress, because each Task costs reads.
+_FOLLOWERS_SENT_PROGRESS = 50
+_FOLLOWERS_TOGETHER = 100
+_CLIENTS_TOGETHER = 500
+
+# (watch, message to send, whether the watch is done after it)
+_Update = tuple[WatchEntry, str | None, bool]
+
+
+class Pusher:
+    def __init__(
+        self,
+        watches: WatchStore,
+        connections: ConnectionStore,
+        records: RecordLookup,
+        outgoing: WebSocketSender,
+        clock: Clock,
+    ) -> None:
+        self._watches = watches
+        self._connections = connections
+        self._records = records
+        self._outgoing = outgoing
+        self._clock = clock
+
+    def push(self, notice: Mapping[str, Any]) -> int:
+        """Takes a message of the notifications topic. Returns how many messages were sent.
+
+        Busy if the end of a record did not reach a client: its watch is kept, so Lambda's retry sends the message.
+        """
+        project_id, record_id = notice["project_id"], notice["record_id"]
+        over = is_over(notice["status"])
+        watches = self._watches.on(project_id, record_id)
+        if not watches:
+            if not over:
+                self._watches.unmark(project_id, record_id)
+            return 0
+        own = [watch for watch in watches if watch.record_id == record_id]
+        followers = [watch for watch in watches if watch.record_id != record_id]
+        text = message(notice["type"], notice["data"])
+        sent = removed = failed = 0
+        # Each portion is finished before the next is read, so that a repeated run continues after it.
+        for portion in self._portions(project_id, own, followers, text, over):
+            delivered, done = self._send(portion)
+            sent += delivered
+            removed += done
+            failed += sum(is_done for _, _, is_done in portion) - done
+        if removed == len(watches):
+            self._watches.unmark(project_id, record_id)
+        if failed:
+            raise Busy(
+                f"{failed} of {len(watches)} clients did not get the end of {record_id}: Lambda runs the push again"
+            )
+        return sent
+
+    def _portions(
+        self, project_id: str, own: Sequence[WatchEntry], followers: Sequence[WatchEntry], text: str, over: bool
+    ) -> Iterator[list[_Update]]:
+        for portion in slices(own, _CLIENTS_TOGETHER):
+            yield [(watch, text, over) for watch in portion]
+        if over or len(followers) <= _FOLLOWERS_SENT_PROGRESS:
+            for portion in slices(followers, _FOLLOWERS_TOGETHER):
+                records = self._records.find_many(project_id, [watch.record_id for watch in portion])
+                yield [(watch, *self._state(watch, records.get(watch.record_id))) for watch in portion]
+
+    def _send(self, updates: list[_Update]) -> tuple[int, int]:
+        """(how many messages were sent, how many watches were done and are removed)."""
+        messages = [(watch.connection_id, text) for watch, text, _ in updates if text]
+        gone, failed = self._outgoing.send(messages)
+        for connection_id in gone:
+            self._connections.remove(connection_id)
+        done = [watch for watch, _, is_done in updates if is_done and watch.connection_id not in failed]
+        if done:
+            self._watches.remove(done)
+        return sum(connection_id not in gone | failed for connection_id, _ in messages), len(done)
+
+    def _state(self, watch: WatchEntry, record: dict[str, Any] | None) -> tuple[str | None, bool]:
+        """(message about the watched record, whether the watch is done)."""
+        if record is None:
+            return None, True
+        shown = message(kind_of(watch.record_id, record), record)
+        if is_over(record.get("status")):
+            return shown, True
+        followed = followed_id(watch.record_id, record)
+        if followed == watch.followed_id:
+            return shown, False
+        # The Task was moved to the next window's Job: the watch moves with it.
+        moved = WatchEntry(watch.project_id, followed, watch.record_id, watch.connection_id)
+        self._watches.add([moved], int(self._clock().timestamp()) + CONNECTION_SECONDS)
+        return shown, True

@@ -1,12 +1,22 @@
-"""Who did what to a record, when and why."""
+"""The audit trail: who did what to a record, when and why, written in the transaction of the change."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
+from tidegate.aws import keys
+from tidegate.aws.table import Item, Table, Write, decode_cursor, encode_cursor, put, unknown_cursor
 from tidegate.common.ids import iso
+from tidegate.common.sequences import Listed
+
+# --- audit
+# Who did what to a record, when and why.
 
 SYSTEM = "system"
 # Actions on the whole deployment (queue control, clean-up, new projects) are listed under this id; only admins see it.
@@ -55,3 +65,135 @@ def act(
     Stores write it in the transaction of the change (`audit_write`).
     """
     return AuditLine(project_id, record_id, iso(now), who, action, *states, why[:_LONGEST_WHY])
+
+
+# --- audit store
+# The audit trail. Each line is written in the transaction of the change that it records.
+
+_KEPT = timedelta(days=60)
+_FIELDS = tuple(field.name for field in fields(AuditLine))
+# In the class below, `list` is a method.
+Items = list[Item]
+_ORDER = re.compile(r"[0-9TZ:.#a-f-]{1,60}")
+# A filtered list reads at most this many pages of a partition, then returns what it found with a cursor.
+_PAGES, _PAGE_SIZE = 5, 200
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """What lines must match; None matches all. `since` and `until` are inclusive."""
+
+    record: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def audit_item(line: AuditLine) -> Item:
+    tail = secrets.token_hex(4)
+    order = f"{line.at}#{line.version:08d}#{tail}"
+    spread = int(tail, 16) % keys.AUDIT_SPREAD
+    expires_at = datetime.fromisoformat(line.at) + _KEPT
+    item = {"pk": keys.audit_trail(line.project_id, line.record_id), "sk": order} | asdict(line)
+    item |= {"gsi1pk": keys.audit_list(line.project_id, spread), "gsi1sk": order}
+    if line.who != SYSTEM:
+        item |= {"gsi2pk": keys.audit_by_actor(line.project_id, line.who, spread), "gsi2sk": order}
+    return item | {"expires_at": int(expires_at.timestamp())}
+
+
+def audit_write(line: AuditLine) -> Write:
+    return put(audit_item(line))
+
+
+def _line(item: Item) -> AuditLine:
+    return AuditLine(**{name: item.get(name) for name in _FIELDS})  # type: ignore[arg-type]
+
+
+class AuditStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def record(self, line: AuditLine) -> None:
+        """Records an action that writes nothing to the table. Call it before the action.
+
+        A crash in between leaves a line of something that was not done; the other order could lose the line.
+        """
+        self._table.write(audit_write(line))
+
+    def list(self, project_id: str, limit: int, cursor: str | None, wanted: AuditFilter) -> Listed[AuditLine]:
+        """Newest first, from the narrowest partitions that the filter allows: the record's, the actor's, the project's.
+
+        Each partition is read back to a certain time. Lines older than the latest of these times are left for the next
+        page, because another partition may have lines between them.
+        """
+        before = _position(cursor)
+        found: Items = []
+        complete_to = ""
+        for pk in self._partitions(project_id, wanted):
+            items, reached = self._read(pk, wanted, before, limit)
+            found += items
+            complete_to = max(complete_to, reached)
+        found = sorted((item for item in found if item["sk"] >= complete_to), key=_order, reverse=True)
+        following = str(found[limit - 1]["sk"]) if len(found) > limit else complete_to
+        return Listed([_line(item) for item in found[:limit]], _cursor(following) if following else None)
+
+    @staticmethod
+    def _partitions(project_id: str, wanted: AuditFilter) -> Sequence[str]:
+        if wanted.record:
+            return [keys.audit_trail(project_id, wanted.record)]
+        if wanted.actor and wanted.actor != SYSTEM:
+            return [keys.audit_by_actor(project_id, wanted.actor, spread) for spread in range(keys.AUDIT_SPREAD)]
+        return [keys.audit_list(project_id, spread) for spread in range(keys.AUDIT_SPREAD)]
+
+    def _read(self, pk: str, wanted: AuditFilter, before: str | None, limit: int) -> tuple[Items, str]:
+        """One partition's newest lines that match, and the sort key down to which it was read ("" for its end)."""
+        index = None if wanted.record else "gsi2" if wanted.actor and wanted.actor != SYSTEM else "gsi1"
+        given: dict[str, Any] = {"who": wanted.actor, "action": wanted.action}
+        values = {name: value for name, value in given.items() if value}
+        where = " AND ".join(f"#{name} = :{name}" for name in values)
+        low = iso(wanted.since) if wanted.since else " "
+        high = min(before or "~", f"{iso(wanted.until)}~" if wanted.until else "~")
+        if low > high:
+            return [], ""
+        found: Items = []
+        cursor: str | None = None
+        for _ in range(_PAGES):
+            # One more than asked for: the upper bound itself was on the page before.
+            size = _PAGE_SIZE if where else limit + 1
+            page = self._table.query(
+                pk,
+                index=index,
+                newest_first=True,
+                sk_between=(low, high),
+                limit=size,
+                cursor=cursor,
+                where=where,
+                **values,
+            )
+            found += [item for item in page.items if item["sk"] != before]
+            cursor = page.cursor
+            if len(found) > limit:
+                return found[:limit], _order(found[limit - 1])
+            if cursor is None:
+                return found, ""
+            if len(found) == limit:
+                return found, _order(found[-1])
+        return found, str(decode_cursor(cursor or "")["sk"]["S"])
+
+
+def _order(item: Item) -> str:
+    return str(item["sk"])
+
+
+def _cursor(order: str) -> str:
+    return encode_cursor({"before": {"S": order}})
+
+
+def _position(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    position = decode_cursor(cursor).get("before", {}).get("S")
+    if not isinstance(position, str) or not _ORDER.fullmatch(position):
+        raise unknown_cursor()
+    return position

@@ -6,8 +6,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any
 
 SCOPES = ("read", "write", "agent", "admin")
@@ -16,38 +17,129 @@ BOOTSTRAP_KEY_ID = "admin"
 ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"
 # How long an ended key stays in the list.
 ENDED_KEY_KEPT_SECONDS = 90 * 86400
+# Requests per second of one host's key. A busy host sends a few; one whose key was stolen must not use up the API.
+AGENT_RATE = 20.0
+# A request counts as one for each such part of its answer: answers leave AWS, which costs more than the request itself.
+ANSWER_BYTES = 32 * 1024
+# How many seconds' requests a project may save up while it has the default rate: enough to load the console, or to
+# submit a few hundred targets one by one.
+DEFAULT_BURST_SECONDS = 60.0
 _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """A project's limits; None is no limit. `share` is slots by channel, instead of a fair share.
+    """A project's limits. `share` is slots by channel, instead of a fair share.
 
-    Those with a number here limit every project, because without them one project could harm others.
+    The defaults keep what a key can cost below the bars in `SECURITY.md`; `tests/bench/ceiling.py` adds it up.
+    None, no limit, is only in projects from before limits had defaults: see `LEGACY`.
     """
 
-    stored_bytes: int | None = None
-    queued: int | None = None
-    requests_per_s: int | None = None
-    batch_schedules: int | None = None
-    export_schedules: int | None = None
+    stored_bytes: int | None = 10**12
+    queued: int | None = 10_000
+    # In each channel, of which a batch takes one for each of its runners.
+    running: int | None = 100
+    requests_per_s: int | None = 5
+    batch_schedules: int | None = 100
+    export_schedules: int | None = 100
+    # A day is one of UTC.
+    runner_hours_per_day: int | None = 50
+    egress_bytes_per_day: int | None = 45 * 10**9
+    targets_per_day: int | None = 250_000
+    outgoing_calls_per_day: int | None = 500_000
     subscriptions: int = 1000
     businesses: int = 1000
     unstarted_batches: int = 1000
     open_uploads: int = 1000
     slow_calls: int = 20
     share: Mapping[str, int] | None = None
+    # What an operator set. The others have the default of the project's age.
+    named: frozenset[str] = frozenset()
+    legacy: bool = False
+
+    @classmethod
+    def stored(cls, item: Mapping[str, Any]) -> Quotas:
+        """The quotas of a project's record."""
+        limits, legacy = item.get("quotas", {}), not item.get("has_default_quotas")
+        return cls(**{**(LEGACY if legacy else {}), **limits}, named=frozenset(limits), legacy=legacy)
 
     def changed(self, limits: Mapping[str, Any]) -> Quotas:
-        """With these limits. None sets the default, which for most quotas is no limit."""
-        return replace(self, **{name: DEFAULTS[name] if limit is None else limit for name, limit in limits.items()})
+        """With these limits. None sets the default."""
+        given = {name: DEFAULTS[name] if limit is None else limit for name, limit in limits.items()}
+        # In a project of before, also a default is something that was set.
+        named = {name for name, limit in limits.items() if limit is not None or (self.legacy and name in LEGACY)}
+        return replace(self, **given, named=self.named - limits.keys() | named)
+
+    @property
+    def at_default(self) -> list[str]:
+        """The limits that have the default, because nobody set them."""
+        unset = DEFAULTS.keys() - self.named - {"share"}
+        return sorted(unset - LEGACY.keys() if self.legacy else unset)
 
     def set_limits(self) -> dict[str, Any]:
-        """The limits that differ from the defaults."""
-        return {name: limit for name, limit in asdict(self).items() if limit != DEFAULTS[name]}
+        """The limits that an operator set."""
+        return {name: getattr(self, name) for name in sorted(self.named)}
 
 
-DEFAULTS: Mapping[str, Any] = {limit.name: limit.default for limit in fields(Quotas)}
+_NOT_LIMITS = ("named", "legacy")
+DEFAULTS: Mapping[str, Any] = {limit.name: limit.default for limit in fields(Quotas) if limit.name not in _NOT_LIMITS}
+# Projects that were created without these limits have none until an operator sets them.
+LEGACY: Mapping[str, None] = dict.fromkeys(
+    (
+        "stored_bytes",
+        "queued",
+        "running",
+        "requests_per_s",
+        "batch_schedules",
+        "export_schedules",
+        "runner_hours_per_day",
+        "egress_bytes_per_day",
+        "targets_per_day",
+        "outgoing_calls_per_day",
+    )
+)
+
+
+def path_parts(path: str) -> tuple[str, ...] | None:
+    """The parts of an absolute path, to compare two paths. None for a path that some host may read in another way.
+
+    A host may run Windows, where a backslash separates, `//name` is a server, and `.. ` means `..`."""
+    is_windows = path[1:3] in (":/", ":\\") and path[0].isascii() and path[0].isalpha()
+    if is_windows:
+        root, rest = f"{path[0].upper()}:", path[3:].replace("\\", "/")
+    elif path.startswith("/") and not path.startswith("//") and "\\" not in path:
+        root, rest = "/", path[1:]
+    else:
+        return None
+    parts = [part for part in rest.split("/") if part not in ("", ".")]
+    if any(not part.strip(". ") for part in parts) or any(ord(char) < 32 for char in rest):
+        return None
+    return (root, *parts)
+
+
+@dataclass(frozen=True, slots=True)
+class GseGrant:
+    """Where a project may send files through GSE, which writes anywhere on any host. Nowhere, unless an admin says so.
+
+    All comparisons are exact, letter case included."""
+
+    # Patterns (fnmatch) of `agent_id`, for hosts themselves, or of `agent_id/container_id`, for containers.
+    targets: tuple[str, ...] = ()
+    # Absolute directories, each with everything below it.
+    dirs: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+
+    def has_target(self, agent_id: str, container_id: str) -> bool:
+        # A pattern without a slash is for the host alone: its containers may belong to other projects.
+        patterns = [pattern.split("/") for pattern in self.targets]
+        wanted = [agent_id, container_id] if container_id else [agent_id]
+        alike = [pattern for pattern in patterns if len(pattern) == len(wanted)]
+        return any(all(map(fnmatchcase, wanted, pattern)) for pattern in alike)
+
+    def has_directory(self, path: str) -> bool:
+        wanted = path_parts(path)
+        granted = [parts for directory in self.dirs if (parts := path_parts(directory))]
+        return wanted is not None and any(wanted[: len(parts)] == parts for parts in granted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +160,9 @@ class Project:
     deliver_to: tuple[str, ...] = ()
     # What its exports may read directly: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
     read_from: tuple[str, ...] = ()
+    gse: GseGrant = field(default_factory=GseGrant)
+    # Whether requests also carry the signature of the secret that all receivers share, for those set up with it.
+    shared_signatures: bool = True
     # Increases with every change that an operator makes.
     revision: int = 0
 
@@ -87,6 +182,8 @@ class ApiKey:
     last_used_at: str | None = None
     revoked_at: str | None = None
     replaced_by: str | None = None
+    # The life of its agent: how often that host had been deleted or replaced when the key was created.
+    life: int = 0
 
     @property
     def record_id(self) -> str:

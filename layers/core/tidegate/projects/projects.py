@@ -1,17 +1,134 @@
-"""Projects: create, list, read and change them."""
+"""Projects, the tenants: create, list, read and change them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table, delete, put_new, update
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.listing import Listed
-from tidegate.errors import Conflict, RecordNotFound
-from tidegate.projects.audit import NO_PROJECT, SYSTEM, act
-from tidegate.projects.model import Project
-from tidegate.projects.store import ProjectStore
+from tidegate.common.sequences import Listed
+from tidegate.errors import Conflict, ProjectExists, RecordNotFound
+from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
+from tidegate.projects.model import GseGrant, Project, Quotas
+
+# --- store
+# Projects in the table.
+
+
+def _project(item: dict[str, Any]) -> Project:
+    return Project(
+        project_id=item["project_id"],
+        name=item["name"],
+        group=item.get("group"),
+        allow_private_urls=item["allow_private_urls"],
+        created_at=item["created_at"],
+        secret_generations=tuple(int(generation) for generation in item.get("secret_generations", ())),
+        callback_secrets=tuple(item.get("callback_secrets", ())),
+        quotas=Quotas.stored(item),
+        swarm=item.get("swarm", "auto"),
+        deliver_to=tuple(item.get("deliver_to", ())),
+        read_from=tuple(item.get("read_from", ())),
+        gse=_grant(item),
+        shared_signatures=item.get("shared_signatures", True),
+        revision=int(item.get("revision", 0)),
+    )
+
+
+def _grant(item: dict[str, Any]) -> GseGrant:
+    return GseGrant(**{name: tuple(listed) for name, listed in item.get("gse", {}).items()})
+
+
+def _exists(project: Project) -> ProjectExists:
+    return ProjectExists(f"a project named {project.name} exists already: choose another name")
+
+
+class ProjectStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def create(self, project: Project, line: AuditLine) -> None:
+        quotas = {"quotas": project.quotas.set_limits(), "has_default_quotas": True}
+        record = keys.project(project.project_id) | asdict(project) | quotas
+        del record["callback_secrets"]
+        listing = {"gsi1pk": keys.projects_list(), "gsi1sk": project.project_id}
+        try:
+            self._table.transact([put_new(record | listing), put_new(self._name_of(project)), audit_write(line)])
+        except ConditionFailed as error:
+            raise _exists(project) from error
+
+    @staticmethod
+    def _name_of(project: Project) -> dict[str, str]:
+        return keys.project_name(project.name) | {"project_id": project.project_id}
+
+    def get(self, project_id: str, *, consistent: bool = False) -> Project | None:
+        item = self._table.get(keys.project(project_id), consistent=consistent)
+        return _project(item) if item else None
+
+    def gse_grant(self, project_id: str) -> GseGrant:
+        """What the project may reach through GSE at this moment; nothing if there is no such project."""
+        return _grant(self._table.get(keys.project(project_id), consistent=True) or {})
+
+    def quotas(self, project_id: str) -> Quotas:
+        """Without limits if there is no such project: an admin may act without one."""
+        return Quotas.stored(self._table.get(keys.project(project_id)) or {})
+
+    def change(self, was: Project, now: Project, line: AuditLine) -> bool:
+        """Writes what an operator may change. False if the project changed since `was` was read."""
+        changed = update(
+            keys.project(was.project_id),
+            {
+                "name": now.name,
+                "group": now.group,
+                "allow_private_urls": now.allow_private_urls,
+                "quotas": now.quotas.set_limits(),
+                "deliver_to": list(now.deliver_to),
+                "read_from": list(now.read_from),
+                "gse": asdict(now.gse),
+                "shared_signatures": now.shared_signatures,
+                # Only if it changes: another route sets it too.
+                **({"swarm": now.swarm} if now.swarm != was.swarm else {}),
+                "revision": was.revision + 1,
+            },
+            removes=["group"] if now.group is None else [],
+            # Old items have no revision.
+            condition="attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)",
+            was=was.revision,
+        )
+        renamed = [] if was.name == now.name else [put_new(self._name_of(now)), delete(keys.project_name(was.name))]
+        try:
+            self._table.transact([changed, *renamed, audit_write(line)])
+        except ConditionFailed as error:
+            if renamed and 1 in error.failed:
+                raise _exists(now) from error
+            return False
+        return True
+
+    def set_secrets(self, was: Project, now: Project, line: AuditLine) -> bool:
+        """False if the secrets were changed meanwhile."""
+        sets: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        removes: list[str] = []
+        conditions = ["attribute_exists(#pk)"]
+        for name in ("secret_generations", "callback_secrets"):
+            before, after = list(getattr(was, name)), list(getattr(now, name))
+            conditions.append(f"#{name} = :{name}" if before else f"attribute_not_exists(#{name})")
+            values |= {name: before} if before else {}
+            sets |= {name: after} if after else {}
+            removes += [] if after else [name]
+        condition = " AND ".join(conditions)
+        changed = update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
+        return self._table.try_write(changed, audit_write(line))
+
+    def list(self, limit: int, cursor: str | None) -> Listed[Project]:
+        page = self._table.query(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)
+        return Listed([_project(item) for item in page.items], page.cursor)
+
+
+# --- projects
+# Projects: create, list, read and change them.
 
 _TRIES = 5
 
@@ -46,15 +163,26 @@ class Projects:
         return project
 
     def change(
-        self, project_id: str, fields: Mapping[str, Any], limits: Mapping[str, Any], who: str = SYSTEM
+        self,
+        project_id: str,
+        fields: Mapping[str, Any],
+        limits: Mapping[str, Any],
+        who: str = SYSTEM,
+        *,
+        gse: Mapping[str, Sequence[str]] | None = None,
     ) -> Project:
-        """Sets the named fields and quotas and leaves the others. A quota of None gets its default."""
+        """Sets the named fields, quotas and lists of the grant for GSE, and leaves the others.
+
+        A quota of None gets its default."""
+        lists = {name: tuple(listed) for name, listed in (gse or {}).items()}
         for _ in range(_TRIES):
             project = self.get(project_id, consistent=True)
-            changed = replace(project, **fields, quotas=project.quotas.changed(limits))
+            quotas, grant = project.quotas.changed(limits), replace(project.gse, **lists)
+            changed = replace(project, **fields, quotas=quotas, gse=grant)
             if changed == project:
                 return project
-            named = ", ".join(sorted([*fields, *limits]))
+            granted = [f"gse.{name} = {' '.join(listed) or 'none'}" for name, listed in sorted(lists.items())]
+            named = ", ".join([*sorted([*fields, *limits]), *granted])
             line = act(project_id, project_id, self._clock(), who, "project.change", named)
             if self._store.change(project, changed, line):
                 return replace(changed, revision=project.revision + 1)

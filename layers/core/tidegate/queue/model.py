@@ -1,12 +1,17 @@
-"""The life cycle of a request: its states, the transitions between them, and how callers see it."""
+"""The nouns of the queue: requests with their states and policies, channels, places. Pure."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from tidegate.errors import WrongState
+from tidegate.errors import DomainError, Invalid, WrongState
+
+# --- model
+# The life cycle of a request: its states, the transitions between them, and how callers see it.
 
 PENDING, QUEUED, RUNNING, PAUSED = "pending", "queued", "running", "paused"
 COMPLETED, FAILED, CANCELLED = "completed", "failed", "cancelled"
@@ -31,6 +36,7 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
 
 # Why a request waits.
 CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
+RUNNER_HOURS = "runner_hours_per_day"
 
 # Priorities: 1 to 3 for requests of people, 4 to 6 for schedules and other systems, 7 to 10 for maintenance.
 BY_HAND, BY_SCHEDULE, UPKEEP = 3, 5, 8
@@ -55,6 +61,9 @@ class Request:
     version: int = 0
     timeout: int = 0
     subscription_id: str | None = None
+    # How many slots it needs: a batch, one for each runner. And how many it took when it was last admitted.
+    slots: int = 1
+    slots_held: int = 1
     # The number of its mutex within the subscription, which runs as many requests at once as it has lanes.
     lane: int = 0
     callback: str | None = None
@@ -115,3 +124,133 @@ def notice_kind(request_type: str, status: str) -> str:
     if request_type == "export":
         return "task.completed" if status == COMPLETED else "task.failed"
     return "batch.finished" if request_type == "batch" else "request.finished"
+
+
+# --- policies
+# The policy of each type of request: its time-out, retries, channel and retention. Configuration can change it.
+
+LONGEST_BACKOFF = 300.0
+# The longest Retry-After of a server that is respected; a longer one is taken for a mistake.
+LONGEST_RETRY_AFTER = 24 * 3600.0
+DAY = 24 * 3600
+
+REQUIRES_COOKIE, NO_COOKIE, EXPORT, BATCH = "requires_cookie", "no_cookie", "export", "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All times are seconds. `growth` 1 keeps the delay fixed, 2 doubles it with each retry up to `LONGEST_BACKOFF`."""
+
+    timeout: int
+    retries: int
+    delay: float
+    growth: int = 1
+    channel: str = NO_COOKIE
+    machine: str = "ingest"
+    keep_completed: int = 7 * DAY
+    keep_failed: int = 30 * DAY
+    # How long the record is shown as expired after its objects were deleted.
+    keep_expired: int = 0
+
+    def backoff(self, retries_used: int, retry_after: float | None = None) -> float:
+        delay: float = min(self.delay * self.growth**retries_used, LONGEST_BACKOFF)
+        return max(delay, min(retry_after or 0.0, LONGEST_RETRY_AFTER))
+
+
+POLICIES: Mapping[str, Policy] = {
+    "download": Policy(timeout=1800, retries=3, delay=60, growth=2),
+    "scan": Policy(timeout=300, retries=2, delay=30),
+    "associate": Policy(timeout=120, retries=2, delay=10),
+    # The time to read the file is added.
+    "check": Policy(timeout=60, retries=1, delay=5),
+    # Six hours for all entries of an archive, in invocations of at most fifteen minutes.
+    "extract": Policy(timeout=6 * 3600, retries=3, delay=30, growth=2),
+    # The time to read the file is added: 5 TiB take a day and a half, in invocations of at most fifteen minutes.
+    "verify": Policy(timeout=1800, retries=3, delay=30, growth=2),
+    "export": Policy(
+        timeout=3600, retries=2, delay=30, growth=2, channel=EXPORT, machine="export", keep_expired=23 * DAY
+    ),
+    "batch": Policy(timeout=90 * DAY, retries=3, delay=10, growth=2, channel=BATCH, machine="batch"),
+}
+
+CAPACITIES: Mapping[str, int] = {REQUIRES_COOKIE: 2, NO_COOKIE: 5, EXPORT: 4, BATCH: 4}
+
+
+def policies_from(text: str) -> dict[str, Policy]:
+    """The default policies with the deployment's changes, given as `{"download": {"retries": 5}, …}`."""
+    changed: dict[str, dict[str, int]] = json.loads(text or "{}")
+    names = {field.name for field in fields(Policy)}
+    policies = dict(POLICIES)
+    for kind, values in changed.items():
+        if kind not in policies:
+            raise Invalid(f"request policies: there is no request type {kind}, only {', '.join(POLICIES)}")
+        if unknown := set(values) - names:
+            raise Invalid(
+                f"request policies: {kind} has no {', '.join(sorted(unknown))}, only {', '.join(sorted(names))}"
+            )
+        policies[kind] = replace(policies[kind], **values)  # type: ignore[arg-type]
+    return policies
+
+
+def capacities_from(text: str) -> dict[str, int]:
+    return {**CAPACITIES, **json.loads(text or "{}")}
+
+
+def retry_delay(policy: Policy, retries_used: int, error: DomainError) -> float | None:
+    """Seconds until the next attempt; None if the error is not retryable or no retries are left.
+
+    Decided by the type of the error, never by its text.
+    """
+    if not error.retryable or retries_used >= policy.retries:
+        return None
+    return policy.backoff(retries_used, error.retry_after)
+
+
+# --- model
+# Channels of the queue, and the places of requests that wait in them.
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+MAX_CAPACITY = 10_000
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    name: str
+    capacity: int
+    running: int = 0
+    paused: bool = False
+    # Incremented when a slot is taken or released, so that a recount detects concurrent changes.
+    slot_changes: int = 0
+    due_at: int | None = None
+
+    @property
+    def free(self) -> int:
+        return 0 if self.paused else max(0, self.capacity - self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A waiting request in its project's lane: enough for admission to skip it without reading the request."""
+
+    channel: str
+    project_id: str
+    request_id: str
+    priority: int
+    since: str
+    status: str
+    reason: str | None = None
+    not_before: float | None = None
+    mutex: str | None = None
+    # None in places that an older version wrote.
+    slots: int | None = None
+
+    def takes(self, ceiling: int) -> int:
+        """How many slots it takes. One that needs more than the project may hold takes all of these, and runs alone."""
+        return max(1, min(self.slots or 1, ceiling))
+
+
+def name_fault(name: str) -> str | None:
+    if name == ALL or not _NAME.fullmatch(name):
+        return f"a channel's name has 1 to 40 characters of a-z, 0-9 and _, starts with a letter, and is not {ALL!r}"
+    return None

@@ -1,23 +1,212 @@
-"""The request queue: submits requests, takes the heartbeats of running ones, and ends them or queues them again."""
+"""The request queue: submits requests, runs their machines, takes heartbeats, ends them or queues them again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import count, takewhile
 from typing import Any
 
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws.clients import Machines, Message, SqsQueue
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import Conflict, DomainError, Invalid, LeaseLost, RecordNotFound, RequestTimedOut, WorkerLost
-from tidegate.notifications.notice import Notice, notice_id_for
-from tidegate.notifications.notify import Notifier
+from tidegate.errors import (
+    Busy,
+    Conflict,
+    DomainError,
+    Invalid,
+    LeaseLost,
+    QuotaExceeded,
+    RecordNotFound,
+    RequestTimedOut,
+    WorkerLost,
+)
+from tidegate.notifications.notices import Notice, Notifier, notice_id_for
 from tidegate.projects.audit import SYSTEM, AuditLine
-from tidegate.projects.store import ProjectStore
-from tidegate.queue import policies as request_policies
-from tidegate.queue.admission.wakeups import AdmissionQueue
-from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
-from tidegate.queue.policies import Policy
-from tidegate.queue.store import RequestStore
-from tidegate.queue.transaction import CHANNEL, MUTEX, REQUEST, SLOT, Refused
+from tidegate.projects.limits import UsageStore
+from tidegate.projects.projects import ProjectStore
+from tidegate.queue import model as request_policies
+from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Policy, Request, moved, notice_kind
+from tidegate.queue.store import CHANNEL, MUTEX, QUEUE_RETRY_SECONDS, REQUEST, SLOT, Refused, RequestStore
+
+# --- wakeups
+# Messages that run admission: now, in the channel's FIFO group, or at a later time, as a delayed message.
+
+logger = Logger(service="tidegate", child=True)
+
+
+class AdmissionQueue:
+    def __init__(self, admission: SqsQueue, wakeups: SqsQueue) -> None:
+        self._admission = admission
+        self._wakeups = wakeups
+
+    def trigger(self, *channels: str) -> None:
+        """Runs admission of these channels as soon as possible."""
+        names = dict.fromkeys(channels)
+        self._send(self._admission, *(Message({"channel": name}, name, uuid.uuid4().hex) for name in names))
+
+    def retry_soon(self, record: Mapping[str, Any]) -> None:
+        """Makes the message of a failed run visible again in seconds, because it blocks its channel's group."""
+        self._admission.retry_soon([record])
+
+    def wake(self, channel: str, at: datetime, now: datetime) -> None:
+        """Runs admission of the channel at `at`."""
+        delay = max(0, math.ceil((at - now).total_seconds()))
+        self._send(self._wakeups, Message({"channel": channel, "at": iso(at)}, delay_seconds=delay))
+
+    @staticmethod
+    def _send(queue: SqsQueue, *messages: Message) -> None:
+        """Only logs a failure: compensation triggers channels whose message was lost."""
+        try:
+            queue.send(*messages)
+        except (ClientError, BotoCoreError, DomainError):
+            logger.exception(
+                "admission was not triggered; compensation will", messages=[message.body for message in messages]
+            )
+
+
+# --- runner
+# Starts, checks and stops the state machine that runs a request.
+
+
+class RequestRunner:
+    """An execution is named by request and attempt. A long one continues in further executions: the latest counts."""
+
+    def __init__(self, machines: Machines, arns: Mapping[str, str], policies: Mapping[str, Policy]) -> None:
+        self._machines = machines
+        self._arns = arns
+        self._policies = policies
+
+    def start(self, request: Request) -> str:
+        data = {
+            "project_id": request.project_id,
+            "request_id": request.request_id,
+            "attempt": request.attempt,
+            "deadline": request.deadline,
+        }
+        try:
+            return self._machines.start(self._machine(request), _name(request), data)
+        except (ClientError, BotoCoreError) as error:
+            raise Busy("the state machine of the request could not be started: try again in a few seconds") from error
+
+    def status(self, request: Request) -> str | None:
+        """Returns RUNNING while any runner of the request runs, else how its first execution ended (None: no start)."""
+        first = self._status(request, _name(request))
+        if first in (None, "RUNNING"):
+            return first
+        # The first runner of a batch may end long before the others, which are numbered without gaps.
+        others = (self._status(request, name) for name in _further_names(request, "r", 1))
+        return next(other or first for other in others if other in (None, "RUNNING"))
+
+    def _status(self, request: Request, name: str) -> str | None:
+        machine = self._machine(request)
+        return self._machines.status(machine, self._machines.latest(machine, name))
+
+    def stop(self, request: Request, why: str) -> None:
+        """Stops all executions of the request. Busy if one of them could not be stopped; the others are tried too."""
+        failed: Exception | None = None
+        try:
+            # The request's own comes first: it starts the others, and must not start more of them.
+            for name in self._started(request):
+                failed = self._try_stop(request, name, why) or failed
+        except (ClientError, BotoCoreError) as error:
+            failed = error
+        if failed:
+            raise Busy("the state machine of the request could not be stopped: try again in a few seconds") from failed
+
+    def _try_stop(self, request: Request, name: str, why: str) -> Exception | None:
+        machine = self._machine(request)
+        try:
+            self._machines.stop(machine, self._machines.latest(machine, name), why)
+        except (ClientError, BotoCoreError) as error:
+            return error
+        return None
+
+    def _started(self, request: Request) -> Iterator[str]:
+        """The names of the first executions: the request's own, and those of a batch's further runners and indexers."""
+        yield _name(request)
+        machine = self._machine(request)
+        if self._policies[request.type].machine != "batch":
+            return
+        for part, first in (("r", 1), ("i", 0)):
+            names = _further_names(request, part, first)
+            yield from takewhile(lambda name: self._machines.status(machine, name) is not None, names)
+
+    def _machine(self, request: Request) -> str:
+        return self._arns[self._policies[request.type].machine]
+
+
+def _name(request: Request) -> str:
+    return f"{request.request_id}-{request.attempt}"
+
+
+def _further_names(request: Request, part: str, first: int) -> Iterator[str]:
+    """The first executions of a batch's further runners ("r") or indexers ("i"), as `batches/steps.py` names them."""
+    return (f"{_name(request)}-{part}{number}-1" for number in count(first))
+
+
+# --- attempt
+# A worker's handle on its attempt: checks that it may continue, sends heartbeats and reports progress.
+
+# Takes the request as it was just read, and its progress.
+ReportProgress = Callable[[Request, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds between two reads of the request, by which a worker notices a cancellation, and two heartbeats."""
+
+    look: float
+    beat: float
+
+
+class RunningAttempt:
+    """Call it after each step of the work, as often as you like: it does something only when its timing says so.
+
+    The worker must stop if it raises LeaseLost or RequestTimedOut.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        request: Request,
+        timing: Timing,
+        report_progress: ReportProgress | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        heartbeat_sent: bool = False,
+    ) -> None:
+        self._queue = queue
+        self._request = request
+        self._timing = timing
+        self._report_progress = report_progress
+        self._now = now
+        last = now() if heartbeat_sent else float("-inf")
+        self._last_read = self._last_heartbeat = last
+
+    def __call__(self, progress: Mapping[str, Any] | None = None) -> None:
+        now = self._now()
+        if now - self._last_read < self._timing.look:
+            return
+        self._last_read = now
+        attempt = (self._request.project_id, self._request.request_id, self._request.attempt)
+        if now - self._last_heartbeat < self._timing.beat:
+            request = self._queue.running(*attempt)
+        else:
+            request = self._queue.heartbeat(*attempt, progress)
+            self._last_heartbeat = now
+        if progress and self._report_progress:
+            self._report_progress(request, progress)
+
+
+# --- queue
+# The request queue: submits requests, takes the heartbeats of running ones, and ends them or queues them again.
 
 # Compensation checks a worker that has sent no heartbeat for this long.
 SILENCE_SECONDS = 60
@@ -34,6 +223,7 @@ class RequestQueue:
         self,
         store: RequestStore,
         quotas: ProjectStore,
+        usage: UsageStore,
         admission_queue: AdmissionQueue,
         notifier: Notifier,
         clock: Clock,
@@ -43,6 +233,7 @@ class RequestQueue:
     ) -> None:
         self._store = store
         self._quotas = quotas
+        self._usage = usage
         self._admission_queue = admission_queue
         self._notifier = notifier
         self._clock = clock
@@ -65,6 +256,7 @@ class RequestQueue:
         timeout: int | None = None,
         not_before: datetime | None = None,
         lane: int = 0,
+        slots: int = 1,
         who: str = SYSTEM,
     ) -> Request:
         """Stores a request in one transaction, then triggers admission. A known `request_id` returns that request.
@@ -85,12 +277,17 @@ class RequestQueue:
             timeout=timeout or policy.timeout,
             subscription_id=subscription_id,
             lane=lane,
+            slots=slots,
             callback=callback,
             not_before=not_before.timestamp() if not_before and not_before > now else None,
             last_wait_reason=BACKOFF if not_before and not_before > now else None,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
-        added = self._store.add(request, line, extra_writes, self.queued_limit(project_id))
+        limit, queued = self._usage.queued(project_id)
+        if limit is not None and queued >= limit and self._store.get(project_id, request.request_id) is None:
+            # Without the transaction, which would cost as much as if it were accepted.
+            raise QuotaExceeded.of("queued", limit, QUEUE_RETRY_SECONDS)
+        added = self._store.add(request, line, extra_writes, limit)
         if added.not_before and not_before:
             self._admission_queue.wake(added.channel, not_before, now)
         else:
@@ -138,6 +335,10 @@ class RequestQueue:
         now = self._clock()
         self._store.heartbeat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
         return request
+
+    def note_wait(self, request: Request, reason: str | None) -> None:
+        """Stores why a running request does not work at present; None when it works again."""
+        self._store.note_running(request, reason)
 
     def finish(
         self,

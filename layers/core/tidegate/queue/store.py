@@ -2,34 +2,273 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, put, put_new, update
-from tidegate.common.ids import iso
-from tidegate.common.listing import Listed
-from tidegate.errors import Conflict, LeaseLost, QuotaExceeded
-from tidegate.notifications.notice import Notice
-from tidegate.notifications.outbox import notice_write
-from tidegate.projects.audit import AuditLine
-from tidegate.projects.audit_store import audit_write
-from tidegate.projects.usage_store import queued_write
-from tidegate.queue.admission.fairness import Turn, rank
-from tidegate.queue.admission.group import AdmissionMove, admission_parts
-from tidegate.queue.admission.standings import standing_write
-from tidegate.queue.channels.model import Channel, Place
-from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
-from tidegate.queue.locks import renewed, slot_writes
-from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
-from tidegate.queue.stats_store import stats_writes
-from tidegate.queue.transaction import OTHER, PLACE, QUOTA, REQUEST, SLOT, STANDING, Refused
+from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.sequences import Listed
+from tidegate.errors import Busy, Conflict, LeaseLost, QuotaExceeded
+from tidegate.notifications.notices import Notice, notice_write
+from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write, queued_write
+from tidegate.queue.fairness import Turn, rank, standing_write
+from tidegate.queue.log import stats_writes
+from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Channel, Place, Request
+
+# --- transaction
+# The parts of the transaction that moves a request, and the error that names the parts that were refused.
+
+REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
+MUTEX, PLACE, QUOTA, OTHER = "mutex", "place", "quota", "other"
+
+
+class Refused(Conflict):
+    """The conditions of these parts of a move's transaction failed: their items have changed."""
+
+    def __init__(self, parts: Iterable[str]) -> None:
+        self.parts = frozenset(parts)
+        super().__init__(f"refused by: {', '.join(sorted(self.parts))}")
+
+
+# --- items
+# The items of a request: its record, its place in the lane, and when it is due.
+
+_FIELDS = tuple(field.name for field in fields(Request))
+# Stored as JSON text: callers' values may have larger numbers or deeper nesting than DynamoDB allows.
+_TEXTS = ("payload", "result", "progress")
+# After this time compensation checks whether the state machine of an admitted request was really started.
+_FIRST_HEARTBEAT_SECONDS = 15
+
+
+def as_text(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def request_item(request: Request) -> Item:
+    item = asdict(request) | {name: as_text(getattr(request, name)) for name in _TEXTS}
+    order = f"{request.created_at}#{request.request_id}"
+    item |= keys.request(request.project_id, request.request_id)
+    item |= {"gsi1pk": keys.requests_list(request.project_id), "gsi1sk": order}
+    if request.subscription_id:
+        pk = keys.subscription_requests(request.project_id, request.subscription_id)
+        item |= {"gsi2pk": pk, "gsi2sk": order}
+    return item
+
+
+def request_from(item: Item) -> Request:
+    known = {name: item[name] for name in _FIELDS if name in item}
+    return Request(**known | {name: json.loads(item[name]) for name in _TEXTS if item.get(name) is not None})
+
+
+def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
+    """When compensation checks the request if nothing happens to it; for an ended one, when retention removes it."""
+    if request.status == PENDING:
+        lane = {"due_lane": f"channel:{request.channel}"}
+        return keys.due(request.request_id, max(now, request.not_before or _created(request)), "request") | lane
+    if request.status == RUNNING:
+        return keys.due(request.request_id, now + _FIRST_HEARTBEAT_SECONDS, "request")
+    return keys.retained(request.request_id, now + keep_seconds) if request.is_over else {}
+
+
+def _created(request: Request) -> float:
+    return datetime.fromisoformat(request.created_at).timestamp()
+
+
+def place_key(request: Request) -> dict[str, str]:
+    lane = (request.channel, request.project_id)
+    return keys.waiting_place(*lane, rank(request.priority, request.created_at), request.request_id)
+
+
+def place_item(request: Request) -> Item:
+    by_age = {"gsi1pk": keys.waiting_by_age(request.channel), "gsi1sk": f"{request.created_at}#{request.request_id}"}
+    return place_key(request) | {
+        **by_age,
+        "channel": request.channel,
+        "project_id": request.project_id,
+        "request_id": request.request_id,
+        "priority": request.priority,
+        "since": request.created_at,
+        "status": request.status,
+        "reason": request.last_wait_reason,
+        "not_before": request.not_before,
+        "mutex": request.mutex,
+        "slots": request.slots,
+    }
+
+
+def place_from(item: Item) -> Place:
+    return Place(**{field.name: item.get(field.name) for field in fields(Place)})  # type: ignore[arg-type]
+
+
+# --- locks
+# The locks of a running request: a slot of its channel and, within a subscription, a mutex with a lease.
+
+# Heartbeats renew the lease, so the mutex of a dead owner becomes free; at most for two hours in total.
+LEASE_SECONDS = 180
+LONGEST_LEASE_SECONDS = 7200
+
+
+def slot_writes(old: Request, new: Request, now: float, turn: Turn | None = None) -> list[tuple[str, Write]]:
+    """A move's writes to the channel, the slot and the mutex."""
+    if old.status != RUNNING and new.status == RUNNING:
+        return _taken(new, now, turn)
+    if old.status == RUNNING and new.status != RUNNING:
+        return _given_back(old)
+    return []
+
+
+def _taken(request: Request, now: float, turn: Turn | None) -> list[tuple[str, Write]]:
+    slots = request.slots_held
+    bound: dict[str, Any] = {}
+    # Slots beyond the capacity are not marked: as others are released, `running` falls to the capacity again.
+    has_room = "#running <= #capacity" if turn is not None and turn.extra else "#running < #capacity"
+    if turn is not None and not turn.extra and slots > 1:
+        bound = {"most": turn.capacity - slots, "seen": turn.capacity}
+        has_room = "#running <= :most AND #capacity = :seen"
+    channel = update(
+        keys.channel(request.channel),
+        adds={"running": slots, "slot_changes": 1},
+        condition=f"{has_room} AND #paused = :no",
+        no=False,
+        **bound,
+    )
+    parts = [(CHANNEL, channel), (SLOT, slot_taken(request))]
+    return [*parts, (MUTEX, _locked(request, now))] if request.subscription_id else parts
+
+
+def slot_taken(request: Request) -> Write:
+    slot = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
+    slot |= {"slots": request.slots_held}
+    return put_new(keys.slot(request.channel, request.request_id) | slot)
+
+
+def slots_taken(channel: Channel, count: int) -> Write:
+    """Takes `count` slots of a channel. Refused if fewer are free, or if the capacity is not what was read."""
+    return update(
+        keys.channel(channel.name),
+        adds={"running": count, "slot_changes": count},
+        condition="#running <= :most AND #capacity = :capacity AND #paused = :no",
+        most=channel.capacity - count,
+        capacity=channel.capacity,
+        no=False,
+    )
+
+
+def _given_back(request: Request) -> list[tuple[str, Write]]:
+    channel = update(keys.channel(request.channel), adds={"running": -request.slots_held, "slot_changes": 1})
+    slot = delete(keys.slot(request.channel, request.request_id), "#attempt = :attempt", attempt=request.attempt)
+    parts = [(CHANNEL, channel), (SLOT, slot)]
+    return [*parts, (MUTEX, _unlocked(request))] if request.subscription_id else parts
+
+
+def _locked(request: Request, now: float) -> Write:
+    return update(
+        keys.mutex(request.project_id, str(request.mutex)),
+        {"owner": request.request_id, "attempt": request.attempt, "taken_at": now, "lease_until": now + LEASE_SECONDS},
+        adds={"fence": 1},
+        condition="attribute_not_exists(#owner) OR #lease_until <= :now",
+        now=now,
+    )
+
+
+def _unlocked(request: Request) -> Write:
+    return update(
+        keys.mutex(request.project_id, str(request.mutex)),
+        removes=("owner", "attempt", "taken_at", "lease_until"),
+        condition="#owner = :me AND #attempt = :attempt",
+        me=request.request_id,
+        attempt=request.attempt,
+    )
+
+
+def renewed(request: Request, now: float) -> Write:
+    """Renews the lease of the mutex. Refused if another attempt holds it, or after the longest time."""
+    return update(
+        keys.mutex(request.project_id, str(request.mutex)),
+        {"lease_until": now + LEASE_SECONDS},
+        condition="#owner = :me AND #attempt = :attempt AND #taken_at > :oldest",
+        me=request.request_id,
+        attempt=request.attempt,
+        # A batch may run for days, and holds its concurrency key for all that time.
+        oldest=now - (request.timeout if request.type == "batch" else LONGEST_LEASE_SECONDS),
+    )
+
+
+# --- group
+# Several admissions in one transaction: the channel and the counts, which they share, are written once.
+
+# The limit of DynamoDB for one transaction.
+_MAX_WRITES = 100
+# The requests of one project that fit into a transaction.
+MAX_GROUP = 19
+
+
+def fits_one_transaction(requests: int, projects: int) -> bool:
+    """Five writes for each request, three for each project, one for the channel."""
+    return 5 * requests + 3 * projects + 1 <= _MAX_WRITES
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionMove:
+    """One admission: the request before and after, its audit line and its project's turn."""
+
+    old: Request
+    new: Request
+    line: AuditLine
+    turn: Turn
+
+
+def admission_parts(moves: Sequence[AdmissionMove], channel: Channel, now: datetime) -> list[tuple[str, Write]]:
+    """The writes that admit different requests of one channel, none with a mutex. `channel`: its state before them."""
+    parts: list[tuple[str, Write]] = [(CHANNEL, slots_taken(channel, sum(move.turn.slots for move in moves)))]
+    counts = Counter(move.new.project_id for move in moves)
+    slots: Counter[str] = Counter()
+    for move in moves:
+        slots[move.new.project_id] += move.turn.slots
+    last_turns = {move.new.project_id: move.turn for move in moves}
+    for project_id, count in counts.items():
+        turn = last_turns[project_id]
+        # All of them are counted at once, so there must be room below the ceiling for all.
+        standing = standing_write(channel.name, project_id, waiting=-count, running=slots[project_id], turn=turn)
+        parts += [(STANDING, standing), (OTHER, queued_write(project_id, -count))]
+        parts.append((OTHER, day_write(project_id, now, {RUNNER_SECONDS: START_SECONDS * count})))
+    stats: dict[tuple[Any, ...], Write] = {}
+    for move in moves:
+        item = request_item(move.new) | due_of(move.new, now=now.timestamp(), keep_seconds=0)
+        seen = {"seen": move.old.version, "was": move.old.status}
+        parts += [
+            (REQUEST, put(item, "#version = :seen AND #status = :was", **seen)),
+            (PLACE, delete(place_key(move.old), "attribute_exists(#pk)")),
+            (SLOT, slot_taken(move.new)),
+            (OTHER, audit_write(move.line)),
+        ]
+        for write in stats_writes(move.old, move.new):
+            key = tuple(sorted(write.key.items()))
+            stats[key] = _summed(stats[key], write) if key in stats else write
+    return [*parts, *((OTHER, write) for write in stats.values())]
+
+
+def _summed(first: Write, second: Write) -> Write:
+    sums: Counter[str] = Counter()
+    for write in (first, second):
+        for name, value in (write.adds or {}).items():
+            assert isinstance(value, int)
+            sums[name] += value
+    return replace(first, adds=dict(sums))
+
+
+# --- store
+# Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice together.
 
 Part = tuple[str, Write]
 # The Retry-After of a full queue.
-_QUEUE_RETRY_SECONDS = 30
+QUEUE_RETRY_SECONDS = 30
 
 
 class RequestStore:
@@ -56,7 +295,7 @@ class RequestStore:
             if existing is not None and 0 in error.failed:
                 return existing
             if writes.index(counted) in error.failed:
-                raise QuotaExceeded.of("queued", queued_limit, _QUEUE_RETRY_SECONDS) from error
+                raise QuotaExceeded.of("queued", queued_limit, QUEUE_RETRY_SECONDS) from error
             raise
         return request
 
@@ -96,13 +335,14 @@ class RequestStore:
             *((OTHER, write) for write in extra_writes),
         ]
         request: Part = (REQUEST, put(item, "#version = :seen AND #status = :was", seen=old.version, was=old.status))
-        extra = turn is not None and turn.extra
-        slots = [part for part in slot_writes(old, new, now.timestamp(), extra=extra) if part[0] not in without]
+        if turn is not None:
+            rest.append((OTHER, day_write(new.project_id, now, {RUNNER_SECONDS: START_SECONDS})))
+        slots = [part for part in slot_writes(old, new, now.timestamp(), turn) if part[0] not in without]
         try:
             self._transact([request, *_queue_writes(old, new, without, turn, queued_limit), *slots, *rest])
         except Refused as refused:
             if QUOTA in refused.parts and REQUEST not in refused.parts:
-                raise QuotaExceeded.of("queued", queued_limit, _QUEUE_RETRY_SECONDS) from refused
+                raise QuotaExceeded.of("queued", queued_limit, QUEUE_RETRY_SECONDS) from refused
             if PLACE not in refused.parts or REQUEST in refused.parts:
                 raise
             # Its place is in the lane that all projects shared in an older version, or is lost.
@@ -173,6 +413,15 @@ class RequestStore:
         except Conflict:
             return
 
+    def note_running(self, request: Request, reason: str | None) -> None:
+        """Stores why a running request does not work at present, unless it has ended."""
+        sets = {"last_wait_reason": reason} if reason else None
+        removes = () if reason else ("last_wait_reason",)
+        same = "#status = :running AND #attempt = :attempt"
+        key = keys.request(request.project_id, request.request_id)
+        write = update(key, sets, removes=removes, condition=same, running=RUNNING, attempt=request.attempt)
+        self._table.try_write(write)
+
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Request]:
         page = self._table.find(keys.requests_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         return Listed([request_from(item) for item in page.items], page.cursor)
@@ -180,7 +429,7 @@ class RequestStore:
     def of_subscription(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
         pk = keys.subscription_requests(project_id, subscription_id)
         page = self._table.query(pk, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
-        return Listed([request_from(item) for item in page.items], page.cursor)
+        return Listed([request_from(item) for item in self._table.current(page.items)], page.cursor)
 
 
 def _queue_writes(
@@ -202,7 +451,8 @@ def _counts(
     old: Request, new: Request, without: frozenset[str], turn: Turn | None, queued_limit: int | None
 ) -> list[Part]:
     waiting = (new.status in WAITING) - (old.status in WAITING and PLACE not in without)
-    running = (new.status == RUNNING) - (old.status == RUNNING and SLOT not in without)
+    taken = new.slots_held if new.status == RUNNING else 0
+    running = taken - (old.slots_held if old.status == RUNNING and SLOT not in without else 0)
     parts: list[Part] = []
     if waiting:
         parts.append((QUOTA, queued_write(old.project_id, waiting, queued_limit if waiting > 0 else None)))
@@ -210,3 +460,39 @@ def _counts(
         write = standing_write(old.channel, old.project_id, waiting=waiting, running=running, turn=turn)
         parts.append((STANDING, write))
     return parts
+
+
+# --- unique
+# Requests with a dedupe key: while one has not ended, submitting another with the same key returns it.
+
+_KEPT_SECONDS = 90 * 86400
+_TRIES = 4
+
+
+class UniqueRequests:
+    def __init__(self, table: Table, requests: RequestStore, clock: Clock) -> None:
+        self._table = table
+        self._requests = requests
+        self._clock = clock
+
+    def submit(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
+        """The request that has the key, or the one that `make(request_id, write)` submits together with the write."""
+        key = keys.dedupe(project_id, dedupe_key)
+        for _ in range(_TRIES):
+            held = self._table.get(key, consistent=True)
+            request = self._requests.get(project_id, str(held["request_id"])) if held else None
+            if request is not None and not request.is_over:
+                return request
+            now = self._clock()
+            request_id = new_id("req", now)
+            item = key | {"request_id": request_id, "expires_at": int(now.timestamp()) + _KEPT_SECONDS}
+            if held:
+                write = put(item, "#request_id = :held", held=held["request_id"])
+            else:
+                write = put(item, "attribute_not_exists(#pk)")
+            try:
+                return make(request_id, write)
+            except ConditionFailed:
+                # Another call with the key was faster, or another condition of the submission failed: read again.
+                continue
+        raise Busy("other calls submit requests with this dedupe_key at the same time: try again")

@@ -10,16 +10,11 @@ from typing import Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
-from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent_function
-from aws_lambda_powertools.utilities.idempotency.exceptions import (
-    IdempotencyAlreadyInProgressError,
-    IdempotencyValidationError,
-)
 
 from tidegate.app import app as tidegate
 from tidegate.aws import keys
 from tidegate.errors import AlreadyCreated, IdempotencyConflict, IdempotencyInProgress, Invalid
-from tidegate.web.authentication import Caller, current_caller
+from tidegate.web.routing import Caller, current_caller
 
 _HEADER = "idempotency-key"
 _KEPT_SECONDS = 24 * 3600
@@ -84,6 +79,12 @@ def _key(app: APIGatewayHttpResolver) -> str | None:
 
 def _run_once(app: APIGatewayHttpResolver, key: str, handle: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of `handle`: of this call, or the stored one of an earlier request with the same key."""
+    # Imported here, because few requests have a key and the import adds 20 ms to a cold start.
+    from aws_lambda_powertools.utilities.idempotency.exceptions import (
+        IdempotencyAlreadyInProgressError,
+        IdempotencyValidationError,
+    )
+
     request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
     run = _idempotent_function(current_caller(), key, app.lambda_context, handle)
     try:
@@ -133,6 +134,12 @@ def _jsonable(body: Any) -> Any:
 def _idempotent_function(
     caller: Caller, key: str, context: Any, handle: Callable[[], dict[str, Any]]
 ) -> Callable[..., dict[str, Any]]:
+    from aws_lambda_powertools.utilities.idempotency import (
+        DynamoDBPersistenceLayer,
+        IdempotencyConfig,
+        idempotent_function,
+    )
+
     store = DynamoDBPersistenceLayer(
         table_name=tidegate().settings.table_name,
         key_attr="pk",

@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
-from tidegate.web.problems import CONTENT_TYPE
-from tidegate.web.scopes import ScopedResolver
+from tidegate.web.scopes import CONTENT_TYPE, ScopedResolver
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
 
 Schema = dict[str, Any]
-TITLE, VERSION = "Tidegate", "1.0.0"
+TITLE, VERSION = "Tidegate", "1.1.0"
 
 
 def _json(text: str, *models: str) -> Schema:
@@ -120,11 +120,25 @@ _IDEMPOTENCY_KEY: Schema = {
 class Api(ScopedResolver):
     """The resolver, with a complete OpenAPI schema."""
 
+    def __init__(self) -> None:
+        super().__init__(enable_validation=True, response_validation_error_http_code=500)
+
     def get_openapi_schema(self, **options: Any) -> OpenAPI:
         from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
 
         generated = super().get_openapi_schema(**options).model_dump(mode="json", by_alias=True, exclude_none=True)
         return OpenAPI.model_validate(_completed(generated, self))
+
+
+# The document that `make build` writes into the built layer. It is in no other place, so it cannot be out of date.
+BUILT = Path(__file__).with_name("openapi.json")
+
+
+def document(api: Api) -> str:
+    """The OpenAPI document as JSON: the built one, or made now, which takes longer than most requests."""
+    if BUILT.is_file():
+        return BUILT.read_text("utf-8")
+    return json.dumps(contract(api), separators=(",", ":"))
 
 
 def contract(api: Api) -> Schema:
@@ -136,6 +150,7 @@ def contract(api: Api) -> Schema:
 
 
 def _completed(schema: Schema, resolver: Api) -> Schema:
+    schema["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
     # Relative, because the API may be under a stage, a folder or a custom domain.
     schema["servers"] = [{"url": "."}]
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
@@ -151,8 +166,7 @@ def _completed(schema: Schema, resolver: Api) -> Schema:
         for method, operation in operations.items():
             operation["responses"] = _answers(method, path, operation["responses"])
             scope = scopes[method, path]
-            if scope != "open":
-                operation["security"] = [{"key": [scope]}]
+            operation["security"] = [] if scope == "open" else [{"key": [scope]}]
             if (method, path) in idempotent:
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
     for path, model in BODIES_IN_QUERY.items():

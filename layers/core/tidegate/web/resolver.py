@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from aws_lambda_powertools import Logger
@@ -14,10 +15,39 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.app import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.projects.rate_limit import AGENT_RATE
-from tidegate.web.authentication import Caller, caller_of, set_current_caller
+from tidegate.projects.model import AGENT_RATE, ANSWER_BYTES, DEFAULT_BURST_SECONDS
 from tidegate.web.openapi import Api
-from tidegate.web.problems import invalid_fields, problem
+from tidegate.web.routing import Caller, caller_of, set_current_caller
+from tidegate.web.scopes import invalid_fields, problem
+
+# --- answer size
+# Keeps answers below the 6 MB that a Lambda function can return.
+
+_MOST_BYTES = 5_000_000
+
+
+def count_that_fit(entries: Sequence[Any]) -> int:
+    """How many of the first entries fit into one answer; at least one."""
+    total = 0
+    for number, entry in enumerate(entries):
+        total += _bytes_returned(entry)
+        if total > _MOST_BYTES:
+            return max(1, number)
+    return len(entries)
+
+
+def fits(value: Any) -> bool:
+    """Whether a JSON value fits into one answer."""
+    return _bytes_returned(value) <= _MOST_BYTES
+
+
+def _bytes_returned(value: Any) -> int:
+    """The bytes of a JSON value in what the function returns: JSON with the body as a string, so escaped twice."""
+    return len(json.dumps(json.dumps(value)))
+
+
+# --- resolver
+# Builds the HTTP resolver with its error handlers, and serves one API Gateway event.
 
 # Control characters and the two line separators of Unicode.
 _CONTROL = ("Cc", "Zl", "Zp")
@@ -28,12 +58,18 @@ _ID_PREFIX = "AsyncDownload"
 _SUB_PATHS = ("/targets", "/map", "/cancel", "/redrive")
 
 logger = Logger(service="tidegate")
+A = TypeVar("A", bound=Api)
 
 
 def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
-    app = Api(enable_validation=True, response_validation_error_http_code=500)
+    app = with_error_handlers(Api())
     for router in routers:
         app.include_router(router)
+    return app
+
+
+def with_error_handlers(app: A) -> A:
+    """The same resolver. It answers every error as a problem, also an unknown path or method."""
 
     @app.exception_handler(DomainError)
     def domain(error: DomainError) -> Response[str]:
@@ -108,6 +144,8 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
         answer = _lambda_answer(problem(error))
     else:
         answer = app.resolve(event, context)
+        if caller is not None:
+            _count_answer(caller, len(answer.get("body") or ""))
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
@@ -122,7 +160,17 @@ def _limit(caller: Caller) -> None:
         running_app().projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
     elif caller.requests_per_s is not None:
         now = running_app().clock().timestamp()
-        running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now)
+        burst = DEFAULT_BURST_SECONDS if caller.default_rate else None
+        running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
+
+
+def _count_answer(caller: Caller, size: int) -> None:
+    """A large answer counts as several requests."""
+    more = (size - 1) // ANSWER_BYTES
+    if caller.agent_id is not None:
+        running_app().projects.agent_rate_limiter.charge(caller.key_id, more)
+    elif caller.requests_per_s is not None:
+        running_app().projects.rate_limiter.charge(caller.project_id, more)
 
 
 def _has_control_character(path: str) -> bool:

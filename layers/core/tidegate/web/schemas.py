@@ -18,10 +18,24 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
+def without_defaults(schema: dict[str, Any]) -> None:
+    """`json_schema_extra` of a body of changes, where a field that is left out stays as it is.
+
+    Generated clients send the defaults that a schema names, and would reset every field.
+    """
+    for field in schema["properties"].values():
+        field.pop("default", None)
+
+
 class Answer(BaseModel):
     """An answer. Fields without a value are left out."""
 
     model_config = ConfigDict(extra="ignore", from_attributes=True, defer_build=True)
+
+
+class LinkAnswer(Answer):
+    url: str
+    expires_at: str
 
 
 def _safe_path(value: str) -> str:

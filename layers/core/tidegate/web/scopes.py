@@ -1,22 +1,106 @@
-"""A resolver that checks the scope of every route before it runs.
-
-Each route declares its scope where it is defined. The check runs on the route that was matched, so no spelling of a
-path can mean one route to the check and another to the router.
-"""
+"""A resolver that checks the scope of every route, the body of a request, and errors as RFC 9457 answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.api_gateway import ResponseBuilder, Route
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
-from tidegate.errors import DomainError
-from tidegate.web.authentication import SCOPES, Scope, current_caller
-from tidegate.web.body import text_body
+from tidegate.common.json_input import read_json
+from tidegate.errors import AlreadyCreated, BodyTooLarge, BrokenJson, DomainError, FieldError, Invalid
+from tidegate.web.routing import SCOPES, Scope, current_caller
+
+# --- problems
+# Turns errors into RFC 9457 answers (`application/problem+json`).
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def problem_body(error: DomainError) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "type": f"urn:tidegate:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+    }
+    if error.errors:
+        body["errors"] = list(error.errors)
+    if isinstance(error, AlreadyCreated):
+        body |= error.created_ids
+    return body
+
+
+def problem(error: DomainError) -> Response[str]:
+    headers: dict[str, str | list[str]] = {"cache-control": "no-store"}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    # A refused field is named, and its name may contain half a surrogate pair, which UTF-8 cannot encode.
+    body = json.dumps(problem_body(error), ensure_ascii=False).encode("utf-8", "replace").decode()
+    return Response(status_code=error.status, content_type=CONTENT_TYPE, body=body, headers=headers)
+
+
+def invalid_fields(errors: Iterable[Mapping[str, Any]]) -> Invalid:
+    """The error of a request with these Pydantic errors. Names each field and what is wrong with it."""
+    fields: list[FieldError] = [
+        {
+            "loc": [part for part in error["loc"] if part != "request"],
+            "msg": str(error["msg"]).removeprefix("Value error, "),
+        }
+        for error in errors
+    ]
+    names = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
+    return Invalid(f"these fields are not valid: {names}; `errors` says why", errors=fields)
+
+
+# --- body
+# Decodes and checks the body of a request.
+
+BODY_LIMIT = 1024 * 1024
+
+
+def text_body(event: dict[str, Any]) -> str:
+    """The body as text; API Gateway encodes bodies that it does not recognise as text in base64.
+
+    Raises BrokenJson or BodyTooLarge.
+    """
+    body = event.get("body") or ""
+    if event.get("isBase64Encoded"):
+        try:
+            body = base64.b64decode(body).decode()
+        except ValueError as error:
+            raise BrokenJson("the body is not valid UTF-8: send JSON encoded in UTF-8") from error
+    size = len(body.encode("utf-8", "surrogatepass"))
+    if size > BODY_LIMIT:
+        raise BodyTooLarge(
+            f"the body has {size:,} bytes, but at most {BODY_LIMIT:,} are accepted: upload larger data as a file, or "
+            "let it be pulled from a source_url"
+        )
+    if body:
+        _require_json(body)
+    return str(body)
+
+
+def _require_json(body: str) -> None:
+    try:
+        read_json(body, exact=True)
+    except ValueError as error:
+        raise BrokenJson(f"the body is not valid JSON: {str(error).partition(';')[0][:200]}") from error
+
+
+# --- scopes
+# A resolver that checks the scope of every route before it runs.
+#
+# Each route declares its scope where it is defined. The check runs on the route that was matched, so no spelling of a
+# path can mean one route to the check and another to the router.
 
 KEYED_PATHS = "/v1/"
 

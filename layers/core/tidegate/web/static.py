@@ -9,14 +9,14 @@ from aws_lambda_powertools.event_handler import Response
 from tidegate.web.console.bundle import Asset
 from tidegate.web.routing import Router
 
-_YEAR = 31_536_000
+_YEAR, _MINUTE = 31_536_000, 60
 _NONE: Mapping[str, str] = {}
 
 
 def asset_response(router: Router, asset: Asset, more_headers: Mapping[str, str] = _NONE) -> Response[str]:
     """The file; 304 if the browser has it; gzip if the browser accepts that."""
     request_headers = router.current_event.headers
-    caching = f"public, max-age={_YEAR}, immutable" if asset.lasting else "no-cache"
+    caching = f"public, max-age={_YEAR}, immutable" if asset.lasting else f"public, max-age={_MINUTE}, must-revalidate"
     headers: dict[str, str | list[str]] = {
         "etag": f'"{asset.digest}"',
         "cache-control": caching,

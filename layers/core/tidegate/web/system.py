@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import cast
 
@@ -11,7 +10,7 @@ from aws_lambda_powertools.event_handler import Response
 from tidegate.app import app
 from tidegate.aws import keys
 from tidegate.web.console.bundle import Asset, console
-from tidegate.web.openapi import Api, contract
+from tidegate.web.openapi import Api, document
 from tidegate.web.routing import Router
 from tidegate.web.static import asset_response, page_headers
 
@@ -41,5 +40,4 @@ def openapi_json() -> Response[str]:
 
 @cache
 def _openapi_asset(api: Api) -> Asset:
-    """Cached in the process, because generating it takes longer than most requests."""
-    return Asset("application/json", json.dumps(contract(api), separators=(",", ":")), lasting=False)
+    return Asset("application/json", document(api), lasting=False)

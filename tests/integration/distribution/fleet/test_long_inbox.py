@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
-from tidegate.distribution.fleet.inbox import InboxEntry, transfer_token
-from tidegate.distribution.targets import Target
+from tidegate.distribution.inbox import InboxEntry, transfer_token
+from tidegate.distribution.model import Target
 
 EXPIRED = 2400
 

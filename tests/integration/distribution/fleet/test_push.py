@@ -11,6 +11,7 @@ from tests.integration.notifications.watching import Line
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import _sqs_record
+from tidegate.distribution import fleet as fleet_module
 
 
 class Hosts:
@@ -68,9 +69,8 @@ def test_queue_wakes_hosts_that_dispatch_could_not_wake(
     fleet: Fleet, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = hosts.connect("a-1")
-    waker = fleet.cloud.app.distribution.waker
     with monkeypatch.context() as broken:
-        broken.setattr(waker, "wake", lambda *_: (_ for _ in ()).throw(OSError("no route")))
+        broken.setattr(fleet_module, "wake_now", lambda *_: (_ for _ in ()).throw(OSError("no route")))
         fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
     assert hosts.line.heard(connection) == []
 
@@ -135,7 +135,7 @@ def test_hosts_of_a_large_job_spread_their_requests(fleet: Fleet, hosts: Hosts) 
 
 
 def test_thousand_hosts_cost_ten_messages(fleet: Fleet) -> None:
-    fleet.cloud.app.distribution.wakeups.send(fleet.project.id, [f"h-{n}" for n in range(1000)], 2)
+    fleet_module.wake_soon(fleet.cloud.app.distribution, fleet.project.id, [f"h-{n}" for n in range(1000)], 2)
 
     received = fleet.cloud._receive("AgentWakeupsQueue", 10_000)
     fleet.cloud._settle("AgentWakeupsQueue", received, failed=set())
@@ -233,7 +233,7 @@ def test_heartbeat_makes_no_aws_call(fleet: Fleet, hosts: Hosts, monkeypatch: py
     assert hosts.line.say_text(connection, '{"action":"beat"}') == []
 
 
-def test_idle_host_costs_eleven_calls_in_two_hours(fleet: Fleet, hosts: Hosts) -> None:
+def test_idle_host_costs_thirteen_calls_in_two_hours(fleet: Fleet, hosts: Hosts) -> None:
     """A ticket, a connection, a poll and the disconnect. Not counted: the write of a key's first use."""
     hosts.line.leave(hosts.connect("a-1"))
     fleet.cloud.clock.advance(7200)
@@ -245,6 +245,8 @@ def test_idle_host_costs_eleven_calls_in_two_hours(fleet: Fleet, hosts: Hosts) -
 
     assert calls == {
         "dynamodb.GetItem": 4,
+        # Whether the host was deleted, at its connection and its poll.
+        "dynamodb.BatchGetItem": 2,
         "dynamodb.Query": 1,
         "dynamodb.PutItem": 1,
         "dynamodb.UpdateItem": 4,

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet, collect, messages
-from tidegate.aws.sqs import Message, SqsQueue
+from tidegate.aws.clients import Message, SqsQueue
+from tidegate.distribution import fleet as hosts_module
 from tidegate.distribution import submit as submits
-from tidegate.distribution.fleet import hosts as hosts_module
-from tidegate.distribution.fleet.model import FleetAgent, Inventory
-from tidegate.distribution.store.fleet import FleetStore
+from tidegate.distribution.fleet import FleetStore
+from tidegate.distribution.model import FleetAgent, Inventory
 
 
 def add_host(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None:

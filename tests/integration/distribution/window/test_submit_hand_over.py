@@ -13,14 +13,13 @@ from tests.faults.conditions import remove_expired
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
-from tidegate.aws.sqs import SqsQueue
-from tidegate.aws.writes import delete
+from tidegate.aws.clients import SqsQueue
+from tidegate.aws.table import delete
 from tidegate.common.ids import iso
-from tidegate.distribution.model import TransferSpec, job_key
-from tidegate.distribution.store.targets import TargetStore
-from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.targets import Target
-from tidegate.notifications.notice import Notice
+from tidegate.distribution import submit
+from tidegate.distribution.model import Target, TransferSpec, job_key
+from tidegate.distribution.store import TargetStore, TaskStore
+from tidegate.notifications.notices import Notice
 
 
 @pytest.fixture
@@ -193,7 +192,7 @@ def test_large_submit_binds_directly_if_the_queue_fails(fleet: Fleet, monkeypatc
     monkeypatch.setattr(SqsQueue, "send", _fail)
     targets = [Target(f"a-{number}", "") for number in range(1, 6)]
 
-    submitted = fleet.cloud.app.distribution.submit.submit_any_number(fleet.project.id, job.spec, targets)
+    submitted = submit.submit_any_number(fleet.cloud.app.distribution, fleet.project.id, job.spec, targets)
 
     listed = fleet.get("/v1/downloads", job_id=submitted.job.job_id)["items"]
     assert {task["target_agent_id"] for task in listed} >= {target.agent_id for target in targets}
@@ -210,8 +209,11 @@ def test_failed_large_submit_leaves_no_task(fleet: Fleet, monkeypatch: pytest.Mo
     monkeypatch.setattr(TargetStore, "bind", _fail)
 
     with pytest.raises(ClientError):
-        fleet.cloud.app.distribution.submit.submit_any_number(
-            fleet.project.id, job.spec, [Target(f"a-{number}", "") for number in range(1, 6)]
+        submit.submit_any_number(
+            fleet.cloud.app.distribution,
+            fleet.project.id,
+            job.spec,
+            [Target(f"a-{number}", "") for number in range(1, 6)],
         )
 
     assert [task["target_agent_id"] for task in fleet.get("/v1/downloads")["items"]] == ["a-0"]
@@ -220,11 +222,11 @@ def test_failed_large_submit_leaves_no_task(fleet: Fleet, monkeypatch: pytest.Mo
 def test_tasks_of_a_large_submit_are_written_in_parallel(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch may bring 40,000 Tasks: 400 transactions of 100 ms would take longer than the function has."""
     monkeypatch.setattr("tidegate.distribution.submit.TASKS_A_SUBMIT", 2)
-    monkeypatch.setattr("tidegate.distribution.window.target_queue._TARGETS_A_MESSAGE", 1)
+    monkeypatch.setattr("tidegate.distribution.submit._TARGETS_A_MESSAGE", 1)
     job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(fleet.submit("a-0")["job_id"]))
     assert job is not None
     targets = [Target(f"a-{number}", "") for number in range(1, 5)]
-    fleet.cloud.app.distribution.submit.submit_any_number(fleet.project.id, job.spec, targets)
+    submit.submit_any_number(fleet.cloud.app.distribution, fleet.project.id, job.spec, targets)
     all_writing = threading.Barrier(len(targets), timeout=5)
     write = TaskStore.add_missing
 
@@ -256,7 +258,7 @@ def test_tasks_of_a_killed_submit_are_delivered_in_a_later_window(
     with monkeypatch.context() as patched:
         patched.setattr(SqsQueue, "send", _killed)
         with pytest.raises(Killed):
-            getattr(distribution.submit, way)(fleet.project.id, spec, [Target("a-1"), Target("a-2", "c-1")])
+            getattr(submit, way)(distribution, fleet.project.id, spec, [Target("a-1"), Target("a-2", "c-1")])
     (job_id,) = {task["job_id"] for task in _tasks(fleet)}
     if not alone:
         fleet.submit("a-0")
@@ -281,11 +283,11 @@ def test_callback_of_a_killed_submit_for_a_bound_target_is_published(
         return list(notices)
 
     monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", publish)
-    submit, spec = fleet.cloud.app.distribution.submit.submit, TransferSpec(**fleet.body())
+    distribution, spec = fleet.cloud.app.distribution, TransferSpec(**fleet.body())
     with monkeypatch.context() as patched:
         patched.setattr(SqsQueue, "send", _killed)
         with pytest.raises(Killed):
-            submit(fleet.project.id, spec, [Target("a-1")], "http://127.0.0.1:9/told")
+            submit.submit(distribution, fleet.project.id, spec, [Target("a-1")], "http://127.0.0.1:9/told")
     (lost,) = _tasks(fleet)
     fleet.submit("a-1")
     _run_to_the_end(fleet, lost["job_id"], ["a-1"])

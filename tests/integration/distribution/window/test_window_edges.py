@@ -13,10 +13,9 @@ import pytest
 
 from tests.support import sample
 from tests.support.fleet import Fleet, collect, messages
-from tidegate.distribution.model import Job, TransferSpec, job_key
-from tidegate.distribution.ports import Arrival
-from tidegate.distribution.targets import Target
-from tidegate.distribution.window.target_queue import TargetMessage
+from tidegate.distribution import submit, window
+from tidegate.distribution.model import Arrival, Job, Target, TransferSpec, job_key
+from tidegate.distribution.submit import TargetMessage
 
 
 def spec_of(fleet: Fleet) -> TransferSpec:
@@ -159,7 +158,7 @@ class Held:
     def __init__(self) -> None:
         self.messages: list[TargetMessage] = []
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: object, *, at: str) -> None:
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: object = None, *, at: str) -> None:
         number = str(len(self.messages))
         self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.spec, job.sequence))
 
@@ -173,11 +172,11 @@ def test_submits_around_a_window_edge_are_each_delivered_once(fleet: Fleet) -> N
     edge = clock() + timedelta(seconds=windows.seconds)
     offsets = sorted(rng.uniform(-0.1, 0.1) for _ in range(many))
     queue: Any = Held()
-    app.distribution.submit._queue = queue
+    app.distribution.target_messages = queue
     tasks: dict[str, str] = {}
     for number, offset in enumerate(offsets):
         clock.move_to(edge + timedelta(seconds=offset))
-        submitted = app.distribution.submit.submit(fleet.project.id, spec, [Target(f"a-{number}")])
+        submitted = submit.submit(app.distribution, fleet.project.id, spec, [Target(f"a-{number}")])
         tasks[submitted.tasks[0].uuid] = f"a-{number}"
     waiting = queue.messages
     rng.shuffle(waiting)
@@ -187,7 +186,7 @@ def test_submits_around_a_window_edge_are_each_delivered_once(fleet: Fleet) -> N
     for _ in range(40):
         some = waiting[: rng.randint(0, many // 3)]
         waiting = waiting[len(some) :]
-        assert app.distribution.collect.collect(some) == []
+        assert window.collect(app.distribution, some) == []
         clock.advance(rng.uniform(1, windows.seconds))
         for job in fleet.get("/v1/jobs", limit=100)["items"]:
             if job["job_id"] in done or job["window_closes_at"] > clock().isoformat():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.aws import part_plan
-from tidegate.exports.rendering import fragments
+from tidegate.aws import s3 as part_plan
+from tidegate.sheets import files as fragments
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ from tests.support.exports.killing import Killed, killed_after_write
 from tests.support.exports.paged_source import honest, numbered
 from tests.support.exports.ranges import by_cursor
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
-from tidegate.aws import part_plan
+from tidegate.aws import s3 as part_plan
+from tidegate.exports import paging as export_range_plan
+from tidegate.exports import ranges as export_ranges
+from tidegate.exports import ranges as pages_ahead
 from tidegate.exports.model import output_prefix
-from tidegate.exports.ranges import pages_ahead
-from tidegate.exports.ranges import plan as export_range_plan
-from tidegate.exports.ranges import worker as export_ranges
-from tidegate.exports.ranges.context import RangeContext
-from tidegate.exports.rendering import fragments
+from tidegate.exports.ranges import RangeContext
+from tidegate.sheets import files as fragments
 
 ROWS = 2050
 

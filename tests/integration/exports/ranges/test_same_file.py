@@ -15,8 +15,8 @@ from tests.support.exports.paged_source import honest, numbered, without_total
 from tests.support.exports.ranges import both_ways, by_cursor, read_text
 from tests.support.exports.running import ExportWorld, read_sheet
 from tests.support.exports.samples import mixed_rows
-from tidegate.exports.ranges import context as export_range_context
-from tidegate.exports.rendering import parquet_writer
+from tidegate.exports import ranges as export_range_context
+from tidegate.sheets import parquet as parquet_writer
 
 ROWS = 2050
 
@@ -47,8 +47,8 @@ def test_sheet_is_the_same_as_from_staged_pages(world: ExportWorld, parallel: in
 
 
 def test_several_sheets_equal_those_of_one_writer(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.exports.rendering import files
-    from tidegate.exports.rendering.xlsx.writer import xlsx_chunks
+    from tidegate.sheets import files
+    from tidegate.sheets.xlsx import xlsx_chunks
 
     monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
@@ -115,8 +115,8 @@ def test_pages_without_total_make_the_same_file_as_staged_ones(world: ExportWorl
 
 
 def test_cursor_fills_several_sheets_exactly(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.exports.rendering import files
-    from tidegate.exports.rendering.xlsx.writer import xlsx_chunks
+    from tidegate.sheets import files
+    from tidegate.sheets.xlsx import xlsx_chunks
 
     monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))

@@ -13,9 +13,7 @@ import pytest
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.disk.owners import owner_on_host
-from tidegate_client.agent.disk.partials import Partials
-from tidegate_client.agent.disk.place import open_place
+from tidegate_client.agent.disk import Fence, Partials, open_place, owner_on_host
 from tidegate_client.agent.journal import AlreadyRunning, Journal
 
 CONTENT = random.Random(3).randbytes(700_001)
@@ -140,7 +138,7 @@ def test_hard_link_at_the_target_is_neither_written_nor_chowned(
     precious.write_bytes(CONTENT if trap == "target" else b"keep me")
     before = (precious.stat().st_uid, precious.read_bytes())
     (root / "data").mkdir()
-    with open_place(root, "/data", "f", owner_on_host("nobody")) as place:
+    with open_place(Fence(root), "/data", "f", owner_on_host("nobody")) as place:
         name = "f" if trap == "target" else place.part_name(AGENT, sha256(CONTENT))
     os.link(precious, root / "data" / name)
     transfer = api.add("f", CONTENT, target_user="nobody")
@@ -260,7 +258,7 @@ def test_second_agent_cannot_open_the_journal(tmp_path: Path) -> None:
 def test_old_part_files_are_removed(tmp_path: Path) -> None:
     now = [1000.0]
     journal = Journal(tmp_path / "state", now=lambda: now[0])
-    partials = Partials(journal, seconds=100, now=lambda: now[0])
+    partials = Partials(journal, Fence(tmp_path), seconds=100, now=lambda: now[0])
     old, young = tmp_path / ".old.part", tmp_path / ".young.part"
     for part in (old, young):
         part.write_bytes(b"x")

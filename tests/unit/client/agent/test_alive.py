@@ -18,13 +18,13 @@ import pytest
 
 from tests.unit.client.conftest import Running, StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
-from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.disk.place import Place
+from tidegate_client.agent.disk import Place
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Journal, JournalError
-from tidegate_client.agent.service.health import HEALTH_FILE, notify_systemd, read_health
-from tidegate_client.agent.service.supervisor import SupervisedThread
+from tidegate_client.agent.service import HEALTH_FILE, notify_systemd, read_health
+from tidegate_client.agent.threads import SupervisedThread
+from tidegate_client.rates import Backoff
 
 CONTENT = os.urandom(50_000)
 
@@ -190,6 +190,7 @@ def test_bytes_that_were_there_do_not_count_as_received(api: AgentApi, root: Pat
     there = len(CONTENT) // 2
     part = Place(-1, root / "data", "f", (0, 0)).part_name(AGENT, sha256(CONTENT))
     (root / "data" / part).write_bytes(CONTENT[:there])
+    (root / "data" / part).chmod(0o600)
 
     running = start_agent()
 

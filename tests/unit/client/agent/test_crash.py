@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
-from tidegate_client.agent.results import iso
+from tidegate_client.agent.preheat import iso
 
 OLDEST, OLDER, NEW = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
 STEPS = [

@@ -12,10 +12,9 @@ import time_machine
 
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store
-from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.pace import LONGEST_IDLE_ROUND
-from tidegate_client.agent.push import FIRST_PAUSE, LONGEST_PAUSE
+from tidegate_client.agent.inbox import FIRST_PAUSE, LONGEST_PAUSE
+from tidegate_client.rates import LONGEST_IDLE_ROUND, Backoff
 
 OLD, NEW, BIG = os.urandom(50_000), os.urandom(50_000), os.urandom(3_000_000)
 

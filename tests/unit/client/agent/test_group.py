@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployed import free_port
-from tests.unit.client.fakes import AGENT, AgentApi, running_api, running_store
-from tidegate_client import Client
-from tidegate_client.agent import group as group_module
-from tidegate_client.agent import pace
-from tidegate_client.agent.group import AgentGroup, GroupNotifier, make_group, merged_metrics
-from tidegate_client.agent.options import AgentOptions
+from tests.unit.client.fakes import AGENT, ME, AgentApi, running_api, running_store
+from tidegate_client import rates as pace
+from tidegate_client.agent import daemon as group_module
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.daemon import AgentGroup, GroupNotifier, make_group, merged_metrics
+from tidegate_client.agent.disk import Permits
+from tidegate_client.agent.options import AgentOptions, Grant
 from tidegate_client.cli import main
+from tidegate_client.client import Client
 from tidegate_client.config import Config, further_login, save
 
 CONTENT = b"of one project or the other " * 5000
@@ -38,6 +40,8 @@ def group(
     api: AgentApi, second: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[AgentGroup]:
     monkeypatch.setattr(pace, "SHORTEST_ROUND", 0.1)
+    for name in ("data", "shop"):
+        (root / name).mkdir()
     options = AgentOptions(
         AGENT,
         root,
@@ -47,6 +51,8 @@ def group(
         report_every=0.1,
         drain_seconds=2,
         limit_rate=100_000,
+        permits=Permits(("/data",)),
+        also={"shop": Grant(Permits(("/shop",), frozenset({ME})))},
         metrics=("127.0.0.1", free_port()),
     )
     made = make_group(Client(api.url, "key", attempts=0), {"shop": Config(second.url, "other")}, options)
@@ -78,10 +84,19 @@ def test_files_of_both_projects_arrive_under_one_limit(
     assert json.loads(page(group, "/healthz"))["agents"].keys() == {"default", "shop"}
 
 
-def test_refused_second_key_leaves_the_first_project_served(
-    api: AgentApi, second: AgentApi, root: Path, tmp_path: Path
+def test_each_project_has_its_own_directories_and_users(
+    api: AgentApi, second: AgentApi, root: Path, group: AgentGroup
 ) -> None:
-    second.key_status = 401
+    mine, theirs = api.add("a", CONTENT, directory="/shop"), second.add("b", CONTENT, directory="/data")
+    other_user = second.add("c", CONTENT, directory="/shop", target_user="daemon")
+
+    assert api.wait_for(mine)["error_code"] == Code.PATH_REFUSED
+    assert second.wait_for(theirs)["error_code"] == Code.PATH_REFUSED
+    assert second.wait_for(other_user)["error_code"] == Code.OWNER_REFUSED
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def also_process(api: AgentApi, second: AgentApi, root: Path, tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "TIDEGATE_API_URL": api.url,
         "TIDEGATE_KEY": "key",
@@ -89,8 +104,80 @@ def test_refused_second_key_leaves_the_first_project_served(
         "XDG_STATE_HOME": str(tmp_path),
         "XDG_CONFIG_HOME": str(tmp_path),
     }
-    words = ["--agent-id", AGENT, "--root", str(root), "--also", "shop", "--no-push", "--wait", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "tidegate_client", "agent", *words], env=environment)
+    options = ["--agent-id", AGENT, "--root", str(root), "--also", "shop", "--no-push", "--wait", "1", *words]
+    return subprocess.Popen([sys.executable, "-m", "tidegate_client", "agent", *options], env=environment)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], Code.PATH_REFUSED),
+        (["--allow-dir", "shop=/shop"], Code.PATH_REFUSED),
+        (["--allow-user", "shop=*"], Code.PATH_REFUSED),
+        (["--allow-dir", "shop=/shop", "--allow-user", "shop=*"], Code.DONE),
+        (["--allow-dir", "shop=/shop", "--allow-user", "shop=daemon"], Code.OWNER_REFUSED),
+        (["--allow-dir", "shop=/data", "--allow-user", "shop=*"], Code.PATH_REFUSED),
+    ],
+)
+def test_further_project_gets_only_what_is_named_for_it(
+    api: AgentApi, second: AgentApi, root: Path, tmp_path: Path, words: list[str], code: Code
+) -> None:
+    for name in ("data", "shop"):
+        (root / name).mkdir()
+    process = also_process(api, second, root, tmp_path, "--allow-dir", "/", "--allow-user", ME, *words)
+    try:
+        result = second.wait_for(second.add("b", CONTENT, directory="/shop"))
+        assert api.wait_for(api.add("a", CONTENT))["error_code"] == 0
+    finally:
+        process.terminate()
+        process.wait(20)
+
+    assert result["error_code"] == code
+    if not words:
+        assert "--allow-dir shop=DIR and --allow-user shop=USER" in result["error_msg"]
+
+
+def test_limit_of_a_further_project_is_its_own(api: AgentApi, second: AgentApi, root: Path, tmp_path: Path) -> None:
+    permits = ["--allow-dir", "shop=/", "--allow-user", "shop=*", "--limit-rate", "50M", "--limit-rate", "shop=100000"]
+    process = also_process(api, second, root, tmp_path, *permits)
+    try:
+        slow, fast = second.add("b", CONTENT, directory="/shop"), api.add("a", CONTENT)
+        assert api.wait_for(fast)["error_code"] == 0
+        began = time.monotonic()
+        assert second.finals(slow) == []
+        assert second.wait_for(slow)["error_code"] == 0
+    finally:
+        process.terminate()
+        process.wait(20)
+    assert time.monotonic() - began > len(CONTENT) / 100_000 * 0.4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--allow-dir", "shop=/srv"], "--also shop"),
+        (["--also", "shop", "--allow-user", "shopp=web"], "--also shopp"),
+        (["--also", "shop", "--allow-dir", "shop=srv"], "not an absolute path"),
+        (["--limit-rate", "1M", "--limit-rate", "2M"], "given twice"),
+        (["--also", "default"], "first login"),
+    ],
+)
+def test_permits_that_belong_to_no_login_are_refused(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.setenv("TIDEGATE_API_URL", "https://one")
+    monkeypatch.setenv("TIDEGATE_KEY", "first")
+
+    assert main(["agent", "install", "--print", "--agent-id", AGENT, "--root", str(root), *words]) == 2
+
+    assert said in capsys.readouterr().err
+
+
+def test_refused_second_key_leaves_the_first_project_served(
+    api: AgentApi, second: AgentApi, root: Path, tmp_path: Path
+) -> None:
+    second.key_status = 401
+    process = also_process(api, second, root, tmp_path)
     try:
         assert api.wait_for(api.add("a", CONTENT))["error_code"] == 0
         assert process.poll() is None
@@ -141,13 +228,19 @@ def test_further_login_ignores_the_environment_of_the_first(tmp_path: Path) -> N
 def test_installed_unit_serves_both_projects_and_shows_no_key(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in ("data", "shop"):
+        (root / name).mkdir()
     words = ["agent", "install", "--print", "--agent-id", AGENT, "--root", str(root), "--also", "shop"]
+    permits = ["--allow-dir", "/data", "--allow-dir", "shop=/shop", "--allow-user", "shop=web"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TIDEGATE_API_URL", "http://one")
+        patch.setenv("TIDEGATE_API_URL", "https://one")
         patch.setenv("TIDEGATE_KEY", "first")
-        patch.setenv("TIDEGATE_ALSO_SHOP", "http://two second")
-        assert main(words) == 0
+        patch.setenv("TIDEGATE_ALSO_SHOP", "https://two second")
+        assert main(words) == 2, "a further project needs permits of its own"
+        assert main([*words, *permits, "--limit-rate", "shop=1M"]) == 0
 
     unit = capsys.readouterr().out
-    assert "--also shop" in unit
-    assert "http://two" not in unit, "addresses and keys are in a file that only root can read"
+    assert "--allow-dir /data" in unit
+    assert "--also shop --allow-dir shop=/shop --allow-user shop=web --limit-rate shop=1048576" in unit
+    assert f"ReadWritePaths={root}/data {root}/shop\n" in unit
+    assert "https://two" not in unit, "addresses and keys are in a file that only root can read"

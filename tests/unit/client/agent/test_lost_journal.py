@@ -12,10 +12,10 @@ import pytest
 from tests.unit.client.agent.test_order import add
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi
+from tidegate_client.agent import service as health
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.journal import Applied, Journal
-from tidegate_client.agent.service import health
-from tidegate_client.agent.service.health import pause_as_service
+from tidegate_client.agent.service import pause_as_service
 
 V1, V2 = (random.Random(seed).randbytes(10_000) for seed in (1, 2))
 

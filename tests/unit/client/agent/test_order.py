@@ -14,10 +14,10 @@ from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent import journal as journal_module
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.disk.path_locks import PathLocks
+from tidegate_client.agent.disk import PathLocks
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Applied, Journal
-from tidegate_client.agent.work_queue import WorkQueue
+from tidegate_client.agent.threads import WorkQueue
 from tidegate_client.models import Transfer
 
 V1, V2 = (random.Random(seed).randbytes(300_000) for seed in (1, 2))

@@ -20,9 +20,17 @@ from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.inbox import LIST_LIMIT, STAGED_LIST_LIMIT, Inbox, is_truncated
 from tidegate_client.agent.journal import Journal
-from tidegate_client.agent.preheat.model import CONFIRM_SECONDS, Action, FileMetadata, Staged, StagedFile, next_action
-from tidegate_client.agent.preheat.switcher import Switcher
-from tidegate_client.agent.results import iso, staged_result
+from tidegate_client.agent.preheat import (
+    CONFIRM_SECONDS,
+    Action,
+    FileMetadata,
+    Staged,
+    StagedFile,
+    Switcher,
+    iso,
+    next_action,
+    staged_result,
+)
 from tidegate_client.models import Transfer
 
 V1, V2, V3 = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
@@ -422,7 +430,9 @@ def test_stored_record_of_a_staged_file_has_no_urls_or_secrets() -> None:
 def test_switcher_wakes_up_at_activate_at(tmp_path: Path) -> None:
     switched: list[float] = []
     stopping, journal, inbox = threading.Event(), Journal(tmp_path), Inbox()
-    switcher = Switcher(journal, inbox, lambda _: switched.append(time.time()), lambda *_: None, lambda: None, stopping)
+    switcher = Switcher(
+        journal, inbox, lambda _: switched.append(time.time()), Path.unlink, lambda *_: None, lambda: None, stopping
+    )
     thread = threading.Thread(target=switcher.run)
     thread.start()
     moment = time.time() + 0.4
@@ -442,7 +452,7 @@ def test_journal_record_of_another_version_is_skipped(tmp_path: Path) -> None:
     journal, inbox = Journal(tmp_path), Inbox()
     journal.stage(("tr-0", ""), '{"of": "a later version"}', tmp_path / "x")
     journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
-    switcher = Switcher(journal, inbox, lambda _: None, lambda *_: None, lambda: None, threading.Event())
+    switcher = Switcher(journal, inbox, lambda _: None, Path.unlink, lambda *_: None, lambda: None, threading.Event())
 
     switcher.load()
 
@@ -459,7 +469,7 @@ def test_staged_file_with_an_unreadable_time_does_not_hold_up_others(tmp_path: P
     journal.stage(("tr-0", ""), json.dumps(stored), tmp_path / "x")
     journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
     switched: list[Staged] = []
-    switcher = Switcher(journal, inbox, switched.append, lambda *_: None, lambda: None, threading.Event())
+    switcher = Switcher(journal, inbox, switched.append, Path.unlink, lambda *_: None, lambda: None, threading.Event())
 
     switcher.load()
     inbox.take_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)

@@ -14,11 +14,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deployed import free_port
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
 
 CONTENT = random.Random(9).randbytes(2_000_000)
 Launch = Callable[..., "subprocess.Popen[bytes]"]
+# The agent as a process, but with less patience: its argument, in seconds.
+SHORT_PATIENCE = """
+import sys
+from tidegate_client.agent.delivery import ResumingDownload
+from tidegate_client.cli import main
+patience, made = float(sys.argv.pop(1)), ResumingDownload.__init__
+def impatient(self, *args, **options):
+    made(self, *args, **options | {"patience": patience})
+ResumingDownload.__init__ = impatient
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -30,8 +42,9 @@ def state(tmp_path: Path) -> Path:
 def launch(api: AgentApi, root: Path, state: Path) -> Iterator[Launch]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tidegate_client", "agent", "--agent-id", AGENT, "--root", str(root), *more]
+    def start(*more: str, patience: float | None = None) -> subprocess.Popen[bytes]:
+        program = ["-c", SHORT_PATIENCE, str(patience)] if patience else ["-m", "tidegate_client"]
+        command = [sys.executable, *program, "agent", "--agent-id", AGENT, "--root", str(root), *more]
         environment = os.environ | {
             "TIDEGATE_API_URL": api.url,
             "TIDEGATE_KEY": "key",
@@ -131,6 +144,24 @@ def test_second_sigterm_stops_at_once_and_keeps_the_part_file(
     assert time.monotonic() - began < 8
     assert api.finals(transfer) == []
     assert list(root.glob("data/.tidegate-*.part"))
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_unreachable_store_shows_no_signature_in_the_log(
+    api: AgentApi, store: Store, launch: Launch, log_format: str
+) -> None:
+    store.url, store.valid_token = f"http://127.0.0.1:{free_port()}", "X-Amz-Signature-5ec7e7"
+    api.add("app.bin", CONTENT)
+    process = launch("--log-format", log_format, patience=0.5)
+    assert process.stderr
+    lines: list[bytes] = []
+    while not lines or b"stalled" not in lines[-1]:
+        lines.append(process.stderr.readline())
+        assert lines[-1], lines
+    process.kill()
+
+    assert b"5ec7e7" not in b"".join(lines)
+    assert b"/app.bin?" in lines[-1]
 
 
 def test_metrics_port_that_is_taken_is_named_with_the_option(launch: Launch) -> None:

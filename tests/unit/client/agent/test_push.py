@@ -16,13 +16,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from tests.unit.client.fakes import AgentApi
-from tidegate_client.agent import pace, poll_trigger, push
-from tidegate_client.agent.backoff import Backoff
-from tidegate_client.agent.pace import Pace
-from tidegate_client.agent.poll_trigger import PollTrigger
-from tidegate_client.agent.push import Push
+from tidegate_client import rates as pace
+from tidegate_client.agent import inbox as push
+from tidegate_client.agent import threads as poll_trigger
+from tidegate_client.agent.inbox import Push
+from tidegate_client.agent.threads import PollTrigger
 from tidegate_client.errors import ApiError, NotFound
-from tidegate_client.socket import Socket
+from tidegate_client.rates import Backoff, Pace
+from tidegate_client.watching import Socket
 
 CONTENT = b"pushed " * 1000
 

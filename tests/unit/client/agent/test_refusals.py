@@ -14,11 +14,9 @@ import pytest
 
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, ME, AgentApi, Store, sha256
+from tidegate_client.agent import disk as owners
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.disk import owners
-from tidegate_client.agent.disk.owners import owner_on_host
-from tidegate_client.agent.disk.permits import Permits
-from tidegate_client.agent.disk.place import open_place
+from tidegate_client.agent.disk import Fence, Permits, open_place, owner_on_host
 
 CONTENT = b"tide " * 5000
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
@@ -48,7 +46,7 @@ def test_lock_held_by_another_user_blocks_no_worker(
     nobody = pwd.getpwnam("nobody")
     (root / "data").mkdir()
     os.chown(root / "data", nobody.pw_uid, nobody.pw_gid)
-    with open_place(root, "/data", "f", owner_on_host("nobody")) as place:
+    with open_place(Fence(root), "/data", "f", owner_on_host("nobody")) as place:
         part = root / "data" / place.part_name(AGENT, sha256(CONTENT))
     processes = multiprocessing.get_context("spawn")
     ready = processes.Event()
@@ -142,7 +140,7 @@ def test_refused_chown_fails_and_leaves_no_file(
 def test_agent_without_chown_permission_refuses_before_downloading(
     api: AgentApi, store: Store, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owners, "_may_chown", lambda: False)
+    monkeypatch.setattr(owners, "may_act_for_others", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     transfer = api.add("f", CONTENT)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.conftest import StartAgent
-from tests.unit.client.fakes import AgentApi
-from tidegate_client.agent import daemon, reporter
-from tidegate_client.agent.backoff import Backoff
+from tests.unit.client.fakes import AGENT, AgentApi
+from tidegate_client.agent import daemon
+from tidegate_client.agent import inbox as reporter
 from tidegate_client.agent.journal import Journal
-from tidegate_client.agent.pace import Pace
+from tidegate_client.client import Client
 from tidegate_client.errors import Unauthorized
+from tidegate_client.rates import Backoff, Pace
 
 CONTENT = random.Random(5).randbytes(50_000)
 
@@ -142,6 +143,42 @@ def test_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) -> N
     running.wait()
 
     assert isinstance(running.agent.failure, Unauthorized)
+
+
+def test_agent_whose_id_another_host_has_stops_and_keeps_results(
+    api: AgentApi, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    api.refuse_results = True
+    api.add("a.bin", b"tide " * 100)
+    running = start_agent()
+    until(lambda: api.refused)
+    api.duplicate = True
+
+    running.thread.join(20)
+
+    assert running.agent.failure
+    assert running.agent.failure.code == "agent_duplicate"
+    journal = Journal(tmp_path / "state")
+    assert journal.pending_count() == 1
+    journal.close()
+
+
+def test_every_call_names_the_process_and_the_one_before(tmp_path: Path, api: AgentApi) -> None:
+    first = Journal(tmp_path / "state")
+    before = first.begin_process()
+    first.close()
+    second = Journal(tmp_path / "state")
+    client = Client(api.url, "key", attempts=0)
+    client.agents.instance = now = second.begin_process()
+    second.close()
+
+    client.agents.transfers(AGENT)
+    client.agents.report(AGENT, [{"transfer_id": "t", "container_id": "", "error_code": 0}])
+    client.agents.tell_presence(AGENT, {})  # type: ignore[typeddict-item]
+
+    assert api.instances == [now] * 3
+    assert now.split()[1] == before
+    assert len(set(now.split())) == 2
 
 
 def test_idle_agent_makes_no_long_polls_and_polls_rarely() -> None:

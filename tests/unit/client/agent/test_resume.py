@@ -11,7 +11,7 @@ import pytest
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent import daemon
-from tidegate_client.agent.disk.partials import Partials
+from tidegate_client.agent.disk import Fence, Partials
 from tidegate_client.agent.journal import Journal
 
 CONTENT = random.Random(4).randbytes(700_000)
@@ -84,7 +84,7 @@ def partials_in(tmp_path: Path, sizes: list[int], **bounds: float) -> tuple[Part
         journal.part_opened(path)
         made.append(path)
         now[0] += 10
-    return Partials(journal, now=lambda: now[0], **bounds), made, now  # type: ignore[arg-type]
+    return Partials(journal, Fence(tmp_path), now=lambda: now[0], **bounds), made, now  # type: ignore[arg-type]
 
 
 def test_oldest_part_files_are_removed_above_the_size_limit(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_part_file_behind_a_new_symlink_is_not_removed(tmp_path: Path) -> None:
     precious = tmp_path / "elsewhere/.a.part"
     precious.write_text("keep")
 
-    Partials(journal, seconds=5, now=lambda: 100.0).sweep()
+    Partials(journal, Fence(tmp_path), seconds=5, now=lambda: 100.0).sweep()
 
     assert precious.read_text() == "keep"
     assert journal.parts() == []

@@ -18,13 +18,14 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, ME, AgentApi, Store
-from tidegate_client.agent.rate_limit import JobLimits, RateLimit, parse_rate
-from tidegate_client.agent.service import systemd
-from tidegate_client.agent.service.health import HEALTH_FILE
+from tidegate_client.agent import service as systemd
+from tidegate_client.agent.service import HEALTH_FILE
+from tidegate_client.agent.update import create_key
 from tidegate_client.cli import main
-from tidegate_client.cli.logs import JsonLines
+from tidegate_client.cli.output import JsonLines
 from tidegate_client.errors import ConfigError
-from tidegate_client.proxies import make_pool
+from tidegate_client.http import make_pool
+from tidegate_client.rates import JobLimits, RateLimit, parse_rate
 
 CONTENT = os.urandom(300_000)
 
@@ -294,3 +295,71 @@ def test_json_log_line_contains_the_traceback() -> None:
     assert "\n" not in line
     assert json.loads(line)["message"] == "it failed"
     assert "ValueError: broken" in json.loads(line)["error"]
+
+
+def test_install_pins_the_release_key_in_a_file_of_root(
+    system: list[list[str]], root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    public = create_key(tmp_path / "release.key")
+    words = ["agent", "install", "--agent-id", AGENT, "--root", str(root), "--self-update"]
+
+    assert main(words) == 2
+    assert "--release-key" in capsys.readouterr().err
+    assert main([*words, "--release-key", str(tmp_path / "release.key")]) != 0, "that is the private key"
+    assert main([*words, "--release-key", str(public), "--allow-downgrade"]) == 0
+
+    (pinned,) = tmp_path.rglob("tidegate-agent.release-key")
+    assert pinned.stat().st_mode & 0o777 == 0o600
+    assert pinned.read_bytes() == public.read_bytes()
+    unit = next(tmp_path.rglob("tidegate-agent.service")).read_text()
+    assert f"--self-update --release-key {pinned} --allow-downgrade" in unit
+    assert main(["agent", "uninstall", "--purge"]) == 0
+    assert not pinned.exists()
+
+
+def test_doctor_says_whether_releases_can_be_verified(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    public = create_key(tmp_path / "release.key")
+    words = ["--json", "agent", "doctor", "--agent-id", AGENT, "--root", str(root), "--allow-user", ME, "--self-update"]
+
+    assert main([*words, "--release-key", str(public)]) == 0
+    capsys.readouterr()
+    public.chmod(0o666)
+    assert main([*words, "--release-key", str(public)]) == 1
+
+    rows = json.loads(capsys.readouterr().out)["items"]
+    assert [row["check"] for row in rows if row["result"] == "FAILED"] == ["self-update"]
+
+
+def test_doctor_and_install_say_that_the_peer_port_needs_the_extra(
+    system: list[list[str]],
+    root: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["--agent-id", AGENT, "--root", str(root), "--allow-user", ME, "--peer-listen", "10.1.2.3:7471"]
+    found = []
+    for missing in (False, True):
+        if missing:
+            monkeypatch.setitem(sys.modules, "cryptography.x509", None)
+        code = main(["--json", "agent", "doctor", *words])
+        rows = json.loads(capsys.readouterr().out)["items"]
+        (row,) = (row for row in rows if row["check"] == "peer port")
+        assert main(["agent", "install", *words]) == 0
+        advice = "pip install 'tidegate-client[swarm]'"
+        found.append((code, row["result"], advice in row["detail"], advice in capsys.readouterr().err))
+
+    assert found == [(0, "ok", False, False), (1, "FAILED", True, True)]
+    assert "--peer-listen 10.1.2.3:7471" in (tmp_path / "units/tidegate-agent.service").read_text()
+
+
+def test_status_shows_what_an_agent_warns_of(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    health = {"agent_id": AGENT, "pid": os.getpid(), "time": time.time(), "healthy": True, "problems": []}
+    health |= {"warnings": ["no peer port"]}
+    (home / HEALTH_FILE).write_text(json.dumps(health))
+
+    assert main(["agent", "status", "--state-dir", str(home)]) == 0
+
+    assert "no peer port" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate_client.agent.service.signals import call_on_stop_signals, restore_stop_signals
+from tidegate_client.agent.service import call_on_stop_signals, restore_stop_signals
 
 
 @pytest.fixture(autouse=True)

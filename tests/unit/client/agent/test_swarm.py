@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from tests.support.swarm.lab import CountingOrigin, Placement, SwarmTransfers, next_release
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
-from tidegate_client.agent.results import iso
+from tidegate_client.agent.preheat import iso
 from tidegate_client.cli import build_parser
 from tidegate_client.cli.commands.agent import _swarm
 from tidegate_client.swarm.host import SwarmOptions
@@ -167,6 +168,32 @@ def test_agent_whose_peer_port_is_taken_only_downloads(
         while not api.presences and time.monotonic() < deadline:
             time.sleep(0.05)
     assert api.presences[0]["listen"] == []
+
+
+def test_agent_without_the_swarm_extra_warns_once_and_delivers(
+    api: AgentApi,
+    root: Path,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.x509", None)
+    origin = CountingOrigin(CONTENT)
+    transfer = api.add("large.bin", CONTENT, swarm=block(origin))
+    api.transfers[transfer]["url"] = origin.url
+
+    agent = start_agent(swarm=listener(), patience=30.0).agent
+
+    assert api.wait_for(transfer, seconds=40)["error_code"] == 0
+    assert (root / "data/large.bin").read_bytes() == CONTENT
+    assert [(one["site"], one["listen"], one["pin"]) for one in api.presences] == [("dc1", [], "")]
+    health = agent.health()
+    # Not a problem: systemd would restart an unhealthy agent every three minutes.
+    assert (health["healthy"], health["problems"]) == (True, [])
+    (warning,) = health["warnings"]
+    assert "pip install 'tidegate-client[swarm]'" in warning
+    assert [record.getMessage() for record in caplog.records].count(warning) == 1
+    origin.close()
 
 
 @pytest.mark.parametrize(

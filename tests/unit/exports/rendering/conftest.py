@@ -7,7 +7,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
 Render = Callable[..., Any]
 

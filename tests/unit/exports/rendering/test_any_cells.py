@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from openpyxl.utils.escape import unescape
 
 from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.csv_writer import CsvOptions, csv_chunks
-from tidegate.exports.rendering.formula_guard import NUMBER, STARTERS, guard
-from tidegate.exports.rendering.table import SheetTable, broken
-from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
+from tidegate.sheets.table import SheetTable, broken, keys_of
+from tidegate.sheets.text import CsvOptions, csv_chunks
+from tidegate.sheets.values import NUMBER, STARTERS, guard
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
 Rows = list[dict[str, Any]]
 LONG: Rows = [{"a": text} for text in ("x" * 32_768, "🎉" * 20_000, "=" * 40_000, "\x00" * 33_000 + "end")]

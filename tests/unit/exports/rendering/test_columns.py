@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadTable
-from tidegate.exports.rendering.columns import flat_rows, keys_of, merge_keys
-from tidegate.exports.rendering.formula_guard import guard
+from tidegate.sheets.table import flat_rows, keys_of, merge_keys
+from tidegate.sheets.values import guard
 
 
 def test_later_keys_are_appended() -> None:
@@ -26,7 +26,7 @@ def test_grouped_rows_get_the_name_of_their_group() -> None:
     [
         ("rows", "data is not a list of rows"),
         ([{"a": 1}, [1]], r"data\[1\] is not an object"),
-        ({"x": {"a": 1}}, "data.x is not a list"),
+        ({"x": {"a": 1}, "y": 5}, "data.x is not a list"),
         (None, "data is not a list"),
     ],
 )

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import mixed_rows
-from tidegate.exports.rendering.columns import flat_rows, keys_of
-from tidegate.exports.rendering.csv_writer import CsvOptions, csv_chunks
-from tidegate.exports.rendering.formula_guard import guard
+from tidegate.sheets.table import flat_rows, keys_of
+from tidegate.sheets.text import CsvOptions, csv_chunks
+from tidegate.sheets.values import guard
 
 
 def text(rows: list[dict[str, Any]], **options: Any) -> str:

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import SEED_TABLE, seed_rows
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.csv_writer import CsvOptions
-from tidegate.exports.rendering.files import Output, extension, file_sizes, render
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.xlsx.writer import TableRows
+from tidegate.sheets.files import Output, extension, file_sizes, render
+from tidegate.sheets.table import SheetTable, keys_of
+from tidegate.sheets.text import CsvOptions
+from tidegate.sheets.xlsx import TableRows
 
 
 def render_file(output: Output, *tables: tuple[SheetTable, list[dict[str, Any]]]) -> tuple[str, bytes]:

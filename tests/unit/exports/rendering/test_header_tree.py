@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import SEED_TABLE
-from tidegate.exports.rendering.header_tree import HeadCell, Node, depth, leaves, place_columns, place_rows
-from tidegate.exports.rendering.table import lay_out
+from tidegate.sheets.table import HeadCell, Node, depth, lay_out, leaves, place_columns, place_rows
 
 names = (f"leaf{number}" for number in range(10**9))
 leaf_nodes = st.builds(lambda title, count: Node(title, next(names), (), count), st.text(max_size=3), st.integers(1, 4))

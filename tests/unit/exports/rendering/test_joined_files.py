@@ -21,17 +21,14 @@ from hypothesis import strategies as st
 from isal import isal_zlib
 
 from tests.support.exports.samples import mixed_rows, with_nulls
-from tidegate.aws.part_plan import Part, Piece, Stored, plan_parts, size_of
-from tidegate.exports.rendering import fragments
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.files import Output, render
-from tidegate.exports.rendering.fragments import FragmentWriter, Measure, packed_piece, total
-from tidegate.exports.rendering.joined_files import JoinedText, SheetRows
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
-from tidegate.exports.rendering.xlsx.joined_book import JoinedBook
-from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
-from tidegate.exports.rendering.xlsx.zip_records import ZipEntry
+from tidegate.aws.s3 import Part, Piece, Stored, plan_parts, size_of
+from tidegate.sheets import files as fragments
+from tidegate.sheets.files import FragmentWriter, Measure, Output, packed_piece, render, total
+from tidegate.sheets.joined import JoinedBook, JoinedText, SheetRows
+from tidegate.sheets.table import CELL_TYPES, SheetTable, keys_of, parse_template
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
+from tidegate.sheets.xlsx_cells import Total
+from tidegate.sheets.zip import ZipEntry
 
 ROWS = list(with_nulls(mixed_rows(2345)))
 KEYS = keys_of(ROWS)
@@ -80,7 +77,7 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
             writer.end()
         sums.append(file.tables[0].sums)
     file = joined_file(output, source, rows[:250], sheet_rows)
-    totals = [None if None in column else sum(column) for column in zip(*sums, strict=True)]
+    totals = [None if None in column else sum(column, Total()) for column in zip(*sums, strict=True)]
     pieces = list(file.pieces([[SheetRows(sheets[number]) for number in sorted(sheets)]], [totals]))
     parts = plan_parts(pieces, smallest=3000)
     return b"".join(bytes_of(piece, store) for part in parts for piece in part.pieces)

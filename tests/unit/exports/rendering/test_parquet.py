@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import mixed_rows, with_nulls
-from tidegate.exports.rendering import parquet_writer
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.parquet_writer import parquet_chunks
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import parse_template
-from tidegate.exports.source_json import read_exact
+from tidegate.sheets import parquet as parquet_writer
+from tidegate.sheets.parquet import parquet_chunks
+from tidegate.sheets.table import SheetTable, keys_of, parse_template
+from tidegate.sheets.values import read_exact
 
 
 def write_parquet(rows: list[dict[str, Any]], table: SheetTable | None = None, keys: list[str] | None = None) -> bytes:

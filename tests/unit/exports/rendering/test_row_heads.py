@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.exports.samples import leaf, mixed_rows
 from tidegate.errors import BadTable
-from tidegate.exports.rendering import row_heads
-from tidegate.exports.rendering.row_heads import gather
-from tidegate.exports.rendering.template_parser import parse_template
-from tidegate.exports.source_json import read_exact
+from tidegate.sheets import rows as row_heads
+from tidegate.sheets.rows import gather
+from tidegate.sheets.table import parse_template
+from tidegate.sheets.values import read_exact
 
 NODES = parse_template({"row": [leaf("甲", "a", row_count=3), leaf("乙", "b"), leaf("丙", "c")]}).rows
 

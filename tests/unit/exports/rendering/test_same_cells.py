@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support.exports import former_cells
 from tests.support.exports.samples import mixed_rows, with_nulls
-from tidegate.exports.rendering.typed_rows import typed_answers
-from tidegate.exports.rendering.xlsx.cells import Column
-from tidegate.exports.rendering.xlsx.rows import RowWriter
-from tidegate.exports.source_json import read_exact
+from tidegate.sheets.rows import typed_answers
+from tidegate.sheets.values import read_exact
+from tidegate.sheets.xlsx_cells import Column, RowWriter
 
 KEYS = list(next(mixed_rows(1)))
 

@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.exports.samples import group, leaf
 from tidegate.errors import BadTable
-from tidegate.exports.rendering.header_tree import LeafStyle, Node, Template, depth, leaves
-from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.sheets.table import LeafStyle, Node, Template, depth, leaves, parse_template
 
 SIMPLE = Template((Node("姓名", "name"), Node("年龄", "age")))
 LISTED = [leaf("姓名", "name"), leaf("年龄", "age")]

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.errors import BadTable
-from tidegate.exports.rendering.header_tree import NO_TEMPLATE, Node, Template, depth, leaves
-from tidegate.exports.rendering.template_parser import ALIGNMENTS, CELL_TYPES, MAX_DEPTH, MAX_ROWS, parse_template
+from tidegate.sheets.table import (
+    ALIGNMENTS,
+    CELL_TYPES,
+    MAX_DEPTH,
+    MAX_ROWS,
+    NO_TEMPLATE,
+    Node,
+    Template,
+    depth,
+    leaves,
+    parse_template,
+)
 
 NODE_WORDS = ("name", "title", "children", "style", "row_count")
 STYLE_WORDS = ("width", "align", "color", "bg_color", "bold", "type")

@@ -14,10 +14,9 @@ import openpyxl
 import pytest
 import python_calamine
 
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
-from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
-from tidegate.exports.source_json import read_exact
+from tidegate.sheets.table import CELL_TYPES, SheetTable, parse_template
+from tidegate.sheets.values import read_exact
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -124,8 +123,7 @@ def test_libreoffice_shows_each_type(office: str, tmp_path: Path) -> None:
     ],
 )
 def test_value_at_the_limit_of_its_type_makes_this_cell(kind: str, value: Any, cell: str) -> None:
-    from tidegate.exports.rendering.xlsx.cells import Column
-    from tidegate.exports.rendering.xlsx.rows import RowWriter
+    from tidegate.sheets.xlsx_cells import Column, RowWriter
 
     assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}]).decode()
 
@@ -165,7 +163,7 @@ def test_long_summary_has_room_for_its_lines() -> None:
 
 
 def test_sheet_names_are_counted_in_utf16_units() -> None:
-    from tidegate.exports.rendering.xlsx.sheet_names import SheetNames
+    from tidegate.sheets.xlsx import SheetNames
 
     names = SheetNames()
     first, second = names.take("🎉" * 31), names.take("🎉" * 31)

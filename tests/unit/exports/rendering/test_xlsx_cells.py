@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.xlsx.cells import Column
-from tidegate.exports.rendering.xlsx.rows import RowWriter
-from tidegate.exports.rendering.xlsx.writer import TableRows
-from tidegate.exports.rendering.xlsx.xml_text import clean, escape
+from tidegate.sheets.table import SheetTable
+from tidegate.sheets.values import clean, escape
+from tidegate.sheets.xlsx import TableRows
+from tidegate.sheets.xlsx_cells import Column, RowWriter
 
 Render = Callable[..., Any]
 

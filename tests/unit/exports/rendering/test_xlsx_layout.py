@@ -9,10 +9,8 @@ from openpyxl.cell.cell import MergedCell
 
 from tests.support.exports.samples import SEED_TABLE, leaf, seed_rows
 from tidegate.errors import BadTable
-from tidegate.exports.rendering.columns import flat_rows, keys_of
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import parse_template
-from tidegate.exports.rendering.xlsx.writer import TableRows
+from tidegate.sheets.table import SheetTable, flat_rows, keys_of, parse_template
+from tidegate.sheets.xlsx import TableRows
 
 Render = Callable[..., Any]
 

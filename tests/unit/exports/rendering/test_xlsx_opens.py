@@ -17,10 +17,8 @@ import pytest
 import python_calamine
 
 from tests.support.exports.samples import SEED_TABLE, mixed_rows, seed_rows
-from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.template_parser import parse_template
-from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
+from tidegate.sheets.table import SheetTable, keys_of, parse_template
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
 ROWS = 1500
 Grid = list[list[str]]
@@ -77,7 +75,7 @@ def test_frame_needs_no_lxml(tmp_path: Path) -> None:
     path = tmp_path / "plain.xlsx"
     code = (
         "import sys, pathlib; from tests.support.exports.samples import SEED_TABLE, seed_rows;"
-        "from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks;"
+        "from tidegate.sheets.xlsx import TableRows, xlsx_chunks;"
         "pathlib.Path(sys.argv[1]).write_bytes(b''.join(xlsx_chunks([TableRows(SEED_TABLE, [], seed_rows())])))"
     )
     env = os.environ | {"OPENPYXL_LXML": "False", "PYTHONPATH": os.pathsep.join(sys.path)}

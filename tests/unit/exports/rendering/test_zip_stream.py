@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate.common.later import Later
-from tidegate.exports.rendering.xlsx import zip_records as module
-from tidegate.exports.rendering.xlsx.zip_stream import zip_stream
+from tidegate.common.sequences import Later
+from tidegate.sheets import zip as module
+from tidegate.sheets.zip import zip_stream
 
 
 def test_entries_are_streamed_and_read_back() -> None:

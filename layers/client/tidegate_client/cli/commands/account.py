@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate_client import config
-from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
-from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_command, add_paging
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, ConfigError, Unauthorized, UsageError
 
 _LIMITS = (
     "stored_bytes",
     "queued",
+    "running",
     "requests_per_s",
+    "runner_hours_per_day",
+    "egress_bytes_per_day",
+    "targets_per_day",
+    "outgoing_calls_per_day",
     "export_schedules",
     "batch_schedules",
     "subscriptions",
@@ -27,12 +31,20 @@ _LIMITS = (
     "open_uploads",
     "slow_calls",
 )
+# What a project is granted: the option, its value and its meaning.
+_GSE = (
+    ("target", "PATTERN", "hosts it may send to, such as web-*, or containers, such as web-1/*"),
+    ("dir", "DIR", "a directory below which it may write"),
+    ("user", "USER", "a user to whom its files may belong"),
+)
 
 
 def register(subparsers: Subparsers) -> None:
     login = add_command(subparsers, "login", _login, "check a key and store it, readable by you alone")
     login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else a prompt")
-    login.add_argument("--key", help="default: TIDEGATE_KEY, else a prompt; '-' reads it from stdin")
+    login.add_argument(
+        "--key", help="'-' reads it from stdin; default: TIDEGATE_KEY, else a prompt. As an argument, others see it"
+    )
     login.add_argument(
         "--ws-url", metavar="URL", help="address of the WebSocket; needed only if the API does not name it"
     )
@@ -56,6 +68,12 @@ def register(subparsers: Subparsers) -> None:
     update.add_argument("--name")
     update.add_argument("--group", help="an empty value removes it")
     update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
+    update.add_argument(
+        "--shared-signatures",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also sign with the secret that all receivers share, besides that of each origin",
+    )
     update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts exchange pieces of files")
     update.add_argument(
         "--deliver-to",
@@ -70,12 +88,20 @@ def register(subparsers: Subparsers) -> None:
         help="what its exports may read directly: s3://BUCKET/KEY*, dynamodb://TABLE, athena://WORKGROUP; "
         "replaces the whole list, an empty value clears it",
     )
+    for name, metavar, what in _GSE:
+        update.add_argument(
+            f"--gse-{name}",
+            action="append",
+            metavar=metavar,
+            help=f"with TransferEngine=gse: {what}; replaces the whole list, an empty value clears it",
+        )
     update.add_argument(
         "--quota",
         action="append",
         default=[],
         metavar="NAME=N",
-        help=f"{', '.join(_LIMITS)}, or share.CHANNEL (give all shares); NAME=none removes it",
+        help=f"{', '.join(_LIMITS)}, or share.CHANNEL (give all shares); NAME=none sets the default, all=none "
+        "all of them",
     )
     rotate = project.command(
         "rotate-secret", _rotate_secret, "create a new callback secret; callbacks carry both signatures"
@@ -87,11 +113,12 @@ def register(subparsers: Subparsers) -> None:
 
 def _login(context: Context, args: argparse.Namespace) -> Exit | None:
     api_url = args.api_url or os.environ.get("TIDEGATE_API_URL") or _prompt("API address: ")
+    warn_of_key(args.key)
     key = args.key or os.environ.get("TIDEGATE_KEY") or _prompt_secret("Key: ")
     if key == "-":
         key = _prompt_secret("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not api_url or not key.strip():
-        raise UsageError("an API address and a key are needed: give --api-url and --key, or run this in a terminal")
+        raise UsageError("an API address and a key are needed: give --api-url and `--key -`, or run this in a terminal")
     client = Client(api_url, key)
     _check(client)
     ws_url = args.ws_url or os.environ.get("TIDEGATE_WS_URL")
@@ -100,6 +127,16 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
     path = config.save(config.Config(api_url=address, key=key.strip(), ws_url=ws_url), profile=profile)
     context.output.record({"api_url": address, "config": str(path)})
     return None
+
+
+def warn_of_key(given: str | None) -> None:
+    """Warns of a key that was given as an argument."""
+    if given and given != "-":
+        print(
+            "warning: a key in a command line is seen by other users of this machine and kept in the shell's history: "
+            "leave out --key and enter it when asked, set TIDEGATE_KEY, or send it with `--key -`",
+            file=sys.stderr,
+        )
 
 
 def _logout(context: Context, args: argparse.Namespace) -> None:
@@ -165,6 +202,7 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         "name": args.name,
         "allow_private_urls": args.allow_private_urls,
         "swarm": args.swarm,
+        "shared_signatures": args.shared_signatures,
         "deliver_to": _without_empty(args.deliver_to),
         "read_from": _without_empty(args.read_from),
     }
@@ -173,10 +211,13 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         changes["group"] = args.group or None
     if args.quota:
         changes["quotas"] = quotas_of(args.quota)
+    lists = {f"{name}s": _without_empty(getattr(args, f"gse_{name}")) for name, *_ in _GSE}
+    if grant := {name: listed for name, listed in lists.items() if listed is not None}:
+        changes["gse"] = grant
     if not changes:
         raise UsageError(
-            "nothing to change: give --name, --group, --allow-private-urls, --swarm, --deliver-to, --read-from "
-            "or --quota"
+            "nothing to change: give --name, --group, --allow-private-urls, --shared-signatures, --swarm, "
+            "--deliver-to, --read-from, --gse-target, --gse-dir, --gse-user or --quota"
         )
     context.output.record(context.client.projects.update(args.project_id, changes))
 
@@ -192,14 +233,16 @@ def quotas_of(given: Sequence[str]) -> dict[str, Any]:
         name, _, number = text.partition("=")
         limit = int(number) if number.isdecimal() else None
         removed = number == "none"
-        if (name in _LIMITS and (removed or limit is not None)) or text == "share=none":
+        if text == "all=none":
+            quotas |= dict.fromkeys(_LIMITS)
+        elif (name in _LIMITS and (removed or limit is not None)) or text == "share=none":
             quotas[name] = limit
         elif name.startswith("share.") and limit is not None:
             quotas["share"] = (quotas.get("share") or {}) | {name.removeprefix("share."): limit}
         else:
             known = ", ".join(f"{one}=N" for one in (*_LIMITS, "share.CHANNEL"))
             raise UsageError(
-                f"--quota {text} is not valid: give one of {known}; NAME=none sets the default (for most, no limit), "
+                f"--quota {text} is not valid: give one of {known}; NAME=none sets the default, all=none all defaults, "
                 "share=none removes all shares"
             )
     return quotas

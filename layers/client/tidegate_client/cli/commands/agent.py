@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import hashlib
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate_client.cli.arguments import rate
 from tidegate_client.cli.commands import agent_service
-from tidegate_client.cli.context import Context, Subparsers, add_command
-from tidegate_client.cli.exits import Exit, exit_for
-from tidegate_client.cli.logs import log_to_stderr
+from tidegate_client.cli.context import Context, Exit, Subparsers, add_command, exit_for, rate
+from tidegate_client.cli.output import log_to_stderr
 from tidegate_client.client import Client
 from tidegate_client.config import further_login, state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidegate_client.agent.options import AgentOptions
+    from tidegate_client.agent.options import AgentOptions, Grant
     from tidegate_client.swarm.host import SwarmOptions
 
 LOOPBACK = "127.0.0.1"
@@ -53,6 +53,13 @@ def register(subparsers: Subparsers) -> None:
     doctor = add_command(inner, "doctor", _doctor, "check whether this host can receive files")
     for parser in (install, status, doctor):
         _add_options(parser)
+    new_key = add_command(inner, "new-release-key", _new_release_key, "make the keys that sign versions of the agent")
+    new_key.add_argument("key", type=Path, metavar="FILE", help="for the private key; the public key gets FILE.pub")
+    new_key.add_argument("--passphrase", action="store_true", help="ask for a passphrase that protects the private key")
+    sign = add_command(inner, "sign-release", _sign_release, "sign a wheel of tidegate-client, for --self-update")
+    sign.add_argument("wheel", type=Path, metavar="WHEEL")
+    sign.add_argument("--key", type=Path, required=True, metavar="FILE", help="the private key of new-release-key")
+    sign.add_argument("--out", type=Path, metavar="FILE", help="the signed release (default: WHEEL.signed)")
     enrol = add_command(
         inner, "enrol", _enrol, "exchange a token for this host's key, and store it for `agent` and `agent install`"
     )
@@ -69,20 +76,37 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--root", type=Path, help="all files are put below this directory")
     add(
         "--container-root",
-        type=Path,
-        metavar="DIR",
+        action="append",
+        metavar="[PROFILE=]DIR",
         help="files for container C are put below DIR/C; without it they are refused",
     )
-    add("--allow-dir", action="append", metavar="DIR", help="accept files only below DIR (repeatable)")
-    add("--allow-user", action="append", metavar="USER", help="accept files only for USER (repeatable)")
+    add(
+        "--allow-dir",
+        action="append",
+        metavar="[PROFILE=]DIR",
+        help="accept files only below DIR (repeatable); with PROFILE=: files of that login of --also",
+    )
+    add(
+        "--allow-user",
+        action="append",
+        metavar="[PROFILE=]USER",
+        help="accept files only for USER (repeatable), or for any user: '*'",
+    )
     add("--parallel", type=_positive, metavar="N", help="downloads at once (default 4)")
-    add("--limit-rate", type=rate, metavar="RATE", help="bytes a second for all downloads together, as in 500K or 10M")
+    add(
+        "--limit-rate",
+        action="append",
+        type=_rate_of_profile,
+        metavar="[PROFILE=]RATE",
+        help="bytes a second for all downloads together, as in 500K or 10M; with PROFILE=: for those of that login",
+    )
     add(
         "--peer-listen",
         action="append",
         type=_listen,
         metavar="HOST:PORT",
-        help="address at which other hosts of a Job fetch pieces from this one (repeatable)",
+        help="address at which other hosts of a Job fetch pieces from this one (repeatable); "
+        "needs pip install 'tidegate-client[swarm]'",
     )
     add("--site", help="location of this host; hosts of one site exchange pieces (default with --peer-listen: default)")
     add(
@@ -100,12 +124,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--log-format", choices=("text", "json"), help="format of the log on stderr (default: text; with --json: json)")
     add("--state-dir", type=Path, help="directory for the journal (default: below $XDG_STATE_HOME or ~/.local/state)")
-    add("--also", action="append", metavar="PROFILE", help="serve the project of this stored login too (repeatable)")
+    add(
+        "--also",
+        action="append",
+        metavar="PROFILE",
+        help="serve the project of this stored login too, with its own "
+        "--allow-dir PROFILE=DIR and --allow-user PROFILE=USER (repeatable)",
+    )
     add(
         "--self-update",
         action="store_true",
-        help="install new versions of the agent that Jobs send to /.tidegate/agent",
+        help="install signed new versions of the agent that an admin sends to /.tidegate/agent; needs --release-key",
     )
+    add("--release-key", type=Path, metavar="FILE", help="public key by which new versions must be signed")
+    add("--allow-downgrade", action="store_true", help="let --self-update install a lower version too")
     add("--no-push", action="store_true", help="open no WebSocket: poll, and receive new files up to two minutes later")
     add(
         "--wait",
@@ -122,6 +154,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _split(text: str) -> tuple[str, str]:
+    """Splits PROFILE=VALUE; the profile is "" if none is named. A directory may have a '=' in its name."""
+    profile, equals, value = text.partition("=")
+    return (profile, value) if equals and "/" not in profile else ("", text)
+
+
+def _rate_of_profile(text: str) -> tuple[str, int]:
+    profile, value = _split(text)
+    return profile, rate(value)
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
@@ -136,7 +179,6 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
-    from tidegate_client.agent.disk.permits import Permits
     from tidegate_client.agent.options import AgentOptions
 
     given = vars(args)
@@ -147,22 +189,67 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
     root: Path = args.root
     if not root.is_dir():
         raise UsageError(f"--root {root} is not a directory; create it first")
-    directories = tuple(given.get("allow_dir") or ())
-    if wrong := [one for one in directories if not one.startswith("/") or ".." in Path(one).parts]:
-        raise UsageError(f"--allow-dir {wrong[0]} is not an absolute path without '..'")
-    container_root: Path | None = given.get("container_root")
-    names = ("parallel", "limit_rate", "proxy", "metrics", "wait", "drain_seconds", "zone")
+    grants = _grants(given)
+    first = grants.pop("")
+    names = ("parallel", "proxy", "metrics", "wait", "drain_seconds", "zone")
     return AgentOptions(
         agent_id=args.agent_id,
-        root=root.resolve(),
-        container_root=container_root and container_root.resolve(),
+        root=root.absolute(),
+        container_root=first.container_root,
+        limit_rate=first.limit_rate,
+        also=grants,
         state_dir=given.get("state_dir") or _state_dir(context, args),
-        permits=Permits(directories, frozenset(given.get("allow_user") or ())),
+        permits=first.permits,
         swarm=_swarm(given),
         push=not given.get("no_push", False),
         self_update=given.get("self_update", False),
+        release_key=given.get("release_key"),
+        allow_downgrade=given.get("allow_downgrade", False),
         **{name: given[name] for name in names if given.get(name) is not None},
     )
+
+
+def _grants(given: dict[str, Any]) -> dict[str, Grant]:
+    """What each login of --also may do on this host, and the first login, whose name is ""."""
+    from tidegate_client.agent.disk import Permits
+    from tidegate_client.agent.options import Grant, no_permits
+
+    directories, users, roots = (
+        _by_profile(map(_split, given.get(name) or ())) for name in ("allow_dir", "allow_user", "container_root")
+    )
+    rates = _by_profile(given.get("limit_rate") or ())
+    profiles = ["", *(given.get("also") or ())]
+    if "default" in profiles:
+        raise UsageError("--also default: this is the name of the agent's first login; store the other under a name")
+    for option, values in {
+        "--allow-dir": directories,
+        "--allow-user": users,
+        "--container-root": roots,
+        "--limit-rate": rates,
+    }.items():
+        if unknown := sorted(values.keys() - profiles):
+            raise UsageError(f"{option} {unknown[0]}=… names a login that is not served: add --also {unknown[0]}")
+    for one in [directory for values in directories.values() for directory in values]:
+        if not one.startswith("/") or ".." in Path(one).parts:
+            raise UsageError(f"--allow-dir {one} is not an absolute path without '..'")
+    for option, single in (("--container-root", roots), ("--limit-rate", rates)):
+        if twice := [profile for profile, values in single.items() if len(values) > 1]:
+            raise UsageError(f"{option} is given twice{f' for {twice[0]}' if twice[0] else ''}")
+    grants = {}
+    for profile in profiles:
+        permits = Permits(tuple(directories.get(profile, ())), frozenset(users.get(profile, ())))
+        if profile and not (permits.directories and permits.users):
+            permits = no_permits(profile)
+        root = roots.get(profile, [None])[0]
+        grants[profile] = Grant(permits, Path(root).absolute() if root else None, rates.get(profile, [None])[0])
+    return grants
+
+
+def _by_profile(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for profile, value in pairs:
+        found.setdefault(profile, []).append(value)
+    return found
 
 
 def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
@@ -184,16 +271,24 @@ def _state_dir(context: Context, args: argparse.Namespace) -> Path:
 
 def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     # Imported here, because the agent needs Unix and the other commands do not.
-    from tidegate_client.agent.daemon import Agent
-    from tidegate_client.agent.group import make_group
-    from tidegate_client.agent.releases import Releases, replace_process, start_current_release
-    from tidegate_client.agent.service.health import notify_systemd, pause_as_service
-    from tidegate_client.agent.service.signals import call_on_stop_signals, restore_stop_signals
-    from tidegate_client.proxies import make_pool
+    from tidegate_client.agent.daemon import Agent, make_group
+    from tidegate_client.agent.service import (
+        call_on_stop_signals,
+        notify_systemd,
+        pause_as_service,
+        restore_stop_signals,
+    )
+    from tidegate_client.agent.update import Releases, replace_process, start_current_release
+    from tidegate_client.http import make_pool
 
     options = _options(context, args)
     if options.self_update:
-        start_current_release(Releases(options.state_dir), sys.argv[1:], lambda: notify_systemd("READY=1\nWATCHDOG=1"))
+        start_current_release(
+            Releases(options.state_dir),
+            sys.argv[1:],
+            lambda: notify_systemd("READY=1\nWATCHDOG=1"),
+            allow_downgrade=options.allow_downgrade,
+        )
     log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
     # No retries within a call: the agent has a longer back-off of its own.
@@ -215,18 +310,41 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
 
 def _enrol(context: Context, args: argparse.Namespace) -> None:
     from tidegate_client import config
-    from tidegate_client.agent.service.version import version
+    from tidegate_client.agent.update import version
 
     url = args.url or context.config.required_url()
     agent_id = getattr(args, "agent_id", None) or socket.gethostname()
     token = sys.stdin.readline().strip() if args.token == "-" else args.token  # noqa: S105
     # Without a key: a stored one may belong to another project.
     with Client(url) as client:
-        enrolled = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
+        enrolled = client.agents.enrol(
+            token, agent_id, version=version(), zone=getattr(args, "zone", None), claim=config.host_claim()
+        )
     login = config.Config(api_url=url, key=enrolled["key"], project_id=enrolled["project_id"])
     path = config.save(login, profile=getattr(args, "profile", None))
     context.output.record({name: enrolled[name] for name in ("project_id", "agent_id", "key_id")})
     context.output.note(f"the key is stored in {path}; next: tidegate agent install --agent-id {agent_id} --root DIR")
+
+
+def _new_release_key(context: Context, args: argparse.Namespace) -> None:
+    from tidegate_client.agent.update import create_key
+
+    passphrase = getpass.getpass("Passphrase: ") if args.passphrase else ""
+    if args.passphrase and (not passphrase or getpass.getpass("Again: ") != passphrase):
+        raise UsageError("the passphrases are empty or differ: nothing was written")
+    public = create_key(args.key, passphrase)
+    context.output.record({"private_key": str(args.key), "public_key": str(public)})
+    context.output.note(f"keep {args.key} offline; each host gets {public} by tidegate agent install --release-key")
+
+
+def _sign_release(context: Context, args: argparse.Namespace) -> None:
+    from tidegate_client.agent.update import is_encrypted, sign
+
+    key = args.key.read_bytes()
+    version, signed = sign(args.wheel.read_bytes(), key, getpass.getpass("Passphrase: ") if is_encrypted(key) else "")
+    out = args.out or args.wheel.with_name(f"{args.wheel.name}.signed")
+    out.write_bytes(signed)
+    context.output.record({"version": version, "signed": str(out), "sha256": hashlib.sha256(signed).hexdigest()})
 
 
 def _install(context: Context, args: argparse.Namespace) -> Exit | None:
@@ -234,8 +352,8 @@ def _install(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def _doctor(context: Context, args: argparse.Namespace) -> Exit:
-    from tidegate_client.agent.service.doctor import examine
-    from tidegate_client.proxies import make_pool
+    from tidegate_client.agent.service import examine
+    from tidegate_client.http import make_pool
 
     options = _options(context, args)
     client = context.client_with(attempts=0, pool=make_pool(options.proxy, maxsize=1))

@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate_client.cli.context import Context
-from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.context import Context, Exit
 from tidegate_client.config import further_login, further_login_variable, state_path
 from tidegate_client.errors import UsageError
+from tidegate_client.http import ALLOW_HTTP, checked_address
 
 if TYPE_CHECKING:
+    from tidegate_client.agent.disk import Permits
     from tidegate_client.agent.options import AgentOptions
-    from tidegate_client.agent.service.health import Health
-    from tidegate_client.agent.service.systemd import Service
+    from tidegate_client.agent.service import Health, Service
 
 NAME = "tidegate-agent"
 DEFAULT_METRICS = "127.0.0.1:9469"
@@ -30,15 +30,21 @@ STALE_SECONDS = 30.0
 
 
 def install(context: Context, args: argparse.Namespace, options: AgentOptions) -> Exit | None:
+    from tidegate_client.swarm.port import no_port_reason
+
     service = service_for(context, args, options)
     if args.print_only:
         context.output.line(service.unit())
         return None
+    release_key = _release_key(options)
     for directory in service.writable:
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a directory; create it first: the service is not permitted to")
     # The key is in a file of its own, because every user can read units.
     _write(service.environment_path, service.environment_text(), 0o600)
+    if release_key:
+        # A copy that only root can change: the file that was given may lie in a user's directory.
+        _write(service.release_key_path, release_key, 0o600)
     _write(service.unit_path, service.unit(), 0o644)
     if not args.no_start:
         _systemctl("daemon-reload")
@@ -46,61 +52,83 @@ def install(context: Context, args: argparse.Namespace, options: AgentOptions) -
         # So that an agent that is already running uses the new unit.
         _systemctl("restart", service.unit_path.name)
     context.output.note(f"installed {service.unit_path}; `tidegate agent status` shows its state")
+    if options.swarm and options.swarm.listen and (reason := no_port_reason()):
+        context.output.note(f"{reason}, then: systemctl restart {service.name}")
     return None
 
 
+def _release_key(options: AgentOptions) -> str | None:
+    """The text of the release key, which is read once; None without --self-update."""
+    from tidegate_client.agent.update import parse_keys
+
+    if not options.self_update:
+        return None
+    if options.release_key is None:
+        raise UsageError("--self-update needs --release-key FILE, the public key by which releases are signed")
+    content = options.release_key.read_bytes()
+    parse_keys(content)
+    return content.decode("ascii", "ignore")
+
+
 def service_for(context: Context, args: argparse.Namespace, options: AgentOptions) -> Service:
-    from tidegate_client.agent.service.systemd import Service
+    from tidegate_client.agent.disk import Fence
+    from tidegate_client.agent.service import Service
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", args.name):
         raise UsageError(f"--name {args.name} is not valid: use 1 to 64 letters, digits, '-' and '_'")
+    for name, grant in options.also.items():
+        if grant.permits.refusal:
+            raise UsageError(
+                f"--also {name} needs permits of its own: --allow-dir {name}=DIR and --allow-user {name}=USER "
+                "('*': any user)"
+            )
     if options.root == Path("/") and not options.permits.directories:
         raise UsageError(
             "--root / is not safe alone: name the directories that may receive files with --allow-dir DIR (repeatable)"
         )
     config = context.config
-    environment = [("TIDEGATE_API_URL", config.required_url()), ("TIDEGATE_KEY", config.key or "")]
+    environment = [("TIDEGATE_API_URL", checked_address(config.required_url())), ("TIDEGATE_KEY", config.key or "")]
     if not config.key:
         raise UsageError(
             "no key: run `tidegate agent enrol`, or set TIDEGATE_KEY to a key of scope `agent` for this host"
         )
     for profile in getattr(args, "also", ()):
         other = further_login(profile)
-        environment += [(further_login_variable(profile), f"{other.required_url()} {other.key or ''}")]
+        environment += [(further_login_variable(profile), f"{checked_address(other.required_url())} {other.key or ''}")]
     # The variables that the agent itself would read, in either spelling; the lower-case one takes precedence there too.
-    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", ALLOW_HTTP):
         if value := os.environ.get(name.lower()) or os.environ.get(name):
             environment.append((name, value))
     if options.proxy:
         environment += [("HTTPS_PROXY", options.proxy), ("HTTP_PROXY", options.proxy)]
-    inside = [options.root / directory.lstrip("/") for directory in options.permits.directories]
-    writable = [*(inside or [options.root]), *([options.container_root] if options.container_root else [])]
+    writable: list[Path] = []
+    for permits, container_root in (
+        (options.permits, options.container_root),
+        *((grant.permits, grant.container_root) for grant in options.also.values()),
+    ):
+        with Fence(options.root, permits.directories, container_root) as fence:
+            writable += [path for path in fence.writable if path not in writable]
     service = Service(args.name, options.agent_id, (), environment, writable, options.drain_seconds)
-    return replace(service, command=_command(args, options, service.state_dir))
+    return replace(service, command=_command(args, options, service.state_dir, service.release_key_path))
 
 
-def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -> list[str]:
+def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path, release_key: Path) -> list[str]:
     words = [sys.executable, "-m", "tidegate_client", "agent", "--agent-id", options.agent_id]
     words += ["--root", str(options.root), "--state-dir", str(state_dir)]
-    if options.container_root:
-        words += ["--container-root", str(options.container_root)]
-    for directory in options.permits.directories:
-        words += ["--allow-dir", directory]
-    for user in sorted(options.permits.users):
-        words += ["--allow-user", user]
+    words += _grant_words("", options.permits, options.container_root, options.limit_rate)
     words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]
     if options.zone:
         words += ["--zone", options.zone]
-    for profile in getattr(args, "also", ()):
+    for profile, grant in options.also.items():
         words += ["--also", profile]
+        words += _grant_words(f"{profile}=", grant.permits, grant.container_root, grant.limit_rate)
     if options.self_update:
-        words += ["--self-update"]
+        words += ["--self-update", "--release-key", str(release_key)]
+        words += ["--allow-downgrade"] if options.allow_downgrade else []
     if not options.push:
         words += ["--no-push"]
     if options.wait:
         words += ["--wait", str(options.wait)]
-    if options.limit_rate:
-        words += ["--limit-rate", str(options.limit_rate)]
     if options.swarm:
         for host, number in options.swarm.listen:
             words += ["--peer-listen", f"[{host}]:{number}" if ":" in host else f"{host}:{number}"]
@@ -109,6 +137,13 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
     host, port = options.metrics or DEFAULT_METRICS.split(":")
     words += ["--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
     return [*words, "--log-format", getattr(args, "log_format", None) or "text"]
+
+
+def _grant_words(prefix: str, permits: Permits, container_root: Path | None, limit_rate: int | None) -> list[str]:
+    words = [word for directory in permits.directories for word in ("--allow-dir", f"{prefix}{directory}")]
+    words += [word for user in sorted(permits.users) for word in ("--allow-user", f"{prefix}{user}")]
+    words += ["--container-root", f"{prefix}{container_root}"] if container_root else []
+    return words + (["--limit-rate", f"{prefix}{limit_rate}"] if limit_rate else [])
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -141,7 +176,7 @@ def _systemctl(*words: str) -> None:
 
 
 def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
-    from tidegate_client.agent.service.systemd import Service
+    from tidegate_client.agent.service import Service
 
     service = Service(args.name, "", (), (), ())
     if not service.unit_path.exists():
@@ -153,6 +188,7 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
     _systemctl("daemon-reload")
     if args.purge:
         service.environment_path.unlink(missing_ok=True)
+        service.release_key_path.unlink(missing_ok=True)
         shutil.rmtree(service.state_dir, ignore_errors=True)
     kept = "" if args.purge else f"; its key ({service.environment_path}) and journal ({service.state_dir}) are kept"
     context.output.note(f"removed {service.unit_path}{kept}")
@@ -160,7 +196,7 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def status(context: Context, args: argparse.Namespace) -> Exit:
-    from tidegate_client.agent.service.health import read_health
+    from tidegate_client.agent.service import read_health
 
     found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]
     if not found:
@@ -178,13 +214,14 @@ def status(context: Context, args: argparse.Namespace) -> Exit:
         "last_poll_seconds",
         "free_bytes",
         "problems",
+        "warnings",
     )
     context.output.table(rows, columns)
     return Exit.OK if all(row["state"] == "healthy" for row in rows) else Exit.FAILED
 
 
 def _state_dirs(args: argparse.Namespace) -> list[Path]:
-    from tidegate_client.agent.service.systemd import STATE_BASE
+    from tidegate_client.agent.service import STATE_BASE
 
     if given := getattr(args, "state_dir", None):
         found = [given]
@@ -206,7 +243,9 @@ def _row(where: Path, health: Health) -> dict[str, object]:
         problems.append(
             f"its health file is {age:.0f} s old; expected is 1 s: the agent hangs, or the clock was changed"
         )
-    return {**health, "state": state, "problems": "; ".join(problems) or None, "state_dir": str(where)}
+    # An agent of an older version writes no warnings.
+    shown = {"problems": "; ".join(problems) or None, "warnings": "; ".join(health.get("warnings", ())) or None}
+    return {**health, "state": state, **shown, "state_dir": str(where)}
 
 
 def _is_running(pid: int) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tidegate_client.cli.context import Context, Subparsers, add_command
-from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.commands.account import warn_of_key
+from tidegate_client.cli.context import Context, Exit, Subparsers, add_command
 from tidegate_client.client import Client
 from tidegate_client.errors import UsageError
 from tidegate_client.smoke import examine
@@ -23,6 +23,7 @@ def register(subparsers: Subparsers) -> None:
 
 def _doctor(context: Context, args: argparse.Namespace) -> Exit:
     url = args.api_url or context.config.required_url()
+    warn_of_key(args.key)
     key = sys.stdin.readline().strip() if args.key == "-" else args.key or context.config.key
     if not key:
         raise UsageError("no admin key: give --key, set TIDEGATE_KEY or run `tidegate login` with one")

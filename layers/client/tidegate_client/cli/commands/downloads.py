@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidegate_client.cli.arguments import rate
 from tidegate_client.cli.commands.fleet import label
-from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout
-from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, rate
 from tidegate_client.cli.views import follow, line_of
 from tidegate_client.errors import UsageError
 from tidegate_client.models import Target, Wave
@@ -90,8 +88,11 @@ def register(subparsers: Subparsers) -> None:
     redrive.add_argument(
         "--status",
         action="append",
-        choices=("Failed", "Timeout", "Cancelled"),
+        choices=("Failed", "Timeout", "Cancelled", "Superseded"),
         help="repeatable (default Failed, Timeout)",
+    )
+    redrive.add_argument(
+        "--force", action="store_true", help="also to hosts to which a newer Job sent content: replaces the newer"
     )
     redrive.add_argument("--watch", action="store_true", help="show the new Job until it ends")
     add_timeout(redrive)
@@ -203,7 +204,7 @@ def _follow_job(context: Context, job_id: str, what: dict[str, Any] | None = Non
     ended = follow(context, [job_id])
     if ended is not Exit.OK:
         job = what or dict(context.client.jobs.get(job_id))
-        for status in ("Failed", "Timeout", "Cancelled"):
+        for status in ("Failed", "Timeout", "Cancelled", "Superseded"):
             for target in walk(lambda c, s=status: context.client.jobs.targets(job_id, status=s, limit=100, cursor=c)):  # type: ignore[misc]
                 place = {"file_name": job["file_name"], "target_file_dir": job["target_file_dir"]}
                 record = {**place, **target, "target_agent_id": target["agent_id"]}
@@ -216,7 +217,12 @@ def _cancel(context: Context, args: argparse.Namespace) -> None:
 
 
 def _redrive(context: Context, args: argparse.Namespace) -> Exit | None:
-    made = context.client.jobs.redrive(args.job, statuses=args.status)
+    made = context.client.jobs.redrive(args.job, statuses=args.status, force=args.force)
+    for target in made["skipped"] or ():
+        host = ":".join(filter(None, (target["agent_id"], target["container_id"])))
+        context.output.note(f"{host} is left out: the newer Job {target['newer_job']} sent content to the same path")
+    if unnamed := (made["skipped_targets"] or 0) - len(made["skipped"] or ()):
+        context.output.note(f"{unnamed} more targets are left out, for the same reason")
     if args.watch:
         return _follow_job(context, made["job_id"])
     context.output.record(made)

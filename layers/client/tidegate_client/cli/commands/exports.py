@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
-from tidegate_client.cli.exits import Exit
-from tidegate_client.cli.progress import ByteBar
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.output import ByteBar
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import UsageError
 

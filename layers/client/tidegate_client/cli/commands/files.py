@@ -6,10 +6,19 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from tidegate_client.cli.arguments import add_politeness, politeness
-from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging, add_timeout, given
-from tidegate_client.cli.exits import Exit
-from tidegate_client.cli.progress import ByteBar
+from tidegate_client.cli.context import (
+    Context,
+    Exit,
+    Group,
+    Subparsers,
+    add_command,
+    add_paging,
+    add_politeness,
+    add_timeout,
+    given,
+    politeness,
+)
+from tidegate_client.cli.output import ByteBar
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import TransferError
 

@@ -7,7 +7,7 @@ import argparse
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
 from tidegate_client.errors import UsageError
 
-_COLUMNS = ("agent_id", "state", "last_seen", "version", "zone", "groups", "labels", "free_bytes")
+_COLUMNS = ("agent_id", "state", "last_seen", "version", "zone", "groups", "labels", "free_bytes", "duplicate_at")
 
 
 def register(subparsers: Subparsers) -> None:
@@ -23,12 +23,15 @@ def register(subparsers: Subparsers) -> None:
     _add_groups(change)
     change.add_argument("--no-groups", action="store_true", help="remove it from all groups")
     change.add_argument("--no-labels", action="store_true", help="remove all labels")
-    delete = fleet.command("delete", _delete, "remove a host and revoke the key that it enrolled with")
+    delete = fleet.command("delete", _delete, "remove a host, revoke all its keys and close its connections")
     delete.add_argument("agent_id")
     token = fleet.command("token", _token, "create a token for `tidegate agent enrol` (admin)")
     _add_groups(token)
     token.add_argument("--uses", type=int, metavar="N", help="how many hosts may enrol with it (default 1)")
     token.add_argument("--expires-in", type=int, metavar="SECONDS", help="how long it is valid (default: an hour)")
+    token.add_argument(
+        "--replace", action="store_true", help="hosts may enrol under ids that exist, and lock out those that had them"
+    )
 
 
 def _add_groups(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +72,11 @@ def _delete(context: Context, args: argparse.Namespace) -> None:
 
 def _token(context: Context, args: argparse.Namespace) -> None:
     made = context.client.agents.create_enrolment(
-        groups=args.group, labels=dict(args.label or ()), uses=args.uses, expires_in=args.expires_in
+        groups=args.group,
+        labels=dict(args.label or ()),
+        uses=args.uses,
+        expires_in=args.expires_in,
+        replace=args.replace,
     )
     context.output.record(made)
     context.output.note(

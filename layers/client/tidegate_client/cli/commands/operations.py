@@ -41,7 +41,8 @@ def register(subparsers: Subparsers) -> None:
     archive.add_argument("--request", metavar="ID")
     add_paging(archive)
     add_command(subparsers, "system", _system, "show version, parameters and alarms of the deployment (admin)")
-    add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
+    cleanup = add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
+    cleanup.add_argument("--confirm", metavar="RUN_ID", help="allow what a daily run that stopped itself wanted to do")
 
 
 def _day(text: str) -> str:
@@ -101,5 +102,5 @@ def _archive(context: Context, args: argparse.Namespace) -> None:
     )
 
 
-def _cleanup(context: Context, _args: argparse.Namespace) -> None:
-    context.output.record(context.client.operations.cleanup())
+def _cleanup(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.operations.cleanup(confirm=args.confirm))

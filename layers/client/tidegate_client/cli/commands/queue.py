@@ -8,8 +8,7 @@ import argparse
 import json
 from typing import Any
 
-from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, add_timeout, given
-from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.context import Command, Context, Exit, Group, Subparsers, add_paging, add_timeout, given
 from tidegate_client.cli.views import follow
 
 ACTIONS = {

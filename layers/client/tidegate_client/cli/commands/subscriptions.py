@@ -8,8 +8,16 @@ import argparse
 import sys
 from typing import cast
 
-from tidegate_client.cli.arguments import add_politeness, politeness
-from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, given
+from tidegate_client.cli.context import (
+    Command,
+    Context,
+    Group,
+    Subparsers,
+    add_paging,
+    add_politeness,
+    given,
+    politeness,
+)
 from tidegate_client.errors import UsageError
 from tidegate_client.models import SubscriptionChanges
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidegate_client.cli.context import Context, Subparsers, add_command, add_timeout
-from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.context import Context, Exit, Subparsers, add_command, add_timeout
 from tidegate_client.cli.views import follow
 
 

@@ -1,4 +1,4 @@
-"""webhook listen: a receiver of callbacks for development"""
+"""webhook listen and webhook secret: a receiver of callbacks for development, and the secret of a receiver"""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ REMEMBERED_IDS = 1000
 
 
 def register(subparsers: Subparsers) -> None:
-    webhook = Group(subparsers, "webhook", "receive callbacks, for development")
+    webhook = Group(subparsers, "webhook", "secrets of servers that Tidegate calls; receive callbacks, for development")
+    secret = webhook.command("secret", _secret, "print the secret with which one server verifies what it receives")
+    secret.add_argument("--origin", required=True, help="of the server: https://host or https://host:port")
     listen = webhook.command("listen", _listen, "receive callbacks on this machine, verify and print them")
     listen.add_argument("--port", type=int, default=8787)
     listen.add_argument("--host", default="127.0.0.1")
-    listen.add_argument("--secret", help="the project's whsec_… (default: TIDEGATE_CALLBACK_SECRET)")
+    listen.add_argument("--secret", help="whsec_… of this origin or the project (default: TIDEGATE_CALLBACK_SECRET)")
     listen.add_argument(
         "--answer",
         type=int,
@@ -34,12 +36,17 @@ def register(subparsers: Subparsers) -> None:
     listen.add_argument("--count", type=int, metavar="N", help="stop after N verified callbacks")
 
 
+def _secret(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(
+        {"origin": args.origin, "callback_secret": context.client.projects.origin_secret(args.origin)}
+    )
+
+
 def _listen(context: Context, args: argparse.Namespace) -> None:
     secret = args.secret or os.environ.get("TIDEGATE_CALLBACK_SECRET")
     if not secret:
         raise UsageError(
-            "no callback secret: give --secret whsec_…, or set TIDEGATE_CALLBACK_SECRET; `tidegate key create "
-            "PROJECT_ID --scope write` prints it"
+            "no callback secret: set TIDEGATE_CALLBACK_SECRET; `tidegate key create PROJECT_ID --scope write` prints it"
         )
     try:
         listener = Listener((args.host, args.port), secret, context.output, args.answer)

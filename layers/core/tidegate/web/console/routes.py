@@ -2,22 +2,278 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from aws_lambda_powertools.event_handler import Response
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import Field
 
 from tidegate.app import app
+from tidegate.aws.clients import alarms
+from tidegate.common.ids import Clock
+from tidegate.common.sequences import Listed
+from tidegate.distribution.lookup import Lookup
+from tidegate.distribution.model import ENDED, PENDING, SUCCESS, SUPERSEDED
 from tidegate.errors import RecordNotFound, RouteNotFound
-from tidegate.web.console import overview as overviews
+from tidegate.queue.log import percentile
+from tidegate.queue.model import COMPLETED, FAILED, Request
+from tidegate.queue.store import RequestStore
+from tidegate.settings import Settings
+from tidegate.web import queue as compensation
 from tidegate.web.console.bundle import console
-from tidegate.web.console.schemas import ChannelOverview, Me, Overview, TypeAnswer
-from tidegate.web.distribution.job_schemas import JobAnswer
-from tidegate.web.queue import compensation
-from tidegate.web.queue.schemas import RequestAnswer
+from tidegate.web.distribution import JobAnswer
+from tidegate.web.openapi import VERSION
+from tidegate.web.queue import ChannelAnswer, RequestAnswer
 from tidegate.web.routing import Router
+from tidegate.web.schemas import Answer
 from tidegate.web.static import asset_response, page_headers
 
+# --- schemas
+# Answers of the routes that only the console calls.
+
+
+class Me(Answer):
+    project_id: str
+    project_name: str | None = None
+    scopes: list[str]
+    agent_id: str | None = None
+    window_seconds: int
+
+
+class ChannelOverview(ChannelAnswer):
+    channel: str
+
+
+class PointAnswer(Answer):
+    count: int
+    failed: int
+
+
+class TypeAnswer(Answer):
+    """What ended in the last hour, for one type of work."""
+
+    type: str
+    count: int
+    success_rate: float
+    mean_s: float
+    p95_s: float
+    points: list[PointAnswer]
+
+
+class Overview(Answer):
+    """Current activity, and what ended in the last hour."""
+
+    channels: list[ChannelOverview]
+    jobs: list[JobAnswer]
+    requests: list[RequestAnswer]
+    stats: list[TypeAnswer]
+    complete: bool
+    compensation: dict[str, object]
+
+
+# --- summary
+# Figures of the last hour by type of work, from the records that ended in it.
+
+SPAN = timedelta(hours=1)
+POINTS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    type: str
+    succeeded: bool
+    started: datetime
+    ended: datetime
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, (self.ended - self.started).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One interval of the hour: how many records ended in it, and how many of them failed."""
+
+    count: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSummary:
+    type: str
+    count: int
+    success_rate: float
+    mean_s: float
+    p95_s: float
+    points: tuple[Point, ...]
+
+
+def by_type(records: Iterable[Ended], now: datetime) -> list[TypeSummary]:
+    """A summary of each type, the busiest type first."""
+    found: dict[str, list[Ended]] = {}
+    for record in records:
+        if now - SPAN < record.ended <= now:
+            found.setdefault(record.type, []).append(record)
+    summaries = [_summary(name, ended, now) for name, ended in found.items()]
+    return sorted(summaries, key=lambda summary: (-summary.count, summary.type))
+
+
+def _summary(name: str, ended: Sequence[Ended], now: datetime) -> TypeSummary:
+    seconds = [record.seconds for record in ended]
+    return TypeSummary(
+        type=name,
+        count=len(ended),
+        success_rate=sum(record.succeeded for record in ended) / len(ended),
+        mean_s=round(sum(seconds) / len(seconds), 3),
+        p95_s=round(percentile(seconds, 0.95), 3),
+        points=_points(ended, now),
+    )
+
+
+def _points(ended: Sequence[Ended], now: datetime) -> tuple[Point, ...]:
+    counts, failures = [0] * POINTS, [0] * POINTS
+    for record in ended:
+        place = POINTS - 1 - min(POINTS - 1, int((now - record.ended) / (SPAN / POINTS)))
+        counts[place] += 1
+        failures[place] += not record.succeeded
+    return tuple(Point(count, failed) for count, failed in zip(counts, failures, strict=True))
+
+
+# --- overview
+# The data of the console's overview, with a bounded number of reads.
+
+# How many of the newest records of each kind are read; the figures of a busier hour are based on these.
+RECORDS_READ = 200
+RECORDS_SHOWN = 20
+# For how many open windows the targets are counted; each needs a read.
+WINDOWS_COUNTED = 6
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewData:
+    jobs: Sequence[Record]
+    requests: Sequence[Request]
+    stats: Sequence[TypeSummary]
+    complete: bool
+
+
+class OverviewReader:
+    def __init__(self, jobs: Lookup, requests: RequestStore, clock: Clock) -> None:
+        self._jobs = jobs
+        self._requests = requests
+        self._clock = clock
+
+    def read(self, project_id: str) -> OverviewData:
+        now = self._clock()
+        jobs = self._jobs.jobs(project_id, RECORDS_READ, None)
+        requests = self._requests.list(project_id, RECORDS_READ, None)
+        ended = [*filter(None, map(_ended_job, jobs.items)), *filter(None, map(_ended_request, requests.items))]
+        return OverviewData(
+            jobs=self._with_counts(project_id, jobs.items[:RECORDS_SHOWN]),
+            requests=requests.items[:RECORDS_SHOWN],
+            stats=by_type(ended, now),
+            complete=_covers_span(jobs, "create_time", now) and _covers_span(requests, "created_at", now),
+        )
+
+    def _with_counts(self, project_id: str, jobs: Sequence[Record]) -> list[Record]:
+        """Reads Jobs with an open window one by one, because lists do not have the number of targets in a window."""
+        still_open = [job["key"] for job in jobs if job["status"] == PENDING][:WINDOWS_COUNTED]
+        return [self._jobs.job(project_id, job["key"]) if job["key"] in still_open else job for job in jobs]
+
+
+def _ended_job(job: Record) -> Ended | None:
+    # A superseded Job neither succeeded nor failed.
+    if job["status"] not in ENDED - {SUPERSEDED} or not job.get("finish_time"):
+        return None
+    return Ended("job", job["status"] == SUCCESS, _moment(job["create_time"]), _moment(job["finish_time"]))
+
+
+def _ended_request(request: Request) -> Ended | None:
+    if request.status not in (COMPLETED, FAILED) or not request.finish_time:
+        return None
+    started = _moment(request.start_time or request.created_at)
+    return Ended(request.type, request.status == COMPLETED, started, _moment(request.finish_time))
+
+
+def _covers_span(page: Listed[Any], field: str, now: datetime) -> bool:
+    """Whether the records that were read cover the whole time span of the figures."""
+    if page.next_cursor is None or not page.items:
+        return True
+    oldest = page.items[-1]
+    return now - _moment(oldest[field] if isinstance(oldest, dict) else getattr(oldest, field)) >= SPAN
+
+
+def _moment(iso: str) -> datetime:
+    return datetime.fromisoformat(iso)
+
+
+# --- system
+# The route for the state of the deployment: version, parameters and alarms.
+
 router = Router()
+# Settings that no operator chooses: addresses, hashes and names of resources.
+_HIDDEN = ("_url", "_arn", "_endpoint", "_sha256", "_name", "_prefix", "_bucket", "_credentials_id")
+
+
+class AlarmAnswer(Answer):
+    name: str
+    state: Annotated[str, Field(description="`ok`, `alarm` or `insufficient_data`")]
+    description: str
+    reason: str
+    since: str | None = None
+
+
+class SystemAnswer(Answer):
+    """The deployment. If its alarms cannot be read, `alarms` is empty and `alarms_error` says why."""
+
+    version: str
+    stack_name: str
+    parameters: dict[str, str | int]
+    alarms: list[AlarmAnswer]
+    alarms_error: str | None = None
+
+
+@router.get("/v1/system", scope="admin", tags=["Operations"], summary="Get version, parameters and alarms of the stack")
+def show() -> SystemAnswer:
+    settings = app().settings
+    found, error = _alarms(settings.stack_name)
+    return SystemAnswer(
+        version=VERSION,
+        stack_name=settings.stack_name,
+        parameters=parameters(settings),
+        alarms=found,
+        alarms_error=error,
+    )
+
+
+def _alarms(stack_name: str) -> tuple[list[AlarmAnswer], str | None]:
+    """(alarms, error). An error does not fail the request, because the rest of the answer is useful without alarms."""
+    if not stack_name:
+        return [], "the function does not know the name of its stack: set STACK_NAME"
+    try:
+        return [AlarmAnswer.model_validate(alarm) for alarm in alarms(app().cloudwatch, stack_name)], None
+    except (BotoCoreError, ClientError) as error:
+        return [], str(error)
+
+
+def parameters(settings: Settings) -> dict[str, str | int]:
+    """Parameters by their names in template.yaml."""
+    return {
+        "".join(part.capitalize() for part in name.split("_")): value
+        for name, value in asdict(settings).items()
+        if not name.endswith(_HIDDEN)
+    }
+
+
+# --- routes
+# Routes for the console: its page, its files, and what only the console reads.
+
 _TAGS = ["Console"]
 
 
@@ -48,7 +304,7 @@ def me() -> Me:
 
 @router.get("/v1/overview", scope="read", tags=_TAGS, summary="Get current activity and the last hour")
 def overview() -> Overview:
-    reader = overviews.OverviewReader(app().distribution.lookup, app().queue.store, app().clock)
+    reader = OverviewReader(app().distribution.lookup, app().queue.store, app().clock)
     data = reader.read(router.caller.project_id)
     return Overview(
         channels=[ChannelOverview.model_validate(channel) for channel in app().queue.channels.stats()],
@@ -56,7 +312,7 @@ def overview() -> Overview:
         requests=[RequestAnswer.model_validate(request.shown()) for request in data.requests],
         stats=[TypeAnswer.model_validate(summary) for summary in data.stats],
         complete=data.complete,
-        compensation=compensation.show().model_dump(),
+        compensation=compensation.show_compensation().model_dump(),
     )
 
 

@@ -18,14 +18,19 @@ from tidegate.web.reference.webhooks import CALLBACKS, SCHEMAS, WEBHOOKS
 
 Schema = dict[str, Any]
 HERE = Path(__file__).parent
-_QUALIFIED = re.compile(r"tidegate__web__(\w+?)__\w+?__(\w+)")
+# Pydantic's name of a model whose class name is in two modules. It is published with the name of the capability.
+_QUALIFIED = re.compile(r"tidegate__web__(\w+?)__(\w+)")
+_CAPABILITIES = {"agents": "distribution", "submits": "distribution"}
 _JSON = "application/json"
 _PROBLEM = "application/problem+json"
 
 
 def described(contract: Schema) -> Schema:
     """The document with its descriptions, examples and webhooks."""
-    contract = json.loads(_QUALIFIED.sub(lambda found: found[1].title() + found[2], json.dumps(contract)))
+    contract = json.loads(_QUALIFIED.sub(_published_name, json.dumps(contract)))
+    for name, schema in contract["components"]["schemas"].items():
+        # Generators name a class by the title, so no two models may have the same.
+        schema["title"] = name
     operations = _read("operations.toml")
     contract["info"]["description"] = operations["info"]["description"]
     contract["components"]["schemas"] |= SCHEMAS
@@ -44,6 +49,10 @@ def described(contract: Schema) -> Schema:
     contract["tags"] = [{"name": name, "description": text} for name, text in operations["tags"].items()]
     contract["paths"] = _in_tour_order(contract["paths"], list(operations["operations"]))
     return contract
+
+
+def _published_name(found: re.Match[str]) -> str:
+    return _CAPABILITIES.get(found[1], found[1]).title() + found[2]
 
 
 def operations_of(contract: Schema) -> Iterator[tuple[str, str, Schema]]:

@@ -1,6 +1,6 @@
 """The requests that Tidegate sends to others and the answers that it accepts (OpenAPI `webhooks`).
 
-Imported only when the OpenAPI document is generated. Pages in .github/docs/contracts describe them with example
+Imported only when the OpenAPI document is generated. Pages in docs/contracts describe them with example
 servers, which run as tests.
 """
 
@@ -190,7 +190,11 @@ _SIGNED = [
         "webhook-timestamp",
         "when it was sent, in seconds since 1970; refuse messages that are more than five minutes off",
     ),
-    ("webhook-signature", "v1,<base64 HMAC-SHA256 of id.timestamp.body>; during a rotation two, separated by a space"),
+    (
+        "webhook-signature",
+        "v1,<base64 HMAC-SHA256 of id.timestamp.body>; several, separated by spaces: "
+        "of the receiver's own secret and of the shared one",
+    ),
 ]
 _HEADERS = [
     {"name": name, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
@@ -213,11 +217,16 @@ def _content(schema: str, example: Any) -> Schema:
     return {"application/json": {"schema": _ref(schema), "example": example}}
 
 
+# Tidegate sends no key: the receiver checks the signature in the headers.
+_NO_KEY: list[Schema] = []
+
+
 def _post(summary: str, text: str, schema: str, example: Any, answers: Schema) -> Schema:
     return {
         "post": {
             "summary": summary,
             "description": text,
+            "security": _NO_KEY,
             "parameters": _HEADERS,
             "requestBody": {"required": True, "content": _content(schema, example)},
             "responses": answers,
@@ -250,8 +259,10 @@ WEBHOOKS: Fields = {
         "get": {
             "summary": "One page of an export's source",
             "description": "Sent to `source_url` with these query parameters added. Pages are requested from 0 until "
-            "one is short or empty, or `next` is null. The signature is that of an empty body. "
-            "See .github/docs/contracts/source.md.",
+            "one is short or empty, or `next` is null. "
+            "The secret of the source's origin signs `GET {url}`, the shared one an empty body. "
+            "See docs/contracts/source.md.",
+            "security": _NO_KEY,
             "parameters": [
                 _query("page", "integer", "number of the page, from 0", 0, required=True),
                 _query("page_size", "integer", "rows in a page: the export's `step`", 1000, required=True),
@@ -265,7 +276,7 @@ WEBHOOKS: Fields = {
     },
     "batch.item": _post(
         "One item of a batch, or several",
-        "Sent to `process_url`. See .github/docs/contracts/batch.md.",
+        "Sent to `process_url`. See docs/contracts/batch.md.",
         "ItemCall",
         ITEM,
         {
@@ -289,7 +300,7 @@ WEBHOOKS: Fields = {
     "task.completed": _callback(
         "task.completed",
         "Sent to `callback` when the file of an export is ready, or the target of a Task has the file. "
-        "See .github/docs/contracts/callback.md.",
+        "See docs/contracts/callback.md.",
         {"task_id": "req-01JD…", "status": "completed", "file_name": "orders.xlsx", "size": 10240},
     ),
     "task.failed": _callback(

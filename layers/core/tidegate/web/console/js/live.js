@@ -3,7 +3,7 @@ import { call } from "./api.js";
 
 const LONGEST_RETRY_DELAY = 30_000;
 const ANSWER_TIMEOUT = 10_000;
-const ENDED = new Set(["completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"]);
+const ENDED = new Set(["completed", "failed", "cancelled", "expired", "success", "timeout", "superseded", "finished", "stopped"]);
 const ANSWERS = new Set(["watching", "unwatched", "pong", "error"]);
 // API Gateway closes the connection with this code after a larger frame; connecting again would not help.
 const LARGEST_FRAME = 32 * 1024;

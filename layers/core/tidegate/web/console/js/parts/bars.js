@@ -11,16 +11,19 @@ export function bar(share, label, kind = "busy") {
 }
 
 const STATUSES = [["success", "good"], ["failed", "bad"], ["timeout", "warn"], ["downloading", "busy"]];
+// Rare: shown only if there are some.
+const OPTIONAL = [["superseded", "calm"]];
+const statuses = (counts) => [...STATUSES, ...OPTIONAL.filter(([name]) => counts?.[name])];
 
 export function statusBar(counts, label) {
   const total = counts?.total || 0;
-  const spoken = STATUSES.map(([name]) => `${t(`status.${name}`)} ${count(counts?.[name] || 0)}`).join(", ");
+  const spoken = statuses(counts).map(([name]) => `${t(`status.${name}`)} ${count(counts?.[name] || 0)}`).join(", ");
   return h("div", { class: "bar stacked", role: "img", "aria-label": `${label}: ${spoken} / ${count(total)}` },
-    STATUSES.map(([name, kind]) => h("div", { class: `fill ${kind}`, "data-key": name, style: { width: `${total ? ((counts[name] || 0) / total) * 100 : 0}%` } })));
+    statuses(counts).map(([name, kind]) => h("div", { class: `fill ${kind}`, "data-key": name, style: { width: `${total ? ((counts[name] || 0) / total) * 100 : 0}%` } })));
 }
 
 export function statusLegend(counts) {
-  return h("ul", { class: "legend" }, STATUSES.map(([name, kind]) =>
+  return h("ul", { class: "legend" }, statuses(counts).map(([name, kind]) =>
     h("li", null, h("span", { class: `dot ${kind}` }), t(`status.${name}`), h("strong", null, count(counts?.[name] || 0)))));
 }
 

@@ -8,7 +8,7 @@ import { session } from "../session.js";
 const TONES = {
   good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
   bad: ["failed", "dead", "error", "expired", "abandoned", "revoked", "alarm"],
-  warn: ["timeout", "stopping", "paused", "retrying", "waiting_biz", "offline", "skipped"],
+  warn: ["timeout", "superseded", "stopping", "paused", "retrying", "waiting_biz", "offline", "skipped"],
   busy: ["running", "downloading", "coming", "verifying", "sending"],
 };
 

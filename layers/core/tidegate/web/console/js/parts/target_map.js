@@ -5,7 +5,7 @@ import { count } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, chips } from "./basics.js";
 
-const STATES = { W: ["waiting", "--fill-calm"], R: ["downloading", "--fill-busy"], S: ["success", "--fill-good"], F: ["failed", "--fill-bad"], T: ["timeout", "--fill-warn"], C: ["cancelled", "--text"] };
+const STATES = { W: ["waiting", "--fill-calm"], R: ["downloading", "--fill-busy"], S: ["success", "--fill-good"], F: ["failed", "--fill-bad"], T: ["timeout", "--fill-warn"], C: ["cancelled", "--text"], N: ["superseded", "--muted"] };
 const MATCHES = 12;
 
 export class TargetMap {

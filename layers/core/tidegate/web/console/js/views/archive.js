@@ -43,9 +43,16 @@ function list(items) {
   ], items, { keyOf: (item) => item.request_id });
 }
 
+// The daily clean-up has stopped itself: an admin decides whether it may delete as much as it wanted to.
+function resume(run, refresh) {
+  const sure = t("archive.stopped", { n: count(run.orphans), all: count(run.examined) });
+  confirm(sure, t("archive.allow"), () => act(() => post("v1/cleanup", { confirm: run.run_id }), t("archive.allowed"), refresh));
+}
+
 function clean(refresh) {
   confirm(t("archive.cleanSure"), t("archive.clean"), () => act(async () => {
     const done = await post("v1/cleanup");
     toast(t("archive.cleaned", { n: count(done.removed), objects: count(done.objects) }));
+    if (done.stopped && !done.stopped.confirmed_by) resume(done.stopped, refresh);
   }, null, refresh));
 }

@@ -39,7 +39,7 @@ export function fleet(root, { query, go }) {
 function list(items, filter) {
   return table(t("nav.fleet"), [
     { title: t("fleet.host"), kind: "main", cell: (agent) => link(agent.agent_id, `#/fleet/${at(agent.agent_id)}`, "strong") },
-    { title: t("field.status"), cell: (agent) => badge(agent.state) },
+    { title: t("field.status"), cell: (agent) => (agent.duplicate_at ? h("div", null, badge(agent.state), h("span", { class: "under" }, t("fleet.twoHosts"))) : badge(agent.state)) },
     { title: t("fleet.lastJob"), cell: (agent) => (agent.last_job ? lastJob(agent.last_job) : "–") },
     { title: t("fleet.groups"), cell: (agent) => (agent.groups.length ? h("span", { class: "chips" }, agent.groups.map((group) => h("button", { type: "button", class: "chip", onclick: () => filter({ group }) }, group))) : "–") },
     { title: t("fleet.zone"), cell: (agent) => agent.zone || "–" },
@@ -75,8 +75,9 @@ function enrolDialog() {
       field("expires_in", t("keys.expires"), { options: [["3600", wholeUnits(1, "hour")], ["86400", wholeUnits(1, "day")], ["604800", wholeUnits(7, "day")]] })),
     field("groups", t("fleet.groups"), { hint: t("fleet.groupsHint") }),
     field("labels", t("fleet.labels"), { hint: t("fleet.labelsHint") }),
+    field("replace", t("fleet.replace"), { type: "checkbox", hint: t("fleet.replaceHint") }),
   ], t("fleet.makeToken"), async (given, once) => {
-    const body = { uses: Number(given.uses), expires_in: Number(given.expires_in), groups: wordsOf(given.groups), labels: labelsOf(given.labels) };
+    const body = { uses: Number(given.uses), expires_in: Number(given.expires_in), groups: wordsOf(given.groups), labels: labelsOf(given.labels), replace: given.replace === "on" };
     const made = await create("v1/enrolments", body, once);
     close();
     const server = new URL(".", document.baseURI).href.replace(/\/$/, "");

@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, get, patch, remove } from "../api.js";
 import { bytes, moment } from "../format.js";
 import { t } from "../i18n.js";
-import { badge, button, card, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
+import { badge, button, card, copyable, crumbs, empty, facts, link, pageHead, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
@@ -28,6 +28,7 @@ export function host(root, { id, go }) {
       h("div", { class: "grid" },
         card(t("fleet.now"), { id: "now" }, agent.current?.length ? h("ul", { class: "rows" }, agent.current.map(transfer)) : empty(t("fleet.idle"), t("fleet.idleAdvice"), session.can("write") && link(t("jobs.submit"), `#/distribution/new?hosts=${at(id)}`, "button"))),
         card(t("jobs.details"), { id: "details" }, facts([
+          [t("fleet.twoHosts"), agent.duplicate_at && h("span", null, t("fleet.twoHostsWhat"), " ", when(agent.duplicate_at))],
           [t("fleet.version"), agent.version || "–"],
           [t("fleet.zone"), agent.zone],
           [t("fleet.peers"), agent.peers && t(agent.peers.listen.length ? (agent.peers.reached ? "fleet.listens" : "fleet.unreached") : "fleet.onlyFetches", { where: agent.peers.listen.join(", ") })],

@@ -6,13 +6,13 @@ import { named, t } from "../i18n.js";
 import { badge, button, card, chips, code, copyable, crumbs, empty, facts, figure, link, pageHead } from "../parts/basics.js";
 import { bar, statusBar, statusLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
-import { act, confirm } from "../parts/dialog.js";
+import { act, confirm, toast } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { TargetMap } from "../parts/target_map.js";
 import { session } from "../session.js";
 
-const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout", Cancelled: "cancelled" };
+const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout", Cancelled: "cancelled", Superseded: "superseded" };
 
 // At most this many Tasks are read; targets whose Task was not found have no link.
 const MOST_TASKS = 2000;
@@ -59,7 +59,7 @@ class TasksOfTargets {
 }
 
 // Splits the targets that the API calls Running into downloading and waiting ones.
-const runningCount = ({ total = 0, success = 0, failed = 0, timeout = 0, cancelled = 0 }) => total - success - failed - timeout - cancelled;
+const runningCount = ({ total = 0, success = 0, failed = 0, timeout = 0, cancelled = 0, superseded = 0 }) => total - success - failed - timeout - cancelled - superseded;
 const statusOf = (target) => (target.status === "Running" && (target.error_code ?? null) === null ? "waiting" : STATUSES[target.status] || target.status);
 
 const movedBytes = (record) => record.speed?.moved_bytes ?? (record.swarm ? record.swarm.origin_bytes + record.swarm.peer_bytes : null);
@@ -92,6 +92,7 @@ function actions(record, refresh, go) {
     const once = onceKey();
     made.push(button(t("jobs.redrive", { n: count(failedCount) }), () => act(async () => {
       const again = await create(`${path}/redrive`, { statuses: ["Failed", "Timeout", "Cancelled"] }, once);
+      if (again.skipped_targets) toast(t("jobs.redriveSkipped", { n: count(again.skipped_targets) }), "bad");
       go(`distribution/${at(again.key)}`);
     }, t("jobs.redriven"), refresh), { kind: "primary", key: "redrive" }));
   }

@@ -9,7 +9,7 @@ import { statusBar, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 
-const STATUSES = ["", "Pending", "Running", "Success", "Failed", "Timeout", "Cancelled"];
+const STATUSES = ["", "Pending", "Running", "Success", "Failed", "Timeout", "Cancelled", "Superseded"];
 
 export function jobLink(job) {
   return link(job.file_name || job.file_path || job.job_id, `#/distribution/${at(job.key || job.job_id)}`, "strong");

@@ -9,7 +9,7 @@ import { act, confirm, dialog, saved, showOnce } from "../parts/dialog.js";
 import { field, FieldError, form, textLines } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { keyTable, newKeyDialog } from "./keys.js";
-import { accessCard } from "./project_access.js";
+import { accessCard, gseCard } from "./project_access.js";
 
 export function project(root, { id, tabs }) {
   const path = `v1/projects/${at(id)}`;
@@ -27,10 +27,12 @@ export function project(root, { id, tabs }) {
         card(t("projects.quotas"), { id: "quotas", tools: button(t("action.change"), () => quotaDialog(record, path, refresh), { kind: "small" }) }, quotas(record)),
         card(t("projects.swarm"), { id: "swarm", tools: button(t("action.change"), () => swarmDialog(swarm, path, refresh), { kind: "small" }) }, swarmFacts(swarm)),
         accessCard(record, path, refresh),
-        card(t("projects.secret"), { id: "secret" }, h("p", { class: "muted" }, t("projects.secretWhat")), secretTools(path)),
+        gseCard(record, path, refresh),
+        card(t("projects.secret"), { id: "secret" }, h("p", { class: "muted" }, t("projects.secretWhat")), secretTools(path, id)),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("projects.group"), record.group],
           [t("projects.private"), t(record.allow_private_urls ? "action.yes" : "action.no")],
+          [t("projects.shared"), t(record.shared_signatures ? "action.yes" : "action.no")],
           [t("field.created"), when(record.created_at)],
         ]))),
     ],
@@ -55,6 +57,10 @@ function quotas({ quotas: limits, usage }) {
   const rows = [
     [t("projects.stored_bytes"), usage.stored_bytes, limits.stored_bytes, bytes],
     [t("projects.queued"), usage.queued, limits.queued, count],
+    [t("projects.runner_hours_per_day"), usage.runner_hours_per_day, limits.runner_hours_per_day, count],
+    [t("projects.egress_bytes_per_day"), usage.egress_bytes_per_day, limits.egress_bytes_per_day, bytes],
+    [t("projects.targets_per_day"), usage.targets_per_day, limits.targets_per_day, count],
+    [t("projects.outgoing_calls_per_day"), usage.outgoing_calls_per_day, limits.outgoing_calls_per_day, count],
     [t("projects.export_schedules"), usage.export_schedules, limits.export_schedules, count],
     [t("projects.batch_schedules"), usage.batch_schedules, limits.batch_schedules, count],
     [t("projects.subscriptions"), usage.subscriptions, limits.subscriptions, count],
@@ -63,6 +69,7 @@ function quotas({ quotas: limits, usage }) {
     [t("projects.open_uploads"), usage.open_uploads, limits.open_uploads, count],
     [t("projects.slow_calls"), undefined, limits.slow_calls, count],
     [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
+    [t("projects.running"), undefined, limits.running, count],
     ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
   ];
   return h("ul", { class: "rows" }, rows.map(([label, used, limit, shown]) => {
@@ -81,8 +88,9 @@ function swarmFacts(swarm) {
   ]);
 }
 
-function secretTools(path) {
+function secretTools(path, id) {
   return h("div", { class: "action-row" },
+    button(t("projects.originSecret"), () => originSecretDialog(id), { kind: "small" }),
     button(t("projects.newSecret"), () => confirm(t("projects.newSecret"), t("projects.newSecret"), () => act(async () => {
       const made = await call("POST", `${path}/callback-secrets`, { body: {} });
       showOnce(t("projects.newSecret"), t("projects.secretOnce"), [[t("projects.secret"), made.callback_secret]]);
@@ -90,29 +98,40 @@ function secretTools(path) {
     button(t("projects.endSecret"), () => confirm(t("projects.endSecret"), t("projects.endSecret"), () => act(() => call("DELETE", `${path}/callback-secrets/previous`), t("projects.secretEnded"))), { kind: "small danger-quiet" }));
 }
 
+function originSecretDialog(id) {
+  const close = dialog(t("projects.originSecret"), () => form([
+    field("origin", t("projects.origin"), { required: true, hint: t("projects.originHint"), placeholder: "https://shop.example" }),
+  ], t("action.show"), async (given) => {
+    const found = await get("v1/callback-secret", { project_id: id, origin: given.origin });
+    close();
+    showOnce(t("projects.originSecret"), t("projects.originHint"), [[t("projects.origin"), found.origin], [t("projects.secret"), found.callback_secret]]);
+  }));
+}
+
 function changeDialog(record, path, refresh) {
   const close = dialog(t("projects.change"), () => form([
     field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60, value: record.name }),
     field("group", t("projects.group"), { value: record.group || "" }),
     field("allow_private_urls", t("projects.private"), { type: "checkbox", value: record.allow_private_urls, hint: t("projects.privateHint") }),
+    field("shared_signatures", t("projects.shared"), { type: "checkbox", value: record.shared_signatures, hint: t("projects.sharedHint") }),
   ], t("action.save"), async (given) => {
-    await patch(path, { name: given.name, group: given.group || null, allow_private_urls: given.allow_private_urls === "on" });
+    await patch(path, { name: given.name, group: given.group || null, allow_private_urls: given.allow_private_urls === "on", shared_signatures: given.shared_signatures === "on" });
     saved(close, refresh);
   }));
 }
 
-const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "unstarted_batches", "open_uploads", "slow_calls", "requests_per_s"];
-const AT_LEAST_ONE = ["slow_calls", "requests_per_s"];
-// Empty sets the default.
-const DEFAULTED = ["subscriptions", "businesses", "unstarted_batches", "open_uploads", "slow_calls"];
+const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "unstarted_batches", "open_uploads", "slow_calls", "requests_per_s", "running", "runner_hours_per_day", "egress_bytes_per_day", "targets_per_day", "outgoing_calls_per_day"];
+const AT_LEAST_ONE = ["slow_calls", "requests_per_s", "running"];
 
 function quotaDialog(record, path, refresh) {
   const shares = Object.entries(record.quotas.share || {}).map(([channel, slots]) => `${channel} ${slots}`).join("\n");
   const close = dialog(t("projects.quotas"), () => form([
-    ...LIMITS.map((name) => field(name, t(`projects.${name}`), { type: "number", min: AT_LEAST_ONE.includes(name) ? 1 : 0, value: String(record.quotas[name] ?? ""), hint: t(DEFAULTED.includes(name) ? "projects.defaultHint" : "projects.limitHint") })),
+    ...LIMITS.map((name) => field(name, t(`projects.${name}`), { type: "number", min: AT_LEAST_ONE.includes(name) ? 1 : 0, value: record.defaults[name] ? "" : String(record.quotas[name] ?? ""), hint: t("projects.defaultHint") })),
     field("share", t("projects.share"), { rows: 3, value: shares, hint: t("projects.shareHint"), placeholder: "export 2" }),
   ], t("action.save"), async (given) => {
-    const limits = Object.fromEntries(LIMITS.map((name) => [name, given[name] === "" ? null : Number(given[name])]));
+    // An empty field of a quota that has no limit leaves it so: only projects from before the defaults have such.
+    const named = LIMITS.filter((name) => given[name] !== "" || record.quotas[name] !== undefined);
+    const limits = Object.fromEntries(named.map((name) => [name, given[name] === "" ? null : Number(given[name])]));
     await patch(path, { quotas: { ...limits, share: sharesOf(given.share) } });
     saved(close, refresh);
   }));

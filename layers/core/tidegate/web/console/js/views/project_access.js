@@ -1,4 +1,4 @@
-// The buckets and tables that a project's exports may write to and read from.
+// What an admin lets a project reach: buckets and tables of its exports, and its targets with TransferEngine=gse.
 import { h } from "../dom.js";
 import { patch } from "../api.js";
 import { t } from "../i18n.js";
@@ -7,30 +7,41 @@ import { dialog, saved } from "../parts/dialog.js";
 import { field, FieldError, form, textLines } from "../parts/form.js";
 
 // The API's patterns, to report a wrong line before it is sent.
-const PATTERNS = {
+const EXPORTS = {
   deliver_to: /^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\/.+$/,
-  read_from: /^(s3:\/\/[^/*?[]+\/.+|(dynamodb|athena):\/\/[^/*?[]+)$/,
+  read_from: /^(s3:\/\/[^/*?[]+\/.+|dynamodb:\/\/[^/*?[]+|athena:\/\/[^/*?[]+(\/[^/*?[]+)?)$/,
 };
-const EXAMPLES = { deliver_to: "acme-reports/shop/*", read_from: "s3://acme-data/orders/*\ndynamodb://orders\nathena://reports" };
+const GSE = { targets: /^[^\s/]+(\/[^\s/]+)?$/, dirs: /^(\/(?!\/)[^\\]*|[A-Za-z]:[\\/].*)$/, users: /^.+$/ };
+const EXAMPLES = {
+  deliver_to: "acme-reports/shop/*", read_from: "s3://acme-data/orders/*\ndynamodb://orders\nathena://reports/shop",
+  targets: "web-*\nweb-1/*", dirs: "/data/app", users: "app",
+};
 
 export function accessCard(record, path, refresh) {
-  const listed = (patterns) => (patterns.length ? h("div", { class: "plain" }, patterns.map((pattern) => h("span", null, code(pattern)))) : t("projects.nowhere"));
-  return card(t("projects.access"), { id: "access", tools: button(t("action.change"), () => accessDialog(record, path, refresh), { kind: "small" }) },
-    facts(Object.keys(PATTERNS).map((name) => [t(`projects.${name}`), listed(record[name])])));
+  return listsCard("access", EXPORTS, record, (lists) => patch(path, lists), refresh);
 }
 
-function accessDialog(record, path, refresh) {
-  const close = dialog(t("projects.access"), () => form(
-    Object.keys(PATTERNS).map((name) => field(name, t(`projects.${name}`), { rows: 4, class: "mono", value: record[name].join("\n"), hint: t(`projects.${name}Hint`), placeholder: EXAMPLES[name] })),
-    t("action.save"), async (given) => {
-      await patch(path, Object.fromEntries(Object.keys(PATTERNS).map((name) => [name, patternsOf(name, given[name])])));
-      saved(close, refresh);
-    }));
+export function gseCard(record, path, refresh) {
+  return listsCard("gse", GSE, record.gse, (lists) => patch(path, { gse: lists }), refresh);
 }
 
-function patternsOf(name, text) {
+function listsCard(id, patterns, lists, save, refresh) {
+  const listed = (lines) => (lines.length ? h("div", { class: "plain" }, lines.map((line) => h("span", null, code(line)))) : t("projects.nowhere"));
+  const change = () => {
+    const close = dialog(t(`projects.${id}`), () => form(
+      Object.keys(patterns).map((name) => field(name, t(`projects.${name}`), { rows: 4, class: "mono", value: lists[name].join("\n"), hint: t(`projects.${name}Hint`), placeholder: EXAMPLES[name] })),
+      t("action.save"), async (given) => {
+        await save(Object.fromEntries(Object.entries(patterns).map(([name, pattern]) => [name, checked(name, pattern, given[name])])));
+        saved(close, refresh);
+      }));
+  };
+  return card(t(`projects.${id}`), { id, tools: button(t("action.change"), change, { kind: "small" }) },
+    facts(Object.keys(patterns).map((name) => [t(`projects.${name}`), listed(lists[name])])));
+}
+
+function checked(name, pattern, text) {
   const lines = textLines(text);
-  const wrong = lines.find((line) => !PATTERNS[name].test(line));
+  const wrong = lines.find((line) => !pattern.test(line));
   if (wrong) throw new FieldError(name, t("projects.badPattern", { line: wrong, hint: t(`projects.${name}Hint`) }));
   return lines;
 }

@@ -33,13 +33,13 @@ export const en = {
   },
   status: {
     abandoned: "Abandoned", recovered: "Recovered",
-    pending: "Pending", queued: "Queued", running: "Running", success: "Success", failed: "Failed", timeout: "Timed out", downloading: "Downloading", completed: "Completed",
+    pending: "Pending", queued: "Queued", running: "Running", success: "Success", failed: "Failed", timeout: "Timed out", superseded: "Superseded", downloading: "Downloading", completed: "Completed",
     cancelled: "Cancelled", paused: "Paused", expired: "Expired", created: "Created", waiting_biz: "Waiting for the business", finished: "Finished", stopping: "Stopping",
     stopped: "Stopped", delivered: "Delivered", dead: "Given up", ready: "Ready", coming: "On its way", verifying: "Verifying", submitted: "Submitted",
   },
   type: { download: "Ingest", verify: "Verify", extract: "Unpack", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
   channel: { requires_cookie: "With cookie", no_cookie: "Without cookie", export: "Exports", batch: "Batches" },
-  wait: { capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
+  wait: { runner_hours_per_day: "Its project has used up its runner-hours of today", quota: "Waits for tomorrow's quotas of its project", capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
   overview: {
     lead: "What is running now, what waits, and how the last hour went.", running: "Running now", runningOf: "requests {requests} · Jobs {jobs}", waiting: "Waiting",
     oldest: "oldest {time}", noWait: "nothing waits", ended: "Finished", success: "Success rate", lastHour: "last hour", windows: "Windows and transfers",

@@ -16,7 +16,9 @@ export const enSchedules = {
   },
   projects: {
     access: "Buckets and tables of exports", deliver_to: "Copies may go to", read_from: "Rows may come from", nowhere: "nowhere", badPattern: "“{line}” has another form. {hint}",
-    deliver_toHint: "One pattern per line: bucket/key, * stands for anything. The parameter DeliveryBucket must allow the bucket too.", read_fromHint: "One pattern per line: s3://bucket/key, dynamodb://table or athena://workgroup. In a key, * stands for anything. The parameters SourceBucket, SourceTable and SourceWorkgroup must allow it too.",
+    deliver_toHint: "One pattern per line: bucket/key, * stands for anything. The parameter DeliveryBucket must allow the bucket too.", read_fromHint: "One pattern per line: s3://bucket/key, dynamodb://table, athena://workgroup/database, or athena://workgroup for all its databases. In a key, * stands for anything. The parameters SourceBucket, SourceTable and SourceWorkgroup must allow it too.",
+    gse: "Targets with GSE", targets: "Files may go to", dirs: "Into directories", users: "As users", targetsHint: "Used only if the parameter TransferEngine is gse. One pattern per line: a host (web-*) or a container (web-1/*); a host's pattern does not include its containers. Letter case counts.",
+    dirsHint: "One absolute directory per line; everything below it is included. Without one, the project sends nothing.", usersHint: "One name per line, exactly as on the host.",
   },
   polite: { host_downloads: "Downloads from the host at once" },
   files: { mirrors: "Mirrors", mirrorsHint: "Other addresses of the same file, one per line, at most 10. Used if the first one fails or is slow." },

@@ -34,13 +34,13 @@ export const zh = {
   },
   status: {
     abandoned: "已放弃", recovered: "重试后成功",
-    pending: "等待中", queued: "排队中", running: "运行中", success: "成功", failed: "失败", timeout: "超时", downloading: "下载中", completed: "已完成",
+    pending: "等待中", queued: "排队中", running: "运行中", success: "成功", failed: "失败", timeout: "超时", superseded: "已被更新内容取代", downloading: "下载中", completed: "已完成",
     cancelled: "已取消", paused: "已暂停", expired: "已过期", created: "已创建", waiting_biz: "等待业务", finished: "已完成", stopping: "停止中",
     stopped: "已停止", delivered: "已送达", dead: "投递失败", ready: "就绪", coming: "获取中", verifying: "校验中", submitted: "已提交",
   },
   type: { download: "采集", verify: "校验", extract: "解包", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
   channel: { requires_cookie: "需要 Cookie", no_cookie: "无需 Cookie", export: "导出", batch: "批处理" },
-  wait: { capacity: "所在通道的槽位已占满", share: "所属项目已占满可用的槽位", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
+  wait: { runner_hours_per_day: "所属项目今日的运行小时已用完", quota: "等待所属项目明日的配额", capacity: "所在通道的槽位已占满", share: "所属项目已占满可用的槽位", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
   overview: {
     lead: "当前运行与等待的任务，以及最近一小时的情况。", running: "正在运行", runningOf: "请求 {requests} · Job {jobs}", waiting: "等待中",
     oldest: "最久 {time}", noWait: "没有等待", ended: "已结束", success: "成功率", lastHour: "最近一小时", windows: "窗口与传输",

@@ -4,7 +4,7 @@ export const zhPages = {
   unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。请用菜单或搜索（/）查找页面。", otherProject: "其他项目的链接", linkNames: "此链接指向项目 {project}", otherAdvice: "当前密钥属于 {name}，密钥只能看到自己的项目。", signIn: "换一个密钥登录", stay: "继续使用 {name}", notAllowed: "此密钥无权访问", needs_write: "此页面需要可写的密钥；当前密钥的权限：{scopes}", needs_admin: "此页面需要管理密钥；当前密钥的权限：{scopes}", askAdmin: "请向管理员索取相应的密钥并登录。", needsScope: "请用具有相应权限的密钥登录。", needsOther: "请用链接所属项目的密钥或管理密钥登录。" },
   find: { title: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
   error: { requestId: "请求编号" },
-  action: { copy: "点击复制", create: "创建", change: "修改", saved: "已保存", yes: "是", no: "否" },
+  action: { copy: "点击复制", create: "创建", change: "修改", show: "显示", saved: "已保存", yes: "是", no: "否" },
   status: { active: "启用中", revoked: "已吊销", online: "在线", offline: "离线", ok: "正常", alarm: "告警", insufficient_data: "暂无数据", allowed: "允许", off: "关闭", waiting: "等待中", deleting: "删除中" },
   event: { begun: "开始", "goes on": "继续", done: "完成", failed: "失败", stopped: "停止", died: "函数被终止" },
   fallback: { ladder: "同伴发送过少", alone: "同伴无应答", deadline: "同伴过慢", no_peers: "没有同伴", bad_pieces: "错误分片", broken: "互传失败" },
@@ -12,9 +12,9 @@ export const zhPages = {
   projects: {
     lead: "租户：各自只能看到自己的记录。", new: "新建项目", none: "还没有项目", noneAdvice: "先建一个项目，再为它生成密钥。", group: "分组", groupHint: "可选，便于归类。",
     private: "私有地址", privateHint: "其数据源和回调可位于私有地址（10.…、127.0.0.1）。仅用于可信项目。", made: "{name} 已创建，请为它生成密钥", change: "修改项目",
-    quotas: "配额与用量", stored_bytes: "存储字节", queued: "队列中的请求", export_schedules: "周期导出", batch_schedules: "周期批次", subscriptions: "订阅", businesses: "业务", unstarted_batches: "未启动的批次", open_uploads: "未完成的上传", slow_calls: "同时进行的慢调用", requests_per_s: "每秒请求数", share: "各通道的槽位", shareHint: "每行一个：通道名，再写其他项目等待时本项目最多可占的槽位数。",
+    quotas: "配额与用量", stored_bytes: "存储字节", queued: "队列中的请求", export_schedules: "周期导出", batch_schedules: "周期批次", subscriptions: "订阅", businesses: "业务", unstarted_batches: "未启动的批次", open_uploads: "未完成的上传", slow_calls: "同时进行的慢调用", requests_per_s: "每秒请求数", running: "每个通道的槽位", runner_hours_per_day: "今日运行小时", egress_bytes_per_day: "今日流出字节", targets_per_day: "今日目标数", outgoing_calls_per_day: "今日业务调用", share: "各通道的槽位", shareHint: "每行一个：通道名，再写其他项目等待时本项目最多可占的槽位数。",
     limitHint: "留空表示不限。", defaultHint: "留空则用默认值。", noLimit: "不限", swarm: "主机互传文件", swarmMode: "互传", swarmAuto: "自动", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
-    secret: "回调密钥", secretWhat: "为每个回调签名。新密钥与旧密钥同时使用，直到停用旧密钥。", newSecret: "生成新密钥", secretOnce: "只显示这一次。请先交给接收方，再停用旧密钥。", endSecret: "停用旧密钥", secretEnded: "旧密钥已停用",
+    secret: "回调密钥", secretWhat: "发往每个接收方的请求都用其专属密钥签名，并用这一所有接收方共享的密钥签名。新密钥与旧密钥同时使用，直到停用旧密钥。", originSecret: "单个接收方的密钥", origin: "接收方地址", originHint: "https://主机 或 https://主机:端口，不带路径。该密钥只交给这台服务器。", shared: "共享签名", sharedHint: "同时用所有接收方共享的密钥签名。各接收方都改用专属密钥后即可关闭。", newSecret: "生成新密钥", secretOnce: "只显示这一次。请先交给接收方，再停用旧密钥。", endSecret: "停用旧密钥", secretEnded: "旧密钥已停用",
   },
   keys: {
     title: "密钥", adminLead: "供整个部署的运维人员使用。项目密钥在项目页面。", new: "新建密钥", none: "没有密钥", noneAdvice: "没有密钥，任何人都无法使用此项目。", unnamed: "未命名", scopes: "权限", lastUsed: "最近使用", expires: "到期",
@@ -27,7 +27,7 @@ export const zhPages = {
   },
   audit: { lead: "所有变更：谁、何时、为何。", since: "时间范围", last1h: "最近一小时", last24h: "最近一天", last7d: "最近一周", record: "记录", actor: "操作者（密钥编号）", action: "操作", at: "时间", only: "只看它", system: "Tidegate", why: "原因", none: "没有变更", noneAdvice: "请减少筛选条件，或扩大时间范围。" },
   archive: {
-    lead: "已结束的请求在保留期满后按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00（UTC）运行。",
+    lead: "已结束的请求在保留期满后按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", stopped: "每日清理已自行停止：{all} 个对象中有 {n} 个不属于任何记录。今晚是否允许删除？", allow: "允许", allowed: "下一次每日清理将删除它们", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00（UTC）运行。",
     kept: "保留期限", requests: "请求", requestsKept: "保留期过后由清理移入此归档", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "60 天",
   },
   system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "起始时间", parameters: "参数", noAlarm: "没有触发的告警。", quiet: "未触发的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
@@ -35,14 +35,14 @@ export const zhPages = {
     peers: "互传", listens: "其他主机可访问 {where}", unreached: "近期没有主机能访问 {where}", onlyFetches: "只从其他主机获取",
     lead: "接收文件的主机，以及当前是否在线。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastJob: "最近 Job", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
     noneAdvice: "生成令牌，在主机上用它启动 tidegate agent。", noneAsk: "请管理员生成令牌，在主机上用它启动 tidegate agent。", enrolWhat: "新主机凭令牌获得各自的密钥。", uses: "主机数量", groupsHint: "用逗号分隔。", labelsHint: "name=value，用逗号分隔。", makeToken: "生成令牌", token: "令牌",
-    tokenOnce: "只显示这一次，{until} 前有效。", onTheHost: "在主机上", change: "分组与标签", forget: "移除主机", forgetSure: "移除 {name}？它注册所得的密钥随之失效。", forgotten: "已移除", now: "正在获取", idle: "没有待获取的内容", idleAdvice: "发给此主机的传输都已结束。",
+    tokenOnce: "只显示这一次，{until} 前有效。", onTheHost: "在主机上", change: "分组与标签", forget: "移除主机", forgetSure: "移除 {name}？它的全部密钥随之失效。", twoHosts: "两台主机使用同一编号", twoHostsWhat: "后来者已被拒绝。是否由同一镜像克隆？", replace: "允许占用已有编号", replaceHint: "原主机随即无法访问。", forgotten: "已移除", now: "正在获取", idle: "没有待获取的内容", idleAdvice: "发给此主机的传输都已结束。",
   },
   jobs: {
     limitRate: "每台主机限速，MB/秒", limitRateHint: "留空则不限速。",
     activateAt: "切换时间", activateAtHint: "主机立即获取文件，到此时间同时切换。留空则到达即生效。", staged: "已暂存 {n} / {total}，切换时间", isStaged: "已暂存", egress: "S3 发送量", egressTimes: "文件大小的 {n} 倍",
    
     map: "全部目标", mapHint: "每个方块是一个目标。指向它可见名称，点击进入主机页面。", searchTarget: "主机名", waves: "分批", waveTargets: "{n} 个目标", waveWait: "随后等待 {time}", waveLimit: "失败不超过 {n}% 则继续", bytes: "字节来源", moved: "已传输", meanSpeed: "单机平均速度", speedNow: "速度",
-    hostsTold: "已上报主机", fallbacks: "退回 S3", cancel: "取消 Job", cancelSure: "取消此 Job？已送达的保留。", cancelled: "正在取消 Job", redrive: "重做 {n} 个", redriven: "已为失败目标新建 Job", redriveOf: "重做自", windowOpen: "窗口还将打开 {time}：期间对同一文件的请求共用此 Job，之后开始发送。",
+    hostsTold: "已上报主机", fallbacks: "退回 S3", cancel: "取消 Job", cancelSure: "取消此 Job？已送达的保留。", cancelled: "正在取消 Job", redrive: "重做 {n} 个", redriven: "已为失败目标新建 Job", redriveSkipped: "{n} 个目标已跳过：更新的 Job 已向同一路径发送内容", redriveOf: "重做自", windowOpen: "窗口还将打开 {time}：期间对同一文件的请求共用此 Job，之后开始发送。",
     windowClosing: "窗口已关闭，正在发送。", windowIsOpen: "窗口打开中", groupsAndWaves: "分组、分批及其他", groupsHint: "代替目标列表：这些分组的全部主机。", wavesHint: "每行一批：主机百分比、等待秒数、允许失败百分比。最后一批为 100。", mode: "文件权限", asProject: "按项目设置",
   },
   ingest: {

@@ -1,0 +1,1034 @@
+"""The host's disk: what the operator permits, owners, directories, partial files, and moving into place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import pwd
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO, BinaryIO, NamedTuple, Self
+
+from tidegate_client.agent.codes import DirectoryMoved, RefusedOwner, RefusedPath, Superseded
+from tidegate_client.agent.journal import Applied, Journal, JournalError
+from tidegate_client.download import Cancelled
+from tidegate_client.errors import UsageError
+from tidegate_client.models import Transfer
+from tidegate_client.uploads import CHUNK, sha256_of_stream
+
+# --- permits
+# Limits that this host sets, whatever the API asks for.
+
+ANY_USER = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """Permitted directories, relative to the root (or the container's root), and users. Empty: all are permitted.
+
+    `refusal` is the reason why nothing at all is permitted; "" if something is."""
+
+    directories: tuple[str, ...] = ()
+    users: frozenset[str] = frozenset()
+    refusal: str = ""
+
+    def check_user(self, user: str) -> None:
+        if self.refusal:
+            raise RefusedPath(self.refusal)
+        if self.users and user not in self.users and ANY_USER not in self.users:
+            raise RefusedOwner(
+                f"this host accepts no files for user {user!r}: its agent was started with --allow-user for other users"
+            )
+
+
+# --- owners
+# Owners of files: a user of the host, or of the container that the file is for.
+
+Owner = tuple[int, int]
+ROOT: Owner = (0, 0)
+CAP_CHOWN = 1 << 0
+LARGEST_PASSWD = 4 * 1024 * 1024
+
+
+def owner_on_host(user: str) -> Owner:
+    """The ids of a user of this host; RefusedOwner if there is none."""
+    try:
+        entry = pwd.getpwnam(user)
+    except (KeyError, ValueError) as error:
+        raise RefusedOwner(f"there is no user {user!r} on this host; create it or name another") from error
+    return entry.pw_uid, entry.pw_gid
+
+
+def owner_in_container(passwd: str, user: str) -> Owner:
+    """The ids of a user in the container's own /etc/passwd, where they differ from the host's.
+
+    `root` needs no entry. RefusedOwner if there is no such user."""
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and fields[0] == user and fields[2].isdigit() and fields[3].isdigit():
+            return int(fields[2]), int(fields[3])
+    if user == "root":
+        return ROOT
+    raise RefusedOwner(f"there is no user {user!r} in this container's /etc/passwd; create it or name another")
+
+
+def read_passwd(directory: int) -> str:
+    """The text of `passwd` in the open directory; "" if there is none that can be read."""
+    try:
+        descriptor = os.open("passwd", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(LARGEST_PASSWD).decode(errors="replace")
+
+
+def require_chown(owner: Owner) -> None:
+    """RefusedOwner if this process may not give files to that owner. Checked before the download starts."""
+    if owner[0] != os.geteuid() and not may_act_for_others():
+        raise RefusedOwner(
+            f"the agent cannot give files to uid {owner[0]}, because it runs as uid {os.geteuid()}: "
+            "run it as root or with CAP_CHOWN"
+        )
+
+
+def set_owner(descriptor: int, owner: Owner) -> None:
+    """Sets the owner. RefusedOwner if that is not permitted: the file must not belong to another user."""
+    try:
+        os.fchown(descriptor, *owner)
+    except PermissionError as error:
+        raise RefusedOwner(f"the file cannot be given to uid {owner[0]}, gid {owner[1]}: {error.strerror}") from error
+
+
+def may_act_for_others() -> bool:
+    """Whether this process may give files to other users."""
+    if os.geteuid() == 0:
+        return True
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return False
+    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) & CAP_CHOWN)
+
+
+class PathLocks:
+    """A lock for each path, so that one thread at a time changes it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[Path, threading.Lock] = {}
+        self._users: Counter[Path] = Counter()
+
+    @contextmanager
+    def hold(self, path: Path) -> Iterator[None]:
+        with self._guard:
+            lock = self._locks.setdefault(path, threading.Lock())
+            self._users[path] += 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                self._users[path] -= 1
+                if not self._users[path]:
+                    del self._users[path], self._locks[path]
+
+
+# --- directories
+# The fence: directories below which an agent puts files, opened when it starts and reached by descriptors since.
+#
+# A local user may own any directory below the fence, and change it at any moment. So no path is resolved and then used:
+# each component is opened below the one before it, without following a symlink that was not looked at first.
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Needs no permission to read the directory, and opens a symlink itself.
+BY_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+MOST_LINKS = 40
+# No directory belongs to it: the symlink is not followed.
+NO_USER = -1
+ACL = "system.posix_acl_access"
+_creating = PathLocks()
+# Called with the descriptor of each directory that was created.
+OnCreated = Callable[[int], None]
+
+
+class Identity(NamedTuple):
+    """A directory, whatever its name is. Not used again for another one as long as a descriptor is open."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        return cls(status.st_dev, status.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """An open directory, and the path that it had when it was opened. `given`: the path by which it was named."""
+
+    path: Path
+    descriptor: int
+    given: Path | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return Identity.of(os.fstat(self.descriptor))
+
+    def is_there(self) -> bool:
+        """Whether it is still at its path."""
+        return leads_to(self.path, self.descriptor) and not self.path.is_symlink()
+
+
+def leads_to(path: Path, descriptor: int) -> bool:
+    """Whether the path leads to this open directory now."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Users and groups that may rename the directories above a fence. `enforced` only for an agent that can act for
+    other users: one that cannot has nothing to give away."""
+
+    users: frozenset[int]
+    groups: frozenset[int]
+    enforced: bool
+
+    def others_may_write(self, descriptor: int, status: os.stat_result) -> bool:
+        mode = status.st_mode
+        if status.st_uid not in self.users or mode & stat.S_IWOTH:
+            return True
+        # With an ACL the bits of the group are those of all users and groups that the ACL names.
+        return bool(mode & stat.S_IWGRP) and (status.st_gid not in self.groups or _has_acl(descriptor))
+
+    def others_may_rename(self, descriptor: int, directory: os.stat_result, entry: os.stat_result) -> bool:
+        """Whether another user may rename or replace this entry of the directory."""
+        if not self.enforced or not self.others_may_write(descriptor, directory):
+            return False
+        # As in /tmp: only the owner of the directory or of the entry may rename the entry. A symlink is not accepted,
+        # because others may have put it there as a hard link.
+        sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in self.users
+        return not (sticky and stat.S_ISDIR(entry.st_mode) and entry.st_uid in self.users)
+
+    def may_create(self, descriptor: int, directory: os.stat_result) -> bool:
+        """Whether a new entry of the directory is safe from other users."""
+        sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in self.users
+        return bool(not self.enforced or sticky or not self.others_may_write(descriptor, directory))
+
+    def controller(self, descriptor: int, directory: os.stat_result, link: os.stat_result) -> int | None:
+        """The user who decides where a symlink in the directory leads; None for a trusted one."""
+        if link.st_uid not in self.users:
+            return link.st_uid
+        if self.enforced and self.others_may_write(descriptor, directory):
+            # They may rename a symlink of root, or link to one.
+            return directory.st_uid if directory.st_uid not in self.users else NO_USER
+        return None
+
+
+def _has_acl(descriptor: int) -> bool:
+    try:
+        return bool(os.getxattr(f"/proc/self/fd/{descriptor}", ACL))
+    except OSError as error:
+        return error.errno not in (errno.ENODATA, errno.ENOTSUP)
+
+
+class _Step(NamedTuple):
+    descriptor: int
+    name: str
+    status: os.stat_result
+
+
+class _Walk:
+    """Walks by names from a directory; neither `..` nor a symlink leads above it."""
+
+    def __init__(self, start: Anchor, trust: Trust) -> None:
+        self._start = start
+        self._trust = trust
+        self._links = 0
+        self._steps = [_Step(os.dup(start.descriptor), "", os.fstat(start.descriptor))]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        while self._steps:
+            os.close(self._steps.pop().descriptor)
+
+    @property
+    def path(self) -> Path:
+        return self._start.path.joinpath(*(step.name for step in self._steps[1:]))
+
+    @property
+    def descriptor(self) -> int:
+        return self._steps[-1].descriptor
+
+    def is_within(self, identity: Identity) -> bool:
+        return any(Identity.of(step.status) == identity for step in self._steps)
+
+    def enter_trusted(self, parts: Sequence[str], on_created: OnCreated | None = None) -> None:
+        """Enters directories that no other user may rename or replace. RefusedPath names the one that they may.
+
+        Missing ones are created if `on_created` is given, which is called for the last one only."""
+        left = list(reversed(parts))
+        while left:
+            part = left.pop()
+            if part == "..":
+                self._leave()
+                continue
+            directory = self._steps[-1]
+            if on_created and self._trust.may_create(directory.descriptor, directory.status):
+                step = self._open_or_create(part, _leave_as_it_is if left else on_created)
+            else:
+                step = self._open(part)
+            if self._trust.others_may_rename(directory.descriptor, directory.status, step.status):
+                os.close(step.descriptor)
+                raise RefusedPath(
+                    f"a user other than root may rename or replace {str(self.path / part)!r}: {self._reason()}"
+                )
+            if target := self._push_or_read_link(step):
+                left += reversed(self._expanded(target))
+
+    def enter(self, parts: Sequence[str], may_create: Callable[[], bool], on_created: OnCreated | None = None) -> None:
+        """Enters directories that may belong to any user. Missing ones are created if `may_create()`.
+
+        A user's own symlink is followed only to a directory of the same user: with it, a user must not choose which
+        directory of another user a file is put into."""
+        # An int is the end of the path of a symlink: the user that it belongs to.
+        left: list[str | int] = list(reversed(parts))
+        while left:
+            part = left.pop()
+            if isinstance(part, int):
+                if self._steps[-1].status.st_uid != part:
+                    raise RefusedPath(
+                        f"a symlink that another user than root can change leads to {str(self.path)!r}, which does not "
+                        "belong to that user"
+                    )
+            elif part == "..":
+                self._leave()
+            else:
+                in_users_link = any(isinstance(one, int) for one in left)
+                create = on_created is not None and not in_users_link and may_create()
+                step = self._open_or_create(part, on_created) if create and on_created else self._open(part)
+                directory = self._steps[-1]
+                if target := self._push_or_read_link(step):
+                    user = self._trust.controller(directory.descriptor, directory.status, step.status)
+                    left += [] if user is None else [user]
+                    left += reversed(self._expanded(target))
+
+    def enter_plain(self, parts: Sequence[str]) -> None:
+        """Enters directories; RefusedPath if one is a symlink."""
+        for part in parts:
+            if self._push_or_read_link(self._open(part)):
+                raise RefusedPath(f"{str(self.path / part)!r} is a symlink now")
+
+    def _open(self, name: str) -> _Step:
+        parent = self._steps[-1].descriptor
+        try:
+            descriptor = os.open(name, BY_PATH | os.O_DIRECTORY, dir_fd=parent)
+        except NotADirectoryError:
+            descriptor = os.open(name, BY_PATH, dir_fd=parent)
+        return _Step(descriptor, name, os.fstat(descriptor))
+
+    def _open_or_create(self, name: str, on_created: OnCreated) -> _Step:
+        # Another thread must not use the directory before it was given to its owner.
+        with _creating.hold(self.path / name):
+            try:
+                return self._open(name)
+            except FileNotFoundError:
+                parent = self._steps[-1].descriptor
+                try:
+                    os.mkdir(name, 0o755, dir_fd=parent)
+                except FileExistsError:
+                    return self._open(name)
+                with _readable(parent) as directory:
+                    os.fsync(directory)
+                self._give(name, on_created)
+                return self._open(name)
+
+    def _give(self, name: str, on_created: OnCreated) -> None:
+        """Calls `on_created`, if the directory is the one that was created: the owner of the directory above may have
+        put another one in its place, which must not be given away."""
+        try:
+            created = os.open(name, DIRECTORY, dir_fd=self._steps[-1].descriptor)
+        except OSError as error:
+            raise RefusedPath(f"{str(self.path / name)!r} was replaced when it was created") from error
+        try:
+            if os.fstat(created).st_uid != os.geteuid() or _has_entries(created):
+                raise RefusedPath(f"{str(self.path / name)!r} was replaced when it was created")
+            on_created(created)
+        finally:
+            os.close(created)
+
+    def _push_or_read_link(self, step: _Step) -> str:
+        """Enters the directory and returns ""; or returns the target of the symlink."""
+        if stat.S_ISDIR(step.status.st_mode):
+            self._steps.append(step)
+            return ""
+        try:
+            if stat.S_ISLNK(step.status.st_mode):
+                return os.readlink("", dir_fd=step.descriptor)
+        finally:
+            os.close(step.descriptor)
+        raise RefusedPath(f"{str(self.path / step.name)!r} is not a directory")
+
+    def _expanded(self, target: str) -> list[str]:
+        """The parts to walk for a symlink; an absolute one is walked again from the start."""
+        self._links += 1
+        if self._links > MOST_LINKS:
+            raise RefusedPath(f"{str(self.path)!r} has too many symlinks")
+        parts = [part for part in target.split("/") if part not in {"", "."}]
+        if not target.startswith("/"):
+            return parts
+        wanted = Path("/", *parts)
+        for base in (self._start.path, self._start.given):
+            if base is not None and wanted.is_relative_to(base):
+                while len(self._steps) > 1:
+                    os.close(self._steps.pop().descriptor)
+                return list(wanted.relative_to(base).parts)
+        raise RefusedPath(
+            f"a symlink to {target!r} leads outside {str(self._start.path)!r}, below which this agent puts files"
+        )
+
+    def _leave(self) -> None:
+        if len(self._steps) == 1:
+            raise RefusedPath(f"a symlink leads outside {str(self._start.path)!r}, below which this agent puts files")
+        os.close(self._steps.pop().descriptor)
+
+    def _reason(self) -> str:
+        status, where = self._steps[-1].status, repr(str(self.path))
+        if status.st_uid not in self._trust.users:
+            return f"{where} belongs to uid {status.st_uid}; give it to root, or choose another place"
+        mode = stat.S_IMODE(status.st_mode)
+        return f"{where} can be written by others (mode {mode:04o}); change its mode, or choose another place"
+
+
+def _leave_as_it_is(_: int) -> None:
+    """A directory above a permitted one stays root's."""
+
+
+def _has_entries(directory: int) -> bool:
+    with os.scandir(directory) as entries:
+        return any(entries)
+
+
+@contextlib.contextmanager
+def _readable(descriptor: int) -> Iterator[int]:
+    """A descriptor of the same directory that can be read and synced."""
+    readable = os.open(".", DIRECTORY, dir_fd=descriptor)
+    try:
+        yield readable
+    finally:
+        os.close(readable)
+
+
+class Fence:
+    """Opens a root, the permitted directories below it (none: the whole root) and the parent directory of containers.
+
+    Raises UsageError if one does not exist, or another user may rename it or a directory above it."""
+
+    def __init__(self, root: Path, directories: Sequence[str] = (), container_root: Path | None = None) -> None:
+        self._trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), may_act_for_others())
+        self._directories = tuple(directories)
+        with contextlib.ExitStack() as opened:
+            self._top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))
+            with _named("--root", root):
+                found = self._anchor(opened, self._top, root.absolute().parts[1:])
+                self.root = Anchor(found.path, found.descriptor, root.absolute())
+            self._allowed: list[Anchor] = []
+            for directory in directories:
+                with _named("--allow-dir", directory):
+                    try:
+                        self._allowed.append(self._anchor(opened, self.root, plain_parts(directory)))
+                    except FileNotFoundError:
+                        # It may be meant for containers only. Then nothing is put there on the host.
+                        if container_root is None:
+                            raise
+            self._containers: Anchor | None = None
+            if container_root is not None:
+                with _named("--container-root", container_root):
+                    self._containers = self._anchor(opened, self._top, container_root.absolute().parts[1:])
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def writable(self) -> list[Path]:
+        """The directories that receive files."""
+        allowed = self._allowed if self._directories else [self.root]
+        return [anchor.path for anchor in (*allowed, *self._container_anchors())]
+
+    def moved(self) -> list[Path]:
+        """Directories that were moved or replaced since the start. Nothing is delivered below them."""
+        anchors = (self.root, *self._allowed, *self._container_anchors())
+        return [anchor.path for anchor in anchors if not anchor.is_there()]
+
+    def _container_anchors(self) -> list[Anchor]:
+        return [self._containers] if self._containers else []
+
+    @contextlib.contextmanager
+    def opened(
+        self, directory: str, container: str = "", on_created: OnCreated | None = None
+    ) -> Iterator[tuple[int, Path]]:
+        """Yields a descriptor and the path of a permitted directory. Creates missing ones if `on_created` is given."""
+        parts = plain_parts(directory)
+        with contextlib.ExitStack() as held:
+            anchors, trust = self._anchors(held, container, parts, on_created)
+            walk = held.enter_context(_Walk(anchors[0], trust))
+            permitted = [anchor.identity for anchor in (anchors[1:] if self._directories else anchors)]
+
+            def is_permitted() -> bool:
+                return any(walk.is_within(identity) for identity in permitted)
+
+            try:
+                walk.enter(parts, is_permitted, on_created)
+                if not is_permitted():
+                    raise RefusedPath(
+                        f"this host accepts no files in {str(walk.path)!r}: its agent was started with --allow-dir "
+                        "for others"
+                    )
+            except FileNotFoundError as error:
+                self._require_unmoved(anchors, walk, parts)
+                if on_created is None:
+                    raise
+                raise RefusedPath(
+                    f"{error.filename!r} in {directory!r} does not exist, and this agent may not create it there"
+                ) from error
+            except RefusedPath:
+                self._require_unmoved(anchors, walk, parts)
+                raise
+            self._require_unmoved(anchors, walk, parts)
+            yield held.enter_context(_readable(walk.descriptor)), walk.path
+
+    @contextlib.contextmanager
+    def reopened(self, path: Path) -> Iterator[int]:
+        """Yields a descriptor of a directory whose path `opened` gave before, whatever is permitted now.
+
+        RefusedPath or OSError if it is no longer there."""
+        with contextlib.ExitStack() as held:
+            anchor = self.root
+            if self._containers and self._containers.path in path.parents:
+                anchor = self._container(held, path.relative_to(self._containers.path).parts[0])
+            if not path.is_relative_to(anchor.path):
+                raise RefusedPath(f"{str(path)!r} is not below {str(anchor.path)!r}")
+            walk = held.enter_context(_Walk(anchor, self._trust))
+            walk.enter_plain(path.relative_to(anchor.path).parts)
+            yield held.enter_context(_readable(walk.descriptor))
+
+    def passwd(self, container: str) -> str:
+        """The text of the container's /etc/passwd; "" if there is none."""
+        with contextlib.ExitStack() as held:
+            walk = held.enter_context(_Walk(self._container(held, container), self._trust))
+            try:
+                walk.enter(("etc",), lambda: False)
+            except (OSError, RefusedPath):
+                return ""
+            return read_passwd(walk.descriptor)
+
+    def remove(self, file: Path) -> None:
+        """Removes a file in such a directory. Does nothing if the directory is gone or was replaced by a symlink."""
+        with contextlib.suppress(RefusedPath, FileNotFoundError), self.reopened(file.parent) as directory:
+            os.unlink(file.name, dir_fd=directory)
+
+    def _anchors(
+        self, held: contextlib.ExitStack, container: str, wanted: tuple[str, ...], on_created: OnCreated | None
+    ) -> tuple[list[Anchor], Trust]:
+        """The root, then the permitted directories below it. Those of a container are opened for each delivery."""
+        if not container:
+            return [self.root, *self._allowed], self._trust
+        root = self._container(held, container)
+        status = os.fstat(root.descriptor)
+        # In a container with ids of its own, this is its root user.
+        users, groups = self._trust.users | {status.st_uid}, self._trust.groups | {status.st_gid}
+        trust = Trust(users, groups, self._trust.enforced)
+        anchors = [root]
+        for parts in map(plain_parts, self._directories):
+            create = on_created if wanted[: len(parts)] == parts else None
+            with contextlib.suppress(FileNotFoundError):
+                anchors.append(self._anchor(held, root, parts, trust, create))
+        if self._directories and len(anchors) == 1:
+            raise RefusedPath(f"container {container!r} has none of the directories that --allow-dir permits")
+        return anchors, trust
+
+    def _container(self, held: contextlib.ExitStack, container: str) -> Anchor:
+        if self._containers is None:
+            raise RefusedPath(
+                f"this host has no root for container {container!r}: start its agent with --container-root"
+            )
+        if "/" in container or container in {"", ".", ".."} or "\0" in container:
+            raise RefusedPath(f"{container!r} is not a container id")
+        path = self._containers.path / container
+        if not self._containers.is_there():
+            raise _moved(self._containers)
+        try:
+            found = self._anchor(held, self._top, path.parts[1:])
+        except (FileNotFoundError, RefusedPath) as error:
+            raise RefusedPath(f"there is no container {container!r} here: {error}") from error
+        # A link as /proc/PID/root reads as a link to /, which is this host.
+        if found.path == Path("/"):
+            raise RefusedPath(f"{str(path)!r} leads to the root of this host, not to a container")
+        return Anchor(path, found.descriptor)
+
+    def _anchor(
+        self,
+        opened: contextlib.ExitStack,
+        start: Anchor,
+        parts: Sequence[str],
+        trust: Trust | None = None,
+        on_created: OnCreated | None = None,
+    ) -> Anchor:
+        with _Walk(start, trust or self._trust) as walk:
+            walk.enter_trusted(parts, on_created)
+            return Anchor(walk.path, _keep(opened, os.dup(walk.descriptor)))
+
+    def _require_unmoved(self, anchors: Sequence[Anchor], walk: _Walk, parts: tuple[str, ...]) -> None:
+        """DirectoryMoved if the root, or a permitted directory that is meant or was entered, is no longer there."""
+        if anchors[0] is not self.root:
+            # A container was opened just now.
+            return
+        wanted = self.root.path.joinpath(*parts)
+        for anchor in anchors:
+            concerned = wanted.is_relative_to(anchor.path) or walk.is_within(anchor.identity)
+            if concerned and not anchor.is_there():
+                raise _moved(anchor)
+
+
+def _moved(anchor: Anchor) -> DirectoryMoved:
+    return DirectoryMoved(
+        f"{str(anchor.path)!r} was moved or replaced after the agent had started, so nothing is put into it: "
+        "find out by whom, then restart the agent"
+    )
+
+
+def require_private(option: str, directory: Path, *, create: bool = False) -> None:
+    """UsageError if another user may write into the directory, or rename it or a directory above it.
+
+    If it does not exist, it is created; or only the directories above it are checked."""
+    trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), may_act_for_others())
+    if not trust.enforced:
+        return
+    with _named(option, directory), contextlib.ExitStack() as opened:
+        top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))
+        walk = opened.enter_context(_Walk(top, trust))
+        try:
+            walk.enter_trusted(directory.absolute().parts[1:])
+            safe = not trust.others_may_write(walk.descriptor, os.fstat(walk.descriptor))
+        except FileNotFoundError:
+            safe = trust.may_create(walk.descriptor, os.fstat(walk.descriptor))
+        if not safe:
+            raise RefusedPath(f"a user other than root may write into {str(walk.path)!r}")
+    if create:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # In a sticky directory another user may have created it first.
+        require_private(option, directory)
+
+
+def _keep(opened: contextlib.ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+@contextlib.contextmanager
+def _named(option: str, value: object) -> Iterator[None]:
+    """Turns errors into a UsageError that names the option."""
+    try:
+        yield
+    except RefusedPath as error:
+        raise UsageError(f"{option} {value} is not safe: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{option} {value} is not a directory that can be used: {error.strerror}") from error
+
+
+def plain_parts(directory: str) -> tuple[str, ...]:
+    """The parts of an absolute path; RefusedPath if it is not one, or has a '..'."""
+    wanted = PurePosixPath(directory)
+    if not wanted.is_absolute() or ".." in wanted.parts or "\0" in directory:
+        raise RefusedPath(f"{directory!r} is not an absolute path without '..'")
+    return wanted.parts[1:]
+
+
+# --- place
+# The place of one file: its open directory, the part file beside it, and the rename that publishes it.
+
+# O_NONBLOCK: a FIFO or a lease that another user put here must not block the agent.
+OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MOST_OPENS = 100
+LOCK_EVERY = 0.05
+DEFAULT_MODE = 0o644
+PERMISSIONS = 0o777
+WRITABLE_BY_OTHERS = 0o022
+# Of a file that is being written: only the agent may read it.
+PART_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    directory: int
+    path: Path
+    name: str
+    owner: Owner
+
+    @property
+    def file(self) -> Path:
+        return self.path / self.name
+
+    def part_name(self, *salt: str) -> str:
+        """The hidden name of the part file: the same after a restart and for the next transfer of this content."""
+        return self.hidden_name(*salt, suffix="part")
+
+    def hidden_name(self, *salt: str, suffix: str) -> str:
+        """A hidden name that is short, however long the file's name is."""
+        return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.{suffix}"
+
+    def open_part(self, part: str, cancelled: Callable[[], bool] = lambda: False) -> BinaryIO:
+        """Opens and locks the part file. Another transfer of the same content to the same place waits for the lock.
+
+        The directory may belong to another user, who can put a file of their own here and lock it. So only a file of
+        the agent's own is locked, and never with a call that blocks."""
+        for _ in range(MOST_OPENS):
+            try:
+                descriptor = os.open(part, os.O_RDWR | os.O_CREAT | OPEN, PART_MODE, dir_fd=self.directory)
+            except BlockingIOError:
+                # A lease of another user: only a file's owner can hold one, and the agent takes none.
+                self.drop_part(part)
+                continue
+            file = os.fdopen(descriptor, "r+b")
+            try:
+                if not is_own_part(file):
+                    self.drop_part(part)
+                elif self._locked(part, file, cancelled):
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            file.close()
+        raise RefusedPath(f"another process keeps replacing {part} in the target directory")
+
+    def _locked(self, part: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
+        """Locks the part file. False if it was renamed or removed meanwhile by the transfer that held the lock."""
+        while self.is_still(part, file):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if cancelled():
+                    raise Cancelled from None
+                time.sleep(LOCK_EVERY)
+                continue
+            return self.is_still(part, file) and is_own_part(file)
+        return False
+
+    def is_still(self, name: str, file: BinaryIO) -> bool:
+        try:
+            found = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(file.fileno()))
+
+    def drop_part(self, part: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=self.directory)
+
+    def holds(self, signature: str, size: int | None) -> bool:
+        with self.existing() as file:
+            return file is not None and _has(file, signature, size)
+
+    def is_done(self, signature: str, size: int | None, mode: int | None) -> bool:
+        """Whether the file has the right content, owner and mode already.
+
+        A file of another owner or mode is never changed: its former owner may have it open for writing."""
+        with self.existing() as file:
+            if file is None:
+                return False
+            status = os.fstat(file.fileno())
+            has_mode = mode is None or stat.S_IMODE(status.st_mode) == mode
+            if (status.st_uid, status.st_gid) != self.owner or not has_mode or not _has(file, signature, size):
+                return False
+            os.fsync(file.fileno())
+            return True
+
+    def copy_existing(self, part: BinaryIO, signature: str, size: int | None) -> bool:
+        """Copies the content of the existing file to the part file, if it is the right one."""
+        with self.existing() as file:
+            return file is not None and _has(file, signature, size) and copy_verified(file, part, signature)
+
+    @contextlib.contextmanager
+    def existing(self) -> Iterator[BinaryIO | None]:
+        """The file that is in place now; None if there is none, or it is not a regular file with one name."""
+        with self.opened(self.name) as file:
+            yield file if file is not None and is_plain(file) else None
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO | None]:
+        """The file of this name in the directory, for reading; None if there is none that can be opened."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | OPEN, dir_fd=self.directory)
+        except OSError:
+            yield None
+            return
+        with os.fdopen(descriptor, "rb") as file:
+            yield file
+
+    def changed_at(self) -> float:
+        """When the existing file was last changed, by this host's clock; 0 if there is none."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False).st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def finish(self, file: BinaryIO, mode: int | None) -> None:
+        """Sets owner and mode and syncs everything to disk, before the rename."""
+        file.flush()
+        set_owner(file.fileno(), self.owner)
+        os.fchmod(file.fileno(), self._mode(mode))
+        os.fsync(file.fileno())
+
+    def rename(self, file: BinaryIO, part: str, name: str | None = None) -> None:
+        """Renames the part file to the file (or to `name`) in one step, and syncs the directory so that a power
+        failure keeps it."""
+        name = name or self.name
+        self.require_there()
+        os.rename(part, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        if not self.is_still(name, file):
+            raise RefusedPath(f"another process replaced {name!r} while it was put in place")
+        os.fsync(self.directory)
+        self.require_there()
+
+    def require_there(self) -> None:
+        """DirectoryMoved if the path leads to another directory than the open one: the file would not be found."""
+        if not leads_to(self.path, self.directory):
+            raise DirectoryMoved(
+                f"{str(self.path)!r} was moved or replaced while the file was delivered: find out by whom, then redrive"
+            )
+
+    def _mode(self, wanted: int | None) -> int:
+        """The requested mode; else that of the file to be replaced: new content must not be readable by more users."""
+        if wanted is not None:
+            return wanted
+        try:
+            found = os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                # Nor may the owner of another file choose who can write to this one.
+                kept = PERMISSIONS if found.st_uid == self.owner[0] else PERMISSIONS & ~WRITABLE_BY_OTHERS
+                return found.st_mode & kept
+            pointed = os.stat(self.name, dir_fd=self.directory)
+        except OSError:
+            return DEFAULT_MODE
+        return pointed.st_mode & DEFAULT_MODE if stat.S_ISREG(pointed.st_mode) else DEFAULT_MODE
+
+
+def is_plain(file: IO[bytes], owner: int | None = None) -> bool:
+    """A regular file with one name. With a hard link, the agent could be made to write or chown another file.
+
+    With `owner` also: it belongs to that user, and no other may write to it."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        return False
+    return owner is None or (status.st_uid == owner and not status.st_mode & WRITABLE_BY_OTHERS)
+
+
+def is_own_part(file: IO[bytes]) -> bool:
+    """A part file as the agent makes it. The owner of the directory can put another file of root there, which others
+    may read, execute as its owner, or hold open."""
+    return is_plain(file, os.geteuid()) and stat.S_IMODE(os.fstat(file.fileno()).st_mode) == PART_MODE
+
+
+def copy_verified(source: BinaryIO, part: BinaryIO, signature: str) -> bool:
+    """Copies a file into the part file. False, and the part file is empty, if what was copied has other content."""
+    digest = hashlib.sha256()
+    source.seek(0)
+    part.seek(0)
+    part.truncate()
+    while chunk := source.read(CHUNK):
+        digest.update(chunk)
+        part.write(chunk)
+    part.flush()
+    if digest.hexdigest() == signature.lower():
+        return True
+    part.seek(0)
+    part.truncate()
+    return False
+
+
+def _has(file: BinaryIO, signature: str, size: int | None) -> bool:
+    if size is not None and os.fstat(file.fileno()).st_size != size:
+        return False
+    return sha256_of_stream(file) == signature.lower()
+
+
+@contextlib.contextmanager
+def open_place(fence: Fence, directory: str, name: str, owner: Owner, container: str = "") -> Iterator[Place]:
+    """Checks name, owner, directory and permissions, then opens the directory and creates it if needed."""
+    if not name or name in {".", ".."} or "/" in name or "\0" in name:
+        raise RefusedPath(f"{name!r} is not a file name")
+    require_chown(owner)
+    with fence.opened(directory, container, on_created=lambda descriptor: set_owner(descriptor, owner)) as (
+        opened,
+        path,
+    ):
+        yield Place(opened, path, name, owner)
+
+
+# --- path order
+# Decides by the journal whether content may replace a file: only if nothing newer was applied to its path.
+
+
+@dataclass(frozen=True, slots=True)
+class PathOrder:
+    """The caller must hold the lock of the path."""
+
+    journal: Journal
+
+    def require_newest(self, transfer: Transfer, place: Place) -> Applied | None:
+        """Returns what was applied before. Raises Superseded if that is newer, or may be."""
+        applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
+        if applied and sequence is not None and applied.sequence > sequence:
+            raise superseded(applied)
+        self.require_known(transfer, place, applied)
+        return applied
+
+    def require_known(self, transfer: Transfer, place: Place, applied: Applied | None) -> None:
+        """After the journal was lost, refuses to replace a file that changed after this content was requested."""
+        sequence = transfer.get("sequence")
+        if applied is not None or sequence is None or sequence >= self.journal.lost_at * 1000:
+            return
+        if place.changed_at() * 1000 > sequence:
+            raise Superseded(
+                "the agent's journal was lost, and the file here changed after this content was requested: "
+                "redrive the Job with --status Superseded --force if it is to be replaced"
+            )
+
+    def apply(self, transfer: Transfer, place: Place, previous: Applied | None, replace: Callable[[], None]) -> None:
+        """Records the content in the journal, then calls `replace`.
+
+        In this order, because after a crash before the rename older content must still be refused."""
+        sequence = transfer.get("sequence")
+        if sequence is None:
+            replace()
+            return
+        wanted = Applied(sequence, transfer["signature"].lower())
+        if previous != wanted:
+            self.journal.apply(place.file, wanted)
+        try:
+            replace()
+        except (OSError, DirectoryMoved):
+            if previous != wanted:
+                self.journal.apply(place.file, previous)
+            raise
+
+
+def superseded(applied: Applied) -> Superseded:
+    return Superseded(
+        f"superseded by newer content of this path: sequence {applied.sequence}, SHA-256 {applied.signature}"
+    )
+
+
+# --- partials
+# Part files: kept for the next transfer of the same content, up to an age and a total size.
+
+log = logging.getLogger("tidegate.agent")
+
+
+class Partials:
+    def __init__(
+        self,
+        journal: Journal,
+        fence: Fence,
+        *,
+        seconds: float = 24 * 3600.0,
+        most_bytes: int = 10 * 1024**3,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._journal = journal
+        self._fence = fence
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        self._now = now
+        self._guard = threading.Lock()
+        self._in_use: Counter[Path] = Counter()
+
+    @contextlib.contextmanager
+    def using(self, path: Path) -> Iterator[None]:
+        """Protects a part file from the sweep. It is recorded before it is created: a crash leaves no unknown file."""
+        with self._guard:
+            self._in_use[path] += 1
+        try:
+            self._journal.part_opened(path)
+            yield
+        finally:
+            with self._guard:
+                self._in_use[path] -= 1
+                if not self._in_use[path]:
+                    del self._in_use[path]
+
+    def remove_record(self, path: Path) -> None:
+        """Removes the record of a part file that was renamed or deleted, unless another transfer creates it anew.
+        If that fails, the sweep does it."""
+        with self._guard, contextlib.suppress(JournalError):
+            if self._in_use[path] <= 1:
+                self._journal.part_closed(path)
+
+    def sweep(self) -> int:
+        """Removes part files that are too old, then the oldest until the rest fits. Returns how many."""
+        now, removed = self._now(), 0
+        kept: list[tuple[Path, int]] = []
+        for path, since in self._journal.parts():
+            size = _size(path)
+            # A time in the future means that the clock was set back: treat the file as old.
+            expired = size is None or not 0 <= now - since <= self._seconds
+            if expired and self._remove(path):
+                removed += 1
+            else:
+                kept.append((path, size or 0))
+        total = sum(size for _, size in kept)
+        for path, size in kept:
+            if total <= self._most_bytes:
+                break
+            if self._remove(path):
+                removed += 1
+                total -= size
+        return removed
+
+    def total_bytes(self) -> int:
+        return sum(_size(path) or 0 for path, _ in self._journal.parts())
+
+    def _remove(self, path: Path) -> bool:
+        with self._guard:
+            if path in self._in_use:
+                return False
+            try:
+                self._fence.remove(path)
+            except OSError as error:
+                # Continue with the others; the next sweep tries this one again.
+                log.warning("the part file %s cannot be removed: %s", path, error)
+                return False
+            self._journal.part_closed(path)
+            return True
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,1201 @@
+"""Records of the API as the SDK returns them. Made by `python -m local.sdk_models write`, not by hand.
+
+Fields are attributes (`export.status`) and items (`export["status"]`). A field that the server leaves out is None; one
+that a newer server adds is there as an item. What callers send, and what the agent reads, are plain dicts with a
+declared shape: tidegate_client/inputs.py."""
+
+from __future__ import annotations
+
+from tidegate_client.inputs import (
+    FileOptions,
+    GseGrant,
+    Json,
+    Politeness,
+    Presence,
+    Quotas,
+    Selection,
+    SubscriptionChanges,
+    SubscriptionOptions,
+    SwarmFigures,
+    Target,
+    Transfer,
+    TransferResult,
+    Wave,
+)
+from tidegate_client.model import Model, Page
+
+__all__ = [
+    "Agent",
+    "AgentPeers",
+    "Batch",
+    "BatchItem",
+    "BatchProgress",
+    "BatchRun",
+    "BatchSchedule",
+    "BatchSource",
+    "BatchSubmitted",
+    "Bulk",
+    "Business",
+    "Counts",
+    "Credential",
+    "CurrentTransfer",
+    "DryRunItem",
+    "Enrolled",
+    "Enrolment",
+    "Export",
+    "ExportDelivery",
+    "ExportEmail",
+    "ExportProgress",
+    "ExportRun",
+    "ExportSchedule",
+    "File",
+    "FileCreated",
+    "FileOptions",
+    "GseGrant",
+    "Job",
+    "JobMap",
+    "JobSpeed",
+    "JobSwarm",
+    "JobTarget",
+    "JobWave",
+    "Json",
+    "Key",
+    "KeyRecord",
+    "LastJob",
+    "Link",
+    "LogLine",
+    "Model",
+    "Page",
+    "PartsPlan",
+    "Politeness",
+    "Presence",
+    "Preview",
+    "PreviewEntry",
+    "Problem",
+    "Project",
+    "ProjectDetail",
+    "ProjectGse",
+    "ProjectQuotas",
+    "Quotas",
+    "Redriven",
+    "Request",
+    "Selection",
+    "SkippedTarget",
+    "Submitted",
+    "Subscription",
+    "SubscriptionChanges",
+    "SubscriptionOptions",
+    "SwarmFigures",
+    "Target",
+    "Task",
+    "TaskRef",
+    "Ticket",
+    "Transfer",
+    "TransferResult",
+    "Wave",
+]
+
+
+class Submitted(Model):
+    """Returned by `POST /v1/downloads`."""
+
+    # id of the Task: GET /v1/downloads/{task}
+    task_id: str
+    # id of the Job: one file, one window, all its targets
+    job_id: str
+    # `Pending`: the window is open until window_closes_at
+    status: str
+    # when the window closes and the Job is sent, ISO 8601 UTC
+    window_closes_at: str
+
+
+class BatchSubmitted(Model):
+    """Returned by `POST /v1/downloads/batch`."""
+
+    # id of the Job: one file, one window, all its targets
+    job_id: str
+    # one Task for each target; empty for more than 1,000 targets: list them with GET /v1/downloads?job_id=
+    tasks: list[TaskRef]
+    # number of targets
+    targets: int
+    # when the window closes and the Job is sent, ISO 8601 UTC
+    window_closes_at: str
+
+
+class TaskRef(Model):
+    """Returned by `POST /v1/downloads/batch`, in `tasks`."""
+
+    # id of the Task
+    task_id: str
+    # id of the host
+    agent_id: str
+    # a container on the host; empty for the host itself
+    container_id: str
+
+
+class Task(Model):
+    """Returned by `GET /v1/downloads/{task}`."""
+
+    # bytes that the host downloaded
+    size: int | None
+    # bytes per second
+    speed: int | None
+    # when the host started, by its clock
+    start_time: str | None
+    # when the host finished, by its clock
+    end_time: str | None
+    # id of the Task: one target gets one file
+    task_id: str
+    # id of the Job: one file, one window, all its targets
+    job_id: str
+    # a number of your choice for a business; recorded, and a filter of lists
+    biz_id: int
+    # a number of your choice for an application; recorded, and a filter of lists
+    app_id: int
+    # path of the file in the library
+    file_path: str
+    # name of the file
+    file_name: str
+    # SHA-256 of the content, 64 hexadecimal digits
+    file_signature: str
+    # id of the host that gets the file
+    target_agent_id: str
+    # a container on that host; empty for the host itself
+    target_container_id: str
+    # absolute path of the directory on the host
+    target_file_dir: str
+    # owner of the file on the host
+    target_user: str
+    # hosts download the file at once and put it in place at this time by their clocks, all together; RFC 3339, at
+    # most 7 days ahead; not with waves
+    activate_at: str | None
+    # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`
+    status: str
+    # 0 success, 115 in progress, any other value failure
+    error_code: int | None
+    # the reason of a failure, for people
+    error_msg: str | None
+    # progress in percent
+    progress: int | None
+    # since when the host has the file and waits for activate_at
+    staged_at: str | None
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # when it last changed, ISO 8601 UTC
+    update_time: str
+
+
+class Job(Model):
+    """Returned by `GET /v1/jobs/{job}`."""
+
+    # id of the Job: one file, one window, all its targets
+    job_id: str
+    # a short form of the id, for use in paths
+    key: str
+    # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (no
+    # target failed, and none got the file, because all have newer content)
+    status: str
+    # a number of your choice for a business; recorded, and a filter of lists
+    biz_id: int
+    # a number of your choice for an application; recorded, and a filter of lists
+    app_id: int
+    # path of the file in the library
+    file_path: str
+    # name of the file
+    file_name: str
+    # SHA-256 of the content, 64 hexadecimal digits
+    file_signature: str
+    # absolute path of the directory on the host
+    target_file_dir: str
+    # owner of the file on the host
+    target_user: str
+    # permissions of the file on the host, in octal
+    mode: str | None
+    # limit in bytes per second on each host
+    limit_rate: int | None
+    # size of the file in bytes; absent until it is sent
+    file_size: int | None
+    # when the hosts put the file in place
+    activate_at: str | None
+    # id of the transfer
+    transfer_id: str | None
+    # when the window closes and the Job is sent, ISO 8601 UTC
+    window_closes_at: str
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # when the transfer began, ISO 8601 UTC
+    execute_time: str | None
+    # when it ended, ISO 8601 UTC
+    finish_time: str | None
+    # number of targets in each state
+    counts: Counts
+    # why it failed
+    error: Problem | None
+    # where the bytes came from; absent until hosts of a swarm have reported
+    swarm: JobSwarm | None
+    # how fast the transfer was; absent until hosts have reported
+    speed: JobSpeed | None
+    # when it was cancelled, ISO 8601 UTC
+    cancelled_at: str | None
+    # the key of the Job whose targets this Job retries
+    redrive_of: str | None
+    # the stages in which the Job is sent
+    waves: list[JobWave] | None
+    # number of the current wave, from 1
+    wave: int | None
+
+
+class Counts(Model):
+    """Returned by `GET /v1/jobs/{job}`, in `counts`."""
+
+    # all targets of the Job
+    total: int
+    # targets that have the file
+    success: int
+    # targets that failed
+    failed: int
+    # targets that have begun
+    downloading: int
+    # targets that did not finish in time
+    timeout: int
+    # targets that have not begun; absent if there are none
+    waiting: int | None
+    # targets that have the file and wait for activate_at; absent if there are none
+    staged: int | None
+    # cancelled targets; absent if there are none
+    cancelled: int | None
+    # targets whose host has newer content for the path, neither successes nor failures; absent if there are none
+    superseded: int | None
+
+
+class JobSwarm(Model):
+    """Where the bytes of the file came from: the sum over hosts that took part in a swarm and have ended. Returned
+    by `GET /v1/jobs/{job}`, in `swarm`."""
+
+    # bytes that came from S3
+    origin_bytes: int
+    # bytes that came from other hosts
+    peer_bytes: int
+    # pieces that were rejected because their SHA-256 was wrong
+    bad_pieces: int
+    # hosts that downloaded the rest from S3, because peers did not send it
+    fallbacks: int
+    # number of hosts that reported figures
+    hosts: int
+    # peers that sent wrong pieces
+    bad_peers: list[str]
+    # bytes that hosts copied from an older version of the file instead of downloading them
+    reused_bytes: int
+    # number of hosts by the reason why they fell back to S3: see `fell_back`
+    fallback_reasons: dict[str, int]
+    # bytes sent by S3 divided by the size of the file (origin_bytes ÷ file_size)
+    egress: float | None
+
+
+class JobSpeed(Model):
+    """Totals of the hosts that reported figures. Returned by `GET /v1/jobs/{job}`, in `speed`."""
+
+    # bytes that the hosts downloaded in total
+    moved_bytes: int
+    # mean speed of the hosts in bytes per second
+    mean: int
+    # number of hosts that reported figures
+    hosts: int
+
+
+class JobWave(Model):
+    """Returned by `GET /v1/jobs/{job}`, in `waves`."""
+
+    # the targets to which the Job was sent after this wave, in percent of all
+    percent: int
+    # seconds from the start of this wave to the earliest start of the next one
+    wait_s: int
+    # the most targets of the wave that may fail, in percent, for the Job to continue
+    max_failed_percent: int
+    # number of targets in this wave
+    targets: int | None
+
+
+class JobTarget(Model):
+    """Returned by `GET /v1/jobs/{job}/targets`, in `items`."""
+
+    # bytes that the host downloaded
+    size: int | None
+    # bytes per second
+    speed: int | None
+    # when the host started, by its clock
+    start_time: str | None
+    # when the host finished, by its clock
+    end_time: str | None
+    # id of the host
+    agent_id: str
+    # a container on the host; empty for the host itself
+    container_id: str
+    # `Pending`, `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (the host has newer content
+    # for the path)
+    status: str
+    # 0 success, 115 in progress, any other value failure
+    error_code: int | None
+    # the reason of a failure, for people
+    error_msg: str | None
+    # progress in percent
+    progress: int | None
+    # since when the host has the file and waits for activate_at
+    staged_at: str | None
+    # whether the host is connected: `online` or `offline`
+    agent_state: str | None
+
+
+class JobMap(Model):
+    """The state of thousands of targets in a compact form. Returned by `GET /v1/jobs/{job}/map`."""
+
+    # the targets: agent_id, and after a space the container if there is one
+    names: list[str]
+    # one letter for each name: W waiting, R running, S success, F failed, T timeout, C cancelled, N superseded by
+    # newer content
+    states: str
+    # pass it as `shard` to continue; absent at the end
+    next_shard: int | None
+
+
+class Redriven(Model):
+    """Returned by `POST /v1/jobs/{job}/redrive`."""
+
+    # id of the new Job
+    job_id: str
+    # a short form of the new Job's id, for use in paths
+    key: str
+    # how many targets the new Job has
+    targets: int
+    # targets that were left out, because a newer Job sent content to their path; at most 1,000
+    skipped: list[SkippedTarget]
+    # how many targets were left out
+    skipped_targets: int
+
+
+class SkippedTarget(Model):
+    """Returned by `POST /v1/jobs/{job}/redrive`, in `skipped`."""
+
+    # id of the host
+    agent_id: str
+    # a container on the host; empty for the host itself
+    container_id: str
+    # the key of the newest Job that sent content to this path since
+    newer_job: str
+
+
+class Agent(Model):
+    """A host. Only GET /v1/agents/{agent_id} returns `current` and `peers`. Returned by `GET /v1/agents/{agent_id}`."""
+
+    # id of the host
+    agent_id: str
+    # groups of the host
+    groups: list[str]
+    # labels of the host, as `{name: value}`
+    labels: dict[str, str]
+    # rack or availability zone; peers of the same zone are preferred
+    zone: str | None
+    # version of the agent
+    version: str | None
+    # `online` or `offline`
+    state: str
+    # when the host last called the API, ISO 8601 UTC
+    last_seen: str | None
+    # free space on the host's target disk, in bytes
+    free_bytes: int | None
+    # when a second host with this id was refused, within the last 15 minutes; else null
+    duplicate_at: str | None
+    # the newest Job for which the host asked for its transfer, and its result there
+    last_job: LastJob | None
+    # the transfers that the host is working on
+    current: list[CurrentTransfer] | None
+    # the host's part in swarms; absent if it takes part in none
+    peers: AgentPeers | None
+
+
+class AgentPeers(Model):
+    """The agent's part in swarms, as it announced it within the last two hours. Returned by `GET
+    /v1/agents/{agent_id}`, in `peers`."""
+
+    # the data centre; a swarm stays within one site
+    site: str
+    # addresses `host:port` at which peers can reach the host; empty if it only downloads
+    listen: list[str]
+    # false if no peer could connect to the host in its last two swarms: then peers are not sent to it
+    reached: bool
+    # limit for sending to peers, in megabits per second
+    upload_mbit: float | None
+
+
+class LastJob(Model):
+    """The newest Job for which the host asked for its transfer; `at` is when it last did. Returned by `GET
+    /v1/agents/{agent_id}`, in `last_job`."""
+
+    # id of the Job: one file, one window, all its targets
+    job_id: str
+    # a short form of the Job's id, for use in paths
+    key: str
+    # name of the file
+    file_name: str
+    # the host's status in the Job; null after the Job's records have expired
+    status: str | None
+    # when, ISO 8601 UTC
+    at: str
+
+
+class CurrentTransfer(Model):
+    """Returned by `GET /v1/agents/{agent_id}`, in `current`."""
+
+    # id of the transfer
+    transfer_id: str
+    # id of the Job: one file, one window, all its targets
+    job_id: str | None
+    # name of the file
+    file_name: str
+    # a container on the host; empty for the host itself
+    container_id: str
+    # progress in percent
+    progress: int | None
+
+
+class Enrolment(Model):
+    """Returned by `POST /v1/enrolments`."""
+
+    # id of the enrolment, which the audit trail shows as the actor
+    enrolment_id: str
+    # the token, shown only in this answer
+    token: str
+    # until when it is valid, ISO 8601 UTC
+    expires_at: str
+
+
+class Enrolled(Model):
+    """Returned by `POST /v1/agents/enrol`."""
+
+    # id of the project
+    project_id: str
+    # id of the host
+    agent_id: str
+    # id of the key, by which it is listed, rotated and revoked
+    key_id: str
+    # the host's own key, shown only in this answer
+    key: str
+
+
+class Export(Model):
+    """Returned by `GET /v1/task`."""
+
+    # id of the export
+    task_id: str
+    # a name for people
+    name: str
+    # format of the file: `csv`, `excel`, `jsonl` or `parquet`
+    type: str
+    # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled`, `paused` or `expired`
+    status: str
+    # rows so far, and the total if the source states it
+    progress: ExportProgress
+    # name of the file
+    file_name: str | None
+    # size in bytes
+    size: int | None
+    # number of attempts so far
+    attempts: int
+    # inconsistencies, such as a total that differs from the number of rows
+    warnings: list[str] | None
+    # the requested copies and their state
+    deliveries: list[ExportDelivery] | None
+    # the addresses that get an e-mail, and whether it was sent
+    emails: list[ExportEmail] | None
+    # the recurring export that created it
+    schedule_id: str | None
+    # why the export failed
+    failed_reason: str | None
+    # a value of your choice; recorded, and a filter of lists
+    operator_id: str | None
+    # a value of your choice; recorded, and a filter of lists
+    merchant_type: int | None
+    # a value of your choice; recorded, and a filter of lists
+    merchant_id: str | int | None
+    # 1 (first) to 10 (last)
+    priority: int | None
+    # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
+    # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
+    # next day
+    last_wait_reason: str | None
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # when it started, ISO 8601 UTC
+    start_time: str | None
+    # when it ended, ISO 8601 UTC
+    finish_time: str | None
+    # permanent URL of the file; needs a key, and redirects to a fresh presigned URL
+    download_url: str | None
+
+
+class ExportProgress(Model):
+    """Returned by `GET /v1/task`, in `progress`."""
+
+    # rows so far
+    rows: int
+    # total number of rows, if the source states it
+    total: int | None
+    # progress in percent, 0 to 100
+    percent: int
+
+
+class ExportDelivery(Model):
+    """Returned by `GET /v1/task`, in `deliveries`."""
+
+    # the bucket; the stack's parameter DeliveryBucket and the project's `deliver_to` must allow it
+    bucket: str
+    # key of the copy
+    key: str
+    # `delivered` or `failed`
+    state: str
+    # why the copy failed
+    error: str | None
+
+
+class ExportEmail(Model):
+    """Returned by `GET /v1/task`, in `emails`."""
+
+    # the address
+    to: str
+    # `sent`, `failed`, or `unknown`: the function ended before it knew, and the e-mail is not sent again
+    state: str
+    # why it was not sent, or why the result is unknown
+    error: str | None
+
+
+class ExportSchedule(Model):
+    """Returned by `GET /v1/export-schedules/{schedule_id}` and `GET /v1/export-schedules`, in `items`."""
+
+    # id of the recurring export
+    schedule_id: str
+    # a name for people
+    name: str
+    # format of the file: `csv`, `excel`, `jsonl` or `parquet`
+    type: str
+    # when it runs, in UTC
+    schedule: str
+    # `active` or `paused`
+    status: str
+    # time of the next run; absent while it is paused
+    next_run: str | None
+    # the export of the last run
+    last_task_id: str | None
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # key_id of its creator
+    created_by: str
+    # increases with every change; send it with a change to refuse it if someone else was first
+    revision: int
+    # what each run exports, as it was ordered, without given rows (not returned by `GET /v1/export-schedules`, in
+    # `items`)
+    order: Model | None
+
+
+class ExportRun(Model):
+    """One run of a schedule. Returned by `GET /v1/export-schedules/{schedule_id}/runs`, in `items`."""
+
+    # the time at which the run was due
+    due: str
+    # `started` or `skipped`
+    state: str
+    # the export that was created
+    task_id: str | None
+    # why the run was skipped
+    reason: str | None
+    # the export in its current state; absent if it was deleted
+    task: Export | None
+
+
+class Business(Model):
+    """Returned by `GET /v1/biz/{biz_id}`."""
+
+    # id of the business, for POST /v1/batches
+    biz_id: str
+    # a name for people
+    name: str
+    # gets a signed POST for every item
+    process_url: str
+    # called before a batch is created; may refuse it
+    before_create_url: str | None
+    # called before a batch runs; the batch then waits for `biz-start`
+    before_run_url: str | None
+    # called when a batch has ended or was stopped
+    process_stop_url: str | None
+    # whether an auth_code is set; the code itself is never shown
+    has_auth_code: bool
+    # items per second, shared by all its batches
+    rate: float | None
+    # when it was created, ISO 8601 UTC
+    created_at: str
+
+
+class Batch(Model):
+    """Returned by `GET /v1/batches/{batch_id}`."""
+
+    # id of the batch
+    batch_id: str
+    # id of the registered business
+    biz_id: str
+    # a name for people
+    name: str
+    # `created`, `waiting_biz`, `running`, `finished`, `stopping` or `stopped`
+    status: str
+    # how far the batch is
+    progress: BatchProgress
+    # why it stopped
+    stop_reason: str | None
+    # end of the indexes; absent until the rows of a file are counted
+    total: int | None
+    # items per second
+    rate: float
+    # parallel calls of process_url; default: as many as the rate needs
+    concurrency: int | None
+    # index of the first item
+    start_index: int
+    # stop the batch when this many items did not succeed
+    max_errors: int | None
+    # how often an item is tried
+    retries: int
+    # seconds before an item is retried
+    retry_delay: float
+    # after an item has used up its retries: `stop` the batch, or `skip` the item
+    on_item_failure: str
+    # stop the batch when more items than this did not succeed
+    max_failed: int | None
+    # like `max_failed`, in percent of the total
+    max_failed_percent: float | None
+    # seconds to wait for a result of process_url
+    item_timeout: int
+    # `sync`: the answer of process_url is the result; `async`: it answers 202 and the result is reported later
+    ack: str
+    # items sent to process_url in one call; above 1, it gets `items` and answers `results`
+    items_per_call: int
+    # number of functions that process the batch in parallel
+    runners: int
+    # batches with the same key run one after another
+    concurrency_key: str | None
+    # times of day, in UTC, during which no items are sent
+    pause_windows: list[dict[str, str]] | None
+    # gets the callback `batch.progress`, as often as the next two fields say
+    progress_url: str | None
+    # call progress_url after this many items
+    progress_every_items: int | None
+    # call progress_url after this many percent
+    progress_every_percent: float | None
+    # the batch or Job whose failed part this one retries
+    redrive_of: str | None
+    # a file of the library whose rows are the items
+    source: BatchSource | None
+    # id of the request in the queue
+    request_id: str | None
+    # status of the batch's request in the queue
+    queue_status: str | None
+    # the channel of the queue
+    channel: str | None
+    # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
+    # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
+    # next day
+    last_wait_reason: str | None
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # when it started, ISO 8601 UTC
+    start_time: str | None
+    # when it ended, ISO 8601 UTC
+    finish_time: str | None
+
+
+class BatchProgress(Model):
+    """Returned by `GET /v1/batches/{batch_id}`, in `progress`."""
+
+    # items that are done, whatever their result
+    processed: int
+    # total number of items
+    total: int | None
+    # progress in percent, 0 to 100
+    percent: float | None
+    # items that did not succeed
+    errors: int
+    # items that succeeded
+    succeeded: int
+    # how many failed
+    failed: int
+    # items that the business gave up (`abandon`)
+    abandoned: int
+    # failed calls of process_url, including retried ones
+    failed_calls: int
+    # items that wait for a retry
+    retrying: int
+    # items whose asynchronous result has not been reported yet
+    awaiting: int
+    # current number of items per second
+    rate_now: float
+    # all items below this index are done
+    offset: int
+    # when the batch will be finished at the current rate
+    eta: str | None
+
+
+class BatchSource(Model):
+    """Returned by `GET /v1/batches/{batch_id}`, in `source`."""
+
+    # id of the file in the library
+    file_id: str
+    # SHA-256 of the content, 64 hexadecimal digits
+    signature: str
+    # `csv` or `ndjson`
+    format: str
+
+
+class BatchItem(Model):
+    """Returned by `GET /v1/batches/{batch_id}/items`, in `items`."""
+
+    # index of the item
+    index: int
+    # `failed`, `abandoned` or `recovered` (succeeded after a retry)
+    state: str
+    # number of attempts so far
+    attempts: int
+    # the last answer: `result`, and `detail` with the reason (`msg`)
+    answer: Model
+    # the item's data, as it was sent to process_url
+    job_data: Json
+    # the batch's own job_data, if the items are rows of a file
+    batch_data: Json
+
+
+class DryRunItem(Model):
+    """Returned by `POST /v1/batches/{batch_id}/dry-run`, in `items`."""
+
+    # index of the item
+    index: int
+    # the answer: `result`, and `detail` with the reason (`msg`)
+    answer: Model
+    # the item's data, as it was sent to process_url; null if the answer would be too large
+    job_data: Json
+
+
+class BatchSchedule(Model):
+    """Returned by `GET /v1/batch-schedules/{schedule_id}` and `GET /v1/batch-schedules`, in `items`."""
+
+    # id of the schedule
+    schedule_id: str
+    # `cron(0 2 * * ? *)` or `rate(6 hours)`, in UTC
+    schedule: str
+    # a paused schedule creates no batches
+    status: str
+    # increases with every change
+    revision: int
+    # the business of its batches
+    biz_id: str
+    # the name of its batches
+    name: str
+    # time of the next run; absent while paused
+    next_run: str | None
+    # the batch that the last run created
+    last_batch_id: str | None
+    # why the last run created or started no batch
+    last_error: str | None
+    # when the schedule was created, ISO 8601 UTC
+    created_at: str
+    # key_id of its creator, also recorded as the creator of its batches
+    created_by: str
+    # the batch that each run creates, with the fields of POST /v1/batches (not returned by `GET
+    # /v1/batch-schedules`, in `items`)
+    batch: Model | None
+
+
+class BatchRun(Model):
+    """One run of a schedule. Returned by `GET /v1/batch-schedules/{schedule_id}/runs`, in `items`."""
+
+    # the time at which the run was due
+    due: str
+    # whether a batch was started
+    state: str
+    # the batch that was created
+    batch_id: str | None
+    # why the run was skipped
+    reason: str | None
+    # the batch in its current state
+    batch: Batch | None
+
+
+class File(Model):
+    """Returned by `GET /v1/files/{file_id}`."""
+
+    # id of the file in the library
+    file_id: str
+    # a number of your choice for a business; recorded, and a filter of lists
+    biz_id: int
+    # a number of your choice for an application; recorded, and a filter of lists
+    app_id: int
+    # path of the file in the library
+    file_path: str
+    # name of the file
+    file_name: str
+    # SHA-256 of the content, 64 hexadecimal digits
+    signature: str | None
+    # size in bytes
+    size: int | None
+    # `pending` (not uploaded yet), `coming` (a request downloads it), `verifying`, `ready` or `failed`
+    state: str
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # the request that downloads or verifies it
+    request_id: str | None
+    # why it failed
+    error: str | None
+
+
+class FileCreated(Model):
+    """Returned by `POST /v1/files`."""
+
+    # id of the file in the library
+    file_id: str
+    # PUT the content to this presigned URL, with all of `upload_headers`
+    upload_url: str | None
+    # headers that the PUT must have; send all of them
+    upload_headers: dict[str, str] | None
+    # until when it is valid, ISO 8601 UTC
+    expires_at: str | None
+    # how to split the content into parts
+    upload: PartsPlan | None
+    # id of the request in the queue
+    request_id: str | None
+
+
+class PartsPlan(Model):
+    """Returned by `POST /v1/files`, in `upload`."""
+
+    # bytes of every part except the last
+    part_size: int
+    # the number of parts; absent if no size was announced
+    parts: int | None
+
+
+class Link(Model):
+    """Returned by `GET /v1/files/{file_id}/url`."""
+
+    # a presigned URL, which needs no key
+    url: str
+    # until when it is valid, ISO 8601 UTC
+    expires_at: str
+
+
+class Subscription(Model):
+    """Returned by `GET /v1/subscriptions/{subscription_id}`."""
+
+    # id of the subscription
+    subscription_id: str
+    # a name for people
+    name: str
+    # URL of the page, feed or manifest that lists files
+    source_url: str
+    # `rate(6 hours)` or `cron(0 3 * * ? *)`, in UTC
+    schedule: str | None
+    # a number of your choice for a business; recorded, and a filter of lists
+    biz_id: int
+    # a number of your choice for an application; recorded, and a filter of lists
+    app_id: int
+    # name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source
+    credentials: str | None
+    # how the source lists its files
+    format: str
+    # only files that match one of these globs; all files if empty
+    include: list[str] | None
+    # skip files that match one of these globs
+    exclude: list[str] | None
+    # the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source
+    file_path: str | None
+    # how many of its downloads run in parallel
+    concurrency: int
+    # priority of its downloads
+    priority: int | None
+    # limits on reading the source: connections, bytes_per_s, delay_s, host_downloads
+    politeness: dict[str, float] | None
+    # `active` or `paused`
+    status: str
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # when the source was last scanned, ISO 8601 UTC
+    last_scan: str | None
+    # when the source is scanned next; absent without a schedule, or while paused
+    next_run: str | None
+
+
+class Preview(Model):
+    """The files that a scan of the source would download now. Returned by `POST /v1/subscriptions/preview`."""
+
+    # how the source lists its files
+    format: str
+    # number of files that the source lists
+    listed: int
+    # number of files that a scan would download, after include and exclude
+    chosen: int
+    # the first hundred of them
+    items_: list[PreviewEntry]
+
+
+class PreviewEntry(Model):
+    """Returned by `POST /v1/subscriptions/preview`, in `items`."""
+
+    # URL of the file
+    url: str
+    # path of the file in the library
+    file_path: str
+    # name of the file
+    file_name: str
+    # size in bytes
+    size: int | None
+    # SHA-256 of the content, 64 hexadecimal digits
+    signature: str | None
+
+
+class Credential(Model):
+    """A stored credential, without the values of its headers. Returned by `GET /v1/credentials`, in `items`."""
+
+    # name of the credential
+    name: str
+    # the only origins that get the headers
+    origins: list[str]
+    # names of the headers; their values are never shown
+    headers: list[str]
+    # when it was last stored, ISO 8601 UTC
+    updated_at: str
+    # key_id of whoever stored it
+    updated_by: str
+
+
+class Request(Model):
+    """Returned by `GET /v1/requests/{request_id}`."""
+
+    # id of the request in the queue
+    request_id: str
+    # the given name, or the name of the file
+    name: str | None
+    # `scan`, `associate`, `check`, `download`, `extract`, `export`, `batch` or `verify`
+    type: str
+    # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled` or `paused`
+    status: str
+    # the channel of the queue
+    channel: str
+    # 1 (first) to 10 (last)
+    priority: int
+    # id of the subscription
+    subscription_id: str | None
+    # number of attempts so far
+    attempts: int
+    # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
+    # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
+    # next day
+    last_wait_reason: str | None
+    # why it failed: `code` and `detail`
+    error: Problem | None
+    # the result; the fields depend on the type
+    result: Model | None
+    # how far it is; the fields depend on the type
+    progress: Model | None
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # when it started, ISO 8601 UTC
+    start_time: str | None
+    # when it ended, ISO 8601 UTC
+    finish_time: str | None
+
+
+class Problem(Model):
+    """Returned by `GET /v1/requests/{request_id}`, in `error`."""
+
+    # identifies the kind of error; stable
+    code: str
+    # what was wrong, with which value, and what to do; for people
+    detail: str
+
+
+class LogLine(Model):
+    """One step of an attempt. Returned by `GET /v1/requests/{request_id}/log`, in `items`."""
+
+    # when, ISO 8601 UTC
+    at: str
+    # number of the attempt, from 1
+    attempt: int
+    # `begun`, `goes on`, `done`, `failed`, `stopped` or `died` (its function was killed)
+    event: str
+    # what was done, or why it failed
+    detail: str | None
+    # duration of the step in seconds
+    seconds: float | None
+    # code of the error, for a failed attempt
+    code: str | None
+    # stack trace of the error; for admin keys only
+    stack: str | None
+
+
+class Bulk(Model):
+    """Returned by `POST /v1/requests/bulk`."""
+
+    # number of requests that were changed
+    changed: int
+    # number of requests that were left as they are, because of their state or the quota `queued`
+    skipped: int
+    # pass it as `cursor` to get the next page; null or absent on the last page
+    next_cursor: str | None
+
+
+class Ticket(Model):
+    """A ticket, and the URL at which to connect with it. Returned by `POST /v1/ws-tickets`."""
+
+    # pass it as `?ticket=` when you connect; valid once, for 60 seconds
+    ticket: str
+    # until when it is valid, ISO 8601 UTC
+    expires_at: str
+    # URL at which to connect to the WebSocket
+    ws_url: str
+
+
+class Project(Model):
+    """Returned by `GET /v1/projects`, in `items`."""
+
+    # id of the project
+    project_id: str
+    # a name for people
+    name: str
+    # a label of your choice for projects; it has no effect
+    group: str | None
+    # whether the project's URLs (sources, callbacks, process_url) may have private addresses
+    allow_private_urls: bool
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it
+    gse: ProjectGse
+
+
+class ProjectDetail(Project):
+    """Returned by `GET /v1/projects/{project_id}`."""
+
+    # id of the project
+    project_id: str
+    # a name for people
+    name: str
+    # a label of your choice for projects; it has no effect
+    group: str | None
+    # whether the project's URLs (sources, callbacks, process_url) may have private addresses
+    allow_private_urls: bool
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it
+    gse: ProjectGse
+    # `auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3
+    swarm: str
+    # where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`
+    deliver_to: list[str]
+    # what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`,
+    # `athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows
+    read_from: list[str]
+    # whether requests are also signed with the secret that all receivers share; off: only with the secret of the
+    # receiver's origin
+    shared_signatures: bool
+    # limits of the project, as they are in force; one without a value has no limit, which only projects have that
+    # were created before quotas had defaults
+    quotas: ProjectQuotas
+    # the quotas that have the default, because nobody set them: each `true`
+    defaults: dict[str, bool]
+    # usage of the quotas: `stored_bytes`, `queued`, `export_schedules`, `batch_schedules`, `subscriptions`,
+    # `businesses`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`,
+    # `egress_bytes_per_day`, `targets_per_day` and `outgoing_calls_per_day`, and `running` by channel
+    usage: Model
+
+
+class ProjectGse(Model):
+    """Where the project may send files with `TransferEngine=gse`; without targets, directories or users: nowhere.
+    Returned by `GET /v1/projects/{project_id}`, in `gse`."""
+
+    # patterns of the hosts (`web-*`) and containers (`web-1/*`) that it may send to
+    targets: list[str]
+    # directories below which its files may be written
+    dirs: list[str]
+    # users to whom its files may belong
+    users: list[str]
+
+
+class ProjectQuotas(Model):
+    """Returned by `GET /v1/projects/{project_id}`, in `quotas`."""
+
+    # the most bytes in the library and in announced uploads; equal content counts once in the library. An upload
+    # without `size` takes 5 GiB of it, and one in parts must announce its `size`
+    stored_bytes: int | None
+    # the most requests that may wait, over all channels
+    queued: int | None
+    # the most slots that the project may hold in a channel; a batch takes one for each runner
+    running: int | None
+    # requests per second of all keys of the project, except those of hosts; a request counts once more for each 32
+    # KiB of its answer. With the default, those of a minute can be saved up
+    requests_per_s: int | None
+    # hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync
+    # exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends earlier.
+    # When they are used up, work waits for the next day
+    runner_hours_per_day: int | None
+    # bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for each
+    # host, or about twice for each 50 hosts in a swarm
+    egress_bytes_per_day: int | None
+    # targets of Jobs per day (UTC), counted when they are submitted
+    targets_per_day: int | None
+    # calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are used up,
+    # batches wait for the next day
+    outgoing_calls_per_day: int | None
+    # the most recurring exports that the project may have
+    export_schedules: int | None
+    # the most recurring batches that the project may have
+    batch_schedules: int | None
+    # the most subscriptions that the project may have; 1,000 by default
+    subscriptions: int
+    # the most businesses that the project may register; 1,000 by default
+    businesses: int
+    # the most batches that the project may have created and not started; 1,000 by default
+    unstarted_batches: int
+    # the most uploads that the project may have announced and not ended; 1,000 by default
+    open_uploads: int
+    # the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by default
+    slow_calls: int
+    # by channel, the slots that the project may hold while another project waits
+    share: dict[str, int] | None
+
+
+class Key(Model):
+    """`callback_secret` is included for keys of scope `write`. Returned by `POST /v1/projects/{project_id}/keys` and
+    `POST /v1/keys`."""
+
+    # id of the key, by which it is listed, rotated and revoked
+    key_id: str
+    # the key itself, shown only in this answer; only its hash is stored
+    key: str
+    # the project's `whsec_…`, which all receivers share, for keys of scope `write`; GET /v1/callback-secret returns
+    # one for a single receiver (not returned by `POST /v1/keys`)
+    callback_secret: str | None
+
+
+class KeyRecord(Model):
+    """Returned by `GET /v1/keys`, in `items`."""
+
+    # id of the key, by which it is listed, rotated and revoked
+    key_id: str
+    # what the key is for
+    name: str | None
+    # what the key may do: `read`, `write`, `agent`, `admin`
+    scopes: list[str]
+    # the host that a key of scope `agent` is for
+    agent_id: str | None
+    # when it was created, ISO 8601 UTC
+    created_at: str | None
+    # key_id of its creator
+    created_by: str | None
+    # until when it is valid, ISO 8601 UTC
+    expires_at: str | None
+    # when it was last used, to the hour
+    last_used_at: str | None
+    # `active`, `expired` or `revoked`
+    state: str

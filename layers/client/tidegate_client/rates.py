@@ -1,0 +1,158 @@
+"""Back-off, polling pace and bandwidth limits, for agent and swarm."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# --- backoff
+# Growing pauses between attempts.
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Exponential back-off with jitter, so that hosts which lost the API together do not all return together.
+
+    `least` is the smallest pause as a fraction of the current largest one."""
+
+    first: float = 0.5
+    longest: float = 30.0
+    failures: int = 0
+    least: float = 0.5
+
+    def next(self) -> float:
+        """Counts a failure and returns the seconds to wait."""
+        ceiling = min(self.longest, self.first * 2**self.failures)
+        self.failures = min(self.failures + 1, 32)
+        return random.uniform(ceiling * self.least, ceiling)  # noqa: S311
+
+    def reset(self) -> None:
+        self.failures = 0
+
+
+# --- pace
+# How often the agent polls its inbox. With a WebSocket it is notified, and polls only to renew URLs; without one it
+# polls every few minutes, and more often while there is work.
+#
+# A long poll occupies a Lambda function while it waits: a fleet in long polls would keep one function running per host.
+
+ACTIVE_SECONDS = 60.0
+# While transfers run, a long poll returns at once with the same list: pause between polls.
+SHORTEST_ROUND, LONGEST_ROUND = 1.0, 5.0
+# Without a WebSocket. A Job waits ten minutes for its hosts, so this is often enough.
+FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND = 5.0, 120.0
+# With a WebSocket. A URL is valid for fifteen minutes; each new connection, every two hours, causes a poll too.
+PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 4 * 3600.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """The pauses between polls. `now` is the monotonic clock."""
+
+    longest_wait: int
+    active_until: float
+    _unchanged: Backoff = field(default_factory=lambda: Backoff(SHORTEST_ROUND, LONGEST_ROUND))
+    _idle: Backoff = field(default_factory=lambda: Backoff(FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND))
+
+    def wait(self, now: float, *, pushed: bool = False) -> int:
+        """Seconds that the next long poll should wait."""
+        return self.longest_wait if now < self.active_until and not pushed else 0
+
+    def pause(self, now: float, *, listed: bool, new: bool, pushed: bool = False) -> float:
+        """Seconds from the last poll to the next. `listed`: the inbox had entries; `new`: some were new."""
+        if pushed:
+            self._idle.reset()
+            self._unchanged.reset()
+            longest = PUSHED_ROUND if listed else PUSHED_IDLE_ROUND
+            return random.uniform(longest / 2, longest)  # noqa: S311
+        if listed:
+            self.active_until = now + ACTIVE_SECONDS
+            self._idle.reset()
+        if new or not listed:
+            self._unchanged.reset()
+        if new:
+            return 0.0
+        if not listed and now >= self.active_until:
+            return self._idle.next()
+        return self._unchanged.next()
+
+
+# --- rate limit
+# Limits on bytes a second: one for all downloads of an agent, and one for each Job that has a limit.
+
+UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def parse_rate(text: str) -> int:
+    """Parses bytes a second: `500K`, `10M` or a plain number, as curl takes them."""
+    number, unit = (text[:-1], text[-1].upper()) if text and text[-1].isalpha() else (text, "")
+    if not number.isdecimal() or int(number) < 1 or unit not in UNITS:
+        raise ValueError(f"{text!r} is not a rate: write bytes a second, as in 500K, 10M or 1G")
+    return int(number) * UNITS[unit]
+
+
+class RateLimit:
+    """A rate limit shared by threads: `take` waits until the rate allows the bytes."""
+
+    def __init__(
+        self,
+        bytes_a_second: float,
+        *,
+        saved_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.bytes_a_second = bytes_a_second
+        # Seconds of unused rate that may be used later, since sleeps end late.
+        self._saved = saved_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def reserve(self, count: int) -> float:
+        """Reserves bytes and returns the seconds to wait for them, for callers that cannot block."""
+        with self._lock:
+            now = self._clock()
+            self._free_at = max(self._free_at, now - self._saved) + count / self.bytes_a_second
+            return max(0.0, self._free_at - now)
+
+    def take(self, count: int, cancelled: Callable[[], bool] = lambda: False) -> None:
+        until = self._clock() + self.reserve(count)
+        while (left := until - self._clock()) > 0 and not cancelled():
+            self._sleep(min(left, 0.5))
+
+
+class BothLimits(RateLimit):
+    """Two limits at once; the stricter one decides."""
+
+    def __init__(self, first: RateLimit, second: RateLimit) -> None:
+        super().__init__(min(first.bytes_a_second, second.bytes_a_second))
+        self._limits = (first, second)
+
+    def reserve(self, count: int) -> float:
+        return max(limit.reserve(count) for limit in self._limits)
+
+
+class JobLimits:
+    """The limit of each Job that has one, shared by its transfers on this host while any of them runs."""
+
+    def __init__(self, own: RateLimit | None) -> None:
+        self._own = own
+        self._lock = threading.Lock()
+        self._jobs: weakref.WeakValueDictionary[str, RateLimit] = weakref.WeakValueDictionary()
+
+    def of(self, job: str, bytes_a_second: int | None) -> RateLimit | None:
+        """The host's own limit, the Job's, or both."""
+        if not bytes_a_second:
+            return self._own
+        with self._lock:
+            limit = self._jobs.get(job)
+            if limit is None:
+                limit = RateLimit(bytes_a_second)
+                self._jobs[job] = limit
+        return BothLimits(self._own, limit) if self._own else limit

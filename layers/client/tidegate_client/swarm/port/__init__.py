@@ -1,1 +1,0 @@
-"""The port on which a host serves its peers."""

@@ -1,0 +1,606 @@
+"""The state of a running batch: which items are called next, how answers change it, and how it is stored."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import zlib
+from array import array
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table, Write, put, update
+from tidegate.batches.model import (
+    ABANDONED,
+    FAILED,
+    FINISHED,
+    MOST_OPEN,
+    RECOVERED,
+    RUNNING,
+    STOPPED,
+    STOPPING,
+    Batch,
+    Carried,
+    Counts,
+    Decision,
+    ItemAnswer,
+    ItemCall,
+    OpenItem,
+    Outcome,
+    Progress,
+    Rules,
+    RunnerRecord,
+    SlidingWindow,
+    Verdict,
+    WindowState,
+    paused_until,
+)
+from tidegate.common.token_bucket import TokenBucket
+from tidegate.errors import LeaseLost
+
+# --- state
+# The state of a running batch: which items are called next, and how their answers change it.
+
+NO_RESULT = ItemAnswer("error", "no result came in time")
+# How long a worker waits at most while there is nothing to call: an answer may change that.
+_IDLE = 0.05
+SKIP_ADVICE = (
+    "to go on without it, set on_item_failure to skip (PATCH, or `tidegate batch update --on-item-failure skip`) "
+    "and start the batch again"
+)
+
+
+@dataclass(slots=True)
+class RunState:
+    """The state of one runner. Does no I/O; not thread-safe; `now` is in epoch seconds.
+
+    After a halt or a pause it hands out no more calls, but still accepts answers.
+
+    If results come separately (`asynchronous`), no answer and no time-out counts by itself: `undecided` returns them,
+    and `apply` counts what the table then says about the call, which may be a result that came meanwhile.
+    """
+
+    total: int
+    rules: Rules
+    start: WindowState
+    now: float
+    counts: Counts = field(default_factory=Counts)
+    carried: Carried = field(default_factory=Carried)
+    # The index that people know an item by, from its position in this runner.
+    index_of: Callable[[int], int] = lambda index: index
+    # Whether results are reported separately from the answers to calls.
+    asynchronous: bool = False
+    # False while rows are still being counted: `extend` adds further items.
+    complete: bool = True
+    # With several runners: the items of the whole batch, and how many items of the others did not succeed.
+    batch_total: int | None = None
+    other_errors: int = 0
+    verdict: Verdict | None = None
+    paused: bool = False
+    window: SlidingWindow = field(init=False)
+    outcomes: list[Outcome] = field(init=False, default_factory=list)
+    _bucket: TokenBucket = field(init=False)
+    _retries: list[tuple[float, int, int]] = field(init=False, default_factory=list)
+    _deadlines: list[tuple[float, int, int]] = field(init=False, default_factory=list)
+    _awaiting: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
+    _in_flight: dict[int, int] = field(init=False, default_factory=dict)
+    # Items in `_retries`, and the attempt that each waits for.
+    _waiting: dict[int, int] = field(init=False, default_factory=dict)
+    # (time, attempt) of retries that may be called only after `opened`: until then, results for them are refused.
+    _unopened: dict[int, tuple[float, int]] = field(init=False, default_factory=dict)
+    # (attempt, answer) of calls that have ended and are not counted yet.
+    _undecided: dict[int, tuple[int, ItemAnswer]] = field(init=False, default_factory=dict)
+    # Stored results of calls that are under way.
+    _early: dict[int, Decision] = field(init=False, default_factory=dict)
+    _failed: int = field(init=False)
+    _abandoned: int = field(init=False)
+    _failed_calls: int = field(init=False)
+    _reopened: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.window = SlidingWindow(self.total, self.rules.window_size, self.start, complete=self.complete)
+        self._failed, self._abandoned = self.counts.failed, self.counts.abandoned
+        self._failed_calls, self._reopened = self.counts.failed_calls, dict(self.carried.reopened)
+        self._bucket = TokenBucket(self.rules.rate, self.now)
+        if self.carried.tokens_at is not None:
+            self._bucket.restore(self.carried.tokens, self.carried.tokens_at, self.now)
+        for item in self.carried.open_items:
+            if self.window.hold(item.index):
+                self._open(item)
+        if self.asynchronous:
+            self._hold_reopened()
+        self._conclude_if_done()
+
+    def _hold_reopened(self) -> None:
+        """Their last call is decided: like retries, they must be opened before they are called."""
+        listed = {item.index for item in self.carried.open_items}
+        for index in self._reopened.keys() - listed:
+            if self.window.hold(index):
+                self._unopened[index] = (self.now, 1)
+
+    @property
+    def over(self) -> bool:
+        return self.paused or self.verdict is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether calls are made more slowly than the rate allows."""
+        return self._bucket.saved
+
+    @property
+    def current_counts(self) -> Counts:
+        return Counts(self._failed, self._abandoned, self._failed_calls)
+
+    def carry(self) -> Carried:
+        """Returns what the next slice needs. Calls under way are left out: it repeats them, as after a crash."""
+        tokens, at = self._bucket.state
+        waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
+        waiting += [OpenItem(index, attempt, due) for index, (due, attempt) in self._unopened.items()]
+        awaiting = [OpenItem(index, made, due, awaiting=True) for index, (made, due) in self._awaiting.items()]
+        return Carried(tokens, at, (*waiting, *awaiting), dict(self._reopened))
+
+    def next(self, now: float) -> tuple[ItemCall, ...] | float | None:
+        """Returns the items of one call; or the seconds to wait for the next one; or None if there are no more."""
+        if self.over:
+            return None
+        if self.rules.pause_windows and paused_until(self.rules.pause_windows, now) > now:
+            return _IDLE
+        wanted = min(self.rules.items_per_call, self._room())
+        ready = min(wanted, self._due(now, wanted) + self.window.room(wanted))
+        if ready < 1:
+            return max(0.0, min(_IDLE, self._retries[0][0] - now)) if self._retries and wanted > 0 else _IDLE
+        wait = self._bucket.take(now, ready)
+        if wait:
+            return wait
+        calls = self._take(now, ready)
+        self._bucket.give_back(ready - len(calls))
+        return calls or _IDLE
+
+    def next_at(self, now: float) -> float:
+        """Returns when there is something to do, unless an answer arrives earlier: a runner may sleep until then."""
+        if self.over:
+            return now
+        if self.window.exhausted:
+            # More rows may be indexed at any time.
+            return paused_until(self.rules.pause_windows, now)
+        if self._undecided or self._early:
+            return now
+        moments = [self._deadlines[0][0]] if self._deadlines else []
+        moments += [at for at, _ in self._unopened.values()]
+        token_at = now + self._bucket.wait(now)
+        if self._room() > 0 and self.window.peek() is not None:
+            moments.append(token_at)
+        elif self._room() > 0 and self._retries:
+            moments.append(max(token_at, self._retries[0][0]))
+        return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
+
+    def record(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+        self._in_flight.pop(call.index, None)
+        if self.asynchronous:
+            self._undecided[call.index] = (call.attempt, answer)
+        else:
+            self._apply_answer(call, answer, now)
+
+    def postpone(self, call: ItemCall, at: float) -> None:
+        """Schedules a call that was not sent for `at`, as the same attempt."""
+        self._in_flight.pop(call.index, None)
+        self._push_retry(at, call.index, call.attempt)
+
+    def await_result(self, call: ItemCall, until: float) -> None:
+        """The business accepted the item and will send its result in a separate call."""
+        self._in_flight.pop(call.index, None)
+        self._open(OpenItem(call.index, call.attempt, until, awaiting=True))
+
+    def undecided(self, now: float) -> list[Decision]:
+        """Returns the calls of an asynchronous batch that ended without a result, as they are to be counted unless one
+        was stored: they failed, timed out, or were answered at once."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            at, index, attempt = heapq.heappop(self._deadlines)
+            if self._awaiting.get(index) == (attempt, at):
+                del self._awaiting[index]
+                self._undecided[index] = (attempt, NO_RESULT)
+        ended = self._undecided.items()
+        return [Decision(index, self._number(index, attempt), attempt, answer) for index, (attempt, answer) in ended]
+
+    def apply(self, decision: Decision, now: float) -> bool:
+        """Counts what is stored about a call, once. Returns whether it was new.
+
+        It may be about a call of a runner that died before it saved its progress."""
+        index, attempt = decision.index, decision.number - self._reopened.get(decision.index, 0)
+        if index < 0 or self.window.is_done(index) or (self.complete and index >= self.total):
+            return False
+        if index in self._in_flight:
+            return self._keep_early(decision, attempt)
+        if attempt < self._current_attempt(index) or not self._holds(index):
+            return False
+        if decision.answer is not None:
+            self._forget(index)
+            self._apply_answer(ItemCall(index, attempt), decision.answer, now)
+            return True
+        if self._awaiting.get(index, (0, 0.0))[0] != attempt and index not in self._undecided:
+            # It was opened for this attempt, and perhaps called, by a runner that died.
+            at = self._unopened.get(index, (now, 0))[0]
+            if self._waiting.get(index) != attempt:
+                self._forget(index)
+                self._push_retry(at, index, attempt)
+        return False
+
+    def apply_early(self, now: float) -> None:
+        """Counts the results that came before the answer to their call, if that has come now."""
+        for index in [index for index in self._early if index not in self._in_flight]:
+            self.apply(self._early.pop(index), now)
+
+    def to_open(self, until: float) -> list[Decision]:
+        """Returns the retries that are due before `until`, and must be opened for results before they are called."""
+        due = [(index, attempt) for index, (at, attempt) in self._unopened.items() if at <= until]
+        return [Decision(index, self._number(index, attempt), attempt) for index, attempt in due]
+
+    def to_open_again(self, seen: Container[int]) -> list[Decision]:
+        """Returns the retries that wait for a result and are not `seen` in the table: an older version called them."""
+        unseen = [(index, attempt) for index, (attempt, _) in self._awaiting.items() if index not in seen]
+        numbered = [Decision(index, self._number(index, attempt), attempt) for index, attempt in unseen]
+        return [decision for decision in numbered if decision.number > 1]
+
+    def extend_reach(self, seconds: float) -> int:
+        """Returns below which index items may be called in the next seconds, at the rate."""
+        return self.window.called + max(1, self.rules.items_per_call, math.ceil(self.rules.rate * seconds))
+
+    def left_open(self) -> list[Decision]:
+        """Returns the items that a finished batch leaves without a result, although one could be stored."""
+        if self.verdict is None or self.verdict.status != FINISHED:
+            return []
+        reached = max([self.window.reach or 0, self.window.called, *(index + 1 for index in self._awaiting)])
+        reached = min(reached, self.total) if self.complete else reached
+        ended = ItemAnswer("error", "the batch has finished without this item")
+        undone = (index for index in range(self.window.offset, reached) if not self.window.is_done(index))
+        return [Decision(index, self._number(index, 1), 0, ended) for index in undone]
+
+    def _keep_early(self, decision: Decision, attempt: int) -> bool:
+        if decision.answer is None or attempt < self._in_flight[decision.index] or decision.index in self._early:
+            return False
+        self._early[decision.index] = decision
+        return True
+
+    def _number(self, index: int, attempt: int) -> int:
+        return self._reopened.get(index, 0) + attempt
+
+    def _current_attempt(self, index: int) -> int:
+        """Returns the attempt whose call, result or decision an item waits for; 1 if it was never called."""
+        if index in self._unopened:
+            return self._unopened[index][1]
+        found = self._awaiting.get(index) or self._undecided.get(index)
+        return found[0] if found else self._waiting.get(index, 1)
+
+    def _holds(self, index: int) -> bool:
+        known = (self._unopened, self._awaiting, self._undecided, self._waiting)
+        return any(index in items for items in known) or self.window.hold(index)
+
+    def _forget(self, index: int) -> None:
+        self._unopened.pop(index, None)
+        self._awaiting.pop(index, None)
+        self._undecided.pop(index, None)
+        if self._waiting.pop(index, None) is not None:
+            self._retries = [entry for entry in self._retries if entry[1] != index]
+            heapq.heapify(self._retries)
+
+    def _retry(self, at: float, index: int, attempt: int) -> None:
+        if self.asynchronous and self._number(index, attempt) > 1:
+            self._unopened[index] = (at, attempt)
+        else:
+            self._push_retry(at, index, attempt)
+
+    def _push_retry(self, at: float, index: int, attempt: int) -> None:
+        self._waiting[index] = attempt
+        heapq.heappush(self._retries, (at, index, attempt))
+
+    def halt(self, reason: str, *, failed: bool = False) -> None:
+        """Stops the batch, unless it already has a verdict."""
+        if self.verdict is None:
+            self.verdict = Verdict(STOPPED, reason, failed)
+
+    def merge_other_runners(self, errors: int, verdict: Verdict | None) -> None:
+        """Takes over the number of unsuccessful items of the other runners, and a verdict that ends the batch."""
+        if errors > self.other_errors:
+            self.other_errors = errors
+            self._check_limits()
+        if verdict is not None and self.verdict is None:
+            self.verdict = verdict
+
+    def change_rules(self, rules: Rules, now: float) -> None:
+        rate_changed = rules.rate != self.rules.rate
+        self.rules = rules
+        if rate_changed:
+            self._bucket.change_rate(rules.rate, now)
+            self.window.resize(self.rules.window_size)
+
+    def extend(self, total: int, *, complete: bool, batch_total: int) -> None:
+        """Adds items that were found, or ends the search for more."""
+        self.total, self.complete, self.batch_total = total, complete, batch_total
+        self.window.extend(total, complete=complete)
+        self._check_limits()
+        self._conclude_if_done()
+
+    def _room(self) -> int:
+        most = MOST_OPEN if self.rules.most_open is None else self.rules.most_open
+        return most - len(self._in_flight) - len(self._awaiting) - len(self._undecided)
+
+    def _due(self, now: float, most: int) -> int:
+        """Returns the number of retries that are due; for `most` = 1, only whether there is one."""
+        if not self._retries or self._retries[0][0] > now:
+            return 0
+        return 1 if most == 1 else sum(1 for entry in self._retries if entry[0] <= now)
+
+    def _take(self, now: float, ready: int) -> tuple[ItemCall, ...]:
+        calls: list[ItemCall] = []
+        while len(calls) < ready and self._retries and self._retries[0][0] <= now:
+            _, index, attempt = heapq.heappop(self._retries)
+            del self._waiting[index]
+            calls.append(ItemCall(index, attempt))
+        while len(calls) < ready and len(self._retries) + len(self._unopened) < MOST_OPEN:
+            index_taken = self.window.take()
+            if index_taken is None:
+                break
+            calls.append(ItemCall(index_taken, 1))
+        self._in_flight |= {call.index: call.attempt for call in calls}
+        return tuple(calls)
+
+    def _open(self, item: OpenItem) -> None:
+        if item.awaiting:
+            self._awaiting[item.index] = (item.attempt, item.at)
+            heapq.heappush(self._deadlines, (item.at, item.index, item.attempt))
+        else:
+            self._retry(item.at, item.index, item.attempt)
+
+    def _apply_answer(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+        if answer.result == "error":
+            self._retry_or_fail(call, answer, now)
+        else:
+            self.window.acknowledge(call.index)
+            if answer.result == "abandon":
+                self._abandoned += 1
+                self._unsuccessful(call, ABANDONED, answer)
+            elif call.attempt > 1 or call.index in self._reopened:
+                self._add_outcome(call, RECOVERED, answer)
+        if answer.stop == "finish":
+            self.verdict = Verdict(FINISHED)
+        elif answer.stop == "stop":
+            because = f": {answer.detail}" if answer.detail else ""
+            self.halt(f"the business stopped the batch at item {self.index_of(call.index)}{because}")
+        self._conclude_if_done()
+
+    def _retry_or_fail(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+        self._failed_calls += 1
+        if call.attempt < self.rules.retries:
+            delay = max(self.rules.retry_delay, answer.retry_after or 0)
+            self._retry(now + delay, call.index, call.attempt + 1)
+        elif self.rules.skip_failed:
+            self.window.acknowledge(call.index)
+            self._failed += 1
+            self._unsuccessful(call, FAILED, answer)
+        else:
+            calls = self._number(call.index, call.attempt)
+            self._add_outcome(call, FAILED, answer)
+            # If the batch is started again, the item is called again, from its first attempt.
+            self._reopened[call.index] = calls
+            because = f": {answer.detail}" if answer.detail else ""
+            name = self.index_of(call.index)
+            self.halt(f"item {name} failed {call.attempt} times{because}; {SKIP_ADVICE}", failed=True)
+
+    def _add_outcome(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
+        self._reopened.pop(call.index, None)
+        self.outcomes.append(Outcome(call.index, state, call.attempt, answer))
+
+    def _unsuccessful(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
+        self._add_outcome(call, state, answer)
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        errors = self._failed + self._abandoned + self.other_errors
+        total = self.total if self.batch_total is None else self.batch_total
+        exceeded = self.rules.exceeded(errors, total if self.complete else None)
+        if exceeded:
+            self.halt(exceeded, failed=True)
+
+    def _conclude_if_done(self) -> None:
+        if self.window.done and self.verdict is None:
+            self.verdict = Verdict(FINISHED)
+
+
+# --- store
+# The progress of a batch: one small item for each runner, written by the holder of the latest fencing token.
+
+
+def progress_from(item: Mapping[str, Any]) -> Progress:
+    verdict = item.get("verdict")
+    return Progress(
+        window=WindowState(item["offset"], bytes(item.get("bitmap") or b"")),
+        # Older versions stored `errors`, which were all abandoned items.
+        counts=Counts(item.get("failed", 0), item.get("abandoned", item.get("errors", 0)), item.get("failed_calls", 0)),
+        rate_now=item.get("rate_now", 0.0),
+        verdict=Verdict(**verdict) if verdict else None,
+        carried=_carried(item),
+        outcome_parts=item.get("outcome_parts", 0),
+        wake_at=item.get("asleep_until"),
+        eta=item.get("eta"),
+        last_milestone=item.get("told", 0),
+    )
+
+
+def runners_of(table: Table, batch: Batch) -> list[RunnerRecord]:
+    pk = keys.batch(batch.project_id, batch.batch_id)["pk"]
+    return [_record(item) for item in table.query_all(pk, sk_prefix=keys.BATCH_PROGRESS, consistent=True)]
+
+
+def _record(item: Mapping[str, Any]) -> RunnerRecord:
+    return RunnerRecord(progress_from(item), int(item["fence"]), float(item["lease_until"]))
+
+
+def progress_attributes(progress: Progress) -> dict[str, Any]:
+    carried = progress.carried
+    return {
+        "offset": progress.window.offset,
+        "bitmap": progress.window.bitmap,
+        "failed": progress.counts.failed,
+        "abandoned": progress.counts.abandoned,
+        "failed_calls": progress.counts.failed_calls,
+        "rate_now": progress.rate_now,
+        "verdict": asdict(progress.verdict) if progress.verdict else None,
+        "tokens": carried.tokens,
+        "tokens_at": carried.tokens_at,
+        "open_items": pack_open(carried.open_items),
+        "reopened": {str(index): calls for index, calls in sorted(carried.reopened.items())},
+        "outcome_parts": progress.outcome_parts,
+        "asleep_until": progress.wake_at,
+        "eta": progress.eta,
+        "told": progress.last_milestone,
+    }
+
+
+def _carried(item: Mapping[str, Any]) -> Carried:
+    return Carried(
+        tokens=item.get("tokens", 1.0),
+        tokens_at=item.get("tokens_at"),
+        open_items=unpack_open(bytes(item.get("open_items") or b"")),
+        reopened=_reopened(item.get("reopened", ())),
+    )
+
+
+def _reopened(stored: Any) -> dict[int, int]:
+    # Older versions stored only the indexes.
+    calls = stored if isinstance(stored, Mapping) else dict.fromkeys(stored, 0)
+    return {int(index): int(count) for index, count in calls.items()}
+
+
+def pack_open(items: Iterable[OpenItem]) -> bytes:
+    """Packs and compresses open items: thousands of them must fit into one small record."""
+    numbers = array("q")
+    for item in items:
+        numbers.extend((item.index, item.attempt * 2 + item.awaiting, round(item.at * 1000)))
+    return zlib.compress(numbers.tobytes(), 1) if numbers else b""
+
+
+def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
+    numbers = array("q", zlib.decompress(data) if data else b"")
+    triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
+
+
+class BatchRunStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def runners(self, batch: Batch) -> list[RunnerRecord]:
+        """Returns the records of all runners of the batch, in order."""
+        return runners_of(self._table, batch)
+
+    def acquire(self, batch: Batch, now: float, lease_seconds: float, runner: int = 0) -> tuple[int, Progress] | None:
+        """Returns the next fencing token and the progress to continue from; None while another holds the lease."""
+        write = update(
+            keys.batch_progress(batch.project_id, batch.batch_id, runner),
+            {"lease_until": now + lease_seconds},
+            adds={"fence": 1},
+            condition="attribute_exists(#pk) AND #lease_until < :now",
+            now=now,
+        )
+        try:
+            item = self._table.write(write)
+        except ConditionFailed:
+            return None
+        return int(item["fence"]), progress_from(item)
+
+    def save(
+        self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None, runner: int = 0
+    ) -> None:
+        """Saves a runner's progress. LeaseLost if another function took over. `lease_until` = 0 releases the lease."""
+        try:
+            self._table.write(self._save(batch, fence, progress, lease_until, runner))
+        except ConditionFailed as error:
+            raise LeaseLost("another runner has taken over the batch") from error
+
+    def set_total(self, batch: Batch, total: int) -> None:
+        """Stores the number of items, once the rows of the file are counted. Every runner finds the same number."""
+        key = keys.batch(batch.project_id, batch.batch_id)
+        self._table.write(update(key, {"total": total}))
+
+    def end_writes(self, batch: Batch, fences: Sequence[int], verdict: Verdict, finish_time: str) -> list[Write]:
+        """Returns the writes that end a run, for the transaction that ends its request. Guarded by fencing tokens."""
+        return [
+            *(self._release(batch, runner, fence) for runner, fence in enumerate(fences)),
+            self._ended(batch, verdict.status, verdict.reason, finish_time),
+        ]
+
+    @staticmethod
+    def _release(batch: Batch, runner: int, fence: int) -> Write:
+        return update(
+            keys.batch_progress(batch.project_id, batch.batch_id, runner),
+            {"lease_until": 0, "rate_now": 0},
+            # This run's verdict must not end the next run.
+            removes=("verdict", "asleep_until", "eta"),
+            condition="#fence = :fence",
+            fence=fence,
+        )
+
+    def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
+        """Returns the write for a request that ended without its runner: it was cancelled, or its runner was lost."""
+        return self._ended(batch, STOPPED, reason, finish_time)
+
+    @staticmethod
+    def _ended(batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
+        return update(
+            keys.batch(batch.project_id, batch.batch_id),
+            {"status": status, "stop_reason": reason, "finish_time": finish_time},
+            removes=() if reason else ("stop_reason",),
+            condition="#run = :run AND #status IN (:running, :stopping)",
+            run=batch.run,
+            running=RUNNING,
+            stopping=STOPPING,
+        )
+
+    @staticmethod
+    def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None, runner: int) -> Write:
+        lease = {} if lease_until is None else {"lease_until": lease_until}
+        attributes = progress_attributes(progress)
+        return update(
+            keys.batch_progress(batch.project_id, batch.batch_id, runner),
+            attributes | lease,
+            removes=[name for name in ("verdict", "tokens_at", "asleep_until", "eta") if attributes[name] is None],
+            condition="#fence = :fence",
+            fence=fence,
+        )
+
+
+# --- rate shares
+# One rate for all batches of a business: each runner announces its wanted rate every second and gets a fair share.
+
+# A runner that has not announced its rate for this long loses its share.
+_VALID_SECONDS = 5.0
+_KEPT_SECONDS = 3600
+
+
+def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
+    """A runner that wants less than an even share gets what it wants; the others divide the rest evenly."""
+    rates: dict[str, float] = {}
+    for place, (name, rate) in enumerate(sorted(wanted.items(), key=lambda entry: (entry[1], entry[0]))):
+        rates[name] = min(rate, (limit - sum(rates.values())) / (len(wanted) - place))
+    return rates
+
+
+class RateShares:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def share(self, batch: Batch, runner: int, wanted_rate: float, limit: float, now: float) -> float:
+        """Returns this runner's rate, for a business that accepts `limit` items per second. One write and one query."""
+        key = keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)
+        expires = {"until": now + _VALID_SECONDS, "expires_at": int(now) + _KEPT_SECONDS}
+        self._table.write(put(key | {"rate": wanted_rate} | expires))
+        partition = keys.business_rates(batch.project_id, batch.biz_id)
+        running = self._table.query_all(partition, consistent=True)
+        wanted = {str(item["sk"]): float(item["rate"]) for item in running if item["until"] > now}
+        return fair_rates(limit, wanted | {key["sk"]: wanted_rate})[key["sk"]]
+
+    def release(self, batch: Batch, runner: int) -> None:
+        """Makes this runner's share available to the others immediately."""
+        self._table.batch_delete([keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)])

@@ -1,0 +1,555 @@
+"""Calls to the business: the worker threads of a slice, the signed call, the parsed answer, the log lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+from typing import Any, Protocol, TypeVar
+
+from aws_lambda_powertools import Logger
+
+from tidegate.batches.items import DataItems, Items
+from tidegate.batches.model import ASYNC, Batch, ItemAnswer, ItemCall, LogLine, Outcome, Progress, Verdict
+from tidegate.batches.run_state import RunState
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.sequences import slices
+from tidegate.errors import BusinessRefused, FetchError, NotSent, UrlNotAllowed
+from tidegate.http.client import SafeHttp
+from tidegate.http.connections import KeptConnection
+from tidegate.http.model import Limits, Reply, error_for
+from tidegate.projects.model import Project
+from tidegate.projects.secrets import Signer
+
+# --- answers
+# The body of a call to the business, and how its answer is parsed.
+
+RESULTS = ("ok", "error", "abandon")
+STOPS = (None, "stop", "finish")
+MOST_LINES = 20
+LONGEST_LINE = 1000
+_EXPECTED = "the answer is not {result: ok | error | abandon, msg?, stop?: stop | finish, logs?}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    answer: ItemAnswer
+    lines: tuple[tuple[str, str], ...] = ()
+
+
+def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
+    body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
+    if dry_run:
+        body["dry_run"] = True
+    # ASCII with escapes, because a row may contain a lone surrogate, which UTF-8 cannot encode.
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: bool) -> list[ParsedAnswer]:
+    """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
+    error = error_for(reply.status, reply.headers, now)
+    if error is not None:
+        return [failed(error)] * len(indexes)
+    try:
+        answer = reply.json()
+    except ValueError:
+        answer = None
+    if not grouped:
+        return [read_answer(answer)]
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list):
+        return [_invalid_answer(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
+    entries = [entry for entry in results if isinstance(entry, dict)]
+    by_index = {entry["index"]: entry for entry in entries if isinstance(entry.get("index"), int)}
+    if not by_index and len(results) == len(indexes):
+        return [read_answer(entry) for entry in results]
+    return [
+        read_answer(by_index[index]) if index in by_index else _invalid_answer(f"`results` lacks item {index}")
+        for index in indexes
+    ]
+
+
+def read_answer(answer: object) -> ParsedAnswer:
+    """Parses the answer for one item. Its `msg`, or else its first log line, is the reason shown to people."""
+    if not isinstance(answer, dict) or answer.get("result") not in RESULTS or answer.get("stop") not in STOPS:
+        return _invalid_answer(_EXPECTED)
+    lines = tuple(_lines(answer.get("logs")))
+    reason = answer.get("msg") or (lines[0][1] if lines else "")
+    detail = _text(reason) if answer["result"] != "ok" or answer.get("stop") else ""
+    return ParsedAnswer(ItemAnswer(answer["result"], detail, stop=answer.get("stop")), lines)
+
+
+def _invalid_answer(why: str) -> ParsedAnswer:
+    return ParsedAnswer(ItemAnswer("error", why))
+
+
+def failed(error: FetchError) -> ParsedAnswer:
+    return ParsedAnswer(ItemAnswer("error", error.detail, retry_after=error.retry_after))
+
+
+def _lines(logs: object) -> list[tuple[str, str]]:
+    """Returns (level, message) of the first log lines."""
+    entries = logs if isinstance(logs, list) else [] if logs is None else [logs]
+    found = []
+    for entry in entries[:MOST_LINES]:
+        if isinstance(entry, dict):
+            level, message = str(entry.get("level") or "info")[:20], entry.get("message", entry)
+        else:
+            level, message = "info", entry
+        found.append((_text(level), _text(message)))
+    return found
+
+
+def _text(value: object) -> str:
+    """Returns text that can be stored: shortened, and valid UTF-8."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text[:LONGEST_LINE].encode("utf-8", "replace").decode()
+
+
+# --- business calls
+# Calls that ask the business for its consent, before a batch is created and before it runs.
+
+ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)
+
+
+class BusinessCalls:
+    def __init__(self, http: SafeHttp, sign: Signer, project_of: Callable[[str], Project], clock: Clock) -> None:
+        self._http = http
+        self._sign = sign
+        self._project_of = project_of
+        self._clock = clock
+
+    def ask(self, project_id: str, url: str, message_id: str, payload: Mapping[str, Any]) -> None:
+        """Raises unless the business agrees: it answers 2xx, and not `{"result": "error", "msg": …}`."""
+        project = self._project_of(project_id)
+        body = json.dumps(payload, separators=(",", ":")).encode()
+        signed = self._sign(project, message_id, self._clock(), body, url=url)
+        reply = self._http.send(
+            "POST",
+            url,
+            headers={"content-type": "application/json", **signed},
+            body=body,
+            allow_private=project.allow_private_urls,
+            limits=ASK_LIMITS,
+            redirects=0,
+            project_id=project_id,
+        )
+        reply.raise_for_status(self._clock())
+        try:
+            answer = reply.json()
+        except ValueError:
+            return
+        if isinstance(answer, dict) and answer.get("result", "ok") != "ok":
+            raise BusinessRefused(
+                str(answer.get("msg") or answer.get("message") or "the business refused without a reason")[:500]
+            )
+
+
+# --- log lines
+# Log lines of a slice: gathered by its workers, written by a separate thread.
+#
+# So a slow write of log lines does not delay the saves of the progress, a stop or the renewal of the lease.
+
+logger = Logger(service="tidegate", child=True)
+
+MOST_LINES_WAITING = 5000
+_PORTION = 25
+_WRITERS = 4
+_EVERY = 0.5
+
+
+class LogLines:
+    def __init__(self, make: Callable[[str, str, int | None], LogLine]) -> None:
+        """`make` returns a line from level, message and index."""
+        self._make = make
+        self._lock = threading.Lock()
+        self._lines: list[LogLine] = []
+        self._dropped = 0
+
+    def add(self, index: int | None, messages: Sequence[tuple[str, str]]) -> None:
+        """Adds (level, message) pairs. Drops and counts lines while too many wait to be written."""
+        lines = [self._make(level, message, index) for level, message in messages]
+        with self._lock:
+            if len(self._lines) > MOST_LINES_WAITING:
+                self._dropped += len(lines)
+            else:
+                self._lines += lines
+
+    def drain(self) -> list[LogLine]:
+        with self._lock:
+            lines, self._lines = self._lines, []
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            lines.append(self._make("warning", f"{dropped} log lines came too fast and were dropped", None))
+        return lines
+
+    def put_back(self, lines: list[LogLine]) -> None:
+        with self._lock:
+            self._lines = lines + self._lines
+
+
+class LogWriter:
+    def __init__(self, lines: LogLines, write: Callable[[Sequence[LogLine]], None]) -> None:
+        self._lines = lines
+        self._write = write
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="batch-logs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Writes the remaining lines, for at most `seconds`."""
+        self._closing.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="log") as pool:
+            while not self._closing.wait(_EVERY):
+                self._flush(pool)
+            for _ in range(3):
+                if self._flush(pool):
+                    return
+                time.sleep(_EVERY)
+
+    def _flush(self, pool: ThreadPoolExecutor) -> bool:
+        lines = self._lines.drain()
+        portions = list(slices(lines, _PORTION))
+        unwritten: list[LogLine] = []
+        for portion, written in zip(portions, [pool.submit(self._write, portion) for portion in portions], strict=True):
+            try:
+                written.result()
+            except Exception:
+                logger.exception("log lines of a batch could not be written and are retried")
+                unwritten += portion
+        if unwritten:
+            self._lines.put_back(unwritten)
+        return not unwritten
+
+
+# --- item call
+# Calls the business with items: sends their data with a signature, parses the answers, gathers log lines.
+
+_HEADERS = {"content-type": "application/json", "user-agent": "tidegate/1"}
+_MOST_BYTES = 256 * 1024
+# A call counts once more for each such part of its body: what leaves AWS costs more than the call.
+CALL_BYTES = 16 * 1024
+# With asynchronous results, the call only hands the item over.
+_HAND_OVER_SECONDS = 30
+
+Change = Callable[[RunState, float], None]
+# An item as the business gets it: index, attempt and data.
+Entry = Mapping[str, Any]
+
+
+class ItemCaller:
+    def __init__(
+        self,
+        batch: Batch,
+        url: str,
+        project: Project,
+        http: SafeHttp,
+        sign: Signer,
+        clock: Clock,
+        shared_rate: float | None = None,
+    ) -> None:
+        """`shared_rate`: the limit of the business for all its batches together."""
+        self._batch = batch
+        self._url = url
+        self._project = project
+        self._http = http
+        self._sign = sign
+        self._clock = clock
+        self.shared_rate = shared_rate
+        self.log = LogLines(self._log_line)
+        self.items: Items = DataItems(lambda: None)
+        self._counting = threading.Lock()
+        # How many calls were made, as the quota `outgoing_calls_per_day` counts them.
+        self.calls = 0
+
+    def connect(self, max_seconds: float = inf) -> KeptConnection:
+        timeout = _HAND_OVER_SECONDS if self._batch.ack == ASYNC else self._batch.item_timeout
+        seconds = min(timeout, max_seconds)
+        size = _MOST_BYTES * (4 if self._batch.items_per_call > 1 else 1)
+        return self._http.line(
+            self._url,
+            allow_private=self._project.allow_private_urls,
+            limits=Limits(connect=5, read=seconds, total=seconds, max_bytes=size),
+            project_id=self._batch.project_id,
+        )
+
+    def call(self, connection: KeptConnection, calls: Sequence[ItemCall]) -> Change:
+        """Sends these items in one POST. Returns the change to apply to the state."""
+        items = self.items
+        entries = [{"index": items.index(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
+        now = self._clock()
+        try:
+            reply = self._post(connection, entries, now)
+            if self._batch.ack == ASYNC and reply.status == 202:
+                return lambda state, now: self._await(state, calls, now)
+            answers = self._read(reply, entries, now)
+        except UrlNotAllowed as error:
+            reason = error.detail
+            return lambda state, _: state.halt(f"the process URL may not be called: {reason}", failed=True)
+        except NotSent as error:
+            wait = error.retry_after or 1.0
+            return lambda state, now: _postpone(state, calls, now + wait)
+        except FetchError as error:
+            answers = [failed(error)] * len(calls)
+        for call, entry, answer in zip(calls, entries, answers, strict=True):
+            self.log_answer(entry["index"], call.attempt, answer)
+        return lambda state, now: _record(state, calls, answers, now)
+
+    def dry_call(self, connection: KeptConnection, entries: Sequence[Entry]) -> list[ParsedAnswer]:
+        """Makes the same call for a dry run: marked as one, and without an effect on any state."""
+        now = self._clock()
+        try:
+            return self._read(self._post(connection, entries, now, dry_run=True), entries, now)
+        except FetchError as error:
+            return [failed(error)] * len(entries)
+
+    @property
+    def _grouped(self) -> bool:
+        return self._batch.items_per_call > 1
+
+    def _post(
+        self, connection: KeptConnection, entries: Sequence[Entry], now: datetime, *, dry_run: bool = False
+    ) -> Reply:
+        body = call_body(self._batch.batch_id, entries, grouped=self._grouped, dry_run=dry_run)
+        with self._counting:
+            self.calls += 1 + len(body) // CALL_BYTES
+        message_id = self._message_id([entry["index"] for entry in entries]) + (".dry" if dry_run else "")
+        return connection.post(body, _HEADERS | self._sign(self._project, message_id, now, body, url=self._url))
+
+    def _message_id(self, indexes: Sequence[int]) -> str:
+        """The same for every attempt at these items, and for no other items: receivers de-duplicate by it."""
+        first, count = indexes[0], len(indexes)
+        message_id = f"{self._batch.batch_id}.{first}"
+        if not self._grouped:
+            return message_id
+        if list(indexes) == list(range(first, first + count)):
+            return f"{message_id}-{count}"
+        digest = hashlib.sha256(",".join(map(str, indexes)).encode()).hexdigest()[:16]
+        return f"{message_id}-{count}.{digest}"
+
+    def _read(self, reply: Reply, entries: Sequence[Entry], now: datetime) -> list[ParsedAnswer]:
+        return read_reply(reply, now, [entry["index"] for entry in entries], grouped=self._grouped)
+
+    def _await(self, state: RunState, calls: Sequence[ItemCall], now: float) -> None:
+        for call in calls:
+            state.await_result(call, now + self._batch.item_timeout)
+
+    def log_answer(self, index: int, attempt: int | None, parsed: ParsedAnswer) -> None:
+        """Adds the log lines of an answer, and a line of our own if the item did not succeed."""
+        lines = list(parsed.lines)
+        if parsed.answer.result != "ok":
+            verb = "failed" if parsed.answer.result == "error" else "was abandoned"
+            which = f" at attempt {attempt}" if attempt else ""
+            lines.append(("error", f"item {index} {verb}{which}: {parsed.answer.detail or 'no reason given'}"))
+        if lines:
+            self.log.add(index, lines)
+
+    def _log_line(self, level: str, message: str, index: int | None) -> LogLine:
+        now = self._clock()
+        return LogLine(new_id("log", now), iso(now), message, index, level)
+
+
+def _record(state: RunState, calls: Sequence[ItemCall], answers: Sequence[ParsedAnswer], now: float) -> None:
+    for call, parsed in zip(calls, answers, strict=True):
+        state.record(call, parsed.answer, now)
+
+
+def _postpone(state: RunState, calls: Sequence[ItemCall], at: float) -> None:
+    for call in calls:
+        state.postpone(call, at)
+
+
+# --- worker pool
+# The worker threads of a slice: each takes the next call when the rate allows it, makes it and records the answer.
+
+# Upper bound for waiting on the rate, so that a stop is noticed soon.
+_LONGEST_SLEEP = 0.2
+# At high rates, wait for several tokens at once: waking up costs more than a call.
+_SHORTEST_SLEEP = 0.004
+_FULL_POLL = 0.005
+_MEASURE_EVERY = 0.01
+_ADD_EVERY = 0.1
+# Above this share of a core the interpreter is the bottleneck, and another thread would only slow it down.
+_CORE_IS_FULL = 0.9
+# How many threads may wait for work; the others are parked until they are needed.
+_MOST_IDLE = 2
+
+
+T = TypeVar("T")
+
+
+class Work(Protocol):
+    """Calls items. The pool applies the returned change to the state under its lock."""
+
+    def connect(self) -> KeptConnection: ...
+
+    def call(self, connection: KeptConnection, calls: Sequence[ItemCall]) -> Callable[[RunState, float], None]: ...
+
+
+class WorkerPool:
+    """Adds threads while none is free for the next call: a fast business needs few of them, a slow one many."""
+
+    def __init__(
+        self, state: RunState, work: Work, max_workers: int, holds_lease: Callable[[], bool], now: Callable[[], float]
+    ) -> None:
+        """`now` returns epoch seconds that never go back."""
+        self._state = state
+        self._work = work
+        self._max_workers = max_workers
+        self._holds_lease = holds_lease
+        self._now = now
+        self._lock = threading.Lock()
+        # One worker at a time waits for the rate; the others block on this lock without waking up.
+        self._gate = threading.Lock()
+        self._unpark = threading.Condition(self._lock)
+        self._parked = 0
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._working = 0
+        self._calling = 0
+        self._measured_at = (time.monotonic(), time.process_time())
+        self._busy = 0.0
+        self._added_at = 0.0
+        # The fastest call of this second and of the last one: the time that the business itself needs.
+        self._fastest = [inf, inf]
+        self._failure: BaseException | None = None
+        # Set when all threads have ended.
+        self.done = threading.Event()
+
+    def start(self) -> None:
+        with self._lock:
+            self._add_worker()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        with self._lock:
+            return self._state.verdict
+
+    def snapshot(self) -> tuple[Progress, list[Outcome]]:
+        """Returns the progress and the outcomes since the last snapshot, which this progress counts."""
+        with self._lock:
+            state = self._state
+            outcomes, state.outcomes = state.outcomes, []
+            progress = Progress(
+                state.window.state(), state.current_counts, verdict=state.verdict, carried=state.carry()
+            )
+            return progress, outcomes
+
+    def idle_until(self) -> float | None:
+        """Returns when there is something to do next; None while calls are under way or after the end."""
+        with self._lock:
+            if self._calling or self._state.over:
+                return None
+            return self._state.next_at(self._now())
+
+    def resize(self, max_workers: int) -> None:
+        """Called once a second."""
+        with self._lock:
+            self._max_workers = max_workers
+            self._fastest = [inf, self._fastest[0]]
+            if self._idle == 0 and not self._over() and self._needs_more():
+                self._add_worker()
+
+    def change(self, change: Callable[[RunState, float], T]) -> T:
+        with self._lock:
+            return change(self._state, self._now())
+
+    def join(self) -> None:
+        """Call it after `done`. Raises the error of a worker: a bug or an AWS error, never one of the business."""
+        for thread in self._threads:
+            thread.join()
+        if self._failure:
+            raise self._failure
+
+    def _needs_more(self) -> bool:
+        if not self._parked and len(self._threads) >= self._max_workers:
+            return False
+        wall, cpu = time.monotonic(), time.process_time()
+        elapsed = wall - self._measured_at[0]
+        if elapsed >= _MEASURE_EVERY:
+            self._busy = (cpu - self._measured_at[1]) / elapsed
+            self._measured_at = (wall, cpu)
+        if self._busy >= _CORE_IS_FULL:
+            return False
+        calls_a_second = self._state.rules.rate / self._state.rules.items_per_call
+        if self._calling <= 2 + 2 * calls_a_second * min(self._fastest):
+            return True
+        # Add slowly: some calls may be slower than the fastest, or the machine lacks CPU and threads do not help.
+        return self._state.behind and wall > self._added_at + _ADD_EVERY
+
+    def _add_worker(self) -> None:
+        self._added_at = time.monotonic()
+        if self._parked:
+            self._unpark.notify()
+            return
+        thread = threading.Thread(target=self._work_loop, name=f"batch-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        self._working += 1
+        thread.start()
+
+    def _work_loop(self) -> None:
+        try:
+            connection = self._work.connect()
+            try:
+                while (calls := self._take()) is not None:
+                    began = time.monotonic()
+                    change = self._work.call(connection, calls)
+                    with self._lock:
+                        self._calling -= 1
+                        self._fastest[0] = min(self._fastest[0], time.monotonic() - began)
+                        change(self._state, self._now())
+            finally:
+                connection.close()
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+                self._state.paused = True
+        finally:
+            with self._lock:
+                self._working -= 1
+                self._unpark.notify_all()
+                if self._working == 0:
+                    self.done.set()
+
+    def _take(self) -> tuple[ItemCall, ...] | None:
+        with self._lock:
+            while self._idle >= _MOST_IDLE and not self._over():
+                self._parked += 1
+                self._unpark.wait()
+                self._parked -= 1
+            self._idle += 1
+        with self._gate:
+            while isinstance(step := self._next(), float):
+                time.sleep(min(max(step, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+        return step
+
+    def _next(self) -> tuple[ItemCall, ...] | float | None:
+        with self._lock:
+            over = self._over()
+            if not over and self._calling >= self._max_workers:
+                return _FULL_POLL
+            step = None if over else self._state.next(self._now())
+            if isinstance(step, float):
+                return step
+            self._idle -= 1
+            if step is None:
+                self._unpark.notify_all()
+                return None
+            self._calling += 1
+            if self._idle == 0 and self._needs_more():
+                self._add_worker()
+            return step
+
+    def _over(self) -> bool:
+        return self._state.over or not self._holds_lease()

@@ -1,0 +1,790 @@
+"""The fleet: hosts with their groups and labels, enrolment, and how connected agents are woken."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, NoReturn
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws import keys
+from tidegate.aws.clients import Message
+from tidegate.aws.table import (
+    Item,
+    Table,
+    Write,
+    decode_cursor,
+    delete,
+    encode_cursor,
+    put,
+    put_new,
+    unknown_cursor,
+    update,
+)
+from tidegate.common.ids import Clock, digest, iso, new_id
+from tidegate.common.sequences import Listed, slices
+from tidegate.distribution import Distribution
+from tidegate.distribution.model import (
+    OFFLINE,
+    AgentProcess,
+    Claim,
+    Enrolment,
+    FetchedJob,
+    FleetAgent,
+    Inventory,
+    Target,
+    job_key,
+    shard_of,
+)
+from tidegate.distribution.store import outcome
+from tidegate.errors import (
+    AgentDuplicate,
+    AgentExists,
+    AgentRemoved,
+    Busy,
+    Conflict,
+    DomainError,
+    Invalid,
+    RecordNotFound,
+    TokenRefused,
+)
+from tidegate.projects.audit import AuditLine, act, audit_write
+from tidegate.projects.keys import ApiKeys, new_key, next_life, same_life
+from tidegate.projects.model import ApiKey, Project
+
+# --- fleet
+# Agents in the table: one item each, spread over several partitions.
+
+_INVENTORY = tuple(field.name for field in fields(Inventory))
+_NESTED = ("inventory", "groups", "labels", "last_job")
+_PLAIN = tuple(field.name for field in fields(FleetAgent) if field.name not in _NESTED)
+_MEMBERSHIP = ("project_id", "agent_id", "groups", "labels")
+# Attributes of a host's process, which the next process does not take over.
+_OF_INSTANCE = ("connection_id", "connected_at", "former_instance")
+_NOT_NEWER = "attribute_not_exists(#life) OR #life <= :life"
+_LAST = "\U0010ffff"
+_PAGE = 500
+
+
+def _agent(item: Item) -> FleetAgent:
+    return FleetAgent(
+        **{name: item[name] for name in _PLAIN if name in item},
+        groups=tuple(item.get("groups", ())),
+        labels=dict(item.get("labels", {})),
+        inventory=Inventory(**{name: item[name] for name in _INVENTORY if name in item}),
+        last_job=FetchedJob(**item["last_job"]) if "last_job" in item else None,
+    )
+
+
+def _item(agent: FleetAgent) -> Item:
+    plain = {name: getattr(agent, name) for name in _PLAIN}
+    more = {"groups": list(agent.groups), "labels": dict(agent.labels), **asdict(agent.inventory)}
+    return keys.agent(agent.project_id, agent.agent_id) | plain | more
+
+
+def new_agent(agent: FleetAgent) -> Write:
+    """For the transaction that enrols the agent."""
+    return put_new(_item(agent))
+
+
+def renewed_agent(agent: FleetAgent, known: FleetAgent) -> Write:
+    """For the transaction that enrols the agent again: it has not connected, and still has the key of `known`."""
+    return put(_item(agent), "#key_id = :replaced AND attribute_not_exists(#last_seen)", replaced=known.key_id)
+
+
+def replaced_agent(agent: FleetAgent) -> Write:
+    """For the transaction that gives the id to another host. It also ends the life of the one before."""
+    return put(_item(agent))
+
+
+class KnownHost(NamedTuple):
+    """What an agent's call is checked against: the current life of the host, and its record."""
+
+    life: int
+    agent: FleetAgent | None
+
+
+class FleetStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def standing(self, project_id: str, agent_id: str) -> KnownHost:
+        """Reads consistently, so that a deletion counts at once."""
+        wanted = (keys.agent_life(project_id, agent_id), keys.agent(project_id, agent_id))
+        found = {item["pk"]: item for item in self._table.batch_get(wanted, consistent=True)}
+        life, agent = (found.get(key["pk"]) for key in wanted)
+        return KnownHost(int(life["life"]) if life else 0, _agent(agent) if agent else None)
+
+    def change_instance(
+        self,
+        project_id: str,
+        agent_id: str,
+        known: FleetAgent | None,
+        sets: Mapping[str, Any],
+        now: datetime,
+        life: int,
+        removes: Sequence[str] = (),
+    ) -> bool:
+        """Stores another process of the host, or that one was refused. False if another call was first.
+
+        The connection of another process is no longer the host's. Creates the record of an agent that did not enrol."""
+        was = known.instance if known else None
+        sets = {"project_id": project_id, "agent_id": agent_id, "life": life} | dict(sets)
+        if "instance" in sets:
+            sets |= {"instance_at": iso(now), "last_seen": iso(now)}
+            removes = (*removes, *(name for name in _OF_INSTANCE if sets.get(name) is None))
+        same = "#instance = :was" if was else "attribute_not_exists(#instance)"
+        condition = f"{same} AND ({_NOT_NEWER})"
+        values: dict[str, Any] = {"was": was} if was else {}
+        key = keys.agent(project_id, agent_id)
+        change = update(key, sets, removes=removes, condition=condition, life=life, **values)
+        return self._table.try_write(change, same_life(project_id, agent_id, life))
+
+    def connected(
+        self,
+        project_id: str,
+        agent_id: str,
+        connection_id: str,
+        inventory: Inventory,
+        now: datetime,
+        life: int | None = None,
+    ) -> None:
+        """Stores the agent's connection. It has one: messages go to the one opened last."""
+        sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
+        self._seen(project_id, agent_id, sets, now, life)
+
+    def disconnected(self, project_id: str, agent_id: str, connection_id: str, now: datetime) -> None:
+        """Removes the agent's connection, unless it has a newer one or was deleted."""
+        key = keys.agent(project_id, agent_id)
+        same, removed = "#connection_id = :ended", ("connection_id", "connected_at")
+        ended = update(key, {"last_seen": iso(now)}, removes=removed, condition=same, ended=connection_id)
+        self._table.try_write(ended)
+
+    def seen(
+        self,
+        project_id: str,
+        agent_id: str,
+        now: datetime,
+        last_job: FetchedJob | None = None,
+        life: int | None = None,
+    ) -> None:
+        self._seen(project_id, agent_id, {"last_job": asdict(last_job)} if last_job else {}, now, life)
+
+    def _seen(self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime, life: int | None) -> None:
+        """Stores the agent's last sign of life. Creates the record of an agent that did not enrol.
+
+        A host whose `life` has ended changes nothing, and does not get a record again."""
+        key, named = keys.agent(project_id, agent_id), {"project_id": project_id, "agent_id": agent_id}
+        sets = named | {"last_seen": iso(now)} | dict(sets)
+        if life is None:
+            self._table.write(update(key, sets, condition=""))
+        elif not self._table.try_write(update(key, sets, condition="#life = :life", life=life)):
+            # No record, or one from before lives were stored. The transaction costs more, and is rare.
+            changed = update(key, sets | {"life": life}, condition=_NOT_NEWER, life=life)
+            self._table.try_write(changed, same_life(project_id, agent_id, life))
+
+    def get(self, project_id: str, agent_id: str) -> FleetAgent | None:
+        item = self._table.get(keys.agent(project_id, agent_id), consistent=True)
+        return _agent(item) if item else None
+
+    def get_many(self, project_id: str, agent_ids: Iterable[str]) -> dict[str, FleetAgent]:
+        found = self._table.batch_get(keys.agent(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
+        return {item["agent_id"]: _agent(item) for item in found}
+
+    def change(
+        self,
+        project_id: str,
+        agent_id: str,
+        groups: Sequence[str] | None,
+        labels: Mapping[str, str] | None,
+        line: AuditLine,
+    ) -> bool:
+        """False if there is no such agent."""
+        sets = {"groups": None if groups is None else list(groups), "labels": None if labels is None else dict(labels)}
+        return self._table.try_write(update(keys.agent(project_id, agent_id), sets), audit_write(line))
+
+    def remove(self, project_id: str, agent_id: str, life: int, line: AuditLine) -> bool:
+        """Removes the agent and its addresses for peers. False if a host of this or a later life has replaced it."""
+        older = "attribute_not_exists(#life) OR #life < :life"
+        return self._table.try_write(
+            delete(keys.agent(project_id, agent_id), older, life=life),
+            delete(keys.presence(project_id, agent_id)),
+            audit_write(line),
+        )
+
+    def memberships(self, project_id: str) -> Iterator[FleetAgent]:
+        """All agents, with groups and labels only: reading 100,000 whole records would exceed the API's time-out."""
+        for spread in range(keys.AGENT_SPREAD):
+            for item in self._table.query_all(keys.agents(project_id, spread), project=_MEMBERSHIP):
+                yield _agent(item)
+
+    def list(self, project_id: str, cursor: str | None) -> Listed[FleetAgent]:
+        """A page of up to 500 agents, partition by partition, sorted by id within a partition."""
+        spread, after = _position(cursor)
+        found = self._table.query(keys.agents(project_id, spread), sk_between=(after, _LAST), limit=_PAGE)
+        agents = [_agent(item) for item in found.items if item["sk"] != after]
+        if found.cursor:
+            return Listed(agents, _cursor(spread, found.items[-1]["sk"]))
+        return Listed(agents, _cursor(spread + 1, " ") if spread + 1 < keys.AGENT_SPREAD else None)
+
+    @staticmethod
+    def cursor_after(agent: FleetAgent) -> str:
+        pk = keys.agent(agent.project_id, agent.agent_id)["pk"]
+        return _cursor(int(pk.rsplit("#", 1)[1]), agent.agent_id)
+
+
+def _cursor(spread: int, after: str) -> str:
+    return encode_cursor({"after": {"S": f"{spread}#{after}"}})
+
+
+def _position(cursor: str | None) -> tuple[int, str]:
+    if cursor is None:
+        return 0, " "
+    text = decode_cursor(cursor).get("after", {}).get("S", "")
+    spread, hash_sign, after = str(text).partition("#")
+    if not hash_sign or not after or not spread.isdecimal() or int(spread) >= keys.AGENT_SPREAD:
+        raise unknown_cursor()
+    return int(spread), after
+
+
+# --- enrolments
+# Enrolments in the table: the hash of the token, and the number of its uses.
+
+_KEPT_SECONDS = 7 * 86400
+
+
+class EnrolmentStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, enrolment: Enrolment, line: AuditLine) -> None:
+        item = keys.enrolment(enrolment.enrolment_id) | asdict(enrolment) | {"groups": list(enrolment.groups)}
+        expires_at = {"expires_at": enrolment.valid_until + _KEPT_SECONDS}
+        self._table.transact([put_new(item | expires_at), audit_write(line)])
+
+    def get(self, enrolment_id: str) -> Enrolment | None:
+        item = self._table.get(keys.enrolment(enrolment_id), consistent=True)
+        if item is None:
+            return None
+        stored = {field.name: item[field.name] for field in fields(Enrolment) if field.name in item}
+        return Enrolment(**stored | {"groups": tuple(item.get("groups", ())), "labels": dict(item.get("labels", {}))})
+
+    def use(self, enrolment: Enrolment, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
+        """Stores one use, the key and the agent, all or none. False if no use is left or the agent exists."""
+        alive = same_life(agent.project_id, agent.agent_id, agent.life)
+        return self._table.try_write(_use(enrolment), *new_key(key), new_agent(agent), alive, audit_write(line))
+
+    def replace(self, known: FleetAgent, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
+        """Stores a new key for an agent that never connected: the answer with its first key was lost.
+
+        The agent keeps its use of the enrolment. False if it has connected or was replaced meanwhile."""
+        return self._table.try_write(*new_key(key), renewed_agent(agent, known), _ends(agent), *map(audit_write, lines))
+
+    def take_over(self, enrolment: Enrolment, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
+        """Stores one use, the key and the agent, and ends the life of the host that had the id.
+
+        False if no use is left, or if the id was deleted or replaced meanwhile."""
+        writes = [_use(enrolment), *new_key(key), replaced_agent(agent), _ends(agent)]
+        return self._table.try_write(*writes, *map(audit_write, lines))
+
+
+def _use(enrolment: Enrolment) -> Write:
+    return update(keys.enrolment(enrolment.enrolment_id), adds={"used": 1}, condition="#used < #uses")
+
+
+def _ends(agent: FleetAgent) -> Write:
+    """Ends the life before the agent's."""
+    return next_life(agent.project_id, agent.agent_id, agent.life - 1)
+
+
+# --- hosts
+# The fleet: all hosts, their groups and labels, and their connections.
+
+logger = Logger(service="tidegate", child=True)
+
+# A filtered list returns what it found after this many reads of 500, with a cursor to continue from.
+_READS = 20
+# Seconds between two writes of `last_seen` for a host that polls. A connected host needs none.
+_NOTED_EVERY = 240.0
+_REMEMBERED = 5000
+_LONGEST_TEXT = 128
+# How often a claim is read again after another call has changed the record.
+_TRIES = 3
+_REFUSAL_NOTED_EVERY = timedelta(minutes=1)
+_INSTANCE = re.compile(r"([0-9A-Za-z_-]{8,64})(?: ([0-9A-Za-z_-]{8,64}))?")
+MOST_SELECTED = 100_000
+
+
+class Fleet:
+    def __init__(self, d: Distribution) -> None:
+        self._d = d
+        # When `last_seen` was written for a host, and its newest transfer then.
+        self._noted: OrderedDict[tuple[str, str, int | None], tuple[float, str | None]] = OrderedDict()
+
+    # --- calls of hosts
+
+    def admit(self, project_id: str, agent_id: str, process: AgentProcess) -> None:
+        """Refuses a call of a host that was deleted or replaced, or that uses the id of another live host.
+
+        AgentRemoved, AgentDuplicate; Busy for a process that another one has replaced a moment ago."""
+        for _ in range(_TRIES):
+            life, agent = self._d.fleet_store.standing(project_id, agent_id)
+            if process.life not in (None, life):
+                raise AgentRemoved(
+                    f"the host {agent_id} was deleted or replaced after this key was created: enrol it again, under "
+                    "another id if a new host has this one"
+                )
+            if process.instance is None or self._claim(project_id, agent_id, process, life, agent):
+                return
+        raise Busy(f"several processes call as the agent {agent_id}")
+
+    def _claim(
+        self, project_id: str, agent_id: str, process: AgentProcess, life: int, agent: FleetAgent | None
+    ) -> bool:
+        """Stores the process as the one that the host runs, if it is not. False if another call was first."""
+        now = self._d.clock()
+        claim = agent.claim_of(process, now) if agent else Claim.TAKES_OVER
+        if claim is Claim.KNOWN:
+            return True
+        if claim is Claim.TOO_EARLY:
+            raise Busy(f"another process of the agent {agent_id} has just started: try again in a minute")
+        if agent and claim is Claim.REFUSED:
+            self._refuse(agent, process, now, life)
+        sets: dict[str, Any] = {"instance": process.instance}
+        if agent and claim is Claim.COMES_BACK:
+            sets |= {"rival": agent.instance, "rival_at": iso(now)}
+        elif agent:
+            sets |= {"former_instance": agent.instance}
+        # Once the first host is offline, there are no longer two.
+        ended = ("rival", "rival_at") if agent and agent.state(now) == OFFLINE else ()
+        if not self._d.fleet_store.change_instance(project_id, agent_id, agent, sets, now, life, removes=ended):
+            return False
+        if claim is Claim.COMES_BACK:
+            _report_duplicate(project_id, agent_id)
+        if agent and agent.connection_id:
+            # If the other process runs, it connects again, and is noticed within a minute.
+            self._d.outgoing.close([agent.connection_id])
+        return True
+
+    def _refuse(self, agent: FleetAgent, process: AgentProcess, now: datetime, life: int) -> NoReturn:
+        """Notes the refusal at most once a minute, and again after the refused host has restarted its agent."""
+        due = agent.rival_at is None or now - datetime.fromisoformat(agent.rival_at) >= _REFUSAL_NOTED_EVERY
+        if due or agent.rival != process.instance:
+            sets = {"rival": process.instance, "rival_at": iso(now)}
+            self._d.fleet_store.change_instance(agent.project_id, agent.agent_id, agent, sets, now, life)
+            _report_duplicate(agent.project_id, agent.agent_id)
+        raise AgentDuplicate(
+            f"another host uses the agent id {agent.agent_id} and is online; was this host cloned from its image? Stop "
+            "one of them, or enrol this host under an id of its own"
+        )
+
+    def connected(
+        self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str], life: int
+    ) -> None:
+        """Stores a new connection. Raises as `admit` does."""
+        self.admit(project_id, agent_id, agent_process(life, about.get("instance")))
+        self._d.fleet_store.connected(project_id, agent_id, connection_id, inventory_of(about), self._d.clock(), life)
+
+    def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None:
+        self._d.fleet_store.disconnected(project_id, agent_id, connection_id, self._d.clock())
+
+    def polled(
+        self, project_id: str, agent_id: str, last_job: FetchedJob | None = None, life: int | None = None
+    ) -> None:
+        """Stores `last_seen` and the newest Job of a host in one write, if they have changed enough."""
+        now, host = self._d.clock().timestamp(), (project_id, agent_id, life)
+        noted_at, noted_transfer = self._noted.get(host, (0.0, None))
+        is_new_job = last_job is not None and last_job.transfer_id != noted_transfer
+        if now - noted_at < _NOTED_EVERY and not is_new_job:
+            return
+        self._d.fleet_store.seen(project_id, agent_id, self._d.clock(), last_job, life)
+        self._noted[host] = now, last_job.transfer_id if last_job else noted_transfer
+        if len(self._noted) > _REMEMBERED:
+            self._noted.popitem(last=False)
+
+    # --- calls of operators
+
+    def get(self, project_id: str, agent_id: str) -> dict[str, Any]:
+        """The agent's record, with its unfinished transfers as `current`."""
+        agent = self._known(project_id, agent_id)
+        current = [
+            {
+                "transfer_id": one.transfer_id,
+                "job_id": one.job_id,
+                "file_name": one.file_name,
+                "container_id": one.target.container_id,
+                "progress": one.state.progress,
+            }
+            for one in self._d.inbox.inbox(project_id, agent_id)
+            if one.until > self._d.clock().timestamp()
+        ]
+        return self._shown(project_id, [agent])[0] | {"current": current}
+
+    def list(
+        self, project_id: str, group: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[dict[str, Any]]:
+        now, wanted = self._d.clock(), frozenset({group} if group else ())
+        found: list[FleetAgent] = []
+        for _ in range(_READS):
+            page = self._d.fleet_store.list(project_id, cursor)
+            for agent in page.items:
+                if agent.has(wanted, {}) and state in (None, agent.state(now)):
+                    found.append(agent)
+                    if len(found) == limit:
+                        last = agent is page.items[-1] and page.next_cursor is None
+                        shown = self._shown(project_id, found)
+                        return Listed([*shown], None if last else self._d.fleet_store.cursor_after(agent))
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return Listed([*self._shown(project_id, found)], cursor)
+
+    def _shown(self, project_id: str, agents: Sequence[FleetAgent]) -> Sequence[dict[str, Any]]:
+        now, last_jobs = self._d.clock(), _last_jobs(self._d, project_id, agents)
+        return [agent.shown(now) | {"last_job": last_jobs.get(agent.agent_id)} for agent in agents]
+
+    def change(
+        self,
+        project_id: str,
+        agent_id: str,
+        groups: Sequence[str] | None,
+        labels: Mapping[str, str] | None,
+        who: str,
+    ) -> dict[str, Any]:
+        if groups is None and labels is None:
+            raise Invalid("neither groups nor labels were given: send at least one of them")
+        parts = [f"groups {', '.join(groups) or 'none'}"] if groups is not None else []
+        if labels is not None:
+            parts.append("labels " + (", ".join(f"{name}={value}" for name, value in labels.items()) or "none"))
+        line = act(project_id, agent_id, self._d.clock(), who, "agent.change", "; ".join(parts))
+        if not self._d.fleet_store.change(project_id, agent_id, groups, labels, line):
+            raise _unknown(agent_id)
+        return self._shown(project_id, [self._known(project_id, agent_id)])[0]
+
+    def remove(self, project_id: str, agent_id: str, who: str) -> None:
+        """Deletes the agent, revokes all its keys and closes their connections.
+
+        The record goes last: after a crash in between, the agent can be deleted again."""
+        api_keys = self._d.api_keys()
+        if self._d.fleet_store.get(project_id, agent_id) is None and not api_keys.agent_has_key(project_id, agent_id):
+            raise _unknown(agent_id)
+        life = api_keys.end_agent(project_id, agent_id, who)
+        line = act(project_id, agent_id, self._d.clock(), who, "agent.delete")
+        self._d.fleet_store.remove(project_id, agent_id, life, line)
+
+    def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
+        """The ids of the hosts that are in any of the groups and have all labels. Invalid if there are none."""
+        wanted = frozenset(groups)
+        found = [agent.agent_id for agent in self._d.fleet_store.memberships(project_id) if agent.has(wanted, labels)]
+        selection = ", ".join([*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())])
+        if not found:
+            raise Invalid(f"no agent has {selection}: GET /v1/agents shows the groups and labels of each")
+        if len(found) > MOST_SELECTED:
+            raise Invalid(
+                f"{len(found)} agents have {selection}, but a Job takes {MOST_SELECTED} at most: select fewer"
+            )
+        return found
+
+    def _known(self, project_id: str, agent_id: str) -> FleetAgent:
+        agent = self._d.fleet_store.get(project_id, agent_id)
+        if agent is None:
+            raise _unknown(agent_id)
+        return agent
+
+
+# The outcome of the last Job of each host is read from the Job's records, so that it costs no writes.
+
+
+def _last_jobs(d: Distribution, project_id: str, agents: Iterable[FleetAgent]) -> dict[str, dict[str, Any]]:
+    """The last Jobs by agent id, with at most three batch reads. `status` is None if the records have expired.
+
+    Jobs are read first: an unfinished target ends with its Job."""
+    known = {agent.agent_id: agent.last_job for agent in agents if agent.last_job}
+    if not known:
+        return {}
+    places = {name: (last.transfer_id, Target(name, last.container_id)) for name, last in known.items()}
+    wanted = list({job_key(last.job_id) for last in known.values()})
+    jobs = d.jobs.get_many(project_id, wanted, consistent=True)
+    entries = d.inbox.read(project_id, places.values())
+    # A host may report after its Job ended without it: its inbox entry then says more than the Job counted.
+    cut_off = [
+        (job, shard_of(target, job.shard_count))
+        for name, (_, target) in places.items()
+        if (job := jobs.get(job_key(known[name].job_id))) and job.rest_code is not None and job.shard_count
+    ]
+    shards = d.targets.shards_of_jobs(cut_off) if cut_off else {}
+    found: dict[str, dict[str, Any]] = {}
+    for name, last in known.items():
+        key = job_key(last.job_id)
+        job, entry = jobs.get(key), entries.get(places[name])
+        state = entry.state if entry else None
+        if job and job.rest_code is not None and job.shard_count:
+            target = places[name][1]
+            shard = shards.get((key, shard_of(target, job.shard_count)))
+            state = shard.states.get(target) if shard else None
+        status = outcome(job, state)["status"] if job and state is not None else None
+        found[name] = {
+            "job_id": last.job_id,
+            "key": key,
+            "file_name": last.file_name,
+            "status": status,
+            "at": last.at,
+        }
+    return found
+
+
+def _unknown(agent_id: str) -> RecordNotFound:
+    return RecordNotFound(f"this project has no agent {agent_id}: it has neither connected nor enrolled")
+
+
+def agent_process(life: int | None, instance: str | None) -> AgentProcess:
+    """`instance` as an agent sends it: the id of its process and that of the one before. Ignored if malformed."""
+    found = _INSTANCE.fullmatch(instance or "")
+    return AgentProcess(life, found[1], found[2]) if found else AgentProcess(life)
+
+
+def _report_duplicate(project_id: str, agent_id: str) -> None:
+    """Writes the metric to the log (EMF), so that it needs no call."""
+    from aws_lambda_powertools import Metrics
+    from aws_lambda_powertools.metrics import MetricUnit
+
+    logger.warning("two hosts use one agent id", project_id=project_id, agent_id=agent_id)
+    metrics = Metrics(service="distribution")
+    metrics.add_metric("AgentDuplicates", MetricUnit.Count, 1)
+    metrics.flush_metrics()
+
+
+def inventory_of(about: Mapping[str, str]) -> Inventory:
+    """The inventory from a connection's query string. Omits malformed values: they are only shown to people."""
+    free = about.get("free_bytes", "")
+    is_count = free.isascii() and free.isdecimal() and len(free) < 19
+    return Inventory(_text(about.get("version")), _text(about.get("zone")), int(free) if is_count else None)
+
+
+def _text(value: str | None) -> str | None:
+    if value is None or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
+        return None
+    return value
+
+
+# --- enrolment
+# Enrolment: with a token, a host gets its own API key, so that no key has to be copied to it.
+
+_TOKEN = re.compile(r"tge_([0-9a-z]{10,40})_([0-9a-f]{40})")
+
+
+class Enrolments:
+    def __init__(
+        self,
+        store: EnrolmentStore,
+        fleet: FleetStore,
+        api_keys: Callable[[], ApiKeys],
+        project_of: Callable[[str], Project],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._api_keys = api_keys
+        self._project_of = project_of
+        self._clock = clock
+
+    def add(
+        self,
+        project_id: str,
+        groups: Sequence[str],
+        labels: Mapping[str, str],
+        uses: int,
+        expires_in: int,
+        who: str,
+        *,
+        replace: bool = False,
+    ) -> dict[str, Any]:
+        self._project_of(project_id)
+        now = self._clock()
+        enrolment_id = new_id("enr", now).replace("-", "")
+        token = f"tge_{enrolment_id}_{secrets.token_hex(20)}"
+        until = now + timedelta(seconds=expires_in)
+        made = Enrolment(
+            enrolment_id,
+            project_id,
+            digest(token),
+            tuple(groups),
+            dict(labels),
+            uses,
+            int(until.timestamp()),
+            replace=replace,
+        )
+        why = f"{uses} hosts until {iso(until)}" + (f", groups {', '.join(groups)}" if groups else "")
+        why += ", replaces hosts" if replace else ""
+        self._store.add(made, act(project_id, enrolment_id, now, who, "enrolment.create", why))
+        return {"enrolment_id": enrolment_id, "token": token, "expires_at": iso(_whole(made.valid_until))}
+
+    def enrol(self, token: str, agent_id: str, inventory: Inventory, claim: str | None = None) -> dict[str, Any]:
+        """Returns a key that is bound to this agent. All records are written in one transaction.
+
+        `claim` is a secret of the host: with it, the host can enrol again while it has not used its key."""
+        found, api_keys = self._checked(token), self._api_keys()
+        known = self._fleet.get(found.project_id, agent_id)
+        again = known is not None and self._is_lost_answer(known, found, claim)
+        in_use = known is not None or api_keys.agent_has_key(found.project_id, agent_id)
+        if in_use and not again and not found.replace:
+            raise _exists(agent_id)
+        life = api_keys.life(found.project_id, agent_id) + (1 if in_use else 0)
+        key, text = api_keys.made(
+            found.project_id, ("agent",), agent_id, f"enrolled {agent_id}"[:100], None, found.enrolment_id, life=life
+        )
+        agent = FleetAgent(
+            found.project_id,
+            agent_id,
+            found.groups,
+            found.labels,
+            inventory,
+            key_id=key.key_id,
+            enrolment_id=found.enrolment_id,
+            claim_sha256=digest(claim) if claim else None,
+            life=life,
+        )
+        line = self._line(found, agent_id, "agent.enrol", f"key {key.key_id}")
+        if known is not None and again:
+            lost = self._line(found, agent_id, "agent.delete", "it enrols again: the first answer was lost")
+            if not self._store.replace(known, key, agent, lost, line):
+                raise _exists(agent_id)
+        elif in_use:
+            replaced = self._line(
+                found, agent_id, "agent.delete", "another host enrols with a token that replaces hosts"
+            )
+            if not self._store.take_over(found, key, agent, replaced, line):
+                self._require_use(found)
+                raise Conflict(f"another request changed the agent {agent_id} meanwhile: try again")
+        elif not self._store.use(found, key, agent, line):
+            if self._fleet.get(found.project_id, agent_id) is None:
+                self._require_use(found)
+            raise _exists(agent_id)
+        if in_use:
+            # Older keys are refused since the transaction. After a crash here the host enrols again, and ends here too.
+            api_keys.revoke_older(found.project_id, agent_id, life, found.enrolment_id)
+        return {"project_id": found.project_id, "agent_id": agent_id, "key_id": key.key_id, "key": text}
+
+    def _line(self, enrolment: Enrolment, agent_id: str, action: str, why: str) -> AuditLine:
+        """The actor is the enrolment: the host has no key yet."""
+        return act(enrolment.project_id, agent_id, self._clock(), enrolment.enrolment_id, action, why)
+
+    def _require_use(self, enrolment: Enrolment) -> None:
+        now = self._store.get(enrolment.enrolment_id)
+        if now is None or now.used >= now.uses:
+            raise TokenRefused(
+                f"the token was used {enrolment.uses} times, as often as it allows: ask an admin for another one"
+            )
+
+    @staticmethod
+    def _is_lost_answer(known: FleetAgent, found: Enrolment, claim: str | None) -> bool:
+        """Whether this host enrolled with this token and has not used its key.
+
+        Every host that has the token could say so; only the one that enrolled knows its claim."""
+        same = claim and known.claim_sha256 and hmac.compare_digest(known.claim_sha256, digest(claim))
+        return bool(same) and known.enrolment_id == found.enrolment_id and known.last_seen is None
+
+    def _checked(self, token: str) -> Enrolment:
+        parts = _TOKEN.fullmatch(token)
+        found = self._store.get(parts[1]) if parts else None
+        if found is None or not hmac.compare_digest(found.token_sha256, digest(token)):
+            raise TokenRefused("no enrolment has this token: ask an admin for one (POST /v1/enrolments)")
+        if found.valid_until <= self._clock().timestamp():
+            raise TokenRefused(f"the token expired at {iso(_whole(found.valid_until))}: ask an admin for another one")
+        return found
+
+
+def _exists(agent_id: str) -> AgentExists:
+    return AgentExists(
+        f"the agent {agent_id} exists already, or has a key: delete it first, enrol under another id, or use a token "
+        "that was made to replace hosts"
+    )
+
+
+def _whole(epoch: int) -> datetime:
+    return datetime.fromtimestamp(epoch, UTC)
+
+
+# --- wakeups
+# Wakes connected agents when their inbox has entries. Polls repeat this for hosts that do not start.
+
+_AGENTS_A_MESSAGE = 100
+# The rate at which all hosts of a Job together request URLs and report: about thirty concurrent functions.
+HOSTS_A_SECOND = 500
+LONGEST_SPREAD = 120
+# A host that has not started by then may have missed its wake-up, which is sent again at doubling intervals.
+FIRST_REPEAT = 15.0
+
+
+def spread_seconds(targets: int) -> int:
+    """The seconds over which the hosts of a Job of this size spread their requests and reports."""
+    return min(LONGEST_SPREAD, targets // HOSTS_A_SECOND)
+
+
+def is_time_to_repeat(age: float, since_last_poll: float, spread: int) -> bool:
+    """Whether a wake-up fell due since the last poll: 15, 30, 60 … seconds after the hosts should have started."""
+    now, before = age - spread, age - spread - since_last_poll
+    moment = FIRST_REPEAT
+    while moment <= now:
+        if moment > before:
+            return True
+        moment *= 2
+    return False
+
+
+def wakeup(within_s: int) -> str:
+    message = {"type": "transfers"} | ({"within_s": within_s} if within_s else {})
+    return json.dumps(message, separators=(",", ":"))
+
+
+def wake_soon(
+    d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, *, directly: bool = False
+) -> None:
+    """Wakes these agents. Never raises: polls repeat lost wake-ups.
+
+    `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer.
+    """
+    distinct = list(dict.fromkeys(agent_ids))
+    first = distinct[:_AGENTS_A_MESSAGE] if directly else []
+    _enqueue_wakeups(d, project_id, distinct[len(first) :], within_s)
+    if not first:
+        return
+    try:
+        wake_now(d, project_id, first, within_s)
+    except (ClientError, BotoCoreError, DomainError, OSError):
+        logger.exception("agents were not woken directly: the queue is used", project_id=project_id)
+        _enqueue_wakeups(d, project_id, first, within_s)
+
+
+def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], within_s: int) -> None:
+    messages = [
+        Message({"project_id": project_id, "agents": list(some), "within_s": within_s})
+        for some in slices(agent_ids, _AGENTS_A_MESSAGE)
+    ]
+    if not messages:
+        return
+    try:
+        d.wakeups_queue.send(*messages)
+    except (ClientError, BotoCoreError, DomainError):
+        logger.exception("agents were not woken", project_id=project_id, hosts=len(agent_ids))
+
+
+def wake_now(d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int) -> int:
+    """Returns how many agents were sent a message."""
+    found = d.fleet_store.get_many(project_id, agent_ids).values()
+    connected = {agent.connection_id: agent for agent in found if agent.connection_id}
+    text, now = wakeup(within_s), d.clock()
+    gone = d.outgoing.send([(connection_id, text) for connection_id in connected]).gone
+    for connection_id in gone:
+        # A host that is just connecting is woken again by a poll of its Job.
+        if not connected[connection_id].may_be_opening(now):
+            d.fleet_store.disconnected(project_id, connected[connection_id].agent_id, connection_id, now)
+    return len(connected) - len(gone)

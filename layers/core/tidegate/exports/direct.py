@@ -1,0 +1,617 @@
+"""Sources that are read without an HTTP endpoint: an S3 object, a DynamoDB query, Athena SQL."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
+from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws.table import decode_cursor, encode_cursor
+from tidegate.common.ids import digest
+from tidegate.errors import ConnectionFailed, FetchTimeout, Invalid, ServiceUnavailable, SourceBroken
+from tidegate.exports.model import DIRECT
+from tidegate.exports.source import Place
+from tidegate.projects.model import Project
+from tidegate.sheets.values import Digits, write_exact
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+
+# --- page body
+# The response body of a page, in the format of an HTTP source.
+
+
+def page_body(rows: Iterable[bytes], next_cursor: str | None, snapshot: str | None = None) -> bytes:
+    """`rows` are encoded JSON objects."""
+    return b'{"status":200,"data":{"data":[%b],"next":%b,"snapshot":%b}}' % (
+        b",".join(rows),
+        write_exact(next_cursor),
+        write_exact(snapshot),
+    )
+
+
+# --- s3 object
+# Rows of an S3 object, CSV or JSON lines, read by byte ranges.
+#
+# The cursor is the offset of the next row. The snapshot is the object's ETag: the export fails if the object is
+# replaced
+# while it is read, instead of mixing two contents.
+
+WINDOW = 1024 * 1024
+# Several copies of a page have to fit into memory.
+MOST_BYTES = 16 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+_LINE_END, _CSV_LINE_END = re.compile(rb"\n"), re.compile(rb"\r\n?|\n")
+_lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class S3Objects:
+    def __init__(self, client: S3Client) -> None:
+        self._client = client
+        self._heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
+
+    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
+        reading = self._reading(options, place)
+        head, begin = self._head(options, reading) if options["format"] == "csv" else (None, None)
+        offset = int(place.cursor) if place.cursor else reading.begin() if begin is None else begin
+        rows, end = reading.records(offset, step)
+        next_cursor = str(end) if end < reading.size else None
+        encoded = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
+        return page_body(encoded, next_cursor, reading.snapshot)
+
+    def _reading(self, options: Mapping[str, Any], place: Place) -> _Reading:
+        if place.snapshot:
+            etag, _, size = place.snapshot.rpartition("/")
+        else:
+            found = self._client.head_object(Bucket=options["bucket"], Key=options["key"])
+            etag, size = found["ETag"], str(found["ContentLength"])
+        return _Reading(self._client, options, etag, int(size))
+
+    def _head(self, options: Mapping[str, Any], reading: _Reading) -> tuple[list[str], int]:
+        """The column names, and the offset of the first row."""
+        how = str(options.get("delimiter")), str(options.get("encoding"))
+        version = str(options["bucket"]), str(options["key"]), reading.etag, *how
+        if version not in self._heads:
+            begin = reading.begin()
+            records, end = reading.records(begin, 1)
+            names = _fields(records[0], options, begin) if records else []
+            if len(set(names)) != len(names):
+                raise SourceBroken("the header row of the object names a column twice: give every column its own name")
+            self._heads[version] = names, end
+        return self._heads[version]
+
+
+class _Reading:
+    """Reads one version of an object."""
+
+    def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int) -> None:
+        self._client, self._options = client, options
+        self.etag, self.size = etag, size
+        self.snapshot = f"{etag}/{size}"
+
+    def begin(self) -> int:
+        return len(_BOM) if self._bytes(0, len(_BOM)) == _BOM else 0
+
+    def records(self, offset: int, most: int) -> tuple[list[bytes], int]:
+        """Returns up to `most` whole records from `offset` on, without blank lines, and the offset after them."""
+        data = b""
+        while True:
+            if len(data) >= MOST_BYTES:
+                raise SourceBroken(
+                    f"the row at byte {offset} does not end within {MOST_BYTES:,} bytes: is a quote missing?"
+                )
+            data += self._bytes(offset + len(data), max(WINDOW, len(data)))
+            at_end = offset + len(data) >= self.size
+            records, used = split_records(data, most, quoted=self._options["format"] == "csv", at_end=at_end)
+            # Return a page shorter than requested only if it is large.
+            if at_end or len(records) == most or (records and len(data) >= MOST_BYTES // 2):
+                return records, offset + used
+
+    def _bytes(self, offset: int, count: int) -> bytes:
+        if offset >= self.size:
+            return b""
+        last = min(offset + count, self.size) - 1
+        try:
+            answer = self._client.get_object(
+                Bucket=self._options["bucket"],
+                Key=self._options["key"],
+                Range=f"bytes={offset}-{last}",
+                IfMatch=self.etag,
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
+                raise SourceBroken("the object was replaced while it was read: retry the export") from error
+            raise
+        return answer["Body"].read()
+
+
+def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tuple[list[bytes], int]:
+    """Returns whole records and how many bytes they take. A CSV line break within quotes does not end a record."""
+    records, used, begin, at = list[bytes](), 0, 0, 0
+    inside = False
+    # A row of empty fields that tabs separate is not blank.
+    line_end, blank = (_CSV_LINE_END, b" \r\n") if quoted else (_LINE_END, None)
+    while len(records) < most and at < len(data):
+        found = line_end.search(data, at)
+        end = found.end() if found else len(data)
+        # A CR at the end of the data may be the first half of a CR LF.
+        if not at_end and (found is None or (end == len(data) and found[0] == b"\r")):
+            break
+        if quoted and data.count(b'"', at, end) % 2:
+            inside = not inside
+        at = end
+        if inside and not (at_end and at >= len(data)):
+            continue
+        record = data[begin:at].strip(b"\r\n")
+        if record.strip(blank):
+            records.append(record)
+        begin = used = at
+    return records, used
+
+
+def _fields(record: bytes, options: Mapping[str, Any], offset: int) -> list[str]:
+    return next(_csv_reader(_text(record, options, offset), options))
+
+
+def _csv_reader(text: str, options: Mapping[str, Any]) -> Iterator[list[str]]:
+    # The default limit is 128 KB; `records` bounds them already.
+    csv.field_size_limit(2 * MOST_BYTES)
+    return csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ",")
+
+
+def _text(data: bytes, options: Mapping[str, Any], offset: int) -> str:
+    encoding = str(options.get("encoding") or "utf-8")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise SourceBroken(
+            f"byte {offset + error.start} of the object is not valid {encoding}: name the right `encoding`"
+        ) from error
+
+
+def _csv_rows(records: list[bytes], head: list[str], options: Mapping[str, Any], offset: int) -> list[bytes]:
+    rows = []
+    for fields in _csv_reader(_text(b"\n".join(records), options, offset), options):
+        if len(fields) > len(head):
+            detail = (
+                f"a row after byte {offset} has {len(fields)} fields, but the header row has {len(head)}: check the "
+                f"quotes and the `delimiter`. The row begins with {fields[:3]}"
+            )
+            raise SourceBroken(detail[:500])
+        rows.append(write_exact(dict(zip(head, fields, strict=False))))
+    return rows
+
+
+def _json_lines(records: list[bytes], offset: int) -> list[bytes]:
+    for record in records:
+        try:
+            _lines.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            detail = f"a line after byte {offset} of the object is not a JSON object ({error}): {record[:80]!r}"
+            raise SourceBroken(detail) from error
+    return records
+
+
+# --- dynamodb query
+# Rows of a DynamoDB query. A table is never scanned: the key condition has to name a partition.
+
+_read, _write = TypeDeserializer(), TypeSerializer()
+
+
+class DynamoQueries:
+    def __init__(self, client: DynamoDBClient) -> None:
+        self._client = client
+
+    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
+        request: dict[str, Any] = {
+            "TableName": options["table"],
+            "KeyConditionExpression": options["key_condition"],
+            "ExpressionAttributeValues": {
+                name: _write.serialize(_storable(value)) for name, value in options["values"].items()
+            },
+            "Limit": step,
+            "ScanIndexForward": not options.get("newest_first"),
+        }
+        names = dict(options.get("names") or {})
+        if attributes := options.get("attributes"):
+            aliases = {f"#tidegate{number}": name for number, name in enumerate(attributes)}
+            request["ProjectionExpression"] = ", ".join(aliases)
+            names |= aliases
+        if names:
+            request["ExpressionAttributeNames"] = names
+        for name, key in (("index", "IndexName"), ("filter", "FilterExpression")):
+            if options.get(name):
+                request[key] = options[name]
+        if place.cursor:
+            request["ExclusiveStartKey"] = decode_cursor(place.cursor)
+        found = self._client.query(**request)
+        rows = [
+            write_exact({name: _shown(_read.deserialize(value)) for name, value in item.items()})
+            for item in found["Items"]
+        ]
+        last = found.get("LastEvaluatedKey")
+        return page_body(rows, _cursor(last) if last else None)
+
+
+def _cursor(last: Mapping[str, Any]) -> str:
+    try:
+        return encode_cursor(last)
+    except TypeError as error:
+        raise SourceBroken(
+            "the table has a binary key: only tables whose keys are text or numbers can be exported"
+        ) from error
+
+
+def _storable(value: Any) -> Any:
+    """boto3 refuses floats; the shortest text of a float is the number that the caller wrote."""
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    return {name: _storable(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _shown(value: Any) -> Any:
+    """Numbers with all their digits, bytes as base64, sets as lists in order."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else Digits(str(value))
+    if isinstance(value, Binary | bytes):
+        return base64.b64encode(bytes(cast(Any, value))).decode()
+    if isinstance(value, set):
+        # Binary values cannot be compared.
+        order = None if not any(isinstance(each, Binary) for each in value) else str
+        return [_shown(each) for each in sorted(value, key=order)]
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return {name: _shown(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+# --- athena query
+# Rows of an Athena SQL query. Only reading statements are accepted, and the role cannot write tables.
+#
+# The query is started once per export, even if the step is repeated: its idempotency token is derived from the export's
+# id. The snapshot is the execution's id, the cursor is Athena's.
+
+# Athena's limit for one page.
+MOST_ROWS = 1000
+# An invocation has 900 s; the rest is for pulling.
+SECONDS = 600.0
+# How many failed queries of earlier attempts are skipped: a token always returns the same query.
+_FAILED_BEFORE = 4
+_FAILED = ("FAILED", "CANCELLED")
+_POLL_SECONDS = (0.5, 1.0, 2.0, 5.0)
+# As Trino reads SQL. In particular, a comment ends at a line feed or a carriage return, and comments do not nest.
+_TOKENS = re.compile(
+    r"""(?P<blank>[ \t\r\n]++|--[^\r\n]*+|/\*(?>.*?\*/))
+    |(?P<text>'(?:[^']|'')*+')
+    |(?P<name>"(?:[^"]|"")*+"|`(?:[^`]|``)*+`|[A-Za-z_][A-Za-z0-9_@:]*+)
+    |(?P<number>(?:0[xXoObB][0-9A-Fa-f_]++|(?:[0-9][0-9_]*+(?:\.[0-9_]*+)?+|\.[0-9][0-9_]*+)(?:[eE][+-]?[0-9]++)?+)(?!\w))
+    |(?P<sign>[-+*%=<>!|(),.;?\[\]{}:@^$&~#\\]|/(?!\*))""",
+    re.VERBOSE | re.DOTALL,
+)
+# Besides blanks: other parsers may end a line there.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]|\r(?!\n)")
+_QUERIES, _READS = frozenset(["SELECT", "WITH", "VALUES", "TABLE"]), frozenset(["SHOW", "DESCRIBE"])
+# Reserved words of Trino, which a query has only in quotes.
+_WRITES = frozenset(["ALTER", "CREATE", "DEALLOCATE", "DELETE", "DROP", "EXECUTE", "INSERT", "INTO", "PREPARE"])
+# Reserved words after which a comma is no longer between tables. Others, such as LIMIT, may be names of tables.
+_AFTER_TABLES = frozenset(["SELECT", "VALUES", "WHERE", "HAVING", "UNION", "EXCEPT", "INTERSECT"])
+_SORTED = frozenset(["GROUP", "ORDER"])
+OWN_CATALOG = "awsdatacatalog"
+_WHOLE, _EXACT = (
+    frozenset(["tinyint", "smallint", "integer", "bigint"]),
+    frozenset(["decimal", "double", "float", "real"]),
+)
+
+
+def reads_only(sql: str) -> bool:
+    """Whether it is one reading statement, however Athena may split it into lines and comments."""
+    tokens = _tokens(sql)
+    if tokens and tokens[-1] == ";":
+        tokens.pop()
+    if not tokens or ";" in tokens:
+        return False
+    verb = tokens[0].upper()
+    return verb in _READS or (verb in _QUERIES and _WRITES.isdisjoint(map(str.upper, tokens)))
+
+
+def foreign_table(sql: str, databases: Collection[str]) -> str | None:
+    """The first table, as written, that is in none of these databases, or that cannot be told; None if all are.
+
+    A name without a database is in the default database. Where a name might be a table or a column, it counts as a
+    table: such a statement is refused, never the other way round.
+    """
+    tokens = _tokens(sql)
+    if not tokens or tokens[0].upper() not in _QUERIES:
+        return tokens[0] if tokens else sql[:40]
+    allowed = {name.lower() for name in databases}
+    # For each open parenthesis: whether a comma in it is between tables.
+    among_tables, in_function = [False], [False]
+    before, at, is_table = "", 0, False
+    while at < len(tokens):
+        part, word, following = tokens[at], tokens[at].upper(), [*tokens[at + 1 : at + 2], ""][0].upper()
+        at += 1
+        if part in ("(", "["):
+            among_tables.append(is_table and part == "(")
+            # In EXTRACT(YEAR FROM t.day) and TRIM(x FROM t.name), FROM is not before a table.
+            in_function.append(before in ("EXTRACT", "TRIM"))
+        elif part in (")", "]"):
+            if len(among_tables) == 1:
+                return part
+            among_tables.pop()
+            in_function.pop()
+            is_table = False
+        elif part == ",":
+            is_table = among_tables[-1]
+        elif word == "FROM":
+            # `a IS DISTINCT FROM b` has no table.
+            if not in_function[-1] and before != "DISTINCT":
+                among_tables[-1] = is_table = True
+        elif word in ("JOIN", "TABLE"):
+            is_table = True
+        elif word in _AFTER_TABLES or (word in _SORTED and following == "BY"):
+            among_tables[-1] = is_table = False
+        elif _is_name(part) and word not in ("WITH", "LATERAL"):
+            parts = [part]
+            while tokens[at : at + 1] == ["."] and at + 1 < len(tokens) and _is_name(tokens[at + 1]):
+                parts.append(tokens[at + 1])
+                at += 2
+            if is_table and (not _is_in(parts, allowed) or tokens[at : at + 1] == ["."]):
+                return ".".join(parts)
+            is_table = False
+        elif not _is_name(part):
+            is_table = False
+        before = word
+    return None
+
+
+def _is_in(name: Sequence[str], databases: Collection[str]) -> bool:
+    *places, _ = [part[1:-1] if part[0] in '"`' else part for part in map(str.lower, name)]
+    if len(places) == 2 and places[0] == OWN_CATALOG:
+        places = places[1:]
+    return not places or (len(places) == 1 and places[0] in databases)
+
+
+def _is_name(token: str) -> bool:
+    return token[0] in '"`_' or token[0].isalpha()
+
+
+def _tokens(sql: str) -> list[str]:
+    """The statement without comments and blanks; empty if it is not SQL as Trino reads it."""
+    found, at = list[str](), 0
+    while at < len(sql):
+        match = _TOKENS.match(sql, at)
+        if match is None:
+            return []
+        if match.lastgroup != "blank":
+            found.append(match[0])
+        at = match.end()
+    return [] if _CONTROLS.search(sql) else found
+
+
+class AthenaQueries:
+    def __init__(
+        self, client: Any, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._sleep = sleep
+        self._now = now
+
+    def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str) -> bytes:
+        execution = place.snapshot or self._run(options, task_id)
+        request = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
+        if place.cursor:
+            request["NextToken"] = place.cursor
+        answer = self._client.get_query_results(**request)
+        found = answer["ResultSet"]
+        columns = [
+            (column["Name"], column.get("Type", "varchar")) for column in found["ResultSetMetadata"]["ColumnInfo"]
+        ]
+        if len({name for name, _ in columns}) < len(columns):
+            raise SourceBroken("the query gives two columns the same name: give every column its own name with AS")
+        rows = found["Rows"]
+        if not place.cursor and rows and _is_head(rows[0], columns):
+            rows = rows[1:]
+        shown = [
+            write_exact({name: _value(cell, kind) for (name, kind), cell in zip(columns, row["Data"], strict=False)})
+            for row in rows
+        ]
+        return page_body(shown, answer.get("NextToken"), execution)
+
+    def _run(self, options: Mapping[str, Any], task_id: str) -> str:
+        """Starts the query, or finds it, and waits until it has succeeded. Returns the execution's id.
+
+        If the query of a token failed in an earlier attempt, the next token is used.
+        """
+        token = digest(task_id, options["sql"], length=64)
+        for _ in range(_FAILED_BEFORE):
+            execution = self._start(options, token)
+            if self._state(execution)["State"] not in _FAILED:
+                break
+            token = digest(token, execution, length=64)
+        until, polls = self._now() + SECONDS, 0
+        while (status := self._state(execution))["State"] != "SUCCEEDED":
+            if status["State"] in _FAILED:
+                raise SourceBroken(
+                    f"Athena ended the query as {status['State']}: {str(status.get('StateChangeReason'))[:400]}"
+                )
+            if self._now() >= until:
+                raise FetchTimeout(
+                    f"the Athena query did not end within {SECONDS:g} s; the next attempt continues to wait for it"
+                )
+            self._sleep(_POLL_SECONDS[min(polls, len(_POLL_SECONDS) - 1)])
+            polls += 1
+        return execution
+
+    def _start(self, options: Mapping[str, Any], token: str) -> str:
+        context = {"Database": options.get("database"), "Catalog": options.get("catalog")}
+        started = self._client.start_query_execution(
+            QueryString=options["sql"],
+            WorkGroup=options["workgroup"],
+            QueryExecutionContext={name: value for name, value in context.items() if value},
+            ClientRequestToken=token,
+        )
+        return str(started["QueryExecutionId"])
+
+    def _state(self, execution: str) -> dict[str, Any]:
+        found = self._client.get_query_execution(QueryExecutionId=execution)
+        return dict(found["QueryExecution"]["Status"])
+
+
+def _is_head(row: Mapping[str, Any], columns: list[tuple[str, str]]) -> bool:
+    """Whether the row has the column names: Athena returns them as the first row of a SELECT."""
+    return [cell.get("VarCharValue") for cell in row["Data"]] == [name for name, _ in columns]
+
+
+def _value(cell: Mapping[str, str], kind: str) -> Any:
+    text = cell.get("VarCharValue")
+    if text is None:
+        return None
+    if kind == "boolean":
+        return text == "true"
+    if kind in _WHOLE:
+        return int(text)
+    if kind in _EXACT and re.fullmatch(r"-?\d+(\.\d+)?([eE]-?\d+)?", text):
+        return Digits(text)
+    return text
+
+
+# --- sources
+# Sources that are read without an HTTP endpoint: an S3 object, a DynamoDB query, Athena SQL.
+#
+# They have the same page interface as a URL, and return the same format, with cursors. The operator allows them on two
+# levels: parameters of the stack name the buckets, tables and the workgroup, and the functions' roles allow no
+# others; a
+# project's `read_from` names those that this project may read.
+
+NOTHING = "-"
+# AWS errors after which a retry may succeed.
+_RETRYABLE = frozenset(
+    [
+        "InternalError",
+        "InternalServerError",
+        "InternalServerException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    ]
+)
+
+
+@dataclass(slots=True)
+class AllowedSources:
+    """Names or patterns of names; `-` allows none."""
+
+    bucket: str
+    table: str
+    workgroup: str
+    # This system's own table and bucket, which have the records and files of every project.
+    own: frozenset[str]
+    project_of: Callable[[str], Project]
+
+    def check(self, project_id: str, source: Mapping[str, Any], field: str) -> None:
+        kind, options = next(iter(source.items()))
+        parameter, part, allowed = {
+            "s3": ("SourceBucket", "bucket", self.bucket),
+            "dynamodb": ("SourceTable", "table", self.table),
+            "athena": ("SourceWorkgroup", "workgroup", self.workgroup),
+        }[kind]
+        name = str(options[part])
+        if allowed == NOTHING or not fnmatchcase(name, allowed) or name in self.own:
+            detail = f"the {part} {name} may not be read: an operator can allow it with the parameter {parameter}"
+        elif kind == "athena" and not _reads_only(options["sql"]):
+            # The order was checked, but a schedule may be older than the check.
+            detail = "the statement is not one that only reads"
+        elif place := self._not_granted(project_id, kind, options):
+            detail = (
+                f"this project may not read {place}: an admin can allow it with read_from of PATCH /v1/projects/"
+                "{project_id}"
+            )
+        else:
+            return
+        raise Invalid(detail, errors=[{"loc": ["body", field, kind, part], "msg": detail}])
+
+    def _not_granted(self, project_id: str, kind: str, options: Mapping[str, Any]) -> str | None:
+        """What the project may not read of this; None if it may read all."""
+        granted = self.project_of(project_id).read_from
+        if kind == "athena":
+            return _not_granted_by_athena(granted, options)
+        s3 = kind == "s3"
+        place = f"s3://{options['bucket']}/{options['key']}" if s3 else f"dynamodb://{options['table']}"
+        return None if any(fnmatchcase(place, pattern) for pattern in granted) else place
+
+
+def _reads_only(sql: str) -> bool:
+
+    return reads_only(sql)
+
+
+def _not_granted_by_athena(granted: Sequence[str], options: Mapping[str, Any]) -> str | None:
+    """`athena://workgroup` grants all databases that the stack allows, `athena://workgroup/database` one of them."""
+
+    place = f"athena://{options['workgroup']}"
+    if place in granted:
+        return None
+    databases = [each.removeprefix(f"{place}/") for each in granted if each.startswith(f"{place}/")]
+    database, catalog = options.get("database"), options.get("catalog")
+    if not databases or not database:
+        return place
+    if catalog and catalog.lower() != OWN_CATALOG:
+        return f"{place} in the catalog {catalog}"
+    if database.lower() not in map(str.lower, databases):
+        return f"{place}/{database}"
+    found = foreign_table(options["sql"], databases)
+    return None if found is None else f"{found[:200]} in {place}"
+
+
+class Reader(Protocol):
+    """Reads pages of one kind of source."""
+
+    def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str, /) -> bytes: ...
+
+
+class DirectSources:
+    """`reader_of` makes the reader of a kind on first use: each needs its own AWS client."""
+
+    def __init__(self, allowed: AllowedSources, reader_of: Mapping[str, Callable[[], Reader]]) -> None:
+        self.allowed = allowed
+        self._reader_of = reader_of
+        self._readers: dict[str, Reader] = {}
+
+    def page(self, project_id: str, task_id: str, address: str, place: Place, step: int) -> bytes:
+        source = json.loads(address.removeprefix(DIRECT))
+        kind, options = next(iter(source.items()))
+        try:
+            # Check again: the operator may have withdrawn it since the order.
+            self.allowed.check(project_id, source, "source")
+        except Invalid as error:
+            raise SourceBroken(error.detail) from error
+        if kind not in self._readers:
+            self._readers[kind] = self._reader_of[kind]()
+        try:
+            return self._readers[kind].page(options, place, step, task_id)
+        except ClientError as error:
+            answer = error.response.get("Error", {})
+            detail = f"page {place.page} of the source: {answer.get('Code')}: {str(answer.get('Message'))[:300]}"
+            if answer.get("Code") in _RETRYABLE:
+                raise ServiceUnavailable(detail) from error
+            raise SourceBroken(detail) from error
+        except BotoCoreError as error:
+            raise ConnectionFailed(f"page {place.page} of the source: {error}") from error

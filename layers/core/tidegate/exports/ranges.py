@@ -1,0 +1,671 @@
+"""Exports in ranges: workers render fragments side by side, and a joiner stitches them on S3."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Self
+
+from tidegate.aws.s3 import Stored, plan_parts
+from tidegate.errors import DomainError, FetchError, RecordNotFound, SourceBroken, WorkerLost
+from tidegate.exports.model import (
+    EXCEL,
+    JSONL,
+    PARQUET,
+    ExportSpec,
+    file_name_for,
+    output_object,
+    output_prefix,
+    page_object,
+    progress_of,
+)
+from tidegate.exports.paging import (
+    RANGE_SECONDS,
+    RangePlan,
+    RangeRecord,
+    Span,
+    TablePages,
+    fragment_object,
+    given_up_object,
+    keys_matter,
+    plan_object,
+    ranges_prefix,
+    record_object,
+)
+from tidegate.exports.pull import Puller
+from tidegate.exports.render import MAX_WARNINGS, Rendered, output_of
+from tidegate.exports.source import Page, Place, ReadPage, page_reader, read_page
+from tidegate.exports.store import ExportBucket
+from tidegate.queue.model import Request
+from tidegate.sheets.files import FragmentWriter, Measure, content_type
+from tidegate.sheets.joined import JoinedBook, JoinedParquet, JoinedText, Made, SheetRows, Sums
+from tidegate.sheets.parquet import Group
+from tidegate.sheets.rows import BLOCK_ROWS
+from tidegate.sheets.table import Row, flat_rows, keys_of
+from tidegate.sheets.xlsx import SHEET_ROWS, TableRows
+from tidegate.sheets.xlsx_cells import Notes, Total
+
+# --- context
+# Shared by the range workers and the joiner of an export: the plan, and all that follows from page 0 of each table.
+
+_SIDE_BY_SIDE = 8
+
+JoinedFile = JoinedText | JoinedBook | JoinedParquet
+
+
+class TableContext:
+    """One table, as described by its page 0 or by the rows given with the order."""
+
+    def __init__(self, spec: ExportSpec, number: int, first_body: bytes | None) -> None:
+        self.spec, self.number, self.first_body = spec, number, first_body or b""
+        self.pages = TablePages(step=spec.step)
+        self.given = None if spec.tables[number].data is None else flat_rows(spec.tables[number].data)
+        rows: Sequence[Row] = ()
+        if self.given is not None:
+            rows = self.given
+            self.pages.take_given(keys_of(rows), len(rows))
+        elif first_body is not None:
+            page = read_page(first_body, 0)
+            rows = page.rows
+            self.pages.record(0, page)
+        # The rows that column widths are measured by.
+        self.sample = rows[:BLOCK_ROWS]
+        self.keys = self.pages.all_keys()
+        self.fixed_keys = keys_matter(spec, number, self.pages)
+        # A JSON line has only the keys of its own row.
+        self.read = read_page if spec.type == JSONL else page_reader(self.keys)
+
+    @property
+    def url(self) -> str:
+        return self.spec.tables[self.number].address
+
+    def first_page(self) -> Page:
+        return Page(self.given) if self.given is not None else self.read(self.first_body, 0)
+
+    def source(self, footer: Any = None) -> TableRows:
+        answered = self.pages.answered | ({"footer": footer} if footer else {})
+        return TableRows(self.spec.table(self.number, answered), self.keys, ())
+
+    def several_sheets(self, capacity: int | None) -> bool:
+        """Whether the rows may need more than one sheet. A sequential source always may: its total is not known."""
+        return capacity is not None and (self.pages.sequential or (self.pages.total or 0) > capacity)
+
+
+class RangeContext:
+    """The plan and all tables of one export."""
+
+    def __init__(
+        self, objects: ExportBucket, request: Request, spec: ExportSpec, plan: RangePlan | None = None
+    ) -> None:
+        self.objects, self.request, self.spec = objects, request, spec
+        self._ids = request.project_id, request.request_id
+        self.plan = plan or self._stored_plan()
+
+    def _stored_plan(self) -> RangePlan:
+        data = self.objects.get(plan_object(*self._ids))
+        if data is None:
+            raise RecordNotFound("the stored plan of this export is gone: retry the export")
+        return RangePlan(**json.loads(data))
+
+    @cached_property
+    def tables(self) -> list[TableContext]:
+        """All tables, also for a worker that renders one: style numbers run through all tables of a workbook."""
+        numbers = range(len(self.spec.tables))
+        if len(numbers) == 1:
+            return [self._table(0)]
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(numbers))) as threads:
+            return list(threads.map(self._table, numbers))
+
+    def _table(self, number: int) -> TableContext:
+        if self.spec.tables[number].data is not None:
+            return TableContext(self.spec, number, None)
+        body = self.objects.get(page_object(*self._ids, number, 0))
+        if body is None:
+            raise RecordNotFound(f"the stored first page of table {number + 1} is gone: retry the export")
+        return TableContext(self.spec, number, body)
+
+    def file(self, footers: Sequence[Any] = ()) -> JoinedFile:
+        """The file to render into; `footers` are those that the source sent with later pages, one per table."""
+        footers = footers or [None] * len(self.tables)
+        sources = [table.source(footer) for table, footer in zip(self.tables, footers, strict=True)]
+        output = output_of(self.spec)
+        if self.spec.type == EXCEL:
+            return JoinedBook(sources, [table.sample for table in self.tables], output.multi_type, SHEET_ROWS)
+        return JoinedParquet(sources[0]) if self.spec.type == PARQUET else JoinedText(output, sources)
+
+    def record(self, table: int, first: int) -> RangeRecord | None:
+        data = self.objects.get(record_object(*self._ids, table, first))
+        return None if data is None else RangeRecord.from_data(json.loads(data))
+
+    def store(self, record: RangeRecord) -> RangeRecord:
+        """Stores the record of a range once. Returns the one that counts: this one, or that of a faster duplicate."""
+        data = json.dumps(record.as_data(), ensure_ascii=False).encode()
+        stored = self.objects.put_first(record_object(*self._ids, record.table, record.first), data)
+        return RangeRecord.from_data(json.loads(stored))
+
+    def stored_keys(self) -> set[str]:
+        """The keys of all objects of this export's ranges: records, fragments, the plan."""
+        return set(self.objects.keys(ranges_prefix(*self._ids)))
+
+    def give_up(self, reason: str) -> None:
+        """Makes the export stage its pages instead, also in later attempts."""
+        self.objects.put_first(given_up_object(*self._ids), reason.encode())
+
+
+# --- process settings
+# Process settings of a range worker: they bound its memory and keep its requests prompt.
+
+# mallopt's M_MMAP_THRESHOLD.
+_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 1024 * 1024
+# Python's default lets a thread wait 5 ms for the interpreter lock while another computes.
+_SWITCH_SECONDS = 0.0005
+
+
+def set_up_process() -> None:
+    """Call it before pulling and rendering; calling it again changes nothing."""
+    # Each time glibc frees a mapped block, it raises the size from which it maps blocks. Fragments would then grow on
+    # the heap and fragment it: a worker took 22 MB more after 5 million rows than after 200,000. With a fixed
+    # threshold each fragment is mapped, grows without being copied, and is returned to the system when sent.
+    with suppress(OSError, AttributeError):
+        # A C library without mallopt has no such threshold.
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+    # When a page arrives, the next request has to go out at once, even while rows are being rendered.
+    sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
+
+
+# --- pages ahead
+# Pages of a table in order; the next ones are requested while one is rendered.
+#
+# Threads only fetch bytes. Parsing holds the interpreter lock anyway, and bytes take less memory than rows.
+
+_HEARTBEAT_SECONDS = 5.0
+# Pages held per request in flight, so that a slow page does not delay the requests after it.
+_WAITING = 2
+
+
+class PagesAhead:
+    def __init__(
+        self,
+        table: TableContext,
+        read_page: ReadPage,
+        puller: Puller,
+        in_flight: int,
+        until: float,
+        heartbeat: Callable[[], None],
+    ) -> None:
+        self._table, self._read_page, self._puller = table, read_page, puller
+        self._in_flight, self._until, self._heartbeat = in_flight, until, heartbeat
+        self._threads = ThreadPoolExecutor(in_flight)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def parallel(self, first: int, past: int) -> Iterator[tuple[int, Page | None]]:
+        """Yields pages `first` up to `past` in order; the call itself sends the first requests.
+
+        Stops requesting when time runs out. Yields None for a page past the announced total that could not be fetched:
+        sources answer such a page in many ways.
+        """
+        ahead: deque[tuple[int, Future[bytes]]] = deque()
+        numbers = iter(range(first, past))
+
+        def request_more() -> None:
+            nonlocal numbers
+            while len(ahead) < self._in_flight * _WAITING and (number := next(numbers, None)) is not None:
+                if time.monotonic() >= self._until and number > first:
+                    numbers = iter(())
+                    return
+                ahead.append((number, self._threads.submit(self._body, number)))
+
+        request_more()
+        return self._in_order(ahead, request_more)
+
+    def _in_order(
+        self, ahead: deque[tuple[int, Future[bytes]]], request_more: Callable[[], None]
+    ) -> Iterator[tuple[int, Page | None]]:
+        while ahead:
+            number, future = ahead.popleft()
+            try:
+                page = self._parse(self._result(future), number)
+            except DomainError:
+                if number < self._table.pages.announced:
+                    raise
+                yield number, None
+                return
+            request_more()
+            yield number, page
+
+    def sequential(self, first: int) -> Iterator[tuple[int, Page]]:
+        """Yields the pages of a source where only a page itself shows whether another follows."""
+        pages, number = self._table.pages, first
+        body: Future[bytes] | None = None
+        while True:
+            page = self._parse(self._result(body) if body else self._body(number), number)
+            if number:
+                pages.upcoming = pages.next_after(number, page)
+            upcoming = pages.upcoming
+            body = None if upcoming is None else self._threads.submit(self._body, upcoming)
+            yield number, page
+            if upcoming is None:
+                return
+            number = upcoming
+
+    def page(self, number: int) -> Page:
+        return self._parse(self._body(number), number)
+
+    def _body(self, number: int) -> bytes:
+        table = self._table
+        if number == 0:
+            return table.first_body
+        place = Place(number, table.pages.cursor if table.pages.by_cursor else None, table.pages.snapshot)
+        return self._puller.with_retries(lambda: self._read_page(table.url, place, table.spec.step), number)
+
+    def _parse(self, body: bytes, number: int) -> Page:
+        return self._table.read(body, number)
+
+    def _result(self, future: Future[bytes]) -> bytes:
+        """Waits for a body, with a heartbeat every few seconds."""
+        while True:
+            try:
+                return future.result(timeout=_HEARTBEAT_SECONDS)
+            except TimeoutError:
+                if future.done():
+                    raise
+                self._heartbeat()
+
+
+# --- worker
+# Pulls ranges of pages and renders them directly into fragments: no page is staged or read twice.
+#
+# Idempotent: the record of a range is stored after its fragments, once, by the first worker that finishes it. A range
+# with a record is skipped, also by later attempts.
+
+_RESERVE_SECONDS = 60.0
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+class GivenUp(Exception):
+    """The rows cannot be rendered in ranges after all; the export stages its pages instead."""
+
+
+class RangeWorker:
+    def __init__(self, objects: ExportBucket, puller: Puller) -> None:
+        self._objects = objects
+        self._puller = puller
+        set_up_process()
+
+    def work(
+        self,
+        request: Request,
+        spec: ExportSpec,
+        lane: int,
+        heartbeat: Progress,
+        seconds_left: float,
+        plan: RangePlan | None = None,
+    ) -> bool:
+        """Returns True when the lane is finished, False when time ran out and another invocation must continue."""
+        until = time.monotonic() + seconds_left - _RESERVE_SECONDS
+        context = RangeContext(self._objects, request, spec, plan)
+        stored = context.stored_keys()
+        ids = request.project_id, request.request_id
+        if given_up_object(*ids) in stored:
+            return True
+        try:
+            for span in context.plan.of_lane(lane):
+                page, before, cursor = span.first, None, None
+                while True:
+                    key = record_object(*ids, span.table, page)
+                    record = context.record(span.table, page) if key in stored else None
+                    if record is None:
+                        if time.monotonic() >= until:
+                            return False
+                        record = _Range(context, self._puller, span, lane, heartbeat, until).run(page, before, cursor)
+                    page, before, cursor = record.past, record.before + record.rows, record.cursor
+                    if record.ended or (span.past is not None and page >= span.past and not span.last):
+                        break
+        except GivenUp as error:
+            context.give_up(str(error))
+        return True
+
+
+class _Range:
+    """One range, from its first page to its record."""
+
+    def __init__(
+        self, context: RangeContext, puller: Puller, span: Span, lane: int, heartbeat: Progress, until: float
+    ) -> None:
+        self._context, self._puller, self._span, self._lane = context, puller, span, lane
+        self._table: TableContext = context.tables[span.table]
+        self._heartbeat, self._until = heartbeat, until
+        self._nonce = token_hex(6)
+        self._writer: FragmentWriter | None = None
+        self._sheet = -1
+
+    def run(self, first: int, before: int | None, cursor: str | None) -> RangeRecord:
+        """Renders the range and returns its record.
+
+        For a sequential source, `before` (rows before this range) and `cursor` come from the record before this one.
+        """
+        table, span, pages = self._table, self._span, self._table.pages
+        self._record = RangeRecord(span.table, first, first, before=before or 0, cursor=cursor)
+        # Page n starts with row n · size: where the position matters, every earlier page was checked to be full.
+        self._position = self._record.before if pages.sequential else first * pages.size
+        failure = None
+        if table.given is not None:
+            self._take(0, table.first_page(), final=True)
+            self._record.past, self._record.ended = 1, True
+        else:
+            read_page = self._puller.reader(self._context.request, self._context.spec)
+            in_flight = self._context.plan.threads
+            with PagesAhead(
+                table, read_page, self._puller, in_flight, self._until, lambda: self._report_progress(0, 1)
+            ) as ahead:
+                try:
+                    if span.past is None:
+                        self._sequential(ahead, first, cursor)
+                    else:
+                        self._parallel(ahead, first, span.past)
+                except (FetchError, SourceBroken) as error:
+                    # Keep the pages before the one that failed: the next attempt continues with the failed page.
+                    if self._record.past == first:
+                        raise
+                    failure = error
+        rendering = self._rendering.tables[span.table]
+        if self._writer:
+            if rest := rendering.end():
+                self._writer.add(rest, 0)
+            self._writer.end()
+        self._record.groups = [group.as_data() for group in rendering.groups]
+        self._record.refused = rendering.refused
+        self._record.cut = rendering.cut
+        self._record.sums = [each and each.as_data() for each in rendering.sums]
+        stored = self._context.store(self._record)
+        if failure:
+            raise failure
+        return stored
+
+    @cached_property
+    def _rendering(self) -> JoinedFile:
+        return self._context.file()
+
+    def _sequential(self, ahead: PagesAhead, first: int, cursor: str | None) -> None:
+        """Renders pages one after another while the next one is fetched, for about a minute."""
+        record, pages = self._record, self._table.pages
+        until = min(self._until, time.monotonic() + RANGE_SECONDS)
+        if first:
+            pages.cursor = cursor
+        for number, page in ahead.sequential(first):
+            self._take(number, page, final=True)
+            self._report_progress(1, 1)
+            record.past, record.cursor = number + 1, pages.cursor
+            record.ended = pages.upcoming is None
+            if time.monotonic() >= until:
+                return
+
+    def _parallel(self, ahead: PagesAhead, first: int, past: int) -> None:
+        record, pages, last = self._record, self._table.pages, self._span.last
+        count, full = max(1, past - first), True
+        # After a full last page more may follow, so the page past the total is requested with the others.
+        more = last and first < past and pages.total == past * pages.size
+        fetched = ahead.parallel(first, past + 1 if more else past)
+        # Make the workbook's frame while the first requests are in flight.
+        _ = self._rendering
+        for number, page in fetched:
+            if number == past:
+                if full and page is not None and page.rows and not pages.is_last_again(number, page):
+                    self._take(number, page, final=True)
+                    record.past = number + 1
+                    full = len(page.rows) >= pages.size
+                    pages.refuse_repeats(number, page)
+                else:
+                    full = False
+                break
+            if page is None:
+                continue
+            if last and number == past - 1:
+                pages.last_crc = page.crc
+            self._take(number, page, final=last and number == past - 1)
+            self._report_progress(number - first + 1, count)
+            record.past = number + 1
+            full = len(page.rows) >= pages.size
+            if not page.rows:
+                # An empty page ends the table.
+                record.past = past
+                break
+        if not last or record.past < past:
+            return
+        while full and time.monotonic() < self._until:
+            number = record.past
+            try:
+                page = ahead.page(number)
+            except DomainError:
+                # Sources may answer anything for the page past their last one.
+                if number != past:
+                    raise
+                break
+            if pages.is_last_again(number, page):
+                break
+            self._take(number, page, final=True)
+            self._report_progress(1, 1)
+            record.past = number + 1
+            full = len(page.rows) >= pages.size
+            if full:
+                pages.refuse_repeats(number, page)
+        else:
+            if full:
+                return
+        record.ended = True
+
+    def _take(self, number: int, page: Page, *, final: bool) -> None:
+        """Renders a page. GivenUp if it contradicts page 0; `final`: the page may be shorter than the others."""
+        table, record = self._table, self._record
+        if not table.pages.sequential and (page.force_continue is not None or page.by_cursor):
+            raise GivenUp(f"page {number} has `next` or `force_continue`, page 0 had neither")
+        if number and page.total is not None and page.total != table.pages.total:
+            record.other_total = page.total
+        first_page = table.pages.answered
+        for name in ("header", "template"):
+            if name in page.answered and page.answered[name] != first_page.get(name):
+                raise GivenUp(f"page {number} has another {name} than page 0")
+        record.footer = page.answered.get("footer", record.footer)
+        if table.fixed_keys and page.rows and isinstance(page.rows[0], dict):
+            late = [key for key in keys_of(page.rows) if key not in table.keys]
+            if late:
+                raise GivenUp(f"page {number} is the first with {', '.join(late[:5])}")
+        several = table.several_sheets(self._rendering.tables[self._span.table].capacity)
+        if several and not final and len(page.rows) != table.pages.size:
+            raise GivenUp(f"page {number} has {len(page.rows)} rows where others have {table.pages.size}")
+        record.rows += len(page.rows)
+        if self._rendering.ending == "xlsx" and not several and record.before + record.rows > SHEET_ROWS:
+            raise GivenUp("the rows do not fit on the one sheet that was planned")
+        self._write(page.rows, several=several)
+
+    def _write(self, rows: Sequence[Row], *, several: bool) -> None:
+        rendering, at = self._rendering.tables[self._span.table], 0
+        while at < len(rows):
+            room, sheet = BLOCK_ROWS, 0
+            if several and rendering.capacity is not None:
+                sheet = self._position // rendering.capacity
+                room = min(room, (sheet + 1) * rendering.capacity - self._position)
+            block = rows[at : at + room]
+            self._on_sheet(sheet).add(rendering.text(block), len(block))
+            at += len(block)
+            self._position += len(block)
+
+    def _on_sheet(self, sheet: int) -> FragmentWriter:
+        if self._writer is None or sheet != self._sheet:
+            if self._writer:
+                self._writer.end()
+            self._sheet = sheet
+            self._writer = FragmentWriter(self._send, packed=self._rendering.packed)
+        return self._writer
+
+    def _send(self, data: bytearray, measure: Measure) -> None:
+        record, request = self._record, self._context.request
+        ids = request.project_id, request.request_id
+        key = fragment_object(*ids, record.table, record.first, self._nonce, len(record.fragments))
+        etag = self._context.objects.store(key, data)
+        record.fragments.append(
+            {
+                "sheet": self._sheet,
+                "key": key,
+                "etag": etag,
+                "size": measure.size,
+                "crc": measure.crc,
+                "packed": len(data),
+                "rows": measure.rows,
+            }
+        )
+
+    def _report_progress(self, done: int, pages: int) -> None:
+        """Reports an estimate: all lanes advance at about the same speed, so a lane extrapolates from its own pages."""
+        context, table_pages = self._context, self._table.pages
+        totals = [table.pages.total for table in context.tables]
+        total = None if None in totals else sum(each or 0 for each in totals)
+        if table_pages.sequential:
+            self._heartbeat(progress_of(self._record.before + self._record.rows, total, 0))
+            return
+        before = self._record.first - min(self._record.first, self._lane * pages)
+        rows = min(total or table_pages.total or 0, (before + done * context.plan.lanes) * table_pages.size)
+        self._heartbeat(progress_of(rows, total, rows))
+
+
+def sums_of(records: Sequence[RangeRecord]) -> list[Total | None]:
+    """The totals of a table's columns over all ranges; None for columns without one."""
+    columns = zip(*(record.sums for record in records), strict=True)
+    return [None if None in column else sum(map(Total.from_data, column), Total()) for column in columns]
+
+
+# --- join
+# Joins the fragments of all range workers into one file on S3, without reading them again.
+
+_COPIES_TOGETHER = 16
+
+
+class Joiner:
+    def __init__(self, objects: ExportBucket) -> None:
+        self._objects = objects
+
+    def join(self, request: Request, spec: ExportSpec) -> Rendered | None:
+        """Returns the file, or None if the ranges do not make one: the export then has to stage its pages."""
+        ids = request.project_id, request.request_id
+        context = RangeContext(self._objects, request, spec)
+        with ThreadPoolExecutor(_COPIES_TOGETHER) as threads:
+            # S3 bills the parts of an upload that a killed attempt began until it is aborted.
+            aborted = threads.submit(self._objects.abort_uploads, output_prefix(*ids))
+            firsts = [(table, first) for table, pages in enumerate(context.plan.tables) for first in pages[:-1] or [0]]
+            planned_records = threads.map(lambda each: context.record(*each), firsts)
+            planned_file = context.file()
+            by_first = dict(zip(firsts, planned_records, strict=True))
+            aborted.result()
+        records = self._records(context, by_first)
+        if records is None:
+            return None
+        rows = sum(record.rows for table in records for record in table)
+        made = [_sheets(table) for table in records]
+        footers = [next((each.footer for each in reversed(table) if each.footer), None) for table in records]
+        file = context.file(footers) if any(footers) else planned_file
+        if reason := file.unfit(made) or _unfit(context, made, file, planned_file):
+            context.give_up(reason)
+            return None
+        key = output_object(*ids, request.attempt)
+        sums = [sums_of(table) for table in records]
+        parts = plan_parts(file.pieces(made, sums, _groups(records)))
+        size = self._objects.assemble(key, content_type(output_of(spec), file.ending), parts)
+        name = file_name_for(str(request.payload["file_name"]), file.ending)
+        return Rendered(key, name, size, rows, _warnings(context, records, file, sums)[:MAX_WARNINGS])
+
+    def _records(
+        self, context: RangeContext, by_first: Mapping[tuple[int, int], RangeRecord | None]
+    ) -> list[list[RangeRecord]] | None:
+        """Every table's records, each beginning where the one before ends; None if a worker gave up."""
+        tables = [self._of_table(context, number, by_first) for number in range(len(context.plan.tables))]
+        found = [records for records in tables if records is not None]
+        return found if len(found) == len(tables) else None
+
+    def _of_table(
+        self, context: RangeContext, table: int, by_first: Mapping[tuple[int, int], RangeRecord | None]
+    ) -> list[RangeRecord] | None:
+        ids = context.request.project_id, context.request.request_id
+        records, page = list[RangeRecord](), 0
+        while True:
+            # A worker that ran out of time was followed by one that began at a page not in the plan.
+            record = by_first.get((table, page)) or context.record(table, page)
+            if record is None or (record.past <= page and not record.ended):
+                if self._objects.get(given_up_object(*ids)) is not None:
+                    return None
+                raise WorkerLost(
+                    f"the rows of table {table + 1} from page {page} on were not rendered; the next attempt does it"
+                )
+            records.append(record)
+            if record.ended:
+                return records
+            page = record.past
+
+
+def _groups(records: Sequence[Sequence[RangeRecord]]) -> list[Group]:
+    return [Group(**group) for table in records for record in table for group in record.groups]
+
+
+def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
+    """The fragments of one table, by sheet."""
+    found: dict[int, list[tuple[Stored, Measure]]] = {}
+    for record in records:
+        for each in record.fragments:
+            stored = Stored(each["key"], each["etag"], each["packed"])
+            measure = Measure(each["size"], each["crc"], each["packed"], each["rows"])
+            found.setdefault(each["sheet"], []).append((stored, measure))
+    return [SheetRows(found[number]) for number in sorted(found)]
+
+
+def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedFile) -> str:
+    """Why the rows do not fit the plan that they were rendered for; empty if they do."""
+    limit = context.spec.rows_per_file
+    if limit and len(made) == 1 and sum(sheet.measure.rows for sheet in made[0]) > limit:
+        return f"there are more than {limit} rows, the limit of one file"
+    for number, (table, sheets) in enumerate(zip(context.tables, made, strict=True)):
+        capacity, assumed = file.tables[number].capacity, planned.tables[number].capacity
+        if capacity is None or assumed is None:
+            continue
+        if not table.several_sheets(assumed):
+            if sum(sheet.measure.rows for sheet in sheets) > capacity:
+                return "the rows do not fit on the one sheet that was planned"
+        elif len(sheets) > 1 or sum(sheet.measure.rows for sheet in sheets) > capacity:
+            full = all(sheet.measure.rows == assumed for sheet in sheets[:-1])
+            if not full or capacity != assumed:
+                return "the sheets are not filled as planned"
+    return ""
+
+
+def _warnings(
+    context: RangeContext, records: Sequence[Sequence[RangeRecord]], file: JoinedFile, sums: Sums
+) -> list[str]:
+    warnings, notes = list[str](), Notes()
+    for table, table_records in zip(context.tables, records, strict=True):
+        pages = table.pages
+        pages.rows = sum(record.rows for record in table_records)
+        pages.counts = dict.fromkeys(range(table_records[-1].past), 0)
+        pages.other_total = next((each.other_total for each in table_records if each.other_total is not None), None)
+        warnings += [*pages.warnings(), *table.source().table.template.warnings(table.keys)]
+        notes.cut_cells += sum(record.cut for record in table_records)
+        notes.refused_values += sum(record.refused for record in table_records)
+    if isinstance(file, JoinedBook):
+        for table_frame, totals in zip(file.tables, sums, strict=True):
+            notes.take_totals(table_frame.layout.columns, totals)
+    return [*warnings, *notes.warnings()]

@@ -1,0 +1,656 @@
+"""Fetches a file over HTTP: mirrors, one stream or ranges in parallel, continued by later invocations."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.s3 import MultipartStore
+from tidegate.aws.table import ConditionFailed, Table, Write, delete, put
+from tidegate.common.ids import Clock
+from tidegate.errors import (
+    ConnectionFailed,
+    ContentTooLarge,
+    DomainError,
+    FetchError,
+    FetchTimeout,
+    LeaseLost,
+    NotSent,
+    UpstreamError,
+)
+from tidegate.http.client import SafeHttp, Stream
+from tidegate.http.model import Limits
+from tidegate.ingest import model
+from tidegate.ingest.model import MAX_BYTES, Source, parts_of, range_of, source_of, total_of
+from tidegate.ingest.values import Fetched, Heartbeat, Pacer, Remote, Wanted
+from tidegate.queue.model import Request
+
+# --- ranges
+# Checks that answers are the requested ranges, of one version of a file.
+
+_CHUNK = 256 * 1024
+
+
+class SourceChanged(UpstreamError):
+    """The source sends another version of the file than the parts that were fetched, or not the requested bytes."""
+
+
+class Ranged(AbstractContextManager[Stream]):
+    """A stream that must be the requested range, of the same version as the other parts."""
+
+    def __init__(self, opened: AbstractContextManager[Stream], start: int, last: int, source: Source) -> None:
+        self._opened = opened
+        self._start = start
+        self._last = last
+        self._source = source
+
+    def __enter__(self) -> Stream:
+        stream = self._opened.__enter__()
+        try:
+            self._check(stream)
+        except BaseException as error:
+            self._opened.__exit__(type(error), error, error.__traceback__)
+            raise
+        return stream
+
+    def _check(self, stream: Stream) -> None:
+        if stream.status == 412:
+            raise SourceChanged("the source changed while it was fetched: it answered 412")
+        if stream.status == 416:
+            raise SourceChanged("the source became shorter while it was fetched: it answered 416")
+        stream.raise_for_status()
+        start, last = range_of(stream.headers) or (None, 0)
+        # It may end earlier: the rest is requested again.
+        if stream.status != 206 or start != self._start or last > self._last:
+            raise SourceChanged(f"the source answered {stream.status} instead of the requested range")
+        if not self._source.is_same(stream.headers):
+            raise SourceChanged("the source changed while it was fetched: its ETag, Last-Modified or size differs")
+
+    def __exit__(self, *error: object) -> bool | None:
+        return self._opened.__exit__(*error)  # type: ignore[arg-type]
+
+
+def until_cut(stream: Stream, source: Source, most: int | None) -> Iterator[bytes]:
+    """The stream's chunks. A broken connection just ends them if the size is known: the reader sees what is missing.
+
+    SourceChanged as soon as more than `most` bytes come. None: any number.
+    """
+    got = 0
+    try:
+        for chunk in stream.chunks(_CHUNK):
+            got += len(chunk)
+            if most is not None and got > most:
+                # It does not implement ranges or lengths correctly, so none of its bytes can be trusted.
+                raise SourceChanged(f"the source sent more than the {most} bytes that were requested or announced")
+            yield chunk
+    except (ConnectionFailed, FetchTimeout):
+        if source.size is None:
+            raise
+
+
+# --- unfinished
+# Unfinished downloads: what a later invocation or attempt needs to continue them.
+#
+# The parts are in S3, which also lists them, so nothing is written here for a single part.
+
+# A paused or failed request can be resumed for this long.
+_KEPT_SECONDS = 30 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A multipart upload, and the version of the source that its parts belong to."""
+
+    key: str
+    upload_id: str
+    url: str
+    size: int | None
+    etag: str | None
+    last_modified: str | None
+    ranges: bool
+
+    @property
+    def source(self) -> Source:
+        return Source(self.size, self.etag, self.ranges, self.last_modified)
+
+
+_FIELDS = tuple(field.name for field in fields(Unfinished))
+
+
+class UnfinishedStore:
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+
+    def get(self, request: Request) -> Unfinished | None:
+        item = self._table.get(keys.unfinished(request.project_id, request.request_id), consistent=True)
+        return _from(item) if item else None
+
+    def begin(self, request: Request, begun: Unfinished) -> Unfinished:
+        """Stores `begun`. Returns the download to continue: that of another run of the same step, if it was first."""
+        key = keys.unfinished(request.project_id, request.request_id)
+        item = key | asdict(begun) | {"expires_at": int(self._clock().timestamp()) + _KEPT_SECONDS}
+        try:
+            self._table.write(put(item, "attribute_not_exists(#pk)"))
+        except ConditionFailed as error:
+            return _from(error.item) if error.item else begun
+        return begun
+
+    def forget(self, request: Request, begun: Unfinished) -> None:
+        """Removes this download; a newer one stays."""
+        key = keys.unfinished(request.project_id, request.request_id)
+        try:
+            self._table.write(delete(key, "#upload_id = :mine", mine=begun.upload_id))
+        except ConditionFailed:
+            return
+
+    def forget_write(self, request: Request) -> Write:
+        return delete(keys.unfinished(request.project_id, request.request_id))
+
+
+def _from(item: dict[str, Any]) -> Unfinished:
+    return Unfinished(**{name: item.get(name) for name in _FIELDS})  # type: ignore[arg-type]
+
+
+# --- run
+# State of one download within one invocation: time left, limits, progress and the running digest.
+
+# Parts in memory at once: being fetched, being stored, or waiting to be hashed.
+WINDOW = 4
+# How often a waiting run checks whether its request was cancelled or paused.
+_LOOK_SECONDS = 1.0
+
+# Fetches one part and stores it.
+PartJob = Callable[[], bytearray]
+
+
+class Run:
+    def __init__(
+        self,
+        http: SafeHttp,
+        store: MultipartStore,
+        remote: Remote,
+        wanted: Wanted,
+        heartbeat: Heartbeat,
+        until: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._http = http
+        self.store = store
+        self.remote = remote
+        self.wanted = wanted
+        self._heartbeat = heartbeat
+        self._until = until
+        self._monotonic = monotonic
+        self._stopped = threading.Event()
+        self.pacer = Pacer(remote.politeness, self.rest, monotonic)
+        self._at_once = min(WINDOW, remote.politeness.connections or WINDOW)
+        self.digest = hashlib.sha256()
+        # Bytes stored so far, and the expected total.
+        self.taken = 0
+        self.total: int | None = None
+        # Whether a multipart upload was begun. Then no other URL is tried, because it would begin a second one.
+        self.began = False
+
+    @property
+    def seconds_left(self) -> float:
+        return self._until - self._monotonic()
+
+    @contextmanager
+    def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Stream]:
+        """Sends a GET. Passes a Retry-After of the answer to `Remote.on_pause`."""
+        left = self.seconds_left
+        if left <= 0:
+            raise FetchTimeout(
+                "the download takes longer than one invocation, and the source does not support ranges to continue it"
+            )
+        self.pacer.before_request()
+        try:
+            with self._http.stream(
+                "GET",
+                url,
+                headers=headers or {},
+                credential=self.remote.credential,
+                allow_private=self.remote.allow_private,
+                limits=Limits(total=left, max_bytes=MAX_BYTES),
+                project_id=self.remote.project_id,
+            ) as stream:
+                yield stream
+        except FetchError as error:
+            if error.retry_after:
+                self.remote.on_pause(url, error.retry_after)
+            raise
+
+    def range(self, url: str, start: int, last: int, source: Source) -> AbstractContextManager[Stream]:
+        """The bytes from `start` to `last` of this version. SourceChanged if the source has another version."""
+        asked = self.open(url, {"range": f"bytes={start}-{last}", **source.conditions()})
+        return Ranged(asked, start, last, source)
+
+    def rest(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise LeaseLost("the download was stopped")
+
+    def require_running(self) -> None:
+        if self._stopped.is_set():
+            raise LeaseLost("the download was stopped")
+
+    def report_progress(self) -> None:
+        """Reports the progress. Raises if the request was cancelled or paused."""
+        self._heartbeat({"bytes": self.taken, "total": self.total})
+
+    def put_part(self, key: str, upload_id: str, number: int, piece: bytearray) -> bytearray:
+        self.store.put_part(key, upload_id, number, piece)
+        return piece
+
+    def pump(self, jobs: Iterator[PartJob], *, hashed: bool = False) -> None:
+        """Runs jobs in parallel and takes their parts in order. At most WINDOW parts are in memory."""
+        window: deque[Future[bytearray]] = deque()
+        with ThreadPoolExecutor(self._at_once) as pool:
+            try:
+                for job in jobs:
+                    window.append(pool.submit(job))
+                    if len(window) >= self._at_once:
+                        self._take(self._result(window.popleft()), hashed=hashed)
+                while window:
+                    self._take(self._result(window.popleft()), hashed=hashed)
+            except BaseException:
+                self._stopped.set()
+                for future in window:
+                    future.cancel()
+                raise
+
+    def _take(self, piece: bytearray, *, hashed: bool) -> None:
+        if hashed:
+            self.digest.update(piece)
+        self.taken += len(piece)
+        if self.taken > MAX_BYTES:
+            raise ContentTooLarge(f"the source sent more than {MAX_BYTES} bytes, the most that a file may have")
+        self.report_progress()
+
+    def _result(self, future: Future[bytearray]) -> bytearray:
+        while not wait([future], timeout=_LOOK_SECONDS).done:
+            self.report_progress()
+        return future.result()
+
+
+# --- mirrors
+# The URLs from which a file's parts are fetched: the first one, and mirrors that have the same version.
+
+# If a source asks for a longer pause, a mirror or the next attempt continues.
+LONGEST_PAUSE = 20.0
+# A URL that failed this often in a row is not used again while there are others.
+_MOST_FAILURES = 2
+
+
+@dataclass(slots=True)
+class Address:
+    """A URL of the file. `source` has the validators of this URL: mirrors may use different ETags for one file."""
+
+    url: str
+    source: Source
+    failures: int = 0
+
+
+class Mirrors:
+    def __init__(self, run: Run, url: str, source: Source, *, rests: bool = False) -> None:
+        """`rests`: the host of `url` asked for a pause, so only mirrors may be used."""
+        self._run = run
+        self._source = source
+        self._first = url
+        self._addresses = [] if rests else [Address(url, source)]
+        self._lock = threading.Lock()
+
+    def find(self, urls: Iterable[str]) -> None:
+        """Adds the URLs that have the same version of the file: the same size, and the same ETag or Last-Modified."""
+        for url in urls:
+            if url == self._first:
+                continue
+            try:
+                with self._run.open(url, {"range": "bytes=0-0"}) as stream:
+                    mirror = replace(source_of(stream.headers), size=total_of(stream.headers), ranges=True)
+                    if stream.status == 206 and _agree(self._source, mirror):
+                        self._addresses.append(Address(url, mirror))
+            except FetchError:
+                continue
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def at(self, number: int) -> Address:
+        """The address for part `number`: parts are spread evenly."""
+        with self._lock:
+            return self._addresses[number % len(self._addresses)]
+
+    def worked(self, address: Address) -> None:
+        address.failures = 0
+
+    def leave_out(self, address: Address, error: FetchError) -> bool:
+        """Counts a failure. True if the address was removed, so that another one can be used at once."""
+        with self._lock:
+            address.failures += 1
+            changed = isinstance(error, SourceChanged)
+            hopeless = changed or not error.retryable or (error.retry_after or 0.0) > LONGEST_PAUSE
+            others = [other for other in self._addresses if other is not address]
+            if not others or (changed and address.url == self._first):
+                return False
+            if hopeless or address.failures >= _MOST_FAILURES:
+                self._addresses = others
+                return True
+            return False
+
+
+def _agree(one: Source, other: Source) -> bool:
+    """The same ETag, or the same Last-Modified: mirrors often keep the time, but have other ETags."""
+    same_etag = one.strong_etag is not None and one.strong_etag == other.strong_etag
+    same_time = one.last_modified is not None and one.last_modified == other.last_modified
+    return one.size == other.size and (same_etag or same_time)
+
+
+# --- one stream
+# Fetches a file as one stream: small files, and sources without ranges or without ETag and Last-Modified.
+
+# How often a broken connection is opened again.
+_MOST_CUTS = 5
+
+
+class OneStream:
+    def __init__(self, run: Run, source: Source) -> None:
+        self._run = run
+        self._source = source
+
+    def fetch(self, stream: Stream) -> Fetched:
+        """Reads `stream` to its end. If its connection breaks, continues with a new one."""
+        run, source = self._run, self._source
+        pieces = self._pieces(stream)
+        first = next(pieces, bytearray())
+        if len(first) < model.PART_BYTES:
+            return Fetched(len(first), source.etag, run.digest.hexdigest(), small=first)
+        run.began = True
+        key = run.wanted.key
+        upload_id = run.store.begin_upload(key)
+
+        def jobs() -> Iterator[PartJob]:
+            yield lambda: run.put_part(key, upload_id, 1, first)
+            for number, piece in enumerate(pieces, 2):
+                yield lambda number=number, piece=piece: run.put_part(  # type: ignore[misc]
+                    key, upload_id, number, piece
+                )
+
+        try:
+            run.pump(jobs())
+        except BaseException:
+            run.store.abort_upload(key, upload_id)
+            raise
+        return Fetched(run.taken, source.etag, run.digest.hexdigest(), (key, upload_id))
+
+    def _pieces(self, stream: Stream) -> Iterator[bytearray]:
+        piece, got = bytearray(), 0
+        for chunk in self._chunks(stream):
+            self._run.report_progress()
+            self._run.pacer.after_bytes(len(chunk))
+            self._run.digest.update(chunk)
+            got += len(chunk)
+            piece += chunk
+            if len(piece) >= model.PART_BYTES:
+                yield piece[: model.PART_BYTES]
+                piece = piece[model.PART_BYTES :]
+        if self._source.size is not None and got != self._source.size:
+            raise ConnectionFailed(f"the source sent {got} of {self._source.size} bytes")
+        if piece:
+            yield piece
+
+    def _chunks(self, stream: Stream) -> Iterator[bytes]:
+        """The stream's bytes. A broken connection is opened again and continued at the same byte."""
+        source, got, cuts = self._source, 0, 0
+        for chunk in until_cut(stream, source, source.size):
+            got += len(chunk)
+            yield chunk
+        while source.size is not None and got < source.size:
+            cuts += 1
+            if cuts > _MOST_CUTS:
+                raise ConnectionFailed(
+                    f"the connection broke {cuts} times, the last time after {got} of {source.size} bytes"
+                )
+            with self._rest(got) as rest:
+                again = rest.status == 200
+                for chunk in self._after_known(rest, got) if again else until_cut(rest, source, source.size - got):
+                    got += len(chunk)
+                    yield chunk
+
+    def _rest(self, got: int) -> AbstractContextManager[Stream]:
+        run, source = self._run, self._source
+        if got and source.ranges and (source.validated or run.wanted.signed) and source.size is not None:
+            return run.range(run.remote.url, got, source.size - 1, source)
+        return run.open(run.remote.url)
+
+    def _after_known(self, stream: Stream, got: int) -> Iterator[bytes]:
+        """Skips the first `got` bytes of a source that sends everything again, and checks that they are the same."""
+        stream.raise_for_status()
+        again, left = hashlib.sha256(), got
+        for chunk in until_cut(stream, self._source, self._source.size):
+            self._run.report_progress()
+            known, new = chunk[:left], chunk[left:]
+            again.update(known)
+            left -= len(known)
+            if left == 0 and known and again.digest() != self._run.digest.digest():
+                raise SourceChanged(
+                    "the source changed while it was fetched: after a broken connection it sent other bytes"
+                )
+            if new:
+                yield new
+
+
+# --- parts
+# Fetches ranges of one version of a file in parallel. Parts that S3 has are not fetched again.
+
+# How often a part is tried without receiving a byte of it.
+_TRIES = 5
+_FIRST_PAUSE = 0.5
+# No part is begun when fewer seconds of the invocation are left, so that running ones can finish.
+_RESERVE_SECONDS = 45.0
+# A function reads from S3 and hashes at least this many bytes per second.
+_HASHED_PER_SECOND = 50 * 1024 * 1024
+
+
+class Parts:
+    def __init__(self, run: Run, unfinished: UnfinishedStore) -> None:
+        self._run = run
+        self._unfinished = unfinished
+
+    def probed(self, source: Source) -> Source:
+        """The source, with `ranges` set if it answers one: not every server that can send ranges says so."""
+        size = source.size
+        if source.ranges or size is None or size < model.PARALLEL_FROM or not source.validated:
+            return source
+        able = replace(source, ranges=True)
+        try:
+            with self._run.range(self._run.remote.url, size - 1, size - 1, able):
+                return able
+        except FetchError:
+            return source
+
+    def start(self, source: Source) -> Fetched | None:
+        mirrors = Mirrors(self._run, self._run.remote.url, source)
+        mirrors.find(self._run.remote.mirrors)
+        return self._fetch(self._begin(source), {}, mirrors)
+
+    def resume(self, begun: Unfinished) -> Fetched | None:
+        run = self._run
+        stored = run.store.parts(begun.key, begun.upload_id)
+        run.total = begun.size
+        if stored is None:
+            if run.store.head(begun.key) is None:
+                raise SourceChanged("the stored parts are gone: the download starts again")
+            # An earlier run completed the upload, then died.
+            return self._whole(begun, None)
+        mirrors = Mirrors(run, begun.url, begun.source, rests=begun.url not in run.remote.urls)
+        mirrors.find(run.remote.urls)
+        if not mirrors:
+            error = NotSent(
+                "the source asked for a pause, and no mirror has the same version of the file",
+                retry_after=LONGEST_PAUSE,
+            )
+            error.put_off = True
+            raise error
+        return self._fetch(begun, stored, mirrors)
+
+    def _begin(self, source: Source) -> Unfinished:
+        run = self._run
+        run.began = True
+        upload_id = run.store.begin_upload(run.wanted.key)
+        version = (source.size, source.etag, source.last_modified, source.ranges)
+        mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *version)
+        begun = self._unfinished.begin(run.wanted.request, mine)
+        if begun.upload_id != upload_id:
+            # Another run of this step began an upload first: continue that one.
+            run.store.abort_upload(run.wanted.key, upload_id)
+            if begun.source != source:
+                raise SourceChanged(
+                    "another run of this request found another version of the source: the download starts again"
+                )
+        return begun
+
+    def _fetch(self, begun: Unfinished, stored: Mapping[int, object], mirrors: Mirrors) -> Fetched | None:
+        run, size = self._run, begun.size or 0
+        missing = [part for part in parts_of(size) if part[0] not in stored]
+        before = run.taken = size - sum(last - start + 1 for _, start, last in missing)
+
+        def jobs() -> Iterator[PartJob]:
+            for number, start, last in missing:
+                if run.seconds_left < _RESERVE_SECONDS:
+                    return
+                yield lambda number=number, start=start, last=last: self._bring(  # type: ignore[misc]
+                    begun, mirrors, number, start, last
+                )
+
+        try:
+            run.pump(jobs(), hashed=not stored)
+        except DomainError as error:
+            # An attempt that got further does not count against the retries.
+            error.progressed = run.taken > before and not isinstance(error, SourceChanged)
+            raise
+        if run.taken < size:
+            return None
+        if stored and missing and run.seconds_left < _RESERVE_SECONDS + size / _HASHED_PER_SECOND:
+            # The whole object must be read for its digest, which the next invocation has time for.
+            return None
+        return self._whole(begun, None if stored else run.digest.hexdigest())
+
+    def _whole(self, begun: Unfinished, digest: str | None) -> Fetched:
+        upload = (begun.key, begun.upload_id)
+        return Fetched(begun.size or 0, begun.etag, digest, upload, validated=begun.source.validated)
+
+    def _bring(self, begun: Unfinished, mirrors: Mirrors, number: int, start: int, last: int) -> bytearray:
+        run = self._run
+        piece, failures, size = bytearray(), 0, last - start + 1
+        while len(piece) < size:
+            before = len(piece)
+            address = mirrors.at(number + failures)
+            try:
+                with run.range(address.url, start + before, last, address.source) as stream:
+                    for chunk in until_cut(stream, address.source, size - before):
+                        run.require_running()
+                        piece += chunk
+                        run.pacer.after_bytes(len(chunk))
+                mirrors.worked(address)
+            except FetchError as error:
+                if isinstance(error, SourceChanged):
+                    # Another address may go on here, so nothing that this one sent for the range may stay.
+                    del piece[before:]
+                if not mirrors.leave_out(address, error):
+                    self._pause_after(error, failures)
+            failures = failures + 1 if len(piece) == before else 0
+            if failures >= _TRIES:
+                raise ConnectionFailed(f"the connection broke {failures} times before a byte of part {number} arrived")
+        return run.put_part(begun.key, begun.upload_id, number, piece)
+
+    def _pause_after(self, error: FetchError, failures: int) -> None:
+        pause = max(_FIRST_PAUSE * 2**failures, error.retry_after or 0.0)
+        hopeless = isinstance(error, SourceChanged) or not error.retryable
+        if hopeless or pause > LONGEST_PAUSE or failures + 1 >= _TRIES:
+            raise error
+        self._run.rest(pause)
+
+
+# --- fetcher
+# Fetches a URL into a multipart upload: several ranges in parallel, never the whole file in memory.
+#
+# Parts that S3 has are not fetched again by the next invocation or attempt, as long as the source shows that the file
+# has not changed. A source without ETag or Last-Modified is read in one stream.
+
+
+class Fetcher:
+    def __init__(
+        self,
+        http: SafeHttp,
+        parts: MultipartStore,
+        unfinished: UnfinishedStore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._http = http
+        self._parts = parts
+        self._unfinished = unfinished
+        self._monotonic = monotonic
+
+    def fetch(self, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, seconds: float) -> Fetched | None:
+        """What was fetched; None if the time is over and another call must continue."""
+        until = self._monotonic() + seconds
+        begun = self._unfinished.get(wanted.request)
+        if begun:
+            run = Run(self._http, self._parts, remote, wanted, heartbeat, until, self._monotonic)
+            try:
+                return Parts(run, self._unfinished).resume(begun)
+            except SourceChanged:
+                # The parts are of another version: start again with the present one.
+                self.discard(wanted.request)
+        return self._start_anywhere(remote, wanted, heartbeat, until)
+
+    def _start_anywhere(self, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float) -> Fetched | None:
+        """Fetches from the first of the URLs that works."""
+        last: FetchError | None = None
+        for number, url in enumerate(remote.urls):
+            others = tuple(remote.urls[number + 1 :])
+            now = replace(remote, url=url, mirrors=others)
+            run = Run(self._http, self._parts, now, wanted, heartbeat, until, self._monotonic)
+            try:
+                return self._start(run)
+            except (SourceChanged, ContentTooLarge):
+                self.discard(wanted.request)
+                raise
+            except FetchError as error:
+                if run.began or (error.retryable and not others):
+                    raise
+                last = last if last is not None and last.retryable else error
+        raise last or ConnectionFailed("the request has no URL")
+
+    def _start(self, run: Run) -> Fetched | None:
+        parts = Parts(run, self._unfinished)
+        with run.open(run.remote.url) as stream:
+            stream.raise_for_status()
+            source = source_of(stream.headers)
+            run.total = source.size
+            if source.size is not None:
+                if source.size > MAX_BYTES:
+                    raise ContentTooLarge(
+                        f"the source has {source.size} bytes, but a file may have at most {MAX_BYTES}"
+                    )
+                run.wanted.require_room(source.size)
+            source = parts.probed(source)
+            if not source.in_parts(signed=run.wanted.signed):
+                return OneStream(run, source).fetch(stream)
+        return parts.start(source)
+
+    def discard(self, request: Request) -> None:
+        """Deletes the parts that were stored so far."""
+        begun = self._unfinished.get(request)
+        if begun:
+            self._parts.abort_upload(begun.key, begun.upload_id)
+            self._unfinished.forget(request, begun)

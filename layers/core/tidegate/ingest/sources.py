@@ -1,0 +1,318 @@
+"""Subscriptions as records, and the lists of files that their sources publish."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Item, Table, Write, check, delete, put, put_new, update
+from tidegate.common.ids import iso
+from tidegate.common.sequences import Listed
+from tidegate.errors import QuotaExceeded, SourceBroken
+from tidegate.http.client import SafeHttp
+from tidegate.http.guard import Credential
+from tidegate.http.model import Limits, Reply
+from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, chosen, unique
+from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.projects.limits import count_write
+from tidegate.queue.schedules import due_items
+
+# --- source list
+# Reads a source's list of files, page by page.
+
+# Ten thousand files are ten pages of an S3 listing, or a few dozen sitemaps.
+MAX_PAGES = 50
+LIMITS = Limits(total=120, max_bytes=MAX_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """How a source is read, which of its files are chosen, and their paths in the library."""
+
+    format: str = "auto"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    file_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceList:
+    """`entries` is None if the source answered 304. `etag` is None for lists of several pages."""
+
+    entries: list[Entry] | None
+    format: str = ""
+    listed: int = 0
+    etag: str | None = None
+
+
+class SourceReader:
+    def __init__(self, http: SafeHttp) -> None:
+        self._http = http
+
+    def read(
+        self,
+        project_id: str,
+        url: str,
+        selection: Selection,
+        *,
+        etag: str | None = None,
+        credential: Credential | None = None,
+        allow_private: bool = False,
+        limits: Limits = LIMITS,
+        on_page: Callable[[], None] = lambda: None,
+    ) -> SourceList:
+        # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
+        from tidegate.ingest.feeds import listing_of
+
+        def get(page: str, headers: Mapping[str, str]) -> Reply:
+            reply = self._http.send(
+                "GET",
+                page,
+                headers=headers,
+                credential=credential,
+                allow_private=allow_private,
+                limits=limits,
+                project_id=project_id,
+            )
+            reply.raise_for_status()
+            on_page()
+            return reply
+
+        first = get(url, {"if-none-match": etag} if etag else {})
+        if first.status == 304:
+            return SourceList(None, etag=etag)
+        listing = listing_of(first.body, first.headers.get("content-type", ""), first.url, selection.format)
+        entries, to_read, seen = list(listing.entries), deque(listing.more), {url, first.url}
+        while to_read:
+            page = to_read.popleft()
+            if page in seen:
+                continue
+            seen.add(page)
+            if len(seen) > MAX_PAGES + 2 or len(entries) > MAX_ENTRIES:
+                raise SourceBroken(f"the source has more than {MAX_PAGES} pages or {MAX_ENTRIES} files: split it")
+            reply = get(page, {})
+            more = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, listing.format)
+            entries += more.entries
+            to_read += more.more
+        found = unique(entries)
+        taken = chosen(found, selection.include, selection.exclude, selection.file_path)
+        return SourceList(taken, listing.format, len(found), None if listing.more else first.headers.get("etag"))
+
+
+# --- subscription model
+# Subscriptions: remote sources of files that are scanned by schedule or by hand.
+
+# A paused subscription is not scanned by its schedule, but can be scanned by hand.
+ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    subscription_id: str
+    project_id: str
+    name: str
+    source_url: str
+    created_at: str
+    schedule: str | None = None
+    # Where its files go in the library, and the stored credential that its source needs.
+    biz_id: int = 0
+    app_id: int = 0
+    credentials: str | None = None
+    # How the source is read and which of its files are chosen. `file_path` is a template for their paths.
+    format: str = "auto"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    file_path: str | None = None
+    # How gently its files are fetched: connections, bytes_per_s, delay_s.
+    politeness: Mapping[str, Any] | None = None
+    # How many of its downloads run at once.
+    concurrency: int = 1
+    # Of its scheduled scans and their downloads; 5 if None.
+    priority: int | None = None
+    status: str = ACTIVE
+    etag: str | None = None
+    last_scan: str | None = None
+    last_request_id: str | None = None
+    due_at: int | None = None
+    # How many of its downloads have failed, in total and at the time `etag` was stored.
+    failures: int = 0
+    etag_failures: int = 0
+    # Whether the project's quota counts it; those from before the quota existed are not counted.
+    counted: bool = False
+
+    @property
+    def known_etag(self) -> str | None:
+        """The ETag to send with the next scan. None after a failed download, because a 304 would hide its entry."""
+        return self.etag if self.failures == self.etag_failures else None
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.format, self.include, self.exclude, self.file_path)
+
+    def shown(self) -> dict[str, Any]:
+        names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
+        shown = {
+            name: getattr(self, name)
+            for name in (*names, "format", "file_path", "concurrency", "priority", "politeness")
+        }
+        shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
+        next_run = iso(datetime.fromtimestamp(self.due_at, UTC)) if self.due_at and self.status == ACTIVE else None
+        shown |= {"create_time": self.created_at, "last_scan": self.last_scan, "next_run": next_run}
+        return {name: value for name, value in shown.items() if value is not None}
+
+
+# --- store
+# Subscriptions in the table, and the entries of their lists that were seen.
+
+_FIELDS = tuple(field.name for field in fields(Subscription))
+# Subscriptions are deleted by hand, not within seconds.
+_QUOTA_RETRY_SECONDS = 3600
+
+# In the class below, `list` is a method.
+Writes = list[Write]
+
+
+def subscription_from(item: Item) -> Subscription:
+    return Subscription(**{name: item[name] for name in _FIELDS if item.get(name) is not None})
+
+
+def _due(subscription: Subscription) -> dict[str, Any]:
+    return keys.scheduled(subscription.subscription_id, subscription.due_at) if subscription.due_at else {}
+
+
+def _moment(due_at: int | None) -> dict[str, Any]:
+    return {"due_at": due_at} if due_at else {}
+
+
+class SubscriptionStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, subscription: Subscription, line: AuditLine, limit: int) -> None:
+        """QuotaExceeded if the project has `limit` of them already."""
+        given = {name: value for name, value in asdict(subscription).items() if value is not None}
+        item = keys.subscription(subscription.project_id, subscription.subscription_id) | given
+        listing = {"gsi1pk": keys.subscriptions_list(subscription.project_id), "gsi1sk": subscription.subscription_id}
+        counted = count_write(subscription.project_id, "subscriptions", 1, limit)
+        try:
+            self._table.transact([put_new(item | listing | _due(subscription)), counted, audit_write(line)])
+        except ConditionFailed as error:
+            if 1 not in error.failed:
+                raise
+            raise QuotaExceeded.of("subscriptions", limit, _QUOTA_RETRY_SECONDS) from error
+
+    def get(self, project_id: str, subscription_id: str) -> Subscription | None:
+        item = self._table.get(keys.subscription(project_id, subscription_id), consistent=True)
+        return subscription_from(item) if item else None
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
+        pk = keys.subscriptions_list(project_id)
+        page = self._table.find(pk, limit=limit, cursor=cursor, wanted={})
+        found = [subscription_from(item) for item in page.items]
+        return Listed([one for one in found if one.status != DELETING], page.cursor)
+
+    def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
+        """False if it was changed or deleted meanwhile. `read_again`: the next scan sends no ETag."""
+        names = [name for name in _FIELDS if getattr(new, name) != getattr(old, name)]
+        sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None}
+        gone = [name for name in names if getattr(new, name) is None and name not in keys.DUE_ATTRIBUTES]
+        # Otherwise left alone: the schedule may have fired since `old` was read, and must not be due again.
+        if "due_at" in names:
+            sets |= _due(new)
+            gone += () if new.due_at else keys.DUE_ATTRIBUTES
+        key, same = keys.subscription(old.project_id, old.subscription_id), "#status = :was"
+        adds = {"failures": 1} if read_again else None
+        if sets or gone or adds:
+            write = update(key, sets, adds=adds, removes=gone, condition=same, was=old.status)
+        else:
+            write = check(key, same, was=old.status)
+        try:
+            self._table.transact([write, audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
+
+    def due(self, now: float) -> Iterator[Item]:
+        """Subscriptions that are due, one of each project in turn."""
+        return due_items(self._table, [keys.schedule_partition(shard) for shard in range(keys.SCHEDULE_SHARDS)], now)
+
+    def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
+        """Sets the next run, in the transaction that queues the scan: of two concurrent runs, only one succeeds."""
+        return update(
+            keys.subscription(subscription.project_id, subscription.subscription_id),
+            {"last_request_id": request_id} | _moment(due_at),
+            removes=() if due_at else keys.DUE_ATTRIBUTES,
+            condition="#due_at = :seen AND #status = :active",
+            seen=subscription.due_at,
+            active=ACTIVE,
+        )
+
+    def skip(self, subscription: Subscription, due_at: int | None) -> None:
+        key = keys.subscription(subscription.project_id, subscription.subscription_id)
+        removes = () if due_at else keys.DUE_ATTRIBUTES
+        same = "#due_at = :seen"
+        self._table.try_write(update(key, _moment(due_at), removes=removes, condition=same, seen=subscription.due_at))
+
+    def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Write:
+        key = keys.subscription(subscription.project_id, subscription.subscription_id)
+        sets = {"etag": etag, "etag_failures": subscription.failures, "last_scan": at}
+        return update(key, sets, removes=() if etag else ("etag",))
+
+    def seen(self, project_id: str, subscription_id: str) -> dict[str, str]:
+        """The fingerprint that each entry had when it was last queued, by URL."""
+        items = self._table.query_all(
+            keys.manifest_entries(project_id, subscription_id), consistent=True, project=("url", "fingerprint")
+        )
+        return {item["url"]: item["fingerprint"] for item in items}
+
+    def seen_writes(self, subscription: Subscription, entry: Entry) -> Writes:
+        """Marks the entry as seen, in the transaction that queues its download; refused for a deleted subscription."""
+        project_id, subscription_id = subscription.project_id, subscription.subscription_id
+        known = keys.manifest_entry(project_id, subscription_id, entry.url)
+        return [
+            put(
+                known | {"url": entry.url, "fingerprint": entry.fingerprint},
+                "attribute_not_exists(#pk) OR #fingerprint <> :new",
+                new=entry.fingerprint,
+            ),
+            # `<>` is true of an attribute that is missing, so a deleted record must be refused by its own clause.
+            check(
+                keys.subscription(project_id, subscription_id),
+                "attribute_exists(#pk) AND #status <> :deleting",
+                deleting=DELETING,
+            ),
+        ]
+
+    def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:
+        """Makes the next scan send no ETag and queue the entry again."""
+        if self.get(project_id, subscription_id) is None:
+            return []
+        failed = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
+        return [delete(keys.manifest_entry(project_id, subscription_id, url)), failed]
+
+    def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
+        """For a failed download that is retried: marks the entry as seen, so that no scan queues it again."""
+        if self.get(project_id, subscription_id) is None:
+            return []
+        known = keys.manifest_entry(project_id, subscription_id, url)
+        return [put(known | {"url": url, "fingerprint": fingerprint})]
+
+    def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
+        """Marks it as being deleted. Compensation continues until all its records are gone."""
+        due = keys.due(subscription_id, now, "subscription")
+        key = keys.subscription(project_id, subscription_id)
+        return self._table.try_write(update(key, {"status": DELETING} | due), audit_write(line))
+
+    def delete(self, project_id: str, subscription_id: str) -> None:
+        pk = keys.manifest_entries(project_id, subscription_id)
+        # Consistent: no later call would delete an entry that was written just now and is not seen.
+        entries = self._table.query_all(pk, consistent=True, project=("pk", "sk"))
+        self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in entries)
+        found = self.get(project_id, subscription_id)
+        counted = [count_write(project_id, "subscriptions", -1)] if found and found.counted else []
+        # Conditional, because two functions may delete it at once and it is counted once.
+        self._table.try_write(delete(keys.subscription(project_id, subscription_id), "attribute_exists(#pk)"), *counted)

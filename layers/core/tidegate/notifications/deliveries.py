@@ -1,0 +1,598 @@
+"""Deliveries of callbacks in the table, and how many a slow host or project gets at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from random import SystemRandom
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidegate.aws import keys
+from tidegate.aws.keys import ALL_HOSTS
+from tidegate.aws.table import ConditionFailed, Item, Table, delete, put_new, update
+from tidegate.common.ids import iso
+from tidegate.common.sequences import Listed
+from tidegate.errors import FetchTimeout, WrongState
+from tidegate.projects.audit import AuditLine, audit_write
+
+# --- delivery model
+# Deliveries of callbacks: when they are retried, and when they are given up.
+
+PENDING, DELIVERED, DEAD = "pending", "delivered", "dead"
+
+BACK_OFF_SECONDS = (5, 30, 120, 600, 1800)
+HOURLY_SECONDS = 3600
+GIVE_UP_SECONDS = 24 * 3600
+KEPT_SECONDS = 7 * 24 * 3600
+KEPT_ATTEMPTS = 100
+JITTER = 0.2
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call of the receiver: the status it answered, or the error if there was no answer."""
+
+    at: str
+    duration_ms: int
+    status: int | None = None
+    error: str | None = None
+    detail: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def blames_host(self) -> bool:
+        """Whether other callbacks to the same host should wait: it is down, or asks for fewer requests."""
+        return self.status is None or self.status >= 500 or self.status == 429
+
+    @property
+    def timed_out(self) -> bool:
+        return self.status is None and self.error == FetchTimeout.code
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """`tries` counts since the start or the latest redelivery; `next_attempt_at`, `gives_up_at` are epoch seconds."""
+
+    delivery_id: str
+    project_id: str
+    record_id: str
+    kind: str
+    url: str
+    body: str
+    state: str
+    created_at: str
+    gives_up_at: float
+    next_attempt_at: float
+    tries: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    delivered_at: str | None = None
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).netloc.lower()
+
+
+def new_delivery(message: Mapping[str, Any], body: str, now: datetime) -> Delivery:
+    """A delivery for a message of the notifications topic."""
+    at = now.timestamp()
+    return Delivery(
+        delivery_id=message["message_id"],
+        project_id=message["project_id"],
+        record_id=message["record_id"],
+        kind=message["type"],
+        url=message["callback"],
+        body=body,
+        state=PENDING,
+        created_at=iso(now),
+        gives_up_at=at + GIVE_UP_SECONDS,
+        next_attempt_at=at,
+    )
+
+
+def back_off(tries: int, chance: float) -> float:
+    """Seconds to wait after that many tries. `chance` in [0, 1) spreads the retries."""
+    base = BACK_OFF_SECONDS[tries - 1] if tries <= len(BACK_OFF_SECONDS) else HOURLY_SECONDS
+    return base * (1 + JITTER * chance)
+
+
+def after(delivery: Delivery, attempt: Attempt, now: datetime, *, retry_after: float | None, chance: float) -> Delivery:
+    """The delivery after an attempt. The last attempt is at the end of its day, even if Retry-After asks for longer."""
+    at = now.timestamp()
+    tried = replace(
+        delivery, tries=delivery.tries + 1, attempts=(*delivery.attempts, attempt)[-KEPT_ATTEMPTS:], next_attempt_at=at
+    )
+    if attempt.succeeded:
+        return replace(tried, state=DELIVERED, delivered_at=iso(now))
+    if attempt.status == GONE or at >= delivery.gives_up_at:
+        return replace(tried, state=DEAD)
+    wait = max(back_off(tried.tries, chance), retry_after or 0)
+    return replace(tried, next_attempt_at=min(at + wait, delivery.gives_up_at))
+
+
+def redelivered(delivery: Delivery, now: datetime) -> Delivery:
+    at = now.timestamp()
+    return replace(
+        delivery, state=PENDING, tries=0, gives_up_at=at + GIVE_UP_SECONDS, next_attempt_at=at, delivered_at=None
+    )
+
+
+# --- circuit rules
+# How many callbacks a slow or failing host gets at once, so that callbacks to other hosts do not wait for it.
+#
+# And how many a project with slow hosts gets at once, so that other projects do not wait for it, however many hosts it
+# has.
+
+SLOW_SECONDS = 3.0
+FAILURES_TO_OPEN = 3
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 60.0
+# A callback holds its place at the host this long, unless its result is known earlier.
+PLACE_SECONDS = 15.0
+# How many callbacks a slow or failing host gets at once at first, and at most.
+FIRST_LIMIT, MOST_AT_ONCE = 8, 32
+# Waiting callbacks are spaced as if the host could take this many times its present limit: the limit grows by one with
+# each success, so it doubles in about the time of one callback.
+EXPECTED_GROWTH = 4
+# No callback waits longer than this before it asks again: the host may have recovered.
+LONGEST_PUT_OFF_SECONDS = 1800.0
+
+# How many callbacks of a project with slow hosts run at once: at first, and at least. At most as many as for one host.
+PROJECT_FIRST_LIMIT, PROJECT_LEAST = 16, 4
+# What a callback is expected to take until one was answered.
+PROJECT_FIRST_TOOK = 5.0
+# The limit grows by one in this time without a new host that does not answer.
+PROJECT_GROWTH_SECONDS = 10.0
+# The place of a callback that was not answered stays taken for this long, so that such callbacks are also rare.
+PROJECT_REST_SECONDS = 30.0
+# A project has no limit when none of its hosts was slow for this long.
+PROJECT_SLOW_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectState:
+    """`limit` was set at `limit_at`; `slow_at`: the last slow callback; `took`: the average seconds of an answer."""
+
+    limit: int
+    limit_at: float
+    slow_at: float
+    took: float
+    places: Mapping[int, float]
+
+    def is_slow(self, now: float) -> bool:
+        return now - self.slow_at < PROJECT_SLOW_SECONDS
+
+    def limit_now(self, now: float) -> int:
+        grown = self.limit + max(0, int((now - self.limit_at) / PROJECT_GROWTH_SECONDS))
+        return min(grown, MOST_AT_ONCE)
+
+    def free_places(self, now: float, *, failing: bool) -> list[int]:
+        """`failing`: for a host that is known to fail. Such hosts share half of the places; the others may use all."""
+        limit = self.limit_now(now)
+        return [place for place in range(limit // 2 if failing else limit) if self.places.get(place, 0.0) <= now]
+
+    def average(self, took: float) -> float:
+        return self.took + (took - self.took) / 4
+
+
+def pause_after(failures: int) -> float:
+    """Seconds without callbacks after that many failures in a row; 0 after the first few."""
+    if failures < FAILURES_TO_OPEN:
+        return 0.0
+    return min(FIRST_PAUSE_SECONDS * 2.0 ** (failures - FAILURES_TO_OPEN), LONGEST_PAUSE_SECONDS)
+
+
+def lowered(limit: int) -> int:
+    return max(1, limit // 2)
+
+
+def lowered_for_project(limit: int) -> int:
+    return max(PROJECT_LEAST, limit // 2)
+
+
+def raised(limit: int) -> int:
+    return min(limit + 1, MOST_AT_ONCE)
+
+
+# --- delivery store
+# Callbacks with every attempt to deliver them, and the circuit-breaker state of their hosts and projects.
+
+DUE_KIND = "callback"
+_MUTABLE = ("state", "tries", "attempts", "next_attempt_at", "gives_up_at", "delivered_at")
+
+
+def delivery_of(item: Item) -> Delivery:
+    known: dict[str, Any] = {name: item.get(name) for name in Delivery.__dataclass_fields__}
+    return Delivery(**known | {"attempts": tuple(Attempt(**attempt) for attempt in item.get("attempts", ()))})
+
+
+def _plain(delivery: Delivery) -> dict[str, Any]:
+    attempts = [{k: v for k, v in asdict(attempt).items() if v is not None} for attempt in delivery.attempts]
+    return asdict(delivery) | {"attempts": attempts}
+
+
+class DeliveryStore:
+    """Only the holder of a delivery's lease may call the receiver."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, delivery: Delivery, lease_until: float) -> bool:
+        """Adds a delivery with its lease taken. False if it exists already."""
+        lists = {
+            "gsi1pk": keys.callbacks_list(delivery.project_id),
+            "gsi1sk": f"{delivery.created_at}#{delivery.delivery_id}",
+            "gsi2pk": keys.callbacks_of(delivery.project_id, delivery.record_id),
+            "gsi2sk": f"{delivery.created_at}#{delivery.delivery_id}",
+        }
+        kept = {"lease_until": lease_until, "expires_at": int(lease_until) + KEPT_SECONDS}
+        item = keys.callback(delivery.project_id, delivery.delivery_id) | _plain(delivery) | lists | kept
+        return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
+
+    def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None:
+        claimed = update(
+            keys.callback(project_id, delivery_id),
+            {"lease_until": lease_until, **keys.due(delivery_id, lease_until, DUE_KIND)},
+            condition="#state = :pending AND #next_attempt_at <= :now"
+            " AND (attribute_not_exists(#lease_until) OR #lease_until <= :now)",
+            pending=PENDING,
+            now=now,
+        )
+        try:
+            return delivery_of(self._table.write(claimed))
+        except ConditionFailed:
+            return None
+
+    def settle(self, delivery: Delivery, lease_until: float, now: float) -> bool:
+        """Writes the result and releases the lease. False if the lease was lost meanwhile."""
+        sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE}
+        sets["expires_at"] = int(now) + KEPT_SECONDS
+        removes = ["lease_until"]
+        if delivery.state == PENDING:
+            sets |= keys.due(delivery.delivery_id, delivery.next_attempt_at, DUE_KIND)
+        else:
+            removes += keys.DUE_ATTRIBUTES
+        settled = update(
+            keys.callback(delivery.project_id, delivery.delivery_id),
+            sets,
+            removes=removes,
+            condition="#lease_until = :lease",
+            lease=lease_until,
+        )
+        return self._table.try_write(settled)
+
+    def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
+        """Starts the delivery again. WrongState while an attempt is running, whose result would be lost."""
+        sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
+        restarted = update(
+            keys.callback(delivery.project_id, delivery.delivery_id),
+            sets
+            | {"expires_at": int(now) + KEPT_SECONDS}
+            | keys.due(delivery.delivery_id, delivery.next_attempt_at, DUE_KIND),
+            removes=("lease_until", "delivered_at"),
+            condition="attribute_exists(#pk) AND (attribute_not_exists(#lease_until) OR #lease_until <= :now)",
+            now=now,
+        )
+        try:
+            self._table.transact([restarted, audit_write(line)])
+        except ConditionFailed as error:
+            raise WrongState("the callback is being delivered right now: try again in a few seconds") from error
+
+    def get(self, project_id: str, delivery_id: str) -> Delivery | None:
+        item = self._table.get(keys.callback(project_id, delivery_id), consistent=True)
+        return delivery_of(item) if item else None
+
+    def list(
+        self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[Delivery]:
+        place, index = keys.callbacks_list(project_id), "gsi1"
+        if record_id:
+            place, index = keys.callbacks_of(project_id, record_id), "gsi2"
+        wanted = {"state": state} if state else {}
+        page = self._table.find(place, limit=limit, cursor=cursor, wanted=wanted, index=index)
+        return Listed([replace(delivery_of(item), body="") for item in page.items], page.cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """`places`: when each running callback's place becomes free; `took`: the seconds that the last callback took."""
+
+    limit: int
+    open_until: float
+    took: float
+    places: Mapping[int, float]
+
+    def free_places(self, now: float) -> list[int]:
+        return [place for place in range(self.limit) if self.places.get(place, 0.0) <= now]
+
+
+_PLACE = "place_"
+_HOST_KEPT_SECONDS = 3600
+
+
+def _places(item: Item) -> dict[int, float]:
+    return {int(name.removeprefix(_PLACE)): float(item[name]) for name in item if name.startswith(_PLACE)}
+
+
+def _host_state(item: Item) -> HostState:
+    took = float(item.get("took", 1.0))
+    return HostState(int(item.get("limit", 1)), float(item["open_until"]), took, _places(item))
+
+
+def _project_state(item: Item) -> ProjectState:
+    slow_at, limit = float(item["slow_at"]), int(item.get("limit", PROJECT_FIRST_LIMIT))
+    limit_at = float(item["limit_at"]) if "limit_at" in item else slow_at
+    return ProjectState(limit, limit_at, slow_at, float(item.get("took", PROJECT_FIRST_TOOK)), _places(item))
+
+
+class CircuitStore:
+    """State of slow or failing hosts, and of projects that have slow ones. Others have no item.
+
+    `host` may be `ALL_HOSTS` for a project's places and times.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def states(self, project_id: str, host: str) -> tuple[HostState | None, ProjectState | None]:
+        """The state of the host and of its project, with one read."""
+        of_host, of_project = keys.circuit(project_id, host), keys.circuit(project_id, keys.ALL_HOSTS)
+        found = {item["pk"]: item for item in self._table.batch_get([of_host, of_project])}
+        one, all_hosts = found.get(of_host["pk"]), found.get(of_project["pk"])
+        return _host_state(one) if one else None, _project_state(all_hosts) if all_hosts else None
+
+    def take(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
+        name = f"{_PLACE}{place}"
+        free = f"#open_until <= :now AND (attribute_not_exists(#{name}) OR #{name} <= :now)"
+        return self._table.try_write(update(keys.circuit(project_id, host), {name: until}, condition=free, now=now))
+
+    def free(self, project_id: str, host: str, place: int) -> None:
+        self._table.try_write(update(keys.circuit(project_id, host), removes=(f"{_PLACE}{place}",)))
+
+    def reserve(
+        self, project_id: str, host: str, earliest: float, latest: float, step: float, name: str = "next_at"
+    ) -> float | None:
+        """Reserves the next free time at the host, `step` seconds after the last one. None if it is after `latest`.
+
+        `name`: the attribute with the last time.
+        """
+        key, after, until = keys.circuit(project_id, host), round(earliest * 1000), round((latest - step) * 1000)
+        within = f"#{name} >= :after AND #{name} <= :until"
+        try:
+            later = update(key, adds={name: round(step * 1000)}, condition=within, after=after, until=until)
+            return float(self._table.write(later)[name]) / 1000
+        except ConditionFailed as refused:
+            if float((refused.item or {}).get(name, 0)) > until:
+                return None
+            at = after + round(step * 1000)
+            self._table.try_write(update(key, {name: at}))
+            return at / 1000
+
+    def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
+        """Counts a failure. Returns how many there were in a row."""
+        failed = self._left(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
+        return int(failed["failures"])
+
+    def succeed(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> None:
+        self._left(project_id, host, now, {"limit": limit, "took": took, "failures": 0}, None, place)
+
+    def slow(
+        self, project_id: str, now: float, took: float | None, limit: int | None, places: Mapping[int, float]
+    ) -> None:
+        """Records a slow callback of a project. None: the value stays. `places`: until when they are taken."""
+        sets: dict[str, Any] = {f"{_PLACE}{place}": until for place, until in places.items()}
+        sets |= {"slow_at": now, "open_until": 0, "expires_at": int(now) + _HOST_KEPT_SECONDS}
+        sets |= {"took": took, "limit": limit, "limit_at": None if limit is None else now}
+        self._table.write(update(keys.circuit(project_id, keys.ALL_HOSTS), sets, condition=""))
+
+    def quick(self, project_id: str, now: float, took: float, limit: int | None, place: int) -> None:
+        """Frees the place of a callback that was not slow. None: the limit stays."""
+        sets = {"took": took, "limit": limit, "limit_at": None if limit is None else now}
+        key = keys.circuit(project_id, keys.ALL_HOSTS)
+        self._table.try_write(update(key, sets, removes=(f"{_PLACE}{place}",)))
+
+    def _left(
+        self,
+        project_id: str,
+        host: str,
+        now: float,
+        sets: dict[str, Any],
+        adds: dict[str, int | set[str]] | None,
+        place: int | None,
+    ) -> Item:
+        sets |= {"open_until": now, "expires_at": int(now) + _HOST_KEPT_SECONDS}
+        removes = () if place is None else (f"{_PLACE}{place}",)
+        write = update(keys.circuit(project_id, host), sets, adds=adds, removes=removes, condition="")
+        return self._table.write(write)
+
+    def pause(self, project_id: str, host: str, until: float) -> None:
+        sets = {"open_until": until, "expires_at": int(until) + _HOST_KEPT_SECONDS}
+        self._table.write(update(keys.circuit(project_id, host), sets, condition=""))
+
+    def clear(self, project_id: str, host: str) -> None:
+        self._table.write(delete(keys.circuit(project_id, host)))
+
+
+# --- project places
+# Limits how many callbacks of a project run at once while some of its hosts are slow.
+#
+# Limits for each host are not enough: a project may have any number of hosts that do not answer, and a new host has no
+# limit. This one only limits callbacks that run at the same time. It never stops those to a project's healthy hosts.
+
+_choice, _between = SystemRandom().sample, SystemRandom().uniform
+
+
+class ProjectPlaces:
+    def __init__(self, store: CircuitStore) -> None:
+        self._store = store
+
+    def take(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> int | None:
+        """A place for one callback, or None if all are taken."""
+        free = state.free_places(now, failing=failing)
+        for place in _choice(free, min(_TRIES, len(free))):
+            if self._store.take(project_id, ALL_HOSTS, place, now, now + PLACE_SECONDS):
+                return place
+        return None
+
+    def put_off(self, project_id: str, state: ProjectState, now: float, *, failing: bool) -> float:
+        """Seconds to wait, as for a host: each callback reserves a time of its own.
+
+        Callbacks to hosts that are known to fail have their own times, far apart, and do not delay the others.
+        """
+        limit, latest = state.limit_now(now), now + LONGEST_PUT_OFF_SECONDS
+        if failing:
+            at = self._store.reserve(
+                project_id, ALL_HOSTS, now, latest, PROJECT_REST_SECONDS / limit, "next_failing_at"
+            )
+        else:
+            at = self._store.reserve(project_id, ALL_HOSTS, now, latest, max(0.02, state.took / (2 * limit)))
+        if at is None:
+            return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)
+        return max(1.0, at - now)
+
+    def leave(
+        self,
+        project_id: str,
+        state: ProjectState | None,
+        place: int | None,
+        now: float,
+        *,
+        took: float,
+        unanswered: bool,
+        failing: bool,
+    ) -> None:
+        """Records the result of a call. `failing`: its host was known to fail, so it does not lower the limit again."""
+        average = state.average(took) if state else took
+        limit = state.limit_now(now) if state else PROJECT_FIRST_LIMIT
+        if unanswered:
+            lower = None if failing and state else lowered_for_project(limit)
+            rest = {} if place is None else {place: now + PROJECT_REST_SECONDS}
+            self._store.slow(project_id, now, None, lower, rest)
+        elif took >= SLOW_SECONDS:
+            # The place is free from now on.
+            self._store.slow(project_id, now, average, raised(limit), {} if place is None else {place: now})
+        elif place is not None:
+            # Quick answers bring the first limit back, so that a dead host hardly delays a project's other hosts.
+            self._store.quick(project_id, now, average, limit + 1 if limit < PROJECT_FIRST_LIMIT else None, place)
+
+    def give_back(self, project_id: str, place: int | None, now: float, waited: float) -> None:
+        """Frees the place of a call that was not sent. A long wait counts as slow: it held a place as well."""
+        if waited >= SLOW_SECONDS:
+            self._store.slow(project_id, now, None, None, {} if place is None else {place: now})
+        elif place is not None:
+            self._store.free(project_id, ALL_HOSTS, place)
+
+
+# --- circuit breaker
+# Limits how many callbacks a host gets at once: one more after each success, half after a failure, and a pause after
+# several failures.
+
+_choice, _between = SystemRandom().sample, SystemRandom().uniform
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
+
+    `state` is None for a host that is neither slow nor failing: it has no limit. So is `project` for a project whose
+    hosts are not slow.
+    """
+
+    wait: float = 0.0
+    state: HostState | None = None
+    place: int | None = None
+    project: ProjectState | None = None
+    project_place: int | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the host was known to fail. A host that is only slow has at least the first limit."""
+        return self.state is not None and self.state.limit < FIRST_LIMIT
+
+
+class CircuitBreaker:
+    def __init__(self, store: CircuitStore) -> None:
+        self._store = store
+        self._projects = ProjectPlaces(store)
+
+    def enter(self, project_id: str, host: str, now: float) -> Entry:
+        state, project = self._store.states(project_id, host)
+        entry = Entry(0.0, state, None, project if project and project.is_slow(now) else None)
+        if state is not None:
+            entry = self._at_host(project_id, host, entry, state, now)
+        if entry.project is None or entry.wait:
+            return entry
+        place = self._projects.take(project_id, entry.project, now, failing=entry.failing)
+        if place is None:
+            if entry.place is not None:
+                self._store.free(project_id, host, entry.place)
+            return Entry(self._projects.put_off(project_id, entry.project, now, failing=entry.failing), state)
+        return replace(entry, project_place=place)
+
+    def _at_host(self, project_id: str, host: str, entry: Entry, state: HostState, now: float) -> Entry:
+        free = state.free_places(now) if state.open_until <= now else []
+        if free and entry.project and not entry.project.free_places(now, failing=entry.failing):
+            # No place of the host is needed: the project has none.
+            return entry
+        for place in _choice(free, min(_TRIES, len(free))):
+            if self._store.take(project_id, host, place, now, now + PLACE_SECONDS):
+                return replace(entry, place=place)
+        return Entry(self._put_off(project_id, host, state, now), state)
+
+    def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
+        """Seconds to wait. Each waiting callback reserves a time of its own, spaced as fast as the host answers.
+
+        So no more of them come back in a second than the host can take, however many wait. If no time is free within
+        the longest wait, the callback asks again at a random time in its second half and reserves nothing.
+        """
+        step = max(0.05, state.took / min(MOST_AT_ONCE, state.limit * EXPECTED_GROWTH))
+        latest = now + LONGEST_PUT_OFF_SECONDS
+        at = self._store.reserve(project_id, host, max(now, state.open_until), latest, step)
+        if at is None:
+            return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)
+        return max(1.0, at - now)
+
+    def leave(
+        self,
+        project_id: str,
+        host: str,
+        now: float,
+        *,
+        blamed: bool,
+        took: float,
+        entry: Entry,
+        timed_out: bool = False,
+    ) -> None:
+        """Records the result of a call that `enter` allowed. `blamed`: the host failed. `took`: seconds."""
+        self._projects.leave(
+            project_id,
+            entry.project,
+            entry.project_place,
+            now,
+            took=took,
+            unanswered=timed_out or (blamed and took >= SLOW_SECONDS),
+            failing=entry.failing,
+        )
+        limit = entry.state.limit if entry.state else FIRST_LIMIT
+        if blamed:
+            failures = self._store.fail(project_id, host, now, lowered(limit), took, entry.place)
+            pause = pause_after(failures)
+            if pause:
+                self._store.pause(project_id, host, now + pause)
+        elif took < SLOW_SECONDS and limit >= FIRST_LIMIT:
+            if entry.state is not None:
+                self._store.clear(project_id, host)
+        else:
+            self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
+
+    def give_back(self, project_id: str, host: str, now: float, *, waited: float, entry: Entry) -> None:
+        """Frees the places of a call that was not sent. `waited`: seconds."""
+        self._projects.give_back(project_id, entry.project_place, now, waited)
+        if entry.place is not None:
+            self._store.free(project_id, host, entry.place)

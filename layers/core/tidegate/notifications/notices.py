@@ -1,0 +1,243 @@
+"""Notices about records: written to the outbox with the change, published to the SNS topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table, Write, put
+from tidegate.common.ids import digest, iso
+from tidegate.errors import Busy
+
+if TYPE_CHECKING:
+    from mypy_boto3_sns import SNSClient
+
+# --- notice
+# Notices: messages about a record for the topic, for callbacks and for WebSocket clients.
+
+# The final states of all kinds of records.
+ENDED = frozenset(
+    {"completed", "failed", "cancelled", "expired", "success", "timeout", "superseded", "finished", "stopped"}
+)
+# The smallest of the limits: a WebSocket message has 128 KB, an SNS message 256 KB, an item 400 KB.
+_MOST_BYTES = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """`kind` is the webhook's type (`task.completed`, `job.finished`, …), `data` the record as its route shows it."""
+
+    notice_id: str
+    project_id: str
+    kind: str
+    record_id: str
+    status: str
+    data: Mapping[str, Any]
+    callback: str | None
+    created_at: datetime
+
+    @property
+    def message_id(self) -> str:
+        """The id that receivers see. It includes the project: two projects may have Jobs with the same id."""
+        return "msg_" + digest(self.project_id, self.notice_id, length=32)
+
+
+def data_text(notice: Notice) -> str:
+    """The record as JSON. If it is too large to send: only its id and status, and `truncated`."""
+    text = json.dumps(notice.data, ensure_ascii=False, separators=(",", ":"))
+    if len(text.encode()) <= _MOST_BYTES:
+        return text
+    field = id_field(notice.record_id, notice.data)
+    return json.dumps({field: notice.record_id, "status": notice.status, "truncated": True})
+
+
+def notice_id_for(kind: str, record_id: str, occasion: str = "") -> str:
+    """Deterministic id, so receivers can de-duplicate. `occasion` differs for each end of a record."""
+    return "msg_" + digest(kind, record_id, occasion, length=32)
+
+
+def is_over(status: object) -> bool:
+    return str(status).lower() in ENDED
+
+
+def kind_of(record_id: str, record: Mapping[str, Any]) -> str:
+    """The notice type for a record's present state."""
+    what = id_field(record_id, record).removesuffix("_id")
+    status = str(record.get("status", "")).lower()
+    if not is_over(status):
+        return f"{what}.progress"
+    if what == "task":
+        return "task.completed" if status in ("success", "completed") else "task.failed"
+    return f"{what}.finished"
+
+
+def id_field(record_id: str, record: Mapping[str, Any]) -> str:
+    """The name of the field that holds a record's id. An export is a request too, but is shown with a task_id."""
+    if record_id.startswith("AsyncDownloadJob"):
+        return "job_id"
+    if record_id.startswith("bat-"):
+        return "batch_id"
+    return "request_id" if record_id.startswith("req-") and record.get("task_id") != record_id else "task_id"
+
+
+def followed_id(record_id: str, record: Mapping[str, Any]) -> str:
+    """The record whose notices to follow: a Task's state comes from its Job, and few Tasks have their own notices."""
+    job_id = record.get("job_id")
+    return str(job_id) if job_id and id_field(record_id, record) == "task_id" else record_id
+
+
+def webhook_body(kind: str, at: datetime, data: Mapping[str, Any]) -> str:
+    return json.dumps({"type": kind, "timestamp": iso(at), "data": data}, ensure_ascii=False, separators=(",", ":"))
+
+
+# --- outbox
+# The outbox: notices that are committed with their record and may not have been sent yet.
+
+DUE_KIND = "notice"
+
+
+def notice_write(notice: Notice) -> Write:
+    """Put it into the transaction that ends the record: then compensation sends the notice if nobody else does."""
+    at = notice.created_at.timestamp()
+    return put(
+        keys.notice(notice.project_id, notice.notice_id)
+        | keys.due(notice.notice_id, at, DUE_KIND)
+        | {
+            "notice_id": notice.notice_id,
+            "project_id": notice.project_id,
+            "kind": notice.kind,
+            "record_id": notice.record_id,
+            "status": notice.status,
+            # As text: callers' values may have larger numbers or deeper nesting than DynamoDB allows.
+            "data": data_text(notice),
+            "callback": notice.callback,
+            "created_at": at,
+        }
+    )
+
+
+def notice_of(item: dict[str, Any]) -> Notice:
+    return Notice(
+        notice_id=item["notice_id"],
+        project_id=item["project_id"],
+        kind=item["kind"],
+        record_id=item["record_id"],
+        status=item["status"],
+        data=json.loads(item["data"]),
+        callback=item.get("callback"),
+        created_at=datetime.fromtimestamp(item["created_at"], UTC),
+    )
+
+
+class Outbox:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def remove(self, notices: Iterable[Notice]) -> None:
+        self._table.batch_delete(keys.notice(notice.project_id, notice.notice_id) for notice in notices)
+
+
+# --- topic
+# Publishes notices to the SNS topic.
+
+_BATCH = 10
+_BATCH_BYTES = 250_000
+
+
+class Topic:
+    def __init__(self, client: SNSClient, arn: str) -> None:
+        self._client = client
+        self._arn = arn
+
+    def publish(self, notices: Sequence[Notice]) -> list[Notice]:
+        """Returns the notices that SNS accepted. Busy if it accepted none because the call failed."""
+        taken: list[Notice] = []
+        for batch in _batches(notices):
+            entries: Any = [
+                {"Id": str(index), "Message": text, "MessageAttributes": _attributes(notice)}
+                for index, (notice, text) in enumerate(batch)
+            ]
+            try:
+                answer = self._client.publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=entries)
+            except (BotoCoreError, ClientError) as error:
+                if not taken:
+                    raise Busy("SNS did not accept the notices: try again in a few seconds") from error
+                break
+            taken += [batch[int(entry["Id"])][0] for entry in answer.get("Successful", [])]
+        return taken
+
+
+def _batches(notices: Sequence[Notice]) -> Iterator[list[tuple[Notice, str]]]:
+    batch: list[tuple[Notice, str]] = []
+    size = 0
+    for notice in notices:
+        text = message_of(notice)
+        length = len(text.encode()) + 1000
+        if batch and (len(batch) == _BATCH or size + length > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append((notice, text))
+        size += length
+    if batch:
+        yield batch
+
+
+def message_of(notice: Notice) -> str:
+    body = {
+        "message_id": notice.message_id,
+        "type": notice.kind,
+        "timestamp": iso(notice.created_at),
+        "project_id": notice.project_id,
+        "record_id": notice.record_id,
+        "status": notice.status,
+        "data": json.loads(data_text(notice)),
+    }
+    return json.dumps(body | ({"callback": notice.callback} if notice.callback else {}), ensure_ascii=False)
+
+
+def _attributes(notice: Notice) -> dict[str, dict[str, str]]:
+    """`status` is in lower case, so that one filter policy matches a Job's `Failed` and an export's `failed`."""
+    values = {"kind": notice.kind, "project_id": notice.project_id, "status": notice.status.lower()}
+    if notice.callback:
+        values["callback"] = "yes"
+    return {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
+
+
+# --- notify
+# Publishes notices to the topic and removes them from the outbox.
+
+logger = Logger(service="tidegate", child=True)
+
+
+class Notifier:
+    def __init__(self, topic: Topic, outbox: Outbox) -> None:
+        self._topic = topic
+        self._outbox = outbox
+
+    def publish(self, notices: Sequence[Notice]) -> None:
+        """Call it after the transaction with their `notice_write`. Never raises: compensation sends what fails here."""
+        if not notices:
+            return
+        try:
+            self.send(notices)
+        except Exception:
+            logger.exception(
+                "notices were not sent; compensation will", notice_ids=[notice.notice_id for notice in notices[:10]]
+            )
+
+    def send(self, notices: Sequence[Notice]) -> bool:
+        """Sends notices, then removes them from the outbox: a crash in between sends them twice, with the same id.
+
+        False if the topic refused some: they stay in the outbox, and compensation sends them."""
+        taken = self._topic.publish(notices)
+        self._outbox.remove(taken)
+        if len(taken) < len(notices):
+            logger.warning("the topic refused notices", refused=len(notices) - len(taken))
+        return len(taken) == len(notices)

@@ -1,0 +1,449 @@
+"""API keys: create, list, rotate, revoke, and who a bearer token belongs to."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table, Write, check, put, put_new, update
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.sequences import Listed
+from tidegate.errors import Invalid, RecordNotFound, WrongState
+from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
+from tidegate.projects.model import (
+    BOOTSTRAP_KEY_ID,
+    ENDED_KEY_KEPT_SECONDS,
+    ApiKey,
+    Project,
+    bootstrap_key,
+    format_key,
+    hash_key,
+    is_bootstrap_record,
+    is_key,
+    key_id_of,
+)
+
+# --- key store
+# API keys in the table: hash, state, expiry, last use.
+
+_FIELDS = tuple(field.name for field in fields(ApiKey))
+# Keys from before a key was also stored under its agent: read in pages, so many at most for one call.
+_OLD_KEYS_A_PAGE, _OLD_KEY_PAGES = 500, 20
+
+
+def key_of(item: dict[str, Any]) -> ApiKey:
+    known = {name: item[name] for name in _FIELDS if name in item}
+    known |= {"scopes": tuple(item["scopes"]), "agent_id": item.get("agent_id")}
+    for number in ("valid_until", "life"):
+        if number in known:
+            known[number] = int(known[number])
+    return ApiKey(**known)
+
+
+def _listing(key: ApiKey) -> dict[str, str]:
+    return {"gsi1pk": keys.api_keys_list(key.project_id), "gsi1sk": key.key_id}
+
+
+def _end(key: ApiKey, at: int) -> dict[str, Any]:
+    """Attributes of a key that ends at `at`: its connections are closed then, and later the TTL removes the record.
+
+    The bootstrap key's record is never removed: without it, an ended bootstrap key would be valid again.
+    """
+    due = keys.due(key.record_id, at, "key")
+    return due if key.is_bootstrap else due | {"expires_at": at + ENDED_KEY_KEPT_SECONDS}
+
+
+def new_key(key: ApiKey) -> list[Write]:
+    """The key, and for an agent's key its place under the agent."""
+    end = {} if key.valid_until is None else _end(key, key.valid_until)
+    known = {name: value for name, value in asdict(key).items() if value is not None}
+    writes = [put_new(keys.api_key(key.record_id) | known | _listing(key) | end)]
+    return [*writes, put(_place(key, key.agent_id))] if key.agent_id else writes
+
+
+def _place(key: ApiKey, agent_id: str) -> dict[str, Any]:
+    """Removed when the host is deleted, or after the key's end if that is known."""
+    expires = {} if key.valid_until is None else {"expires_at": key.valid_until + ENDED_KEY_KEPT_SECONDS}
+    return keys.agent_key(key.project_id, agent_id, key.key_id) | expires
+
+
+def same_life(project_id: str, agent_id: str, life: int) -> Write:
+    """For a transaction that is refused if the host was deleted or replaced meanwhile."""
+    return check(keys.agent_life(project_id, agent_id), _is_life(life), life=life)
+
+
+def next_life(project_id: str, agent_id: str, life: int) -> Write:
+    """Ends `life`: from then on its keys are refused. Refused itself if it has ended already."""
+    key = keys.agent_life(project_id, agent_id)
+    return update(key, {"life": life + 1}, condition=_is_life(life), life=life)
+
+
+def _is_life(life: int) -> str:
+    # `:life` has to be in the expression.
+    return "#life = :life" if life else "attribute_not_exists(#life) OR #life = :life"
+
+
+class ApiKeyStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, key: ApiKey, line: AuditLine) -> None:
+        alive = [same_life(key.project_id, key.agent_id, key.life)] if key.agent_id else []
+        self._table.transact([*new_key(key), *alive, audit_write(line)])
+
+    def life(self, project_id: str, agent_id: str) -> int:
+        """The current life of a host; 0 if it was never deleted or replaced."""
+        item = self._table.get(keys.agent_life(project_id, agent_id), consistent=True)
+        return int(item["life"]) if item else 0
+
+    def end_life(self, project_id: str, agent_id: str) -> int:
+        """Ends the current life of a host, and with it the validity of all its keys. Returns the next life."""
+        ended = update(keys.agent_life(project_id, agent_id), adds={"life": 1}, condition="")
+        return int(self._table.write(ended)["life"])
+
+    def of_agent(self, project_id: str, agent_id: str) -> list[ApiKey]:
+        """All keys of an agent that have not been forgotten, also ended ones."""
+        self._name_old_keys(project_id)
+        found = self._table.query_all(keys.agent_keys(project_id, agent_id), consistent=True, project=("sk",))
+        records = self._table.batch_get((keys.api_key(item["sk"]) for item in found), consistent=True)
+        return [key_of(item) for item in records]
+
+    def forget_of_agent(self, ended: Iterable[ApiKey]) -> None:
+        """Removes ended keys from those of their agents. Their records stay for the list of keys."""
+        self._table.batch_delete(
+            keys.agent_key(key.project_id, key.agent_id, key.key_id) for key in ended if key.agent_id
+        )
+
+    def _name_old_keys(self, project_id: str) -> None:
+        """Stores the keys that older versions created under their agents, once for a project.
+
+        At most 10,000 in one call; the next call continues. Until then, a life that has ended refuses the others too.
+        """
+        marker = self._table.get(keys.agent_keys_named(project_id), consistent=True) or {}
+        cursor, done = marker.get("cursor"), bool(marker.get("done"))
+        for _ in range(0 if done else _OLD_KEY_PAGES):
+            page = self.list(project_id, _OLD_KEYS_A_PAGE, cursor)
+            self._table.batch_put(
+                _place(key, key.agent_id) for key in page.items if key.agent_id and not key.revoked_at
+            )
+            cursor, done = page.next_cursor, page.next_cursor is None
+            self._table.write(put(keys.agent_keys_named(project_id) | {"cursor": cursor, "done": done}))
+            if done:
+                return
+
+    def get(self, record_id: str, *, consistent: bool = False) -> ApiKey | None:
+        item = self._table.get(keys.api_key(record_id), consistent=consistent)
+        return key_of(item) if item else None
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]:
+        page = self._table.query(
+            keys.api_keys_list(project_id), index="gsi1", newest_first=True, limit=limit, cursor=cursor
+        )
+        return Listed([key_of(item) for item in self._table.current(page.items)], page.cursor)
+
+    def note_use(self, key: ApiKey, now: datetime, unless_after: datetime) -> None:
+        """Records the use, unless one after `unless_after` is recorded. Also adds old keys to the list."""
+        free = "(attribute_not_exists(#last_used_at) OR #last_used_at <= :before)"
+        self._change(key, {"last_used_at": iso(now)}, free, before=iso(unless_after))
+
+    def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool:
+        """Adds the new key and sets the end of the old one. False if that was replaced or revoked meanwhile."""
+        ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
+        unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
+        return self._table.try_write(*new_key(new), self._update(old, ending, unchanged), audit_write(line))
+
+    def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
+        """False if it was revoked before."""
+        ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
+        revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
+        return self._table.try_write(revoked, audit_write(line))
+
+    def settle(self, record_id: str) -> None:
+        """Marks the end of a key as finished: the compensation poll no longer looks at it."""
+        self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
+
+    def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
+        return self._table.try_write(self._update(key, sets, condition, **values))
+
+    @staticmethod
+    def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:
+        """Creates the bootstrap key's record, which exists only once it was changed."""
+        if key.is_bootstrap:
+            identity = {name: getattr(key, name) for name in ("key_id", "project_id", "scopes", "key_sha256", "name")}
+            sets = identity | {"scopes": list(key.scopes), "created_at": key.created_at} | sets
+        else:
+            condition = f"attribute_exists(#pk) AND {condition}"
+        return update(keys.api_key(key.record_id), _listing(key) | sets, condition=condition, **values)
+
+
+# --- known keys
+# A cache of keys that were valid a moment ago, so that a busy client does not cost one table read per request.
+
+MOST_KEYS = 1000
+
+
+class KnownKeys:
+    """Keeps a valid key for `seconds` in this process, so a revocation may take that long. Unknown keys are not kept.
+
+    API Gateway's own cache cannot be used: it needs the header as identity source, and would answer a request without
+    one by itself, not as problem+json.
+    """
+
+    def __init__(self, describe: Callable[[str], ApiKey | None], clock: Clock, seconds: int) -> None:
+        self._describe = describe
+        self._clock = clock
+        self._seconds = seconds
+        self._kept: OrderedDict[str, tuple[float, ApiKey]] = OrderedDict()
+
+    def describe(self, key: str) -> ApiKey | None:
+        # By hash, so that a memory dump shows no key in this dict.
+        name, now = hash_key(key), self._clock().timestamp()
+        until, known = self._kept.get(name, (0.0, None))
+        if known is not None and now < until and known.is_active(self._clock()):
+            return known
+        self._kept.pop(name, None)
+        known = self._describe(key)
+        if known is not None and self._seconds:
+            self._kept[name] = (now + self._seconds, known)
+            if len(self._kept) > MOST_KEYS:
+                self._kept.popitem(last=False)
+        return known
+
+
+# --- api keys
+# API keys: create, list, rotate, revoke. When a key ends, its WebSockets are closed.
+
+logger = Logger(service="tidegate", child=True)
+
+# Closes the WebSocket connections made with a key, by its record id. Returns how many may still be open.
+CloseConnections = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """`key` is the text that the caller sends; only its hash is stored."""
+
+    key_id: str
+    key: str
+
+
+class ApiKeys:
+    def __init__(
+        self,
+        store: ApiKeyStore,
+        close_connections: CloseConnections,
+        project_of: Callable[[str], Project],
+        clock: Clock,
+        admin_key_sha256: str,
+    ) -> None:
+        self._store = store
+        self._close_all = close_connections
+        self._project_of = project_of
+        self._clock = clock
+        self._admin_key_sha256 = admin_key_sha256
+
+    def add(
+        self,
+        project_id: str,
+        scopes: Sequence[str],
+        agent_id: str | None = None,
+        *,
+        name: str | None = None,
+        expires_in: int | None = None,
+        by: str | None = None,
+    ) -> NewKey:
+        """Creates a key of a project."""
+        if ("agent" in scopes) != (agent_id is not None):
+            message = "agent_id is required for a key with the scope agent, and not allowed for any other key"
+            raise Invalid(message, errors=[{"loc": ["body", "agent_id"], "msg": message}])
+        self._project_of(project_id)
+        life = self._store.life(project_id, agent_id) if agent_id else 0
+        made = self.made(project_id, tuple(dict.fromkeys(scopes)), agent_id, name, expires_in, by, life=life)
+        return self._add(*made)
+
+    def add_admin(self, *, name: str | None = None, expires_in: int | None = None, by: str | None = None) -> NewKey:
+        """Creates a key for all projects."""
+        return self._add(*self.made("", ("admin",), None, name, expires_in, by))
+
+    def _add(self, made: ApiKey, text: str) -> NewKey:
+        why = f"scopes {' '.join(made.scopes)}" + (f" for {made.agent_id}" if made.agent_id else "")
+        self._store.add(made, self._line(made, made.created_by, "key.create", why))
+        return NewKey(made.key_id, text)
+
+    def made(
+        self,
+        project_id: str,
+        scopes: tuple[str, ...],
+        agent_id: str | None,
+        name: str | None,
+        expires_in: int | None,
+        by: str | None,
+        *,
+        life: int = 0,
+    ) -> tuple[ApiKey, str]:
+        """A new key, which is not stored yet, and its text."""
+        now = self._clock()
+        key_id = new_id("key", now).replace("-", "")
+        text = format_key(key_id, secrets.token_hex(20))
+        until = None if expires_in is None else int(now.timestamp()) + expires_in
+        key = ApiKey(key_id, project_id, scopes, agent_id, hash_key(text), iso(now), name, by, until, life=life)
+        return key, text
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]:
+        self._project_of(project_id)
+        return self._store.list(project_id, limit, cursor)
+
+    def list_admin(self, limit: int, cursor: str | None) -> Listed[ApiKey]:
+        return self._store.list("", limit, cursor)
+
+    def rotate(self, key_id: str, overlap_s: int, by: str) -> NewKey:
+        """Creates a key with the old one's name, scopes and lifetime. The old one stays valid for `overlap_s`."""
+        old, now = self._key(key_id), self._clock()
+        if not old.is_active(now):
+            raise WrongState(f"the key {key_id} is {old.state(now)}: create a new key")
+        if old.replaced_by:
+            raise WrongState(f"the key {key_id} was rotated to {old.replaced_by} before: rotate that key")
+        lifetime = None
+        if old.valid_until is not None:
+            lifetime = old.valid_until - int(datetime.fromisoformat(old.created_at).timestamp())
+        name = None if old.is_bootstrap else old.name
+        new, text = self.made(old.project_id, old.scopes, old.agent_id, name, lifetime, by, life=old.life)
+        end = int(now.timestamp()) + overlap_s
+        until = end if old.valid_until is None else min(end, old.valid_until)
+        line = self._line(old, by, "key.rotate", f"to {new.key_id}, overlap {overlap_s} s")
+        if not self._store.replace(old, new, until, line):
+            raise WrongState(
+                f"another request rotated or revoked the key {key_id} meanwhile: list the keys to see their states"
+            )
+        if overlap_s == 0:
+            self._close_connections(old.record_id)
+        return NewKey(new.key_id, text)
+
+    def revoke(self, key_id: str, by: str) -> None:
+        """Revokes a key and closes its WebSocket connections. Idempotent: a repeat closes what is still open."""
+        key = self._key(key_id)
+        if key.is_admin and key_id == by:
+            raise WrongState("an admin key cannot revoke itself: call with the admin key that you want to keep")
+        self._store.revoke(key, self._clock(), self._line(key, by, "key.revoke"))
+        self._close_connections(key.record_id)
+
+    # --- all keys of an agent
+
+    def life(self, project_id: str, agent_id: str) -> int:
+        """The current life of a host: it rises when the host is deleted or replaced, and older keys are refused."""
+        return self._store.life(project_id, agent_id)
+
+    def agent_has_key(self, project_id: str, agent_id: str) -> bool:
+        """Whether a key of this agent is valid."""
+        life, now = self._store.life(project_id, agent_id), self._clock()
+        return any(key.life == life and key.is_active(now) for key in self._store.of_agent(project_id, agent_id))
+
+    def end_agent(self, project_id: str, agent_id: str, by: str) -> int:
+        """Revokes all keys of an agent. The first write refuses them all; after a crash the call can be repeated."""
+        life = self._store.end_life(project_id, agent_id)
+        self.revoke_older(project_id, agent_id, life, by)
+        return life
+
+    def revoke_older(self, project_id: str, agent_id: str, life: int, by: str) -> None:
+        """Revokes the agent's keys from before `life`, rotated ones too, and closes their WebSocket connections.
+
+        Keys of `life` stay: a call that runs late must not lock out the host that has replaced the old one."""
+        older = [key for key in self._store.of_agent(project_id, agent_id) if key.life < life]
+        for key in older:
+            self.revoke(key.key_id, by)
+        self._store.forget_of_agent(older)
+
+    def _line(self, key: ApiKey, by: str | None, action: str, why: str = "") -> AuditLine:
+        return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
+
+    def finish_end(self, key: ApiKey) -> bool:
+        """Closes the connections of an expired key, or after an interrupted revocation. False if the key is active."""
+        if key.is_active(self._clock()):
+            return False
+        self._close_connections(key.record_id)
+        return True
+
+    def record_id(self, key_id: str) -> str:
+        """The id of the key's record in the table."""
+        return bootstrap_key(self._admin_key_sha256).record_id if key_id == BOOTSTRAP_KEY_ID else key_id
+
+    def _key(self, key_id: str) -> ApiKey:
+        key = self._store.get(self.record_id(key_id), consistent=True)
+        if key is None and key_id == BOOTSTRAP_KEY_ID:
+            return bootstrap_key(self._admin_key_sha256)
+        if key is None or key.key_id != key_id:
+            raise RecordNotFound(f"no key has the id {key_id}")
+        return key
+
+    def _close_connections(self, record_id: str) -> None:
+        """If some cannot be closed now, the key stays due and the compensation poll tries again."""
+        still_open = self._close_all(record_id)
+        if still_open:
+            logger.warning("connections of an ended key are still open", key_id=record_id, open=still_open)
+        else:
+            self._store.settle(record_id)
+
+
+# --- authentication
+# Who a bearer token belongs to, and whether its key is still valid.
+
+LAST_USE_EVERY = timedelta(hours=1)
+# Less often: ten thousand idle hosts reconnect every two hours, and `GET /v1/agents` shows when each was last seen.
+AGENT_USE_EVERY = timedelta(days=1)
+_MOST_REMEMBERED = 10_000
+
+
+class Authentication:
+    def __init__(self, store: ApiKeyStore, clock: Clock, admin_key_sha256: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._admin_key_sha256 = admin_key_sha256
+        # When this process last tried to record a key's use, so that a failing table is not asked at every request.
+        self._noted: dict[str, datetime] = {}
+
+    def describe(self, token: str) -> ApiKey | None:
+        """The key behind a bearer token; None if it is unknown, expired or revoked."""
+        key = self._find(token)
+        now = self._clock()
+        if key is None or not key.is_active(now):
+            return None
+        self._note_use(key, now)
+        return key
+
+    def _find(self, token: str) -> ApiKey | None:
+        if is_key(token, self._admin_key_sha256):
+            bootstrap = bootstrap_key(self._admin_key_sha256)
+            return self._store.get(bootstrap.record_id) or bootstrap
+        key_id = key_id_of(token)
+        if not key_id:
+            return None
+        # Consistent, because the key may have been created a second ago.
+        stored = self._store.get(key_id, consistent=True)
+        return stored if stored and is_key(token, stored.key_sha256) else None
+
+    def _note_use(self, key: ApiKey, now: datetime) -> None:
+        """Records the use for the list of keys: at most once an hour, or once a day for an agent's. Never raises."""
+        before = now - (AGENT_USE_EVERY if key.agent_id else LAST_USE_EVERY)
+        if key.last_used_at and key.last_used_at > iso(before):
+            return
+        if self._noted.get(key.record_id, before) > before:
+            return
+        if len(self._noted) >= _MOST_REMEMBERED:
+            self._noted.clear()
+        self._noted[key.record_id] = now
+        try:
+            self._store.note_use(key, now, before)
+        except Exception:
+            logger.warning("the last use of a key was not recorded", key_id=key.key_id, exc_info=True)
+
+    def is_active(self, record_id: str) -> bool:
+        """Whether the key of an open connection is still valid. Reads consistently, so a revocation counts at once."""
+        key = self._store.get(record_id, consistent=True)
+        return key.is_active(self._clock()) if key else is_bootstrap_record(record_id)

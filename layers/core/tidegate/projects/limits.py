@@ -1,0 +1,619 @@
+"""What a project may use: its quotas and their usage, requests per second, slow calls."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, below, check, update
+from tidegate.common.ids import Clock
+from tidegate.common.token_bucket import TokenBucket
+from tidegate.errors import DomainError, QuotaExceeded, RateLimited
+from tidegate.projects.model import Quotas
+from tidegate.projects.projects import ProjectStore
+
+# --- usage store
+# How much of its quotas a project uses.
+
+logger = Logger(service="tidegate", child=True)
+
+# Stored bytes shrink by deletions or retention, not within seconds.
+_STORAGE_RETRY_SECONDS = 3600
+_UPLOADS_RETRY_SECONDS = 60
+MOST_PUT_BYTES = 5 * 1024**3
+# Counts of a day: the attribute, with its quota and how many units of the attribute make one of the quota.
+RUNNER_SECONDS, EGRESS, TARGETS, CALLS = "runner_seconds", "egress_bytes", "targets", "outgoing_calls"
+DAILY: Mapping[str, tuple[str, int]] = {
+    RUNNER_SECONDS: ("runner_hours_per_day", 3600),
+    EGRESS: ("egress_bytes_per_day", 1),
+    TARGETS: ("targets_per_day", 1),
+    CALLS: ("outgoing_calls_per_day", 1),
+}
+_DAY_KEPT_SECONDS = 3 * 86400
+# What a start of queued work counts as at least: its state machine and its records cost as much as this long a run.
+START_SECONDS = 10
+
+
+def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
+    """Adds to the count of waiting requests. With a limit, the write is refused if as many wait already."""
+    return count_write(project_id, "queued", change, limit)
+
+
+def count_write(project_id: str, name: str, change: int, limit: int | None = None) -> Write:
+    """Adds to a count of the project, named as its quota. With a limit, the write is refused if it is reached."""
+    return _count_write(keys.usage(project_id), name, change, limit)
+
+
+def unstarted_batches_write(project_id: str, change: int, limit: int | None = None) -> Write:
+    """Adds to the count of batches that were never started. With a limit, refused if there are as many already."""
+    return _count_write(keys.batch_usage(project_id), "unstarted_batches", change, limit)
+
+
+def _count_write(key: Key, name: str, change: int, limit: int | None) -> Write:
+    bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
+    return update(
+        key,
+        adds={name: change},
+        condition=below(name, "limit", allows_none=limit > 0) if limit is not None else "",
+        **bound,
+    )
+
+
+def upload_closed_write(project_id: str, size: int, condition: str = "", **values: Any) -> Write:
+    """An announced upload of this size no longer counts. Only in the transaction that deletes its open record."""
+    adds: dict[str, int | set[str]] = {"open_uploads": -1, "announced_bytes": -size}
+    return update(keys.upload_usage(project_id), adds=adds, condition=condition, **values)
+
+
+def daily_limit(quotas: Quotas, count: str) -> int | None:
+    """The quota of a day's count, in units of the count."""
+    name, units = DAILY[count]
+    limit: int | None = getattr(quotas, name)
+    return None if limit is None else limit * units
+
+
+def is_used_up(quotas: Quotas, used: Mapping[str, int], count: str) -> bool:
+    limit = daily_limit(quotas, count)
+    return limit is not None and used.get(count, 0) >= limit
+
+
+def until_next_day(now: datetime) -> float:
+    """Seconds until the counts of the day begin anew."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return (midnight - now).total_seconds()
+
+
+def day_exceeded(quotas: Quotas, count: str, now: datetime) -> QuotaExceeded:
+    """The error for a quota of the day. It ends with the day."""
+    name, _ = DAILY[count]
+    return QuotaExceeded.of(name, getattr(quotas, name), until_next_day(now))
+
+
+def day_write(project_id: str, now: datetime, counts: Mapping[str, int], quotas: Quotas | None = None) -> Write:
+    """Adds to the counts of the day. With quotas, refused if one of the counts would exceed its limit."""
+    bound: dict[str, Any] = {}
+    fits = []
+    for name, change in counts.items():
+        limit = daily_limit(quotas, name) if quotas else None
+        if limit is not None:
+            bound[name] = limit - change + 1
+            fits.append(f"({below(name, name, allows_none=change <= limit)})")
+    return update(
+        keys.day_usage(project_id, f"{now:%Y-%m-%d}"),
+        {"expires_at": int(now.timestamp()) + _DAY_KEPT_SECONDS},
+        adds=dict(counts),
+        condition=" AND ".join(fits),
+        **bound,
+    )
+
+
+class Room(NamedTuple):
+    """The quota of a project's stored bytes, what is stored, and what uploads were announced and not ended."""
+
+    limit: int | None
+    stored: int = 0
+    announced: int = 0
+
+    @property
+    def left(self) -> int:
+        """0 without a quota."""
+        return 0 if self.limit is None else self.limit - self.stored - self.announced
+
+
+def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
+    """Adds new content to the project's stored bytes. With a limit, the write is refused if it does not fit."""
+    bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
+    return update(
+        keys.usage(project_id),
+        adds={"stored_bytes": size},
+        condition=below("stored_bytes", "room", allows_none=limit >= size) if limit is not None else "",
+        **bound,
+    )
+
+
+class UsageStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def today(self, project_id: str, now: datetime) -> dict[str, int]:
+        """The counts of the day, as they were a moment ago."""
+        item = self._table.get(keys.day_usage(project_id, f"{now:%Y-%m-%d}")) or {}
+        return {name: int(item.get(name, 0)) for name in DAILY}
+
+    def quotas_today(self, project_ids: Iterable[str], now: datetime) -> dict[str, tuple[Quotas, dict[str, int]]]:
+        """The quotas of projects and their counts of the day. One call for up to 50 of them."""
+        day = f"{now:%Y-%m-%d}"
+        ids = list(project_ids)
+        wanted = [*map(keys.project, ids), *(keys.day_usage(project_id, day) for project_id in ids)]
+        found = {(item["pk"], item["sk"]): item for item in self._table.batch_get(wanted)}
+
+        def read(key: Key) -> dict[str, Any]:
+            return found.get((key["pk"], key["sk"]), {})
+
+        counts = {project_id: read(keys.day_usage(project_id, day)) for project_id in ids}
+        return {
+            project_id: (Quotas.stored(item), {name: int(counts[project_id].get(name, 0)) for name in DAILY})
+            for project_id in ids
+            if (item := read(keys.project(project_id)))
+        }
+
+    def queued(self, project_id: str) -> tuple[int | None, int]:
+        """(quota `queued`, requests that wait), as they were a moment ago. Two reads that cost less than one write."""
+        used = self._table.get(keys.usage(project_id)) or {}
+        return self._quotas(project_id).queued, int(used.get("queued", 0))
+
+    def add_today(self, project_id: str, now: datetime, **counts: int) -> dict[str, int]:
+        """Adds to the counts of the day. Returns them."""
+        item = self._table.write(day_write(project_id, now, counts))
+        return {name: int(item.get(name, 0)) for name in DAILY}
+
+    def reserve_today(self, project_id: str, now: datetime, quotas: Quotas, **counts: int) -> bool:
+        """Adds to the counts of the day, unless one of them would exceed its quota."""
+        return self._table.try_write(day_write(project_id, now, counts, quotas))
+
+    def of_project(self, project_id: str, channels: Sequence[str], now: datetime) -> dict[str, Any]:
+        """Its counts, named as their quotas, and `running: {channel: n}`, without channels in which nothing runs."""
+        today = self.today(project_id, now)
+        found = self._table.get(keys.usage(project_id), consistent=True) or {}
+        batches = self._table.get(keys.batch_usage(project_id), consistent=True) or {}
+        uploads = self._table.get(keys.upload_usage(project_id), consistent=True) or {}
+        standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
+        names = {keys.standings(name): name for name in channels}
+        running = {names[item["pk"]]: int(item.get("running", 0)) for item in standings}
+        return {
+            "stored_bytes": int(found.get("stored_bytes", 0)),
+            "queued": int(found.get("queued", 0)),
+            "batch_schedules": int(found.get("batch_schedules", 0)),
+            "export_schedules": int(found.get("export_schedules", 0)),
+            "subscriptions": int(found.get("subscriptions", 0)),
+            "businesses": int(found.get("businesses", 0)),
+            "unstarted_batches": int(batches.get("unstarted_batches", 0)),
+            "open_uploads": int(uploads.get("open_uploads", 0)),
+            **{
+                name: today[count] if units == 1 else round(today[count] / units, 2)
+                for count, (name, units) in DAILY.items()
+            },
+            "running": {name: count for name, count in sorted(running.items()) if count > 0},
+        }
+
+    def register_server(self, key: Key, name: str, expires_at: float, **caller: Any) -> int:
+        """Registers a function in the record of a window. Returns how many are in it; 0 if that is unknown.
+
+        `caller` is who it serves, for the log.
+        """
+        noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
+        try:
+            return len(self._table.write(noted)["servers"])
+        except (ClientError, BotoCoreError, DomainError):
+            # A failure of the rate limiter must not fail requests.
+            logger.exception("the functions that serve a caller could not be counted", **caller)
+            return 0
+
+    def require_room(self, project_id: str, size: int) -> Room:
+        """QuotaExceeded if content of this size does not fit into the quota beside all announced uploads."""
+        return self._room(project_id, size, self._quotas(project_id))
+
+    def upload_opened_writes(self, project_id: str, announced: int | None) -> tuple[int, list[Write]]:
+        """Counts an announced upload; refused if a quota was used up meanwhile. QuotaExceeded if one is now.
+
+        Also returns the size that counts. With a quota, an upload of unknown size takes the largest size that S3
+        accepts in one PUT, or all the room that is left.
+        """
+        quotas = self._quotas(project_id)
+        room = self._room(project_id, 1 if announced is None else announced, quotas)
+        size = min(room.left, MOST_PUT_BYTES) if announced is None else announced
+        most = quotas.open_uploads
+        if self._counts(keys.upload_usage(project_id), "open_uploads") >= most:
+            raise QuotaExceeded.of("open_uploads", most, _UPLOADS_RETRY_SECONDS)
+        fits = f"({below('open_uploads', 'most', allows_none=True)})"
+        bound: dict[str, Any] = {"most": most}
+        checks = []
+        if room.limit is not None:
+            fits += f" AND ({below('announced_bytes', 'end', allows_none=True)})"
+            bound["end"] = room.limit - room.stored - size + 1
+            checks = [check(keys.usage(project_id), _not_above("stored_bytes"), seen=room.stored)]
+        adds: dict[str, int | set[str]] = {"open_uploads": 1, "announced_bytes": size}
+        return size, [update(keys.upload_usage(project_id), adds=adds, condition=fits, **bound), *checks]
+
+    def new_content_writes(self, project_id: str, size: int, announced: int | None = None) -> list[Write]:
+        """Counts new content in the transaction that stores it; refused if the quota was used up meanwhile.
+
+        `announced` is the size with which it counts as an open upload, and from now on does not; None if it is none.
+        """
+        quotas = self._quotas(project_id)
+        if announced == size:
+            # No other upload was accepted for its room, so only a quota that was lowered refuses it.
+            limit = quotas.stored_bytes
+            if limit is not None and self._counts(keys.usage(project_id), "stored_bytes") + size > limit:
+                raise QuotaExceeded.of("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
+            return [stored_bytes_write(project_id, size, limit), upload_closed_write(project_id, size)]
+        # It need not fit beside itself.
+        room = self._room(project_id, size - (announced or 0), quotas)
+        if room.limit is None:
+            closed = [] if announced is None else [upload_closed_write(project_id, announced)]
+            return [stored_bytes_write(project_id, size, None), *closed]
+        stored = stored_bytes_write(project_id, size, room.limit - room.announced + (announced or 0))
+        same = _not_above("announced_bytes")
+        if announced is None:
+            return [stored, check(keys.upload_usage(project_id), same, seen=room.announced)]
+        return [stored, upload_closed_write(project_id, announced, same, seen=room.announced)]
+
+    def stored_bytes_limit(self, project_id: str) -> int | None:
+        return self._quotas(project_id).stored_bytes
+
+    def _quotas(self, project_id: str) -> Quotas:
+        return Quotas.stored(self._table.get(keys.project(project_id)) or {})
+
+    def _room(self, project_id: str, size: int, quotas: Quotas) -> Room:
+        limit = quotas.stored_bytes
+        if limit is None:
+            return Room(None)
+        stored = self._counts(keys.usage(project_id), "stored_bytes")
+        announced = self._counts(keys.upload_usage(project_id), "announced_bytes")
+        if stored + announced + size <= limit:
+            return Room(limit, stored, announced)
+        if stored + size > limit:
+            raise QuotaExceeded.of("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
+        error = QuotaExceeded(
+            f"the project's quota stored_bytes is {limit}, and announced uploads hold {announced} of it: complete or "
+            "delete pending files, or ask an admin to raise it",
+            retry_after=_STORAGE_RETRY_SECONDS,
+        )
+        error.retryable = False
+        raise error
+
+    def _counts(self, key: Key, name: str) -> int:
+        return int((self._table.get(key, consistent=True) or {}).get(name, 0))
+
+
+class DayBudget:
+    """What one function takes from a project's quotas of the day: reserved before it works, settled by what it used.
+
+    The reservation of a function that dies stays: its time was spent, and nobody knows how much of it.
+    """
+
+    def __init__(self, usage: UsageStore, quotas: Quotas, project_id: str, now: datetime) -> None:
+        self._usage = usage
+        self._quotas = quotas
+        self._project_id = project_id
+        # All of it counts for the day on which the function began.
+        self._day = now
+        self.reserved: dict[str, int] = {}
+
+    def reserve(self, **counts: int) -> bool:
+        """False, without a change, if less than this is left of one of the quotas."""
+        if not self._usage.reserve_today(self._project_id, self._day, self._quotas, **counts):
+            return False
+        for name, count in counts.items():
+            self.reserved[name] = self.reserved.get(name, 0) + count
+        return True
+
+    def settle(self, **used: int) -> None:
+        """Corrects the counts to what was used."""
+        changes = {name: used[name] - reserved for name, reserved in self.reserved.items() if used[name] != reserved}
+        self.reserved = {}
+        try:
+            if changes:
+                self._usage.add_today(self._project_id, self._day, **changes)
+        except (ClientError, BotoCoreError, DomainError):
+            # The work is done and saved. What is reserved and not used counts until the end of the day.
+            logger.exception("the use of a quota was not corrected", project_id=self._project_id)
+
+
+class RunnerTime:
+    """Counts the time of functions that work for a project, and refuses it when the day's runner-hours are used up."""
+
+    def __init__(self, usage: UsageStore, quotas: Callable[[str], Quotas], clock: Clock) -> None:
+        self._usage = usage
+        self._quotas = quotas
+        self._clock = clock
+
+    def budget(self, project_id: str) -> DayBudget:
+        return DayBudget(self._usage, self._quotas(project_id), project_id, self._clock())
+
+    @contextmanager
+    def counted(self, project_id: str) -> Iterator[None]:
+        """Counts how long the block takes. QuotaExceeded if nothing is left: the request waits for the next day."""
+        now, quotas = self._clock(), self._quotas(project_id)
+        limit = daily_limit(quotas, RUNNER_SECONDS)
+        if limit is not None and self._usage.today(project_id, now)[RUNNER_SECONDS] >= limit:
+            error = day_exceeded(quotas, RUNNER_SECONDS, now)
+            error.put_off = True
+            raise error
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            try:
+                seconds = math.ceil(time.monotonic() - began)
+                self._usage.add_today(project_id, now, **{RUNNER_SECONDS: seconds})
+            except (ClientError, BotoCoreError, DomainError):
+                # The work is done: its result must not be lost with the count.
+                logger.exception("the time of a function was not counted", project_id=project_id)
+
+
+def _not_above(name: str) -> str:
+    """The condition that a count has not grown since it was read as `seen`."""
+    return f"attribute_not_exists(#{name}) OR #{name} <= :seen"
+
+
+# --- rate limit
+# Limits requests per second without a table call for each request: those of a project, and those of a host.
+#
+# Every warm function counts for itself. At each 20th request of a limited caller it registers that it serves the
+# caller, learns how many other functions do, and allows its part of the rate. So the limit is approximate: in a burst
+# over N functions, each may let up to 40 requests pass before it knows of the others, and a load that is spread
+# unevenly gets less than the whole rate.
+
+REQUESTS_PER_SYNC = 20
+WINDOW_SECONDS = 10
+# Over WebSockets, of one key. A message counts once, and once more for each id in it; see `websocket.CONNECT_COSTS`.
+# A watched id costs about $2.50 a million (three writes now, three when it ends): at this rate a key costs at most a
+# dollar an hour.
+SOCKET_RATE = 100.0
+
+# (caller, window, function) → how many functions served the caller in that window so far; 0 if that is unknown.
+Register = Callable[[str, int, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What callers are limited as. `{rate}` in `refusal` is the limit.
+
+    `burst_seconds`: how many seconds' requests may come at once. `kept`: the most callers that a function remembers.
+    `forgets`: whether the count of requests begins anew in each window. Then slow callers cost no table call.
+    """
+
+    refusal: str
+    burst_seconds: float
+    kept: int
+    forgets: bool
+
+
+PROJECT = Rule(
+    "the project's quota requests_per_s is {rate:g}: send fewer requests, or ask an admin to raise it",
+    burst_seconds=1,
+    kept=1000,
+    forgets=False,
+)
+AGENT = Rule(
+    "a host may send {rate:g} requests per second: send fewer, or many results in one request",
+    burst_seconds=10,
+    # All hosts of a large fleet may call the same function.
+    kept=20_000,
+    forgets=True,
+)
+
+
+SOCKET = Rule(
+    "a key may send {rate:g} messages and ids per second over WebSockets: send fewer, or wait",
+    # A page that connects may watch as many records as a connection can.
+    burst_seconds=11,
+    kept=20_000,
+    forgets=True,
+)
+
+
+@dataclass(slots=True)
+class _Share:
+    bucket: TokenBucket
+    burst: float
+    seen: int = 0
+    seen_in: int = 0
+    window: int = 0
+    peers: int = 1
+    peers_before: int = 1
+
+
+class RateLimiter:
+    def __init__(self, register: Register, rule: Rule = PROJECT) -> None:
+        self._register = register
+        self._rule = rule
+        self._name = uuid.uuid4().hex
+        self._shares: dict[str, _Share] = {}
+
+    def require(self, caller: str, rate: float, now: float, count: int = 1, burst_seconds: float | None = None) -> None:
+        """RateLimited if this function's part of the caller's rate is used up. `count`: what the request counts as."""
+        burst = burst_seconds or self._rule.burst_seconds
+        if caller not in self._shares and len(self._shares) >= self._rule.kept:
+            self._shares.clear()
+        share = self._shares.get(caller)
+        if share is None:
+            bucket = TokenBucket(rate, now, burst_seconds=burst)
+            share = self._shares[caller] = _Share(bucket, burst)
+        if self._rule.forgets:
+            self._forget(share, now)
+        share.seen += count
+        if share.seen % REQUESTS_PER_SYNC < count:
+            self._learn_peers(caller, share, now)
+        part = rate / max(share.peers, share.peers_before)
+        if (part, burst) != (share.bucket.rate, share.burst):
+            share.bucket.change_rate(part, now, burst_seconds=burst)
+            share.burst = burst
+        wait = share.bucket.take(now, count)
+        if wait > 0:
+            raise RateLimited(self._rule.refusal.format(rate=rate), retry_after=wait)
+
+    def charge(self, caller: str, requests: int) -> None:
+        """Counts further requests of the caller, after one that did the work of several."""
+        share = self._shares.get(caller)
+        if share is not None and requests > 0:
+            share.bucket.owe(requests)
+
+    @staticmethod
+    def _forget(share: _Share, now: float) -> None:
+        window = int(now // WINDOW_SECONDS)
+        if window != share.seen_in:
+            share.seen, share.seen_in = 0, window
+        if window > share.window + 1:
+            # Too long ago. A caller that has become slow would not ask again, and keep its small part for ever.
+            share.peers = share.peers_before = 1
+
+    def _learn_peers(self, caller: str, share: _Share, now: float) -> None:
+        window = int(now // WINDOW_SECONDS)
+        if window != share.window:
+            share.peers_before = share.peers if window == share.window + 1 else 1
+            share.window, share.peers = window, 1
+        share.peers = self._register(caller, window, self._name) or share.peers
+
+
+# --- rate quotas
+# A project's quota requests_per_s, which the authorizer passes to the routes.
+
+# A changed quota takes effect after this time; in exchange, a warm authorizer seldom reads the project.
+KEPT_SECONDS = 10
+_PROJECTS_KEPT = 10_000
+
+
+class RateQuotas:
+    def __init__(self, quotas: ProjectStore, clock: Clock) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._known: dict[str, tuple[float, tuple[int | None, bool]]] = {}
+
+    def of_project(self, project_id: str) -> tuple[int | None, bool]:
+        """The rate, and whether it is the default. (None, False) without a limit."""
+        now = self._clock().timestamp()
+        until, rate = self._known.get(project_id, (0.0, (None, False)))
+        if now < until:
+            return rate
+        if len(self._known) >= _PROJECTS_KEPT:
+            self._known.clear()
+        quotas = self._quotas.quotas(project_id)
+        rate = quotas.requests_per_s, "requests_per_s" in quotas.at_default
+        self._known[project_id] = (now + KEPT_SECONDS, rate)
+        return rate
+
+
+# --- slow calls
+# Limits how many calls that hold a function for seconds are open in the API's functions at once.
+#
+# Such a call (a sync export, a sample, a preview, a dry run; a host's poll that waits) takes up to 20 seconds, so
+# without
+# a limit one project or host could use up the concurrency of the API. Each open call holds a slot as a lease: of the
+# project's record if it waits for a remote server, of the host's record if it is a poll.
+
+# Longer than a function of the API can run. So the slot of a function that died is free after this time.
+LEASE_SECONDS = 35
+# A host has one poll open; those of an agent that was restarted end by themselves within seconds.
+HOST_POLLS = 5
+_RETRY_SECONDS = 5
+_KEPT_SECONDS = 86400
+
+
+class SlowCalls:
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._usage = UsageStore(table)
+        self._clock = clock
+
+    @contextmanager
+    def held(self, project_id: str) -> Iterator[None]:
+        """Holds a slot while the call runs. RateLimited if all slots of the project's quota `slow_calls` are taken."""
+        now = self._clock()
+        quotas, used = self._usage.quotas_today([project_id], now).get(project_id, (Quotas.stored({}), {}))
+        if is_used_up(quotas, used, RUNNER_SECONDS):
+            raise day_exceeded(quotas, RUNNER_SECONDS, now)
+        limit = quotas.slow_calls
+        refusal = (
+            f"the project's quota slow_calls is {limit}, and as many calls that wait for a remote server are open: "
+            "try again when one of them has ended"
+        )
+        began = time.monotonic()
+        with self._slot(project_id, keys.slow_calls(project_id), limit, refusal):
+            try:
+                yield
+            finally:
+                self._count(project_id, math.ceil(time.monotonic() - began))
+
+    def _count(self, project_id: str, seconds: int) -> None:
+        """The function that waits costs as much as one that runs a batch, so its time counts as a runner's."""
+        try:
+            self._usage.add_today(project_id, self._clock(), **{RUNNER_SECONDS: seconds})
+        except (ClientError, BotoCoreError, DomainError):
+            # The caller must get its answer.
+            logger.exception("the time of a slow call was not counted", project_id=project_id)
+
+    @contextmanager
+    def poll_held(self, project_id: str, agent_id: str) -> Iterator[None]:
+        """Holds a slot while a host's poll waits. RateLimited if the host has `HOST_POLLS` such polls open."""
+        refusal = f"{HOST_POLLS} polls of this host wait already: try again when one has ended, or poll without wait"
+        with self._slot(project_id, keys.waiting_polls(project_id, agent_id), HOST_POLLS, refusal):
+            yield
+
+    @contextmanager
+    def _slot(self, project_id: str, record: Key, limit: int, refusal: str) -> Iterator[None]:
+        owner = uuid4().hex
+        slot = self._take(record, owner, limit, refusal)
+        try:
+            yield
+        finally:
+            self._release(project_id, record, owner, slot)
+
+    def _take(self, record: Key, owner: str, limit: int, refusal: str) -> int:
+        # Chosen at random, so that concurrent calls seldom try the same one.
+        free = [random.randrange(limit)]  # noqa: S311
+        while free:
+            slot = random.choice(free)  # noqa: S311
+            try:
+                self._try_slot(record, owner, slot)
+            except ConditionFailed as error:
+                # Each further try follows a call that took the slot meanwhile.
+                free = self._free_slots(error.item or {}, limit)
+            else:
+                return slot
+        raise RateLimited(refusal, retry_after=_RETRY_SECONDS)
+
+    def _try_slot(self, record: Key, owner: str, slot: int) -> None:
+        now = int(self._clock().timestamp())
+        until = now + LEASE_SECONDS
+        taken = {f"owner_{slot}": owner, f"until_{slot}": until, "expires_at": until + _KEPT_SECONDS}
+        # Its own: boto3 repeats a write whose answer was lost.
+        free = f"attribute_not_exists(#until_{slot}) OR #until_{slot} <= :now OR #owner_{slot} = :me"
+        self._table.write(update(record, taken, condition=free, now=now, me=owner))
+
+    def _free_slots(self, record: Item, limit: int) -> list[int]:
+        now = self._clock().timestamp()
+        return [slot for slot in range(limit) if int(record.get(f"until_{slot}", 0)) <= now]
+
+    def _release(self, project_id: str, record: Key, owner: str, slot: int) -> None:
+        removes = (f"owner_{slot}", f"until_{slot}")
+        # A call that took longer than the lease may have lost the slot to another one.
+        mine = update(record, removes=removes, condition=f"#owner_{slot} = :me", me=owner)
+        try:
+            self._table.try_write(mine)
+        except (ClientError, BotoCoreError, DomainError):
+            # The caller must get its answer; the slot is free when the lease ends.
+            logger.exception("a slot for slow calls could not be released", project_id=project_id)

@@ -1,0 +1,347 @@
+"""Secrets of projects: derived callback secrets, and stored credentials of sources."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from botocore.exceptions import ClientError
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table, Write, code_of, delete, put
+from tidegate.common.ids import Clock
+from tidegate.errors import (
+    Busy,
+    Conflict,
+    CredentialMissing,
+    CredentialUnbound,
+    QuotaExceeded,
+    RecordNotFound,
+    WrongState,
+)
+from tidegate.http.guard import Credential, read_origin
+from tidegate.projects.audit import SYSTEM, AuditLine, act, audit_write
+from tidegate.projects.model import Project
+from tidegate.projects.projects import ProjectStore
+
+if TYPE_CHECKING:
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+    from mypy_boto3_ssm import SSMClient
+
+# --- root secret
+# The root secret that callback secrets are derived from: an SSM SecureString, created by the first function that
+# needs it.
+
+_BYTES = 32
+# Parameter Store may not return at once what another function has just stored.
+_READS = 5
+
+
+class RootSecret:
+    """Call it for the bytes, which are read once per process. CloudFormation cannot create a SecureString."""
+
+    def __init__(self, client: SSMClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._client = client
+        self._name = name
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._known: bytes | None = None
+
+    def __call__(self) -> bytes:
+        with self._lock:
+            if self._known is None:
+                self._known = base64.b64decode(self._read() or self._create())
+            return self._known
+
+    def _read(self) -> str | None:
+        try:
+            return self._client.get_parameter(Name=self._name, WithDecryption=True)["Parameter"]["Value"]
+        except self._client.exceptions.ParameterNotFound:
+            return None
+
+    def _create(self) -> str:
+        """Does not overwrite: of several functions that try at once, one stores its value and the others read it."""
+        made = base64.b64encode(secrets.token_bytes(_BYTES)).decode()
+        try:
+            self._client.put_parameter(
+                Name=self._name,
+                Value=made,
+                Type="SecureString",
+                Overwrite=False,
+                Description="Tidegate derives callback secrets from it; deleting it changes every project's secret",
+            )
+        except self._client.exceptions.ParameterAlreadyExists:
+            return self._read_made_elsewhere()
+        return made
+
+    def _read_made_elsewhere(self) -> str:
+        for attempt in range(_READS):
+            found = self._read()
+            if found:
+                return found
+            self._sleep(0.1 * 2**attempt)
+        raise Busy(f"the SSM parameter {self._name} exists but cannot be read yet: try again in a few seconds")
+
+
+# --- derived secrets
+# Derives the secrets that sign outgoing requests from one root secret, so that none is stored in the table.
+
+_INFO = "tidegate callback secret"
+_ORIGIN_INFO = "tidegate origin secret"
+_BLOCK = hashlib.sha256().digest_size
+
+
+def hkdf_sha256(secret: bytes, info: bytes, *, length: int = 32, salt: bytes = b"") -> bytes:
+    """HKDF with SHA-256 (RFC 5869)."""
+    extracted = hmac.digest(salt or bytes(_BLOCK), secret, "sha256")
+    output = block = b""
+    for counter in range(1, -(-length // _BLOCK) + 1):
+        block = hmac.digest(extracted, block + info + bytes([counter]), "sha256")
+        output += block
+    return output[:length]
+
+
+def derived_secret(root: bytes, project_id: str, generation: int) -> str:
+    """A project's `whsec_…` of one generation. Always the same; it reveals no other secret."""
+    return _derived(root, _INFO, project_id, str(generation))
+
+
+# A batch signs thousands of requests a second for one receiver.
+@lru_cache(maxsize=1024)
+def origin_secret(root: bytes, project_id: str, generation: int, origin: str) -> str:
+    """The `whsec_…` of one receiver, by its origin `https://host:port`: it verifies nothing for another receiver."""
+    return _derived(root, _ORIGIN_INFO, project_id, str(generation), origin)
+
+
+def _derived(root: bytes, *info: str) -> str:
+    return "whsec_" + base64.b64encode(hkdf_sha256(root, "\0".join(info).encode())).decode()
+
+
+# --- callback secrets
+# The secrets that sign a project's outgoing requests: one for each receiver, and the older one that all share.
+#
+# They are derived, not stored. During a rotation there are two of each, and all of them sign.
+
+
+class Signer(Protocol):
+    """Makes the Standard Webhooks headers of a request, with a signature for each secret that is valid for it.
+
+    The receiver's own secrets sign the body, or `GET {url}` if there is none.
+    """
+
+    def __call__(
+        self, project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str
+    ) -> dict[str, str]: ...
+
+
+class CallbackSecrets:
+    def __init__(self, store: ProjectStore, root: Callable[[], bytes], clock: Clock) -> None:
+        self._store = store
+        self._root = root
+        self._clock = clock
+
+    def of(self, project: Project) -> tuple[str, ...]:
+        """Every secret that all receivers share and that is valid now, newest first."""
+        derived = (derived_secret(self._root(), project.project_id, number) for number in project.secret_generations)
+        return (*derived, *project.callback_secrets)
+
+    def newest(self, project: Project) -> str:
+        return self.of(project)[0]
+
+    def of_origin(self, project: Project, origin: str) -> tuple[str, ...]:
+        """Every valid secret of one receiver, newest first. `origin` is as `read_origin` returns it."""
+        # A stored secret is older than any generation.
+        generations = (*project.secret_generations, *((0,) if project.callback_secrets else ()))
+        return tuple(origin_secret(self._root(), project.project_id, number, origin) for number in generations)
+
+    def rotate(self, project_id: str, who: str = SYSTEM) -> str:
+        """Adds a new secret and returns it. The previous one stays valid until it is retired."""
+        project = self._project(project_id)
+        if len(project.secret_generations) + len(project.callback_secrets) > 1:
+            raise WrongState(
+                "a rotation is in progress: end it first with "
+                f"DELETE /v1/projects/{project_id}/callback-secrets/previous"
+            )
+        newest = max(project.secret_generations, default=0) + 1
+        rotated = replace(project, secret_generations=(newest, *project.secret_generations))
+        self._save(project, rotated, who, "callback_secret.rotate")
+        return self.newest(rotated)
+
+    def retire(self, project_id: str, who: str = SYSTEM) -> None:
+        """Ends a rotation: only the newest secret signs from now on. Old stored secrets are removed."""
+        project = self._project(project_id)
+        generations, stored = project.secret_generations[:1], project.callback_secrets
+        kept = () if generations else stored[:1]
+        if (generations, kept) == (project.secret_generations, stored):
+            raise WrongState(
+                f"there is no old secret to retire: rotate first with POST /v1/projects/{project_id}/callback-secrets"
+            )
+        left = replace(project, secret_generations=generations, callback_secrets=kept)
+        self._save(project, left, who, "callback_secret.retire")
+
+    def _project(self, project_id: str) -> Project:
+        project = self._store.get(project_id, consistent=True)
+        if project is None:
+            raise RecordNotFound(f"no project has the id {project_id}")
+        return project
+
+    def _save(self, was: Project, now: Project, who: str, action: str) -> None:
+        line = act(was.project_id, was.project_id, self._clock(), who, action)
+        if not self._store.set_secrets(was, now, line):
+            raise Conflict("the project's callback secrets were changed at the same time: try again")
+
+
+# --- credential records
+# What may be shown of stored credentials: names and origins, never a header's value.
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRecord:
+    """`headers` are the names of its headers, without their values."""
+
+    name: str
+    origins: Sequence[str]
+    headers: Sequence[str]
+    updated_at: str
+    updated_by: str
+
+
+_FIELDS = tuple(field.name for field in fields(CredentialRecord))
+# Of one project. Each is a secret that AWS bills, and the list of them is one answer.
+MOST_CREDENTIALS = 500
+_RETRY_SECONDS = 3600
+# 500 records of the largest size are 4 MB; a page has 1 MB.
+_PAGES = 8
+
+
+class CredentialRecords:
+    """Written before the secret: a crash in between leaves a listed credential, which a repeated PUT completes."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def put(self, project_id: str, record: CredentialRecord, line: AuditLine) -> None:
+        """Stores or replaces a record. Raises QuotaExceeded for a new one beyond the limit.
+
+        Requests at the same moment may exceed the limit by a few: it bounds costs and the size of the list.
+        """
+        self._require_room(project_id, record.name)
+        self._write(put(keys.credential(project_id, record.name) | asdict(record)), line)
+
+    def delete(self, project_id: str, name: str, line: AuditLine) -> None:
+        self._write(delete(keys.credential(project_id, name)), line)
+
+    def _require_room(self, project_id: str, name: str) -> None:
+        if self._table.get(keys.credential(project_id, name)) is not None:
+            return
+        stored, _ = self._table.count(keys.credentials(project_id), pages=_PAGES)
+        if stored >= MOST_CREDENTIALS:
+            raise QuotaExceeded(
+                f"the project has {stored} credentials, and {MOST_CREDENTIALS} are allowed: delete an unused one "
+                "with DELETE /v1/credentials/{name}",
+                retry_after=_RETRY_SECONDS,
+            )
+
+    def _write(self, write: Write, line: AuditLine) -> None:
+        self._table.transact([write, audit_write(line)])
+
+    def list(self, project_id: str) -> list[CredentialRecord]:
+        """Sorted by name. Credentials stored before this list existed are missing."""
+        found = self._table.query_all(keys.credentials(project_id))
+        return [CredentialRecord(**{name: item[name] for name in _FIELDS}) for item in found]
+
+
+# --- credential store
+# Credentials of sources, by name. They are in Secrets Manager, never in a record, a log or an answer.
+
+# Secrets Manager deletes a secret in the background, and refuses a new one of the same name until that is done.
+_PAUSES = (0.5, 1.0, 2.0, 4.0)
+_BEING_DELETED = ("InvalidRequestException", "ResourceNotFoundException")
+# The most bytes that Secrets Manager stores in a secret.
+LARGEST_SECRET = 65_536
+
+
+def secret_text(headers: Mapping[str, str], origins: Sequence[str]) -> str:
+    """The text of the secret that stores a credential."""
+    return json.dumps({"headers": dict(headers), "origins": list(origins)})
+
+
+class CredentialStore:
+    """A secret contains `{"headers": {…}, "origins": ["https://host:port", …]}`."""
+
+    def __init__(self, client: SecretsManagerClient, prefix: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._sleep = sleep
+
+    def _id(self, project_id: str, name: str) -> str:
+        return f"{self._prefix}{project_id}/{name}"
+
+    def get(self, project_id: str, name: str) -> Credential:
+        """CredentialMissing if there is none; CredentialUnbound for an old one that does not say where it may go."""
+        try:
+            text = self._client.get_secret_value(SecretId=self._id(project_id, name))["SecretString"]
+        except ClientError as error:
+            if code_of(error) in ("ResourceNotFoundException", "InvalidRequestException"):
+                raise CredentialMissing(
+                    f"no credential is named {name}: store it with PUT /v1/credentials/{name}"
+                ) from None
+            raise
+        held = _read(text)
+        headers, origins = held.get("headers"), held.get("origins")
+        if not isinstance(headers, dict) or not isinstance(origins, list) or not origins:
+            raise CredentialUnbound(
+                f"the credential {name} names no origins, so it is sent nowhere: store it again with "
+                f'PUT /v1/credentials/{name} {{"headers": …, "origins": ["https://host"]}}'
+            )
+        try:
+            allowed = frozenset(read_origin(str(origin)) for origin in origins)
+        except ValueError as error:
+            raise CredentialUnbound(
+                f"the credential {name} cannot be used: {error}. Store it again with PUT /v1/credentials/{name}"
+            ) from None
+        return Credential(name, {str(header): str(value) for header, value in headers.items()}, allowed)
+
+    def put(self, project_id: str, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
+        """Busy if a credential of that name was deleted a moment ago and Secrets Manager is still deleting it."""
+        text = secret_text(headers, origins)
+        for pause in (*_PAUSES, None):
+            try:
+                self._put(self._id(project_id, name), text)
+                return
+            except ClientError as error:
+                if code_of(error) not in _BEING_DELETED:
+                    raise
+                if pause is None:
+                    raise Busy(f"the former credential {name} is still being deleted: try again in a minute") from error
+                self._sleep(pause)
+
+    def _put(self, secret_id: str, text: str) -> None:
+        try:
+            self._client.create_secret(Name=secret_id, SecretString=text)
+        except self._client.exceptions.ResourceExistsException:
+            self._client.put_secret_value(SecretId=secret_id, SecretString=text)
+
+    def delete(self, project_id: str, name: str) -> None:
+        try:
+            self._client.delete_secret(SecretId=self._id(project_id, name), ForceDeleteWithoutRecovery=True)
+        except self._client.exceptions.ResourceNotFoundException:
+            return
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        held = json.loads(text)
+    except ValueError:
+        return {}
+    return held if isinstance(held, dict) else {}

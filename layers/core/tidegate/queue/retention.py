@@ -1,0 +1,467 @@
+"""Retention: archives and removes ended requests, and sweeps the bucket for what crashed functions left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import date, datetime, timedelta
+from itertools import dropwhile, islice, takewhile
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.aws import keys
+from tidegate.aws.s3 import Bucket, BucketListing, Found
+from tidegate.aws.table import Item, Table, delete, put, update
+from tidegate.common.ids import Clock, digest, iso, new_id
+from tidegate.common.sequences import Listed
+from tidegate.errors import Invalid, WrongState
+from tidegate.queue.model import Policy, Request
+from tidegate.queue.store import request_from
+
+# --- store
+# Requests past their retention time, in partitions of the sparse index that only the clean-up reads.
+
+logger = Logger(service="tidegate", child=True)
+
+
+class RetentionStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def past(self, now: float, limit: int) -> Iterator[Request]:
+        """At most `limit` requests whose retention is over. Skips malformed records, which would stop the others."""
+        return islice(self._all_past(now), limit)
+
+    def _all_past(self, now: float) -> Iterator[Request]:
+        for shard in range(keys.RETENTION_SHARDS):
+            partition, bounds = keys.retention_partition(shard), (0, int(now))
+            for item in self._table.query_all(partition, index="due", sk_between=bounds):
+                try:
+                    request = request_from(item)
+                except (KeyError, TypeError, ValueError):
+                    logger.exception("a record past its retention is malformed and stays", record=item["pk"])
+                    continue
+                yield request
+
+    def remove(self, request: Request) -> bool:
+        key = keys.request(request.project_id, request.request_id)
+        return self._table.try_write(delete(key, "#version = :seen", seen=request.version))
+
+    def expire(self, request: Request, expires_at: float) -> bool:
+        """Marks the request as expired; the table's TTL removes it at `expires_at`."""
+        key = keys.request(request.project_id, request.request_id)
+        sets = {"expired_at": request.expired_at, "expires_at": int(expires_at)}
+        removes = keys.DUE_ATTRIBUTES
+        return self._table.try_write(
+            update(key, sets, removes=removes, condition="#version = :seen", seen=request.version)
+        )
+
+
+# --- identity
+# Whether the table and the bucket belong together, and the runs of the clean-up that stopped themselves.
+#
+# Both carry the same marker. Before anything is deleted, both are read, consistently: with another table, an empty
+# one or
+# another bucket, every object would look as if it belonged to no record.
+
+# The bucket's marker. No prefix of the lifecycle rules or of the sweep includes it.
+MARKER = "tidegate-identity.json"
+FOREIGN, TOO_MANY = "foreign", "too_many"
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedRun:
+    """A run that deleted nothing, because it would have deleted too much or could not trust the table."""
+
+    run_id: str
+    kind: str
+    reason: str
+    stopped_at: str
+    # How many objects it had looked at, and how many of them had no record.
+    examined: int = 0
+    orphans: int = 0
+    confirmed_by: str | None = None
+
+
+_RUN = tuple(field.name for field in fields(StoppedRun))
+
+
+class StoppedRuns:
+    """The last run that stopped itself, until it is confirmed and carried out, or no longer has a reason to stop."""
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+
+    def get(self) -> StoppedRun | None:
+        item = self._table.get(keys.stopped_sweep(), consistent=True)
+        return StoppedRun(**{name: item[name] for name in _RUN if name in item}) if item else None
+
+    def stop(self, kind: str, reason: str, examined: int = 0, orphans: int = 0) -> StoppedRun:
+        now = self._clock()
+        run = StoppedRun(new_id("sweep", now), kind, reason, iso(now), examined, orphans)
+        self._table.write(put(keys.stopped_sweep() | {k: v for k, v in asdict(run).items() if v is not None}))
+        logger.error("the clean-up stopped itself", run_id=run.run_id, why=reason, examined=examined, orphans=orphans)
+        return run
+
+    def confirm(self, run_id: str, who: str) -> StoppedRun:
+        """Allows what this run wanted to do. WrongState if the last run that stopped is another one."""
+        write = update(keys.stopped_sweep(), {"confirmed_by": who}, condition="#run_id = :run_id", run_id=run_id)
+        if not self._table.try_write(write):
+            raise WrongState(f"no stopped clean-up has the id {run_id}: look at the last one, and confirm that")
+        run = self.get()
+        if run is None or run.run_id != run_id:
+            raise WrongState(f"the clean-up {run_id} was repeated meanwhile: look at the last one")
+        return run
+
+    def clear(self, run: StoppedRun) -> None:
+        self._table.try_write(delete(keys.stopped_sweep(), "#run_id = :run_id", run_id=run.run_id))
+
+
+class StoreIdentity:
+    def __init__(
+        self,
+        table: Table,
+        objects: BucketListing,
+        prefixes: Callable[[], Iterable[str]],
+        runs: StoppedRuns,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._objects = objects
+        self._prefixes = prefixes
+        self._runs = runs
+        self._clock = clock
+
+    def check(self) -> StoppedRun | None:
+        """None if the table and the bucket belong together; else the run that stops because they do not.
+
+        The first time, if neither has a marker, both get one, if all projects that have objects are in the table.
+        """
+        reason = self._foreign()
+        stopped = self._runs.get()
+        if reason is not None:
+            known = stopped is not None and (stopped.kind, stopped.reason) == (FOREIGN, reason)
+            return stopped if known else self._runs.stop(FOREIGN, reason)
+        if stopped and stopped.kind == FOREIGN:
+            self._runs.clear(stopped)
+        return None
+
+    def mark_again(self, run: StoppedRun) -> None:
+        """Gives both a new marker, after a person has confirmed that they belong together."""
+        self._write_table(new_id("tide", self._clock()), replace=True)
+        own = self._in_table()
+        self._objects.put(MARKER, _content(own or ""))
+        self._runs.clear(run)
+
+    def _foreign(self) -> str | None:
+        table, bucket = self._in_table(), self._in_bucket()
+        if table and table == bucket:
+            return None
+        if bucket:
+            found = f"the table's is {table}" if table else "the table has none"
+            return f"the bucket belongs to another table: its marker is {bucket}, and {found}"
+        unknown = self._unknown_projects()
+        if unknown:
+            return (
+                f"the bucket has no marker, and objects of {len(unknown)} projects that are not in the table, "
+                f"such as {unknown[0]}"
+            )
+        # The table first: if the function dies now, the next one finds a table with a marker and adds the bucket's.
+        self._write_table(new_id("tide", self._clock()))
+        own = self._in_table() or ""
+        self._objects.put_new(MARKER, _content(own))
+        return None if self._in_bucket() == own else "another table has just marked the bucket as its own"
+
+    def _in_table(self) -> str | None:
+        item = self._table.get(keys.store_identity(), consistent=True)
+        return str(item["identity"]) if item else None
+
+    def _in_bucket(self) -> str | None:
+        data = self._objects.get_if_any(MARKER)
+        return str(json.loads(data)["identity"]) if data else None
+
+    def _write_table(self, identity: str, *, replace: bool = False) -> None:
+        condition = "" if replace else "attribute_not_exists(#pk)"
+        self._table.try_write(update(keys.store_identity(), {"identity": identity}, condition=condition))
+
+    def _unknown_projects(self) -> list[str]:
+        """The projects that have objects in the bucket and no record in the table."""
+        owners = {project for prefix in self._prefixes() for project in self._objects.folders(prefix)}
+        known = self._table.batch_get([keys.project(project) for project in owners], consistent=True)
+        found: set[Any] = {item["project_id"] for item in known}
+        return sorted(owners - found)
+
+
+def _content(identity: str) -> bytes:
+    return json.dumps({"identity": identity}).encode()
+
+
+# --- archive
+# A compressed archive in S3 of the requests that retention removes from the table.
+
+
+def _prefix(project_id: str, day: date) -> str:
+    return f"archive/{project_id}/{day.isoformat().replace('-', '/')}/"
+
+
+class Archive:
+    def __init__(self, store: BucketListing, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def keep(self, requests: Sequence[Request]) -> None:
+        """Writes one object per project, named by its content: the same records, archived again, replace it."""
+        by_project: dict[str, list[Request]] = defaultdict(list)
+        for request in requests:
+            by_project[request.project_id].append(request)
+        today = self._clock().date()
+        for project_id, group in by_project.items():
+            lines = "".join(json.dumps(request.shown(), ensure_ascii=False) + "\n" for request in group)
+            name = digest(*(request.request_id for request in group), length=24)
+            self._store.put(f"{_prefix(project_id, today)}{name}.ndjson.gz", gzip.compress(lines.encode(), mtime=0))
+
+    def read(self, project_id: str, day: date, limit: int, cursor: str | None, **wanted: str) -> Listed[dict[str, Any]]:
+        """Requests that left the table on a day and have the `wanted` values, by id. `cursor` is the last id before."""
+        if cursor is not None and not cursor.isprintable():
+            raise Invalid(
+                "the cursor does not belong to this list: leave it out to start again",
+                errors=[{"loc": ["query", "cursor"], "msg": "unknown"}],
+            )
+        page: dict[str, dict[str, Any]] = {}
+        for key in self._store.keys(_prefix(project_id, day)):
+            for record in map(json.loads, gzip.decompress(self._store.get(key)).splitlines()):
+                if record["request_id"] > (cursor or "") and wanted.items() <= record.items():
+                    page[record["request_id"]] = record
+            # Objects are not sorted, so all are read; only the page and one more record are kept in memory.
+            page = dict(sorted(page.items())[: limit + 1])
+        records = list(page.values())
+        return Listed(records[:limit], records[limit - 1]["request_id"] if len(records) > limit else None)
+
+
+# --- object owners
+# Finds out for the daily sweep which objects of the bucket belong to a record.
+
+KeyOf = Callable[[str, str], dict[str, str]]
+Needs = Callable[[Item, str], bool]
+
+
+class RecordOwners:
+    """Objects named `{prefix}{project}/{id}…` belong to the record with that id while `needs(record, key)` is true."""
+
+    def __init__(self, table: Table, prefix: str, key_of: KeyOf, needs: Needs = lambda *_: True) -> None:
+        self._table = table
+        self.prefix = prefix
+        self._key_of = key_of
+        self._needs = needs
+
+    def orphans(self, keys: Collection[str]) -> set[str]:
+        """The keys whose record does not exist or does not need them. Keys that are named otherwise are not ours."""
+        owners = {key: owner for key in keys if (owner := self._owner(key)) is not None}
+        wanted = {owner["pk"]: owner for owner in owners.values()}
+        records = {item["pk"]: item for item in self._table.batch_get(wanted.values(), consistent=True)}
+        return {
+            key
+            for key, owner in owners.items()
+            if owner["pk"] not in records or not self._needs(records[owner["pk"]], key)
+        }
+
+    def _owner(self, key: str) -> dict[str, str] | None:
+        project_id, _, rest = key.removeprefix(self.prefix).partition("/")
+        record_id = rest.partition("/")[0].partition(".")[0]
+        return self._key_of(project_id, record_id) if project_id and record_id else None
+
+
+# --- retention
+# Removes requests after their retention time, with the objects that belong to them alone.
+
+# One after another, the daily function would remove fewer records than a busy day adds.
+_THREADS = 16
+
+# Returns the objects of a request of one type. Exports own their files; files of the library belong to no request.
+Objects = Callable[[Request], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """How many records and objects were removed, and whether there may be more."""
+
+    removed: int
+    objects: int
+    more: bool
+
+
+class Retention:
+    def __init__(
+        self,
+        store: RetentionStore,
+        objects: Bucket,
+        clock: Clock,
+        policies: Mapping[str, Policy],
+        owned: Mapping[str, Objects],
+        archive: Archive,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._clock = clock
+        self._policies = policies
+        self._owned = owned
+        self._archive = archive
+
+    def clean(self, limit: int = 1000) -> Cleaned:
+        """Removes up to `limit` records: archives them, then deletes their objects, then the records.
+
+        In this order, a run that fails in between is repeated by the next one. A record that cannot be removed is
+        logged and does not stop the others.
+        """
+        now = self._clock()
+        past = list(self._store.past(now.timestamp(), limit))
+        self._archive.keep([request for request in past if not request.expired_at])
+        with ThreadPoolExecutor(_THREADS) as threads:
+            outcomes = list(threads.map(lambda request: self._try_to_remove(request, now), past))
+        done = [outcome for outcome in outcomes if outcome is not None]
+        removed, objects = sum(gone for gone, _ in done), sum(count for _, count in done)
+        logger.info("cleaned", removed=removed, objects=objects, failed=len(past) - len(done))
+        return Cleaned(removed, objects, more=len(past) >= limit and bool(done))
+
+    def _try_to_remove(self, request: Request, now: datetime) -> tuple[bool, int] | None:
+        """The result of `_remove`; None if it failed."""
+        try:
+            return self._remove(request, now)
+        except Exception:
+            logger.exception("a request past its retention was not removed", request_id=request.request_id)
+            return None
+
+    def _remove(self, request: Request, now: datetime) -> tuple[bool, int]:
+        """(whether the record was removed or marked as expired, the number of objects deleted)."""
+        keys = tuple(self._owned[request.type](request)) if request.type in self._owned else ()
+        if keys:
+            self._objects.delete(*keys)
+        keep = self._policies[request.type].keep_expired if request.status == "completed" else 0
+        if keep and not request.expired_at:
+            until = now + timedelta(seconds=keep)
+            return self._store.expire(replace(request, expired_at=iso(now)), until.timestamp()), len(keys)
+        return self._store.remove(request), len(keys)
+
+
+# --- sweep
+# Removes what crashed functions left in the bucket: unfinished multipart uploads and objects without a record.
+
+# Younger ones may belong to a function that is still working.
+STALE = timedelta(days=1)
+_GROUP = 100
+
+
+# A run that would delete more than this many objects, and more than this share of those that it looked at, stops.
+MOST_ORPHANS = 100
+MOST_PERCENT = 5
+# More are left to the next run: they are kept in memory until all objects were looked at.
+_MOST_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    uploads: int
+    orphans: int
+    # The run that stopped itself and deleted nothing.
+    stopped: StoppedRun | None = None
+
+
+@dataclass(slots=True)
+class _Scan:
+    """The objects without a record, by their owner, and where the scan ended: "" after the last object."""
+
+    orphans: list[tuple[RecordOwners, list[str]]] = field(default_factory=list)
+    examined: int = 0
+    cursor: str = ""
+
+    @property
+    def count(self) -> int:
+        return sum(len(found) for _, found in self.orphans)
+
+
+class Sweep:
+    """A sweep that has no time left for all objects is continued by the next one, which starts where it stopped."""
+
+    def __init__(
+        self,
+        objects: BucketListing,
+        owners: Callable[[], Iterable[RecordOwners]],
+        table: Table,
+        identity: StoreIdentity,
+        runs: StoppedRuns,
+        clock: Clock,
+    ) -> None:
+        self._objects = objects
+        self._owners = owners
+        self._table = table
+        self._identity = identity
+        self._runs = runs
+        self._clock = clock
+
+    def sweep(self, has_time: Callable[[], bool] = lambda: True) -> Swept:
+        """Deletes nothing if the table and the bucket do not belong together, or if it would delete too much: then the
+        run is stored, and a person must confirm it."""
+        if foreign := self._identity.check():
+            return Swept(0, 0, foreign)
+        before = self._clock() - STALE
+        uploads = self._abort_uploads(before, has_time)
+        scan = self._scan(before, has_time)
+        waiting = self._runs.get()
+        confirmed = waiting.orphans if waiting and waiting.confirmed_by else 0
+        if scan.count > confirmed + MOST_ORPHANS and scan.count * 100 > scan.examined * MOST_PERCENT:
+            share = f"{scan.count} of {scan.examined} objects have no record"
+            reason = f"{share}: more than {MOST_ORPHANS}, and more than {MOST_PERCENT} %"
+            return Swept(uploads, 0, self._runs.stop(TOO_MANY, reason, scan.examined, scan.count))
+        # Again, because the scan takes minutes, in which the table may have been replaced.
+        if foreign := self._identity.check():
+            return Swept(uploads, 0, foreign)
+        orphans = sum(self._remove(owner, found) for owner, found in scan.orphans)
+        self._table.write(update(keys.sweep_cursor(), {"after": scan.cursor}, condition=""))
+        if waiting and not scan.cursor:
+            self._runs.clear(waiting)
+        logger.info("swept", uploads=uploads, orphans=orphans)
+        return Swept(uploads, orphans)
+
+    def _abort_uploads(self, before: datetime, has_time: Callable[[], bool]) -> int:
+        stale = (upload for upload in self._objects.uploads() if upload.begun_at < before)
+        aborted = 0
+        for upload in takewhile(lambda _: has_time(), stale):
+            self._objects.abort_upload(upload.key, upload.upload_id)
+            aborted += 1
+        return aborted
+
+    def _scan(self, before: datetime, has_time: Callable[[], bool]) -> _Scan:
+        stored = self._table.get(keys.sweep_cursor(), consistent=True) or {}
+        start = cursor = str(stored.get("after", ""))
+        scan = _Scan()
+        for owner in dropwhile(lambda owner: start and not start.startswith(owner.prefix), self._owners()):
+            cursor = cursor or owner.prefix
+            for found in _groups(self._objects.list(owner.prefix, cursor)):
+                if scan.count >= _MOST_KEPT or not has_time():
+                    scan.cursor = cursor
+                    return scan
+                old = [one.key for one in found if one.changed_at < before]
+                scan.examined += len(found)
+                if old and (orphans := owner.orphans(old)):
+                    scan.orphans.append((owner, sorted(orphans)))
+                cursor = found[-1].key
+            cursor = ""
+        return scan
+
+    def _remove(self, owner: RecordOwners, found: Sequence[str]) -> int:
+        """Deletes those of these objects that still have no record."""
+        orphans = owner.orphans(found)
+        if orphans:
+            self._objects.delete(*sorted(orphans))
+        return len(orphans)
+
+
+def _groups(listed: Iterator[Found]) -> Iterator[list[Found]]:
+    while group := list(islice(listed, _GROUP)):
+        yield group

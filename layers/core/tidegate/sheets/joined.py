@@ -1,0 +1,338 @@
+"""Files that are joined from fragments rendered elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tidegate.aws.s3 import Piece, Stored
+from tidegate.sheets.files import ENDINGS, Measure, Output, csv_columns, packed_piece, total
+from tidegate.sheets.parquet import MAGIC, Group, ParquetTable
+from tidegate.sheets.table import GAP_ROWS, HeadCell, Row, SheetTable
+from tidegate.sheets.text import CsvWriter, jsonl_lines
+from tidegate.sheets.xlsx import MEASURED_TABLES, SHEET_ROWS, SheetNames, TableRows, laid_out
+from tidegate.sheets.xlsx_cells import RowWriter, Total
+from tidegate.sheets.xlsx_frame import (
+    Frame,
+    SheetInfo,
+    TableFrame,
+    filter_range,
+    footer_row,
+    merge,
+    page_breaks,
+    sheet_end,
+    sheet_info,
+    totals_row,
+)
+from tidegate.sheets.zip import HEADER, ZipEntry, directory, local_header, trailer
+
+# --- joined files
+# Files whose rows are rendered by several workers and joined by one.
+#
+# Workers and joiner derive the same layout from the same order and the same first pages, so the content of the joined
+# file is equal, byte for byte, to that of a single writer.
+
+
+@dataclass(frozen=True, slots=True)
+class SheetRows:
+    """The fragments of one sheet of one table, in order; a text file is a single sheet."""
+
+    fragments: Sequence[tuple[Stored, Measure]]
+
+    @property
+    def measure(self) -> Measure:
+        return total(measure for _, measure in self.fragments)
+
+
+# By table: its sheets; the totals of its columns.
+Made = Sequence[Sequence[SheetRows]]
+Sums = Sequence[Sequence[Total | None]]
+
+
+class ZipPieces:
+    """Makes the pieces of a zip archive, and its directory."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[ZipEntry, int]] = []
+        self._offset = 0
+
+    def entry(self, name: str, measure: Measure, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        entry = ZipEntry(name, measure.crc, measure.size, measure.packed)
+        header = local_header(entry)
+        yield header
+        yield from pieces
+        self._entries.append((entry, self._offset))
+        self._offset += len(header) + entry.packed
+
+    def end(self) -> bytes:
+        return directory(self._entries, self._offset)
+
+
+class TextTable:
+    """Renders the lines of one table."""
+
+    # Rows per sheet; a text file has no limit.
+    capacity: int | None = None
+    cut = refused = 0
+
+    def __init__(self, output: Output, source: TableRows) -> None:
+        keys, titles = csv_columns(source)
+        self._csv = CsvWriter(keys, output.csv, titles) if output.type == "csv" else None
+        self.sums: list[Total | None] = []
+        self.groups: list[Group] = []
+
+    def end(self) -> bytes:
+        """Returns buffered output; lines are not buffered."""
+        return b""
+
+    def head(self) -> bytes:
+        return self._csv.head() if self._csv else b""
+
+    def text(self, rows: Sequence[Row]) -> bytes:
+        return self._csv.lines(rows) if self._csv else jsonl_lines(rows)
+
+
+class JoinedText:
+    """CSV or JSON lines, with or without gzip; several tables follow each other, or are files in a zip."""
+
+    def __init__(self, output: Output, sources: Sequence[TableRows]) -> None:
+        self._output = output
+        self._zipped = output.multi_type == "tab" and len(sources) > 1
+        self.packed = output.is_packed or self._zipped
+        later = output
+        if not self._zipped:
+            # Only the first table of a file has the byte-order mark.
+            encoding = output.csv.encoding.removesuffix("-sig")
+            later = replace(output, csv=replace(output.csv, bom=False, encoding=encoding))
+        self.tables = [TextTable(later if number else output, source) for number, source in enumerate(sources)]
+        self.ending = "zip" if self._zipped else ENDINGS[output.type] + (".gz" if output.is_packed else "")
+
+    def unfit(self, _made: Made) -> str:
+        return ""
+
+    def pieces(self, made: Made, _sums: Sums = (), _groups: Sequence[Group] = ()) -> Iterator[Piece]:
+        if self._zipped:
+            yield from self._zip(made)
+            return
+        whole = Measure()
+        if self.packed:
+            yield HEADER
+        for number, (table, sheets) in enumerate(zip(self.tables, made, strict=True)):
+            between = (self._output.csv.line_end * 3).encode() if number and self._output.type == "csv" else b""
+            first, measure = (
+                packed_piece(between + table.head()) if self.packed else (between + table.head(), Measure())
+            )
+            yield first
+            yield from (piece for sheet in sheets for piece, _ in sheet.fragments)
+            whole = total([whole, measure, *(sheet.measure for sheet in sheets)])
+        if self.packed:
+            last, _ = packed_piece(b"", last=True)
+            yield last + trailer(whole.crc, whole.size)
+
+    def _zip(self, made: Made) -> Iterator[Piece]:
+        archive = ZipPieces()
+        for number, (table, sheets) in enumerate(zip(self.tables, made, strict=True), 1):
+            (first, head), (last, end) = packed_piece(table.head()), packed_piece(b"", last=True)
+            rows = [piece for sheet in sheets for piece, _ in sheet.fragments]
+            measure = total([head, *(sheet.measure for sheet in sheets), end])
+            yield from archive.entry(f"{number}.{ENDINGS[self._output.type]}", measure, iter([first, *rows, last]))
+        yield archive.end()
+
+
+class JoinedParquet:
+    """The row groups of all workers and their footer. One table, since a file has one schema."""
+
+    packed = False
+    ending = "parquet"
+
+    def __init__(self, source: TableRows) -> None:
+        self.tables = [ParquetTable(source.table, source.keys)]
+
+    def unfit(self, _made: Made) -> str:
+        return ""
+
+    def pieces(self, made: Made, _sums: Sums, groups: Sequence[Group]) -> Iterator[Piece]:
+        yield MAGIC
+        yield from (piece for sheet in made[0] for piece, _ in sheet.fragments)
+        yield self.tables[0].footer(groups)
+
+
+# --- joined book
+# A workbook whose rows are rendered by several workers; see `joined_files`.
+
+
+class BookTable:
+    """Renders the rows of one table as worksheet XML."""
+
+    refused = 0
+
+    def __init__(self, table: SheetTable, frame: TableFrame, capacity: int | None) -> None:
+        self.table, self.frame, self.layout = table, frame, frame.layout
+        # Rows of data per sheet; None if all tables share a sheet.
+        self.capacity = capacity
+        self._writer = RowWriter(frame.columns, frame.row_height)
+        self.groups: list[Group] = []
+
+    def end(self) -> bytes:
+        """Returns buffered output; rows are not buffered."""
+        return b""
+
+    def text(self, rows: Sequence[Row]) -> bytes:
+        return self._writer.xml(rows)
+
+    @property
+    def cut(self) -> int:
+        return self._writer.cut
+
+    @property
+    def sums(self) -> list[Total | None]:
+        return self._writer.sums
+
+
+class JoinedBook:
+    packed = True
+    ending = "xlsx"
+
+    def __init__(
+        self,
+        sources: Sequence[TableRows],
+        samples: Sequence[Sequence[Row]],
+        multi_type: str = "page",
+        sheet_rows: int = SHEET_ROWS,
+    ) -> None:
+        together = multi_type == "page"
+        few = len(sources) <= MEASURED_TABLES
+        laid = [
+            laid_out(source.table, source.keys, sample if few else ())
+            for source, sample in zip(sources, samples, strict=True)
+        ]
+        layouts = [(source.table, layout) for source, (layout, _) in zip(sources, laid, strict=True)]
+        self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
+        self._sheet_rows = sheet_rows
+        # Tables below each other have to fit on one sheet: their positions are not known before all rows are.
+        self._shared = together and len(sources) > 1
+        self.tables = [
+            BookTable(source.table, frame, None if self._shared else self._room(frame))
+            for source, frame in zip(sources, self._frame.tables, strict=True)
+        ]
+
+    def _room(self, frame: TableFrame) -> int:
+        return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.end_rows
+
+    def unfit(self, made: Made) -> str:
+        """Why the tables do not fit below each other on one sheet; empty if they do."""
+        row = 0
+        for number, (table, sheets) in enumerate(zip(self.tables, made, strict=True) if self._shared else ()):
+            row += GAP_ROWS if number else 0
+            rows = total(sheet.measure for sheet in sheets).rows
+            row += table.layout.data_top - 1 + max(1, rows) + table.layout.end_rows
+            if row > self._sheet_rows:
+                return f"the tables need more than the {self._sheet_rows} rows of a sheet"
+            row -= 0 if rows else 1
+        return ""
+
+    def pieces(self, made: Made, sums: Sums, _groups: Sequence[Group] = ()) -> Iterator[Piece]:
+        """The pieces of the workbook. All sizes are known, so the local headers of the zip contain them."""
+        archive, names, infos = ZipPieces(), SheetNames(), list[SheetInfo]()
+        for first, head, rows, tail in self._sheets(made, sums, names, infos):
+            measure = total([head[1], *(each for _, each in rows), tail[1]])
+            name = f"xl/worksheets/sheet{first}.xml"
+            yield from archive.entry(name, measure, iter([head[0], *(piece for piece, _ in rows), tail[0]]))
+        for name, chunks in self._frame.parts(infos):
+            data, measure = packed_piece(b"".join(chunks), last=True)
+            yield from archive.entry(name, measure, iter([data]))
+        yield archive.end()
+
+    def _sheets(
+        self, made: Made, sums: Sums, names: SheetNames, infos: list[SheetInfo]
+    ) -> Iterator[tuple[int, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]]:
+        """For each sheet: its number, the XML before the rows, the rows, the XML after them."""
+        if self._shared:
+            info, head, rows, tail = self._one_sheet(made, sums, names)
+            infos.append(info)
+            yield 1, head, rows, tail
+            return
+        for index, (table, sheets, own_sums) in enumerate(zip(self.tables, made, sums, strict=True)):
+            count = max(1, len(sheets))
+            for number, sheet in enumerate(sheets or [SheetRows([])], 1):
+                last, only = number == count, count == 1
+                info, head, tail = self._edges(index, table, sheet.measure.rows, own_sums, names, last=last, only=only)
+                infos.append(info)
+                yield len(infos), head, list(sheet.fragments), tail
+
+    def _edges(
+        self,
+        index: int,
+        table: BookTable,
+        rows: int,
+        sums: Sequence[Total | None],
+        names: SheetNames,
+        *,
+        last: bool,
+        only: bool,
+    ) -> tuple[SheetInfo, tuple[bytes, Measure], tuple[bytes, Measure]]:
+        layout, (before, after) = table.layout, self._frame.edges(index)
+        merges = [merge(cell, 0) for cell in layout.top_merges]
+        data_end = layout.data_top - 1 + rows
+        ending, row = (
+            _ending(table, sums, data_end, merges, (layout.data_top, data_end) if only else None)
+            if last
+            else (
+                "",
+                data_end,
+            )
+        )
+        filtered = filter_range(table.table, layout, data_end)
+        info = sheet_info(names.take(table.table.title), layout, row, layout.width, alone=True, filtered=filtered)
+        head = packed_piece(f"{before}<sheetData>{self._frame.head_xml(index)}".encode())
+        tail = packed_piece((ending + sheet_end(merges, filtered, after)).encode(), last=True)
+        return info, head, tail
+
+    def _one_sheet(
+        self, made: Made, sums: Sums, names: SheetNames
+    ) -> tuple[SheetInfo, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]:
+        before, after = self._frame.edges(0)
+        row, merges, text = 0, list[str](), f"{before}<sheetData>"
+        rows, head, starts = list[tuple[Piece, Measure]](), None, list[int]()
+        for number, (table, sheets, own_sums) in enumerate(zip(self.tables, made, sums, strict=True)):
+            if number:
+                text += "<row/>" * GAP_ROWS
+                row += GAP_ROWS
+                starts.append(row)
+            layout = table.layout
+            merges += [merge(cell, row) for cell in layout.top_merges]
+            piece = packed_piece((text + self._frame.head_xml(number)).encode())
+            if head is None:
+                head = piece
+            else:
+                rows.append(piece)
+            rows += [fragment for sheet in sheets for fragment in sheet.fragments]
+            top = row + layout.data_top
+            row = top - 1 + total(sheet.measure for sheet in sheets).rows
+            text, row = _ending(table, own_sums, row, merges, (top, row))
+        ending = sheet_end(merges, "", after, page_breaks(starts, row))
+        tail = packed_piece((text + ending).encode(), last=True)
+        width = max(table.layout.width for table in self.tables)
+        info = sheet_info(names.take(""), self.tables[0].layout, row, width, alone=False)
+        assert head is not None, "a book has at least one table"
+        return info, head, rows, tail
+
+
+def _ending(
+    table: BookTable,
+    sums: Sequence[Total | None],
+    row: int,
+    merges: list[str],
+    data_rows: tuple[int, int] | None,
+) -> tuple[str, int]:
+    """The XML of the rows below the data, and the number of the last row."""
+    ending, layout = "", table.layout
+    if layout.has_totals:
+        ending += totals_row(table.frame, sums, data_rows)
+        row += 1
+    if layout.footer:
+        row += 1
+        ending += footer_row(table.frame)
+        if layout.width > 1:
+            merges.append(merge(HeadCell("", row, 1, 1, layout.width), 0))
+    return ending, row

@@ -1,0 +1,358 @@
+"""Parquet files, row group by row group."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from itertools import chain
+from typing import Any
+from zlib import DEFLATED
+
+from isal import isal_zlib
+
+from tidegate.sheets.rows import RowBlocks
+from tidegate.sheets.table import ROW_HEAD, Row, SheetTable, column_of, leaves
+from tidegate.sheets.values import NUMBER, nested_text
+from tidegate.sheets.xlsx_cells import NUMBERS, Notes, Total, number_text
+
+# --- thrift
+# Writes the part of Thrift's compact protocol that the metadata of a Parquet file needs.
+
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+_TRUE, _FALSE = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list; all its elements are of one type."""
+
+    kind: int
+    items: Sequence[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """A 64-bit integer; a plain int is written as 32-bit."""
+
+    value: int
+
+
+Struct = Mapping[int, "Value"]
+Value = bool | int | Long | str | Listed | Struct
+
+
+def written(struct: Struct) -> bytes:
+    """Encodes a struct, given as its fields by id."""
+    out, before = bytearray(), 0
+    for number in sorted(struct):
+        value = struct[number]
+        out.append((number - before) << 4 | _kind(value))
+        before = number
+        if not isinstance(value, bool):
+            out += _body(value)
+    return bytes(out) + b"\0"
+
+
+def _kind(value: Value) -> int:
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, int):
+        return I32
+    if isinstance(value, Long):
+        return I64
+    if isinstance(value, str):
+        return BINARY
+    return LIST if isinstance(value, Listed) else STRUCT
+
+
+def _body(value: Value) -> bytes:
+    if isinstance(value, int):
+        return varint(value << 1 ^ value >> 63)
+    if isinstance(value, Long):
+        return varint(value.value << 1 ^ value.value >> 63)
+    if isinstance(value, str):
+        data = value.encode(errors="replace")
+        return varint(len(data)) + data
+    if isinstance(value, Listed):
+        count = len(value.items)
+        head = bytes([count << 4 | value.kind]) if count < 15 else bytes([0xF0 | value.kind]) + varint(count)
+        return head + b"".join(map(_body, value.items))
+    return written(value)
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# --- parquet columns
+# Columns of a Parquet file: their types, and the encoding of their values.
+#
+# The template gives the type of a column; without one it is text, which loses nothing. Decimals become doubles only if
+# the template makes the column a number.
+
+BOOLEAN, INT32, INT64, DOUBLE, BYTE_ARRAY = 0, 1, 2, 5, 6
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the wall time as written, without a zone
+_DAY_ZERO = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_TRUE_TEXTS, _FALSE_TEXTS = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    physical: int
+    # Returns None for a value that is not of this type.
+    convert: Callable[[object], Any]
+    # `ConvertedType` and `LogicalType` of the schema.
+    logical: Struct
+
+
+def _text(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode(errors="replace")
+    if type(value) in NUMBERS:
+        return number_text(value).encode()  # type: ignore[arg-type]
+    return nested_text(value).encode(errors="replace")
+
+
+def _number(value: object) -> float | None:
+    text = value.strip() if isinstance(value, str) else number_text(value) if type(value) in NUMBERS else ""  # type: ignore[arg-type]
+    try:
+        return float(text) if NUMBER.fullmatch(text) or text in ("NaN", "Infinity", "-Infinity") else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _percent(value: object) -> float | None:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        number = _number(value.strip()[:-1].strip())
+        return None if number is None else number / 100
+    return _number(value)
+
+
+def _moment(value: object) -> datetime | None:
+    if not isinstance(value, str) or len(value.strip()) < 10 or value.strip()[4] not in "-/":
+        return None
+    try:
+        return datetime.fromisoformat(value.strip().replace("/", "-")).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+def _date(value: object) -> int | None:
+    moment = _moment(value)
+    return None if moment is None else (moment.date() - _DAY_ZERO).days
+
+
+def _datetime(value: object) -> int | None:
+    moment = _moment(value)
+    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+
+
+def _boolean(value: object) -> bool | None:
+    text = str(value).strip().lower() if isinstance(value, str | int) else ""
+    return text in _TRUE_TEXTS if text in _TRUE_TEXTS or text in _FALSE_TEXTS else None
+
+
+TEXT = Kind(BYTE_ARRAY, _text, {6: 0})
+_NUMBER = Kind(DOUBLE, _number, {})
+KINDS: dict[str | None, Kind] = {
+    "number": _NUMBER,
+    "currency": _NUMBER,
+    "percent": Kind(DOUBLE, _percent, {}),
+    "date": Kind(INT32, _date, {6: 6}),
+    # TIMESTAMP(isAdjustedToUTC=false, unit=MICROS)
+    "datetime": Kind(INT64, _datetime, {10: {8: {1: False, 2: {2: {}}}}}),
+    "boolean": Kind(BOOLEAN, _boolean, {}),
+}
+_FORMATS = {INT32: "i", INT64: "q", DOUBLE: "d"}
+
+
+class ColumnBytes:
+    """The encoded values of one column since the last row group."""
+
+    def __init__(self, key: str, kind: Kind) -> None:
+        self.key, self.kind = key, kind
+        # How many values were left out because they are not of the column's type.
+        self.refused = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self._data = bytearray()
+        # 1 for each row that has a value, else 0.
+        self._has_value = bytearray()
+        # Booleans, a byte each.
+        self._bits = bytearray()
+
+    def add(self, rows: Sequence[Row]) -> int:
+        """Adds the column of these rows. Returns how many bytes are buffered."""
+        values = column_of(rows, self.key)
+        convert = self.kind.convert
+        found: list[Any] = [None if value is None else convert(value) for value in values]
+        self._has_value += bytes([value is not None for value in found])
+        if None in found:
+            self.refused += sum(new is None and old is not None for new, old in zip(found, values, strict=True))
+            found = [value for value in found if value is not None]
+        if self.kind.physical == BYTE_ARRAY:
+            lengths = [len(value).to_bytes(4, "little") for value in found]
+            self._data += b"".join(chain.from_iterable(zip(lengths, found, strict=True)))
+        elif self.kind.physical == BOOLEAN:
+            self._bits += bytes(found)
+        else:
+            self._data += struct.pack(f"<{len(found)}{_FORMATS[self.kind.physical]}", *found)
+        return len(self._data) + len(self._has_value) + len(self._bits)
+
+    def page(self) -> bytes:
+        """The content of a data page: which rows have a value, then the values."""
+        levels = _levels(self._has_value)
+        return len(levels).to_bytes(4, "little") + levels + bytes(self._data) + _packed(self._bits)
+
+
+def _levels(has_value: bytearray) -> bytes:
+    """Definition levels in Parquet's RLE/bit-packed hybrid: a single run if all rows are alike."""
+    if has_value and (all(has_value) or not any(has_value)):
+        return varint(len(has_value) << 1) + has_value[:1]
+    return varint(-(-len(has_value) // 8) << 1 | 1) + _packed(has_value)
+
+
+def _packed(bits: Sequence[int]) -> bytes:
+    """Bits packed into bytes, lowest bit first."""
+    if not bits:
+        return b""
+    digits = "".join("1" if bit else "0" for bit in reversed(bits))
+    return int(digits, 2).to_bytes(-(-len(bits) // 8), "little")
+
+
+# --- parquet writer
+# Writes rows as Parquet: row groups as they fill up, and a footer that describes them.
+#
+# Row groups are independent, so several workers write them and one writes the footer. That is why this is not a
+# library:
+# its files would have to be split and their footers rewritten, and pyarrow (156 MB) or DuckDB (63 MB) would be loaded
+# only to encode plain columns.
+
+MAGIC = b"PAR1"
+GROUP_BYTES = 16 * 1024 * 1024
+_PLAIN, _RLE, _GZIP, _OPTIONAL, _DATA_PAGE = 0, 3, 2, 1, 0
+_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The footer's data about a row group; `columns` has the size of each column before and after compression."""
+
+    rows: int
+    columns: list[list[int]]
+
+    @property
+    def size(self) -> int:
+        return sum(packed for _, packed in self.columns)
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class ParquetTable:
+    """Collects rows into row groups."""
+
+    # The interface of the tables of other formats: no sheets, no cut cells, no sums.
+    capacity: int | None = None
+    cut = 0
+
+    def __init__(self, table: SheetTable, keys: Sequence[str]) -> None:
+        named = leaves(table.template.cols)
+        types = {leaf.name: leaf.style.type for leaf in named}
+        names = list(keys) or [leaf.name for leaf in named]
+        self.columns = [ColumnBytes(name, KINDS.get(types.get(name), TEXT)) for name in names]
+        self.sums: list[Total | None] = []
+        self.groups: list[Group] = []
+        self._rows = 0
+
+    @property
+    def refused(self) -> int:
+        return sum(column.refused for column in self.columns)
+
+    def text(self, rows: Sequence[Row]) -> bytes:
+        """Adds rows. Returns the bytes of a row group whenever one is full."""
+        self._rows += len(rows)
+        buffered = sum(column.add(rows) for column in self.columns)
+        return self.end() if buffered >= GROUP_BYTES else b""
+
+    def end(self) -> bytes:
+        """Returns the buffered rows as a row group."""
+        if not self._rows or not self.columns:
+            return b""
+        out, sizes = bytearray(), list[list[int]]()
+        for column in self.columns:
+            head, data, plain = _page(column.page(), self._rows)
+            out += head + data
+            sizes.append([len(head) + plain, len(head) + len(data)])
+            column.clear()
+        self.groups.append(Group(self._rows, sizes))
+        self._rows = 0
+        return bytes(out)
+
+    def footer(self, groups: Iterable[Group]) -> bytes:
+        """The footer of a file with these groups, in order, after the magic number."""
+        offset, found, rows = len(MAGIC), list[Struct](), 0
+        for group in groups:
+            found.append(self._group(group, offset))
+            offset += group.size
+            rows += group.rows
+        schema: list[Struct] = [{4: "schema", 5: len(self.columns)}]
+        schema += [
+            {1: column.kind.physical, 3: _OPTIONAL, 4: column.key, **column.kind.logical} for column in self.columns
+        ]
+        data = written(
+            {1: 1, 2: Listed(STRUCT, schema), 3: Long(rows), 4: Listed(STRUCT, found), 6: "Tidegate version 1.0"}
+        )
+        return data + len(data).to_bytes(4, "little") + MAGIC
+
+    def _group(self, group: Group, offset: int) -> Struct:
+        chunks = list[Struct]()
+        for column, (plain, packed) in zip(self.columns, group.columns, strict=True):
+            chunks.append(
+                {
+                    2: Long(offset),
+                    3: {
+                        1: column.kind.physical,
+                        2: Listed(I32, [_PLAIN, _RLE]),
+                        3: Listed(BINARY, [column.key]),
+                        4: _GZIP,
+                        5: Long(group.rows),
+                        6: Long(plain),
+                        7: Long(packed),
+                        9: Long(offset),
+                    },
+                }
+            )
+            offset += packed
+        whole = sum(plain for plain, _ in group.columns)
+        return {1: Listed(STRUCT, chunks), 2: Long(whole), 3: Long(group.rows)}
+
+
+def _page(content: bytes, rows: int) -> tuple[bytes, bytes, int]:
+    packer = isal_zlib.compressobj(_LEVEL, DEFLATED, 31)
+    data = packer.compress(content) + packer.flush()
+    header = {1: rows, 2: _PLAIN, 3: _RLE, 4: _RLE}
+    return written({1: _DATA_PAGE, 2: len(content), 3: len(data), 5: header}), data, len(content)
+
+
+def parquet_chunks(
+    table: SheetTable, keys: Sequence[str], rows: Iterable[Row] | RowBlocks, notes: Notes | None = None
+) -> Iterator[bytes]:
+    writer = ParquetTable(table, [key for key in keys if key != ROW_HEAD] if table.template.rows else keys)
+    yield MAGIC
+    for block in RowBlocks.of(rows):
+        if data := writer.text(block):
+            yield data
+    yield writer.end()
+    yield writer.footer(writer.groups)
+    if notes:
+        notes.refused_values += writer.refused

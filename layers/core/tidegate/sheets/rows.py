@@ -1,0 +1,214 @@
+"""Rows of a table: blocks of them, typed, with row heads."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+from isal import isal_zlib
+
+from tidegate.errors import BadTable
+from tidegate.sheets.table import ROW_HEAD, HeadCell, Node, Row, leaves, place_rows
+from tidegate.sheets.values import Digits, digits_of, read_exact, write_exact
+
+# --- blocks
+# Blocks of rows to render: large enough for whole-column operations, small enough for the processor's cache.
+
+BLOCK_ROWS = 250
+
+
+class RowBlocks:
+    """Takes rows page by page and returns them block by block, in the sizes that the reader has room for."""
+
+    def __init__(self, pages: Iterable[Sequence[Row]]) -> None:
+        self._pages = iter(pages)
+        self._page: Sequence[Row] = ()
+        self._at = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row] | RowBlocks) -> RowBlocks:
+        return rows if isinstance(rows, RowBlocks) else cls(_blocks(rows))
+
+    def more(self) -> bool:
+        while self._at >= len(self._page):
+            page = next(self._pages, None)
+            if page is None:
+                return False
+            self._page, self._at = page, 0
+        return True
+
+    def peek(self) -> Sequence[Row]:
+        """The next block, which is not taken."""
+        return self._page[self._at : self._at + BLOCK_ROWS] if self.more() else ()
+
+    def take(self, most: int = BLOCK_ROWS) -> Sequence[Row]:
+        """Takes the next block, of at most `most` rows; empty at the end."""
+        if most <= 0:
+            return ()
+        block = self.peek()[:most]
+        self._at += len(block)
+        return block
+
+    def first(self, count: int) -> RowBlocks:
+        """Takes the next `count` rows, as blocks."""
+        return RowBlocks(self._up_to(count))
+
+    def _up_to(self, count: int) -> Iterator[Sequence[Row]]:
+        while block := self.take(count):
+            count -= len(block)
+            yield block
+
+    def __iter__(self) -> Iterator[Sequence[Row]]:
+        while block := self.take():
+            yield block
+
+
+def _blocks(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
+    source = iter(rows)
+    while block := list(islice(source, BLOCK_ROWS)):
+        yield block
+
+
+# --- typed rows
+# Parses the rows of a source whose keys are known into objects with one slot per key.
+#
+# That is a third faster than dictionaries, and an unknown key is detected by the parser.
+
+_MOST_KEYS = 500
+
+
+class TypedRow(msgspec.Struct, gc=False):
+    """Subclasses have a slot for each key, and `getters` to read them by key."""
+
+
+class _Data(msgspec.Struct):
+    """The fields of `data` besides the rows, which subclasses add."""
+
+    total: Any = msgspec.UNSET
+    force_continue: Any = msgspec.UNSET
+    header: Any = msgspec.UNSET
+    footer: Any = msgspec.UNSET
+    template: Any = msgspec.UNSET
+    next: Any = msgspec.UNSET
+    snapshot: Any = msgspec.UNSET
+
+    def rest(self) -> dict[str, Any]:
+        names = _Data.__struct_fields__
+        return {name: value for name in names if (value := getattr(self, name)) is not msgspec.UNSET}
+
+
+def typed_answers(keys: Sequence[str]) -> Callable[[bytes], Any] | None:
+    """Returns a parser of responses with these keys; it returns None for a response that has others.
+
+    Returns None instead of a parser if there are too many keys, or keys that need escapes in JSON.
+    """
+    if not 0 < len(keys) <= _MOST_KEYS or any('"' in key or "\\" in key or not key.isprintable() for key in keys):
+        return None
+    names = [f"slot{number}" for number in range(len(keys))]
+    row = msgspec.defstruct(
+        "Row",
+        [(name, Any, None) for name in names],
+        bases=(TypedRow,),
+        namespace={"getters": {key: attrgetter(name) for key, name in zip(keys, names, strict=True)}},
+        rename=dict(zip(names, keys, strict=True)),
+        forbid_unknown_fields=True,
+        gc=False,
+    )
+    data = msgspec.defstruct("Data", [("data", list[row])], bases=(_Data,), kw_only=True)  # type: ignore[valid-type]
+    answer = msgspec.defstruct("Answer", [("data", data), ("status", Any, None), ("msg", Any, None)])
+    decoder = msgspec.json.Decoder(answer, float_hook=Digits)
+
+    def read(body: bytes) -> Any:
+        try:
+            return decoder.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+    return read
+
+
+# --- row heads
+# Tables with row heads: rows are grouped by the leaf that they belong to, in bounded memory.
+#
+# Rows are added in any order and read leaf by leaf. The first few thousand are kept in memory; more are compressed into
+# a temporary file and read back in chunks.
+
+HELD_ROWS = 20_000
+_NO_ROW: Row = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RowHeadTable:
+    rows: RowBlocks
+    count: int
+    heads: list[HeadCell]
+
+
+def gather(
+    nodes: tuple[Node, ...], rows: Iterable[Row] | RowBlocks, *, top: int, most: int | None = None
+) -> RowHeadTable:
+    """Groups rows by leaf. A leaf with fewer rows than its `row_count` gets blank rows, one with more is extended.
+
+    BadTable as soon as there are more than `most` rows.
+    """
+    owners = leaves(nodes)
+    owned = _RowsByLeaf([leaf.name for leaf in owners])
+    for seen, row in enumerate(chain.from_iterable(RowBlocks.of(rows)), 1):
+        owned.add(row)
+        if most is not None and seen > most:
+            raise BadTable(
+                f"the table has row heads and more than {most} rows, which do not fit on one sheet: split it"
+            )
+    sizes = {leaf.name: max(leaf.row_count, owned.counts[leaf.name]) for leaf in owners}
+    heads = place_rows(nodes, owned.counts, top=top, left=1)
+    return RowHeadTable(RowBlocks(_in_order(owned, sizes)), sum(sizes.values()), heads)
+
+
+def _in_order(owned: _RowsByLeaf, sizes: dict[str, int]) -> Iterator[Sequence[Row]]:
+    for name, size in sizes.items():
+        yield from owned.of(name)
+        blanks = size - owned.counts[name]
+        if blanks:
+            yield [_NO_ROW] * blanks
+
+
+class _RowsByLeaf:
+    def __init__(self, names: Sequence[str]) -> None:
+        self.counts = dict.fromkeys(names, 0)
+        self._held: dict[str, list[Row]] = {name: [] for name in names}
+        self._held_rows = 0
+        self._spilt: dict[str, list[tuple[int, int]]] = {}
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the table
+
+    def add(self, row: Row) -> None:
+        name = row.get(ROW_HEAD)
+        owner = digits_of(name) if isinstance(name, Digits) else str(name)
+        if owner not in self.counts:
+            fault = f"row head {owner!r} is not in the template" if name is not None else f"a row has no {ROW_HEAD}"
+            raise BadTable(f"{fault}: use one of {', '.join(list(self.counts)[:20])}")
+        self.counts[owner] += 1
+        self._held[owner].append(row)
+        self._held_rows += 1
+        if self._held_rows >= HELD_ROWS:
+            self._spill()
+
+    def _spill(self) -> None:
+        for name, rows in self._held.items():
+            if rows:
+                packed = isal_zlib.compress(write_exact(rows), 1)
+                self._spilt.setdefault(name, []).append((self._file.tell(), len(packed)))
+                self._file.write(packed)
+                self._held[name] = []
+        self._held_rows = 0
+
+    def of(self, name: str) -> Iterator[Sequence[Row]]:
+        for start, length in self._spilt.get(name, []):
+            self._file.seek(start)
+            rows: list[Row] = read_exact(isal_zlib.decompress(self._file.read(length)))
+            yield rows
+        yield self._held.pop(name)

@@ -1,0 +1,519 @@
+"""A table: its template, header tree, columns, title, summary and notes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from tidegate.common.json_input import read_json
+from tidegate.errors import BadTable
+
+# --- header tree
+# The header trees of a table: the parsed template, and the position of each head cell.
+
+
+@dataclass(frozen=True, slots=True)
+class LeafStyle:
+    width: float | None = None
+    align: str | None = None
+    color: str | None = None
+    bg_color: str | None = None
+    bold: bool = False
+    wrap: bool = False
+    type: str | None = None
+    # An Excel number format.
+    format: str | None = None
+    # Whether a totals row shows the sum of the column.
+    total: bool = False
+
+
+PLAIN = LeafStyle()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One head cell. The `name` of a leaf is the key of its column (or a row head)."""
+
+    title: str
+    name: str = ""
+    children: tuple[Node, ...] = ()
+    row_count: int = 1
+    style: LeafStyle = PLAIN
+
+    @property
+    def depth(self) -> int:
+        return 1 + max((child.depth for child in self.children), default=0)
+
+    def leaves(self) -> Iterator[Node]:
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Without `cols`, the keys of the rows are the columns."""
+
+    cols: tuple[Node, ...] = ()
+    rows: tuple[Node, ...] = ()
+
+    def warnings(self, keys: Sequence[str]) -> list[str]:
+        """Warns of columns that are empty because no row has their key."""
+        unseen = [leaf.name for leaf in leaves(self.cols) if leaf.name not in set(keys)] if keys else []
+        more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
+        return [f"template: no row has {', '.join(unseen[:5])}{more}, so these columns are empty"] if unseen else []
+
+
+NO_TEMPLATE = Template()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCell:
+    """A cell with its span; rows and columns count from 1 as in Excel."""
+
+    title: str
+    row: int
+    col: int
+    height: int = 1
+    width: int = 1
+    leaf: Node | None = field(default=None, compare=False)
+
+    @property
+    def merged(self) -> bool:
+        return self.height > 1 or self.width > 1
+
+
+def leaves(nodes: Sequence[Node]) -> list[Node]:
+    return [leaf for node in nodes for leaf in node.leaves()]
+
+
+def depth(nodes: Sequence[Node]) -> int:
+    return max((node.depth for node in nodes), default=0)
+
+
+def place_columns(nodes: Sequence[Node], *, top: int, left: int) -> list[HeadCell]:
+    """The cells of a column tree whose top left cell is at row `top`, column `left`."""
+    cells: list[HeadCell] = []
+    _place(nodes, {}, depth(nodes), top, left, cells)
+    return cells
+
+
+def place_rows(nodes: Sequence[Node], counts: Mapping[str, int], *, top: int, left: int) -> list[HeadCell]:
+    """The cells of a row tree: a leaf is as high as its number of rows (`counts`, by leaf name)."""
+    cells: list[HeadCell] = []
+    sizes = {leaf.name: max(leaf.row_count, counts.get(leaf.name, 0)) for leaf in leaves(nodes)}
+    _place(nodes, sizes, depth(nodes), left, top, cells)
+    return [HeadCell(c.title, c.col, c.row, c.width, c.height, c.leaf) for c in cells]
+
+
+def _place(
+    nodes: Sequence[Node], sizes: Mapping[str, int], levels: int, level: int, start: int, into: list[HeadCell]
+) -> int:
+    """Places siblings next to each other; `levels` is the remaining depth of the tree. Returns their breadth."""
+    used = 0
+    for node in nodes:
+        at = len(into)
+        into.append(HeadCell(node.title, level, start + used))
+        if node.children:
+            breadth = _place(node.children, sizes, levels - 1, level + 1, start + used, into)
+            into[at] = HeadCell(node.title, level, start + used, 1, breadth)
+        else:
+            breadth = sizes.get(node.name, 1)
+            into[at] = HeadCell(node.title, level, start + used, levels, breadth, node)
+        used += breadth
+    return used
+
+
+# --- table
+# One table of an export and its layout: the positions of texts, heads and merged cells.
+
+TITLE_HEIGHT = 36.0
+GAP_ROWS = 3
+MAX_COLUMNS = 16_384
+_BREAK = re.compile(r"<\s*+(?:/\s*+)?br\s*+(?:/\s*+)?>|\r\n?", re.IGNORECASE)
+_BETWEEN = " " * 8
+
+Texts = Mapping[str, object] | str
+
+
+@dataclass(frozen=True, slots=True)
+class SheetTable:
+    template: Template = NO_TEMPLATE
+    title: str = ""
+    summary: str = ""
+    header: Texts = ""
+    footer: Texts = ""
+    header_align: str = "right"
+    footer_align: str = "right"
+    default_width: float | None = None
+    default_height: float | None = None
+    # None: yes if it is the only table of its sheet.
+    freeze: bool | None = None
+    autofilter: bool | None = None
+    auto_width: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """A line of text over the full width, above or below the data."""
+
+    kind: str
+    text: str
+    height: float
+    align: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a table; rows and columns count from 1 within the table."""
+
+    texts: tuple[TextRow, ...]
+    head: tuple[HeadCell, ...]
+    columns: tuple[Node, ...]
+    head_top: int
+    head_rows: int
+    row_head_width: int
+    footer: TextRow | None
+
+    @property
+    def width(self) -> int:
+        return max(1, self.row_head_width + len(self.columns))
+
+    @property
+    def data_top(self) -> int:
+        return self.head_top + self.head_rows
+
+    @property
+    def has_totals(self) -> bool:
+        return any(leaf.style.total for leaf in self.columns)
+
+    @property
+    def end_rows(self) -> int:
+        """How many rows follow the data: totals and footer."""
+        return int(self.has_totals) + (1 if self.footer else 0)
+
+    @property
+    def top_height(self) -> float:
+        """The height of everything above the data, in points."""
+        return sum(line.height for line in self.texts) + 15.0 * self.head_rows
+
+    @property
+    def top_merges(self) -> list[HeadCell]:
+        lines = [HeadCell(line.text, row, 1, 1, self.width) for row, line in enumerate(self.texts, 1)]
+        return [cell for cell in [*lines, *self.head] if cell.merged]
+
+
+def lay_out(table: SheetTable, keys: Sequence[str] = ()) -> Layout:
+    """Lays out a table; `keys`, those of the rows, are the columns if the template names none."""
+    cols = table.template.cols or tuple(Node(key, key) for key in keys)
+    texts = _top_texts(table)
+    head_top, head_rows, row_heads = len(texts) + 1, depth(cols), depth(table.template.rows)
+    if row_heads + len(leaves(cols)) > MAX_COLUMNS:
+        raise BadTable(f"the table has more than {MAX_COLUMNS} columns: leave some out")
+    head = place_columns(cols, top=head_top, left=row_heads + 1)
+    if row_heads and head_rows:
+        head.insert(0, HeadCell("", head_top, 1, head_rows, row_heads))
+    footer = _line("footer", joined(table.footer), table.footer_align)
+    return Layout(texts, tuple(head), tuple(leaves(cols)), head_top, head_rows, row_heads, footer)
+
+
+def _top_texts(table: SheetTable) -> tuple[TextRow, ...]:
+    lines = (
+        TextRow("title", broken(table.title), TITLE_HEIGHT, "center") if table.title else None,
+        _line("summary", broken(table.summary), "left"),
+        _line("header", joined(table.header), table.header_align),
+    )
+    return tuple(line for line in lines if line)
+
+
+def _line(kind: str, text: str, align: str) -> TextRow | None:
+    return TextRow(kind, text, text_height(text.count("\n") + 1), align) if text else None
+
+
+def text_height(lines: int) -> float:
+    return 14.0 * lines + 14.0
+
+
+def broken(text: str) -> str:
+    """Replaces `<br>`, in any spelling, by a line break."""
+    return _BREAK.sub("\n", text)
+
+
+def joined(texts: Texts) -> str:
+    """Joins `key：value` pairs into one line; a value that ends with a line break is followed by a new line."""
+    if isinstance(texts, str):
+        return broken(texts)
+    line = ""
+    for key, value in texts.items():
+        gap = "" if not line or line.endswith("\n") else _BETWEEN
+        line += f"{gap}{key}：{broken('' if value is None else str(value))}"
+    return line.rstrip("\n")
+
+
+# --- template parser
+# Parses a caller's template in any of its forms: none, `{key: title}`, a list of nodes, `{col, row}`.
+
+MAX_DEPTH = 32
+MAX_ROWS = 1_048_576
+ALIGNMENTS = ("left", "center", "right")
+CELL_TYPES = ("string", "number", "date", "datetime", "currency", "percent", "boolean", "link")
+NODE_FIELDS = ("title", "name", "children", "row_count", "style")
+STYLE_FIELDS = ("width", "align", "color", "bg_color", "bold", "wrap", "type", "format", "total")
+LONGEST_FORMAT = 255
+NAMED_COLORS = {
+    "black": "000000",
+    "white": "FFFFFF",
+    "red": "FF0000",
+    "green": "008000",
+    "blue": "0000FF",
+    "yellow": "FFFF00",
+    "cyan": "00FFFF",
+}
+_HEX_COLOR = re.compile(r"#?([0-9A-Fa-f]{6}|[0-9A-Fa-f]{3})")
+
+
+def parse_template(raw: object) -> Template:
+    if isinstance(raw, str):
+        raw = _from_json(raw)
+    if not raw:
+        return NO_TEMPLATE
+    if isinstance(raw, Mapping) and isinstance(raw.get("col", raw.get("row")), list | dict):
+        unknown = [str(key) for key in raw if key not in ("col", "row")]
+        if unknown:
+            raise BadTable(f"template has no field {', '.join(unknown[:5])}: it takes col and row")
+        parsed = Template(_nodes(raw.get("col"), "template.col"), _nodes(raw.get("row"), "template.row"))
+    else:
+        parsed = Template(_nodes(raw, "template"))
+    return _checked(parsed)
+
+
+def _from_json(text: str) -> object:
+    if not text.strip():
+        return None
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise BadTable(f"template is not JSON: {error}") from error
+
+
+def _checked(template: Template) -> Template:
+    if len(leaves(template.cols)) > MAX_COLUMNS:
+        raise BadTable(f"template has more than {MAX_COLUMNS} columns: leave some out")
+    owners = leaves(template.rows)
+    twice = [name for name, count in Counter(leaf.name for leaf in owners).items() if count > 1]
+    if twice:
+        raise BadTable(f"template.row names {', '.join(sorted(twice)[:5])} twice; names of row heads must differ")
+    if sum(leaf.row_count for leaf in owners) > MAX_ROWS:
+        raise BadTable(f"template.row has more than {MAX_ROWS} rows: leave some out, or lower a row_count")
+    return template
+
+
+def _nodes(raw: object, where: str, level: int = 1) -> tuple[Node, ...]:
+    if raw is None:
+        return ()
+    if isinstance(raw, Mapping):
+        raw = [{"name": key, "title": title} for key, title in raw.items()]
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        raise BadTable(f'{where} is not a list of nodes: write [{{"name": "id", "title": "Id"}}, …]')
+    if level > MAX_DEPTH:
+        raise BadTable(f"{where} is nested deeper than {MAX_DEPTH} levels: use fewer")
+    return tuple(_node(item, f"{where}[{index}]", level) for index, item in enumerate(raw))
+
+
+def _node(raw: object, where: str, level: int) -> Node:
+    if isinstance(raw, str):
+        raw = {"name": raw}
+    if not isinstance(raw, Mapping):
+        raise BadTable(f'{where} is not an object with a title: write {{"name": "id", "title": "Id"}}')
+    _refuse_unknown(raw, NODE_FIELDS, where)
+    children = _nodes(raw.get("children"), f"{where}.children", level + 1)
+    name, title = _text(raw.get("name"), f"{where}.name"), _text(raw.get("title"), f"{where}.title")
+    if not (name or title):
+        raise BadTable(f"{where} has neither a name nor a title: give it one")
+    if children:
+        return Node(title or name, name, children)
+    count, style = _row_count(raw.get("row_count"), where), _style(raw.get("style"), where)
+    return Node(title or name, name or title, (), count, style)
+
+
+def _shown(value: object) -> str:
+    """The beginning of a refused value, for an error text."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _text(value: object, where: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise BadTable(f"{where} is not text: {_shown(value)}")
+
+
+def _row_count(value: object, where: str) -> int:
+    if value is None:
+        return 1
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_ROWS)):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ROWS:
+        raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}: {_shown(value)}")
+    return value
+
+
+def _style(raw: object, where: str) -> LeafStyle:
+    if not raw:
+        return PLAIN
+    if not isinstance(raw, Mapping):
+        raise BadTable(f"{where}.style is not an object: {_shown(raw)}")
+    _refuse_unknown(raw, STYLE_FIELDS, f"{where}.style")
+    return LeafStyle(
+        width=_width(raw.get("width"), where),
+        align=_one_of(raw.get("align"), ALIGNMENTS, f"{where}.style.align"),
+        color=_color(raw.get("color"), f"{where}.style.color"),
+        bg_color=_color(raw.get("bg_color"), f"{where}.style.bg_color"),
+        bold=bool(raw.get("bold")),
+        wrap=bool(raw.get("wrap")),
+        type=_one_of(raw.get("type"), CELL_TYPES, f"{where}.style.type"),
+        format=_format(raw.get("format"), f"{where}.style.format"),
+        total=bool(raw.get("total")),
+    )
+
+
+def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: str) -> None:
+    """Refuses a misspelt field, which would otherwise be ignored and leave its column empty."""
+    unknown = [str(field) for field in raw if field not in allowed]
+    if unknown:
+        raise BadTable(f"{where} has no field {', '.join(unknown[:5])}: it takes {', '.join(allowed)}")
+
+
+def _format(value: object, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > LONGEST_FORMAT or not value.isprintable():
+        raise BadTable(
+            f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters: "
+            f"{_shown(value)}"
+        )
+    return value
+
+
+def _width(value: object, where: str) -> float | None:
+    if value is None or value == 0:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1400:
+        raise BadTable(f"{where}.style.width is not a width in pt from 1 to 1400: {_shown(value)}")
+    return float(value)
+
+
+def _one_of(value: object, allowed: Sequence[str], where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if value not in allowed:
+        raise BadTable(f"{where} must be one of {', '.join(allowed)}, not {_shown(value)}")
+    return str(value)
+
+
+def _color(value: object, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.lower() in NAMED_COLORS:
+        return NAMED_COLORS[value.lower()]
+    match = _HEX_COLOR.fullmatch(value) if isinstance(value, str) else None
+    if not match:
+        raise BadTable(f"{where} is not a colour such as FF0000 or red: {_shown(value)}")
+    digits = match[1].upper()
+    return digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)
+
+
+# --- columns
+# Columns of rows, by key, in the order in which the keys first occur.
+
+ROW_HEAD = "_row_head_"
+
+# A mapping by key, or a `TypedRow`.
+Row = Any
+
+
+def keys_of(rows: Iterable[Row]) -> list[str]:
+    """All keys of the rows, in the order of their first occurrence."""
+    found: dict[str, None] = {}
+    last: tuple[str, ...] = ()
+    for row in rows:
+        keys = tuple(row)
+        if keys != last:
+            found.update(dict.fromkeys(keys))
+            last = keys
+    return list(found)
+
+
+def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(key for keys in key_lists for key in keys))
+
+
+def column_of(rows: Sequence[Row], key: str) -> list[Any]:
+    """The value of a key in each row, None in rows without it."""
+    getters = getattr(type(rows[0]), "getters", None) if rows else None
+    if getters is not None:
+        return list(map(getters[key], rows)) if key in getters else [None] * len(rows)
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:
+        return [row.get(key) for row in rows]
+
+
+def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
+    """The rows of a list or of `{group: rows}`; with groups, each row gets the name of its group as a key.
+
+    An object of rows, `{"0": row, "2": row}`, counts as a list: PHP writes one if a list lacks an index.
+    """
+    if isinstance(data, Mapping) and not _has_rows(data):
+        return [
+            {**row, ROW_HEAD: str(group)} for group, rows in data.items() for row in _rows(rows, f"{where}.{group}")
+        ]
+    return list(_rows(data, where))
+
+
+def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
+    """BadTable if the rows cannot be a sheet with this template."""
+    if not excel:
+        return
+    if not template.cols and len(keys_of(rows)) > MAX_COLUMNS:
+        raise BadTable(
+            f"the rows have {len(keys_of(rows))} different keys, but a sheet has {MAX_COLUMNS} columns: "
+            "name the columns in a template, or export csv"
+        )
+    owners = {leaf.name for leaf in leaves(template.rows)}
+    for row in rows if owners else ():
+        if str(row.get(ROW_HEAD)) not in owners:
+            fault = (
+                f"row head {row[ROW_HEAD]!r} is not in the template" if ROW_HEAD in row else f"a row has no {ROW_HEAD}"
+            )
+            raise BadTable(f"{fault}: use one of {', '.join(sorted(owners)[:20])}")
+
+
+def _has_rows(data: Mapping[Any, object]) -> bool:
+    """Whether the values are rows. With names as keys and such objects as values, they are groups of rows."""
+    rows = [row for row in data.values() if isinstance(row, dict)]
+    if not rows or len(rows) < len(data):
+        return False
+    return all(map(_is_index, data)) or not all(row and all(map(_is_index, row)) for row in rows)
+
+
+def _is_index(key: object) -> bool:
+    return isinstance(key, str) and key.isascii() and key.isdigit()
+
+
+def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:
+    if isinstance(data, Mapping) and _has_rows(data):
+        data = list(data.values())
+    if not isinstance(data, list):
+        raise BadTable(f'{where} is not a list of rows: write [{{"column": "value"}}, …]')
+    for index, row in enumerate(data):
+        if not isinstance(row, dict):
+            raise BadTable(f'{where}[{index}] is not an object with columns as keys: write {{"column": "value"}}')
+        yield row

@@ -1,0 +1,187 @@
+"""Values of cells: exact digits, text that may be written, its width, and the guard against formulas."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+from unicodedata import east_asian_width
+
+import msgspec
+
+# --- source json
+# JSON from sources, read fast and without losing digits.
+#
+# Integers may have any length. A decimal is kept as the text that its source sent, in a `Digits`: as a float, 100.00
+# would become 100.0 and 12345678901234567.89 another number.
+
+# Raw JSON, which msgspec writes back unchanged.
+Digits = msgspec.Raw
+_decoder = msgspec.json.Decoder(float_hook=Digits)
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def read_exact(text: str | bytes) -> Any:
+    """Parses JSON, with decimals as `Digits`. ValueError for anything that is not JSON or nested too deep.
+
+    msgspec refuses some input that sources do send (NaN, a byte-order mark, UTF-16, lone surrogates): the slower
+    `json` reads it.
+    """
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    except RecursionError as error:
+        raise ValueError("it is nested too deep: use fewer levels") from error
+    try:
+        return json.loads(text, parse_float=Digits)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep: use fewer levels") from error
+
+
+def write_exact(value: Any) -> bytes:
+    """JSON that `read_exact` reads back unchanged, except that lone surrogates become `?`."""
+    try:
+        return _encoder.encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return _encoder.encode(_writable(value))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if type(value) is int:
+        # msgspec writes integers of at most 64 bits.
+        return Digits(str(value))
+    if isinstance(value, dict):
+        return {_writable(str(key)): _writable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(inner) for inner in value]
+    return value
+
+
+def digits_of(value: Digits) -> str:
+    return bytes(value).decode()
+
+
+def nested_text(value: object) -> str:
+    """An object or a list as the text of one cell."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_without_digits)
+    except _HasDigits:
+        return msgspec.json.format(write_exact(value), indent=0).decode()
+
+
+def plain(value: Any) -> Any:
+    """The value with floats for its decimals; for values that are not cells."""
+    if isinstance(value, Digits):
+        return float(digits_of(value))
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value
+
+
+class _HasDigits(Exception):
+    pass
+
+
+def _without_digits(value: object) -> str:
+    if isinstance(value, Digits):
+        raise _HasDigits
+    return str(value)
+
+
+# --- formula guard
+# Guards CSV against formula injection: text that a spreadsheet would run is prefixed with an apostrophe.
+#
+# A cell is checked as a spreadsheet may read it, not as it was written: if the list separator of its locale is a
+# semicolon, it splits a line at semicolons and tabs, and takes quotes and line breaks in the middle of a field
+# literally.
+
+_NUMBER = r"[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?"
+NUMBER = re.compile(_NUMBER, re.ASCII)
+# Full-width forms start a formula too.
+TRIGGERS = "=+-@＝＋－＠"
+# A spreadsheet drops these before the first visible character; U+FEFF is the byte-order mark.
+STARTERS = frozenset(TRIGGERS + "\t\r\n\x00\ufeff")
+SEPARATORS = ";\t\r\n"
+
+
+@cache
+def _inner(separators: str) -> re.Pattern[str]:
+    at = re.escape(separators)
+    return re.compile(rf'(?<=[{at}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_NUMBER}(?:[{at}"]|\Z))', re.ASCII)
+
+
+def guard(text: str, separators: str = SEPARATORS) -> str:
+    """Returns `text`, safe for a spreadsheet that splits at `separators`; a number such as -12.5 is unchanged."""
+    if not text:
+        return text
+    if any(separator in text for separator in separators):
+        text = _inner(separators).sub(r"\1'", text)
+    if text[0] in STARTERS and not NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
+
+
+# --- xml text
+# Text for the XML of a worksheet.
+
+MAX_CELL_UNITS = 32_767
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+# Excel reads _x0041_ as an escaped character, so literal text of that shape has its underscore escaped.
+_ESCAPE_LOOKALIKE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
+
+
+def clean(text: str) -> str:
+    """Removes characters that XML does not allow, and cuts the text to the length of a cell (in UTF-16 units)."""
+    text = _FORBIDDEN.sub("", text)
+    if "\r" in text:
+        # XML parsers normalise line breaks; openpyxl, which writes the heads, escapes them.
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if len(text) > MAX_CELL_UNITS // 2:
+        text = text.encode("utf-16-le")[: MAX_CELL_UNITS * 2].decode("utf-16-le", "ignore")
+    return text
+
+
+def is_cut(text: str) -> bool:
+    """Whether `clean` cuts the text."""
+    return len(_FORBIDDEN.sub("", text).encode("utf-16-le")) // 2 > MAX_CELL_UNITS
+
+
+def literal(text: str) -> str:
+    return _ESCAPE_LOOKALIKE.sub("_x005F_", text)
+
+
+def escape(text: str) -> str:
+    return literal(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def text_element(text: str) -> str:
+    """The `<t>` element of a cell; leading and trailing spaces and line breaks need `xml:space`."""
+    text = clean(text)
+    keep = text[:1].isspace() or text[-1:].isspace() or "\n" in text
+    return f'<t xml:space="preserve">{escape(text)}</t>' if keep else f"<t>{escape(text)}</t>"
+
+
+# --- text width
+# The width of text on a screen, in digits of the default font: Chinese characters and emoji take two.
+
+
+def width_of(text: str) -> int:
+    """The width of its longest line."""
+    if text.isascii() and "\n" not in text:
+        return len(text)
+    return max(map(_line_width, text.split("\n")))
+
+
+def lines_of(text: str, width: float) -> int:
+    """How many lines the text takes at this width."""
+    return sum(max(1, -(-_line_width(line) // max(1, int(width)))) for line in text.split("\n"))
+
+
+def _line_width(line: str) -> int:
+    return len(line) if line.isascii() else sum(2 if east_asian_width(char) in "WF" else 1 for char in line)

@@ -1,0 +1,214 @@
+"""Excel workbooks, streamed sheet by sheet."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidegate.common.sequences import Chunk
+from tidegate.errors import BadTable
+from tidegate.sheets.rows import RowBlocks, gather
+from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Row, SheetTable, lay_out
+from tidegate.sheets.values import clean
+from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, text_cell
+from tidegate.sheets.xlsx_frame import (
+    Frame,
+    SheetInfo,
+    TableFrame,
+    column_widths,
+    filter_range,
+    footer_row,
+    merge,
+    page_breaks,
+    sheet_end,
+    sheet_info,
+    totals_row,
+    with_heights,
+)
+from tidegate.sheets.zip import Entry, zip_stream
+
+# --- sheet names
+# Sheet names that Excel accepts: unique, at most 31 UTF-16 units, without some characters.
+
+_FORBIDDEN = re.compile(r"[\[\]:*?/\\\n\r\t]")
+_LONGEST = 31
+
+
+class SheetNames:
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._count = 0
+
+    def take(self, title: str) -> str:
+        self._count += 1
+        base = _cut(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{self._count}"
+        name, again = base, 2
+        while name.casefold() in self._taken or name.casefold() == "history":
+            suffix = f" {again}"
+            name, again = _cut(base, _LONGEST - len(suffix)) + suffix, again + 1
+        self._taken.add(name.casefold())
+        return name
+
+
+def _cut(text: str, units: int) -> str:
+    """Cuts text to a number of UTF-16 units; most emoji count as two."""
+    return text.encode("utf-16-le")[: units * 2].decode("utf-16-le", "ignore")
+
+
+# --- writer
+# Writes tables as a workbook, streamed: heads, rows and footers become sheet XML and zip entries as they arrive.
+
+SHEET_ROWS = 1_048_576
+MEASURED_TABLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A table with its rows and their keys, in the order of their first occurrence."""
+
+    table: SheetTable
+    keys: Sequence[str]
+    rows: Iterable[Row] | RowBlocks
+
+
+def xlsx_chunks(
+    tables: Sequence[TableRows],
+    *,
+    multi_type: str = "page",
+    sheet_rows: int = SHEET_ROWS,
+    notes: Notes | None = None,
+) -> Iterator[Chunk]:
+    """The bytes of the workbook. `page` puts tables below each other on a sheet, `tab` on a sheet each."""
+    return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()).entries())
+
+
+def laid_out(
+    table: SheetTable, keys: Sequence[str], sample: Sequence[Row], *, alone: bool = True
+) -> tuple[Layout, list[float]]:
+    """The layout of a table and its column widths, measured by `sample`, its first rows."""
+    columns = [key for key in keys if key != ROW_HEAD] if table.template.rows else keys
+    layout = lay_out(table, columns)
+    measured = table.auto_width is not False and (alone or table.auto_width is True)
+    widths = column_widths(table, layout, sample, measured=measured)
+    return with_heights(layout, widths), widths
+
+
+class _Book:
+    def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
+        rows = [RowBlocks.of(each.rows) for each in tables]
+        # Measuring keeps the first rows of every table in memory: with many tables, measure only the heads.
+        few = len(tables) <= MEASURED_TABLES
+        laid = [
+            laid_out(each.table, each.keys, blocks.peek() if few else ())
+            for each, blocks in zip(tables, rows, strict=True)
+        ]
+        layouts = [(each.table, layout) for each, (layout, _) in zip(tables, laid, strict=True)]
+        self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
+        self._streams = deque(
+            _TableStream(index, each.table, blocks, frame, self._frame.head_xml(index), sheet_rows)
+            for index, (each, blocks, frame) in enumerate(zip(tables, rows, self._frame.tables, strict=True))
+        )
+        self._together, self._sheet_rows, self._notes = together, sheet_rows, notes
+        self._alone = not together or len(tables) == 1
+        self._names = SheetNames()
+        self._sheets: list[SheetInfo] = []
+
+    def entries(self) -> Iterator[Entry]:
+        while self._streams:
+            yield f"xl/worksheets/sheet{len(self._sheets) + 1}.xml", self._sheet()
+        yield from self._frame.parts(self._sheets)
+
+    def _sheet(self) -> Iterator[bytes]:
+        first = self._streams[0]
+        before, after = self._frame.edges(0 if self._together else first.index)
+        yield f"{before}<sheetData>".encode()
+        row, last_col, merges, done, data_end = 0, 1, list[str](), 0, 0
+        starts = list[int]()
+        while self._streams and (not done or (self._together and self._streams[0].fits_below(row))):
+            stream = self._streams[0]
+            if done:
+                yield b"<row/>" * GAP_ROWS
+                row += GAP_ROWS
+                starts.append(row)
+            for xml, height in stream.flow(row, merges):
+                row += height
+                yield xml
+            last_col = max(last_col, stream.layout.width)
+            data_end = stream.data_end
+            done += 1
+            if stream.more():
+                break
+            self._streams.popleft()
+            self._notes.cut_cells += stream.writer.cut
+            self._notes.take_totals(stream.layout.columns, stream.writer.sums)
+        filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
+        yield sheet_end(merges, filtered, after, page_breaks(starts, row)).encode()
+        name = self._names.take("" if self._together and done > 1 else first.table.title)
+        info = sheet_info(name, first.layout, row, last_col, alone=done == 1, filtered=filtered)
+        self._sheets.append(info)
+
+
+class _TableStream:
+    """The heads, rows and footer of one table; continues on another sheet if one is full."""
+
+    def __init__(
+        self, index: int, table: SheetTable, rows: RowBlocks, frame: TableFrame, head_xml: str, sheet_rows: int
+    ) -> None:
+        self.index, self.table = index, table
+        self.layout: Layout = frame.layout
+        self._frame, self._head_xml, self._sheet_rows = frame, head_xml, sheet_rows
+        self.writer = RowWriter(frame.columns, frame.row_height)
+        self._row_heads: list[HeadCell] = []
+        self._heads: Iterator[str] | None = None
+        self._needs = self.layout.data_top + self.layout.end_rows
+        if table.template.rows:
+            room = sheet_rows - self._needs + 1
+            gathered = gather(table.template.rows, rows, top=self.layout.data_top, most=room)
+            rows, self._row_heads = gathered.rows, gathered.heads
+            self._heads = self._row_head_cells(gathered.count)
+            self._needs += gathered.count - 1
+        if self._needs > sheet_rows:
+            raise BadTable(f"the table needs {self._needs} rows on one sheet, but a sheet has {sheet_rows}: split it")
+        self._rows = rows
+        self._begun = 0
+        # The last row of data on the current sheet.
+        self.data_end = 0
+
+    def more(self) -> bool:
+        return self._rows.more()
+
+    def fits_below(self, row: int) -> bool:
+        return row + GAP_ROWS + self._needs <= self._sheet_rows
+
+    def flow(self, above: int, merges: list[str]) -> Iterator[tuple[bytes, int]]:
+        """Yields pieces of XML and the number of rows in each, until the rows or the sheet end."""
+        layout = self.layout
+        self._begun += 1
+        yield self._head_xml.encode(), layout.data_top - 1
+        merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
+        row = above + layout.data_top - 1
+        last = self._sheet_rows - layout.end_rows
+        while block := self._rows.take(last - row):
+            row += len(block)
+            heads = [next(self._heads) for _ in block] if self._heads else None
+            yield self.writer.xml(block, heads), len(block)
+        self.data_end = row
+        if self.more():
+            return
+        if layout.has_totals:
+            data_rows = (above + layout.data_top, row) if self._begun == 1 else None
+            yield totals_row(self._frame, self.writer.sums, data_rows).encode(), 1
+            row += 1
+        if layout.footer:
+            yield footer_row(self._frame).encode(), 1
+            if layout.width > 1:
+                merges.append(merge(HeadCell("", row + 1, 1, 1, layout.width), 0))
+
+    def _row_head_cells(self, count: int) -> Iterator[str]:
+        titles = {(cell.row, cell.col): cell.title for cell in self._row_heads}
+        style, width = self._frame.head_style, self.layout.row_head_width
+        for row in range(self.layout.data_top, self.layout.data_top + count):
+            cells = ((row, col) for col in range(1, width + 1))
+            yield "".join(text_cell(titles[at], style) if at in titles else blank_cell(style) for at in cells)

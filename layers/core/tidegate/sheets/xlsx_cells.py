@@ -1,0 +1,566 @@
+"""Cells and rows of a sheet: the hot loop of Excel exports."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+from tidegate.sheets.table import Node, Row, column_of
+from tidegate.sheets.values import (
+    MAX_CELL_UNITS,
+    NUMBER,
+    Digits,
+    clean,
+    digits_of,
+    escape,
+    is_cut,
+    lines_of,
+    nested_text,
+    text_element,
+)
+
+# --- typed cells
+# Cells of columns with a type in the template. A function returns None for a value that is not of its type.
+
+_BIGGEST = 9.99999999999999e307
+# Excel has no smaller numbers.
+_SMALLEST = 2.3e-308
+# Excel counts days from here. Its year 1900 has a 29 February, so dates before 1 March 1900 are written as text.
+_DAY_ZERO = datetime(1899, 12, 30)  # noqa: DTZ001 - Excel has no time zones
+_FIRST_DAY = datetime(1900, 3, 1)  # noqa: DTZ001
+_SECOND = timedelta(seconds=1)
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+_LINK_STARTS = ("http://", "https://", "mailto:", "ftp://")
+# The longest text within a formula.
+_LONGEST_LITERAL = 255
+
+TypedCell = Callable[[object, int], str | None]
+
+
+def _number(value: object, style: int) -> str | None:
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    return _value(text.lstrip("+"), style) if _is_exact_number(text) else None
+
+
+def _percent(value: object, style: int) -> str | None:
+    """Accepts 0.125 and "12.5%"."""
+    text = value.strip() if isinstance(value, str) else ""
+    number = text[:-1].strip()
+    if text.endswith("%") and _is_exact_number(number):
+        # A zero is not written out: "0e-999999%" would have a million digits.
+        return _value(f"{Decimal(number) / 100:f}" if float(number) else "0", style)
+    return _number(value, style)
+
+
+def _date(value: object, style: int) -> str | None:
+    moment = _moment(value)
+    return _value(str((moment - _DAY_ZERO).days), style) if moment else None
+
+
+def _datetime(value: object, style: int) -> str | None:
+    """The wall time as written: Excel has no time zones, so the offset is dropped."""
+    moment = _moment(value)
+    if moment is None:
+        return None
+    whole, part = divmod(moment - _DAY_ZERO, timedelta(days=1))
+    fraction = f"{part / timedelta(days=1):.11f}".rstrip("0").removeprefix("0").rstrip(".") if part else ""
+    return _value(f"{whole}{fraction}", style)
+
+
+def _moment(value: object) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    try:
+        # Digits alone may be a number, not a date.
+        moment = datetime.fromisoformat(text) if len(text) >= 10 and text[4:5] in "-/" else None
+    except ValueError:
+        try:
+            moment = datetime.combine(date.fromisoformat(text.replace("/", "-")), datetime.min.time())
+        except ValueError:
+            return None
+    if moment is None:
+        return None
+    moment = moment.replace(tzinfo=None)
+    return moment if moment >= _FIRST_DAY else None
+
+
+def _boolean(value: object, style: int) -> str | None:
+    text = str(value).strip().lower() if isinstance(value, str | int) else ""
+    if text in _TRUE or text in _FALSE:
+        return f'<c s="{style}" t="b"><v>{text in _TRUE:d}</v></c>'
+    return None
+
+
+def _link(value: object, style: int) -> str | None:
+    """A HYPERLINK formula: a hyperlink list needs row numbers, and Excel accepts only 65,530 entries."""
+    if not isinstance(value, str):
+        return None
+    text = clean(value.strip())
+    if not text.lower().startswith(_LINK_STARTS) or len(text.encode("utf-16-le")) // 2 > _LONGEST_LITERAL:
+        return None
+    literal = escape(text.replace('"', '""'))
+    return f'<c s="{style}" t="str"><f>HYPERLINK("{literal}")</f><v>{escape(text)}</v></c>'
+
+
+def _value(text: str, style: int) -> str:
+    return f'<c s="{style}"><v>{text}</v></c>'
+
+
+def _is_exact_number(text: str) -> bool:
+    digits = sum(map(str.isdigit, text.lower().partition("e")[0]))
+    if digits > 15 or not NUMBER.fullmatch(text):
+        return False
+    size = abs(float(text))
+    return _SMALLEST < size < _BIGGEST or (size == 0 and not re.search("[1-9]", text.lower().partition("e")[0]))
+
+
+TYPED: dict[str | None, TypedCell] = {
+    "number": _number,
+    "currency": _number,
+    "percent": _percent,
+    "date": _date,
+    "datetime": _datetime,
+    "boolean": _boolean,
+    "link": _link,
+}
+NUMERIC = frozenset({None, "number", "currency", "percent"})
+# Types of columns in which a number is written as text: as a number, Excel would show something else.
+TEXTUAL = frozenset({"string", "date", "datetime"})
+# The number format of a type if the template has none.
+FORMATS = {
+    "string": "@",
+    "currency": "#,##0.00",
+    "percent": "0.00%",
+    "date": "yyyy-mm-dd",
+    "datetime": "yyyy-mm-dd hh:mm:ss",
+}
+# The format of boolean cells in any column. Excel shows TRUE in every format; LibreOffice shows 1 in a number format,
+# and recognises this one as its boolean format.
+BOOLEAN_FORMAT = '"TRUE";"TRUE";"FALSE"'
+
+
+# --- cells
+# The cells of one column as worksheet XML, a block of rows at a time.
+#
+# Within a block, a column nearly always has a single type and a few blanks. Then all cells have the same markup around
+# their texts, and Python code runs once per column, not once per cell. Other columns are written cell by cell, with a
+# cache for texts, which tend to repeat.
+#
+# Texts are passed on as UTF-8 with one character per byte (`wire`): such strings are joined and encoded several times
+# faster than Chinese ones, and most of a row is ASCII markup.
+
+_BIGGEST_INT = 10**15
+_BIGGEST_FLOAT = 9.99999999999999e307
+_SURELY_FITS = MAX_CELL_UNITS // 2
+# Numbers of at most this many characters have at most 15 digits, which Excel keeps.
+_SURELY_EXACT = 15
+_SEP = "`"
+_CACHED_CELLS = 4096
+NUMBERS = {int, float, Digits}
+# The range of doubles spans 632 decimal places: a sum is exact, whatever the order of its numbers.
+_EXACT = Context(prec=700)
+# Shorter texts without an exponent are certainly within the range of a double.
+_SURELY_FINITE = 300
+_WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789.+-"))
+# Excel shows no more digits.
+_SHOWN_DIGITS = 15
+_LONGEST_NUMBER = 40
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    key: str
+    style: int
+    kind: str | None = None
+    summed: bool = False
+    # Its width in characters if its texts wrap, else 0.
+    wrapped: float = 0.0
+    # The style of its booleans, which need their own number format.
+    boolean_style: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Texts, as `wire` makes them, and the markup before and after each; cells at the indexes `blanks` are blank."""
+
+    before: str
+    texts: list[str]
+    after: str
+    blanks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The exact sum of a column."""
+
+    amount: Decimal = Decimal(0)
+    # Whether a formula over the cells would give another sum, such as when a summed number is kept as text.
+    fixed: bool = False
+    # How many values are not in the sum because they are not numbers.
+    left_out: int = 0
+
+    def __add__(self, other: Total) -> Total:
+        amount = _EXACT.add(self.amount, other.amount)
+        return Total(amount, self.fixed or other.fixed, self.left_out + other.left_out)
+
+    def as_data(self) -> list[Any]:
+        return [str(self.amount), self.fixed, self.left_out]
+
+    @classmethod
+    def from_data(cls, data: Any) -> Total:
+        # Records of an export that began before a deployment may have the amount alone.
+        amount, fixed, left_out = (data, False, 0) if isinstance(data, str) else data
+        return cls(Decimal(amount), fixed, left_out)
+
+    @property
+    def as_number(self) -> str | None:
+        """The text of a number cell; None if only a text cell has the right figure."""
+        if not abs(self.amount) < _BIGGEST_FLOAT:
+            return None
+        if self.fixed and len(_EXACT.normalize(self.amount).as_tuple().digits) > _SHOWN_DIGITS:
+            return None
+        text = str(self.amount)
+        return text if len(text) <= _LONGEST_NUMBER else repr(float(self.amount))
+
+    @property
+    def as_text(self) -> str:
+        text = str(self.amount)
+        return text if len(text) <= _LONGEST_NUMBER else str(_EXACT.normalize(self.amount))
+
+
+class ColumnWriter:
+    def __init__(self, column: Column) -> None:
+        self.key, self._style, self._kind = column.key, column.style, column.kind
+        self.blank = blank_cell(column.style)
+        self._text = (f'<c s="{column.style}" t="inlineStr"><is><t>', "</t></is></c>")
+        self._number = (f'<c s="{column.style}"><v>', "</v></c>")
+        of_booleans = column.style if column.boolean_style is None else column.boolean_style
+        self._bools = {value: f'<c s="{of_booleans}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
+        self._typed_style = of_booleans if column.kind == "boolean" else column.style
+        self._cache = _CellCache(self)
+        self._was_text = False
+        # A formula over dates, booleans or texts would add other numbers than those of the source.
+        self.total = Total(fixed=column.kind not in NUMERIC) if column.summed else None
+        # How many texts were too long for a cell.
+        self.cut = 0
+
+    def cells(self, values: list[Any]) -> Cells:
+        made = self._cells(values)
+        if self.total is not None:
+            self.total += self._total_of(values, made)
+        return made
+
+    def _total_of(self, values: list[Any], made: Cells) -> Total:
+        if made.before == self._number[0]:
+            return Total(reduce(_EXACT.add, map(Decimal, made.texts)))
+        all_text = made.before == self._text[0]
+        if all_text and (amounts := _plain_amounts(values)):
+            return Total(reduce(_EXACT.add, amounts), fixed=True)
+        amount, fixed, left_out = Decimal(0), False, 0
+        for value, cell in zip(values, made.texts, strict=True):
+            if value is None or (isinstance(value, str) and not value.strip()):
+                continue
+            summand = _amount(value, self._kind)
+            if summand is None:
+                left_out += 1
+                # LibreOffice would count a boolean.
+                fixed = fixed or isinstance(value, bool)
+            else:
+                amount = _EXACT.add(amount, summand)
+                fixed = fixed or all_text or ' t="' in cell
+        return Total(amount, fixed, left_out)
+
+    def _cells(self, values: list[Any]) -> Cells:
+        if self._was_text:
+            # A column of text most likely stays one: try that first.
+            try:
+                texts = _plain_texts(values)
+            except TypeError:
+                texts = None
+            if texts is not None:
+                return Cells(self._text[0], texts, self._text[1], [])
+            self._was_text = False
+        types = set(map(type, values))
+        blanks = list[int]()
+        present = values
+        if type(None) in types:
+            types.discard(type(None))
+            blanks = [index for index, value in enumerate(values) if value is None]
+            if not types:
+                return Cells("", [self.blank] * len(values), "", [])
+        if types == {str}:
+            if self._kind is None or self._kind == "string":
+                if blanks:
+                    present = [value or "" for value in values]
+                texts = _plain_texts(present)
+                if texts is not None:
+                    self._was_text = not blanks
+                    return Cells(self._text[0], texts, self._text[1], blanks)
+            return Cells("", list(map(self._cache.__getitem__, values)), "", [])
+        if types <= NUMBERS and self._kind in NUMERIC:
+            if blanks:
+                present = [0 if value is None else value for value in values]
+            numbers = _exact_numbers(present, types)
+            if numbers is not None:
+                return Cells(self._number[0], numbers, self._number[1], blanks)
+        return Cells("", [wire(self.cell(value)) for value in values], "", [])
+
+    def cell(self, value: object) -> str:
+        if value is None:
+            return self.blank
+        if self._kind in TYPED:
+            typed = TYPED[self._kind](value, self._typed_style)
+            if typed is not None:
+                return typed
+        if isinstance(value, str):
+            return self._text_cell(value)
+        if isinstance(value, bool):
+            return self._bools[value]
+        if isinstance(value, int | float | Digits):
+            text = number_text(value)
+            if self._kind not in TEXTUAL and _is_exact(value):
+                return f"{self._number[0]}{text}{self._number[1]}"
+            return text_cell(text, self._style)
+        return self._text_cell(nested_text(value))
+
+    def _text_cell(self, text: str) -> str:
+        if len(text) > _SURELY_FITS and is_cut(text):
+            self.cut += 1
+        return text_cell(text, self._style)
+
+
+class _CellCache(dict[str | None, str]):
+    """Cells by text. Numbers are not cached: 1, 1.0 and True are the same key but different cells."""
+
+    def __init__(self, writer: ColumnWriter) -> None:
+        self._writer = writer
+
+    def __missing__(self, value: str | None) -> str:
+        cell = wire(self._writer.cell(value))
+        if value is None or len(value) < _SURELY_FITS:
+            if len(self) >= _CACHED_CELLS:
+                self.clear()
+            self[value] = cell
+        return cell
+
+
+def wire(text: str) -> str:
+    """The UTF-8 bytes of the text, each as the character with that code."""
+    return text if text.isascii() else text.encode().decode("latin-1")
+
+
+def blank_cell(style: int) -> str:
+    return f'<c s="{style}"/>'
+
+
+def text_cell(text: str, style: int) -> str:
+    return f'<c s="{style}" t="inlineStr"><is>{text_element(text)}</is></c>'
+
+
+def number_text(value: float | Digits) -> str:
+    """The number as its source wrote it; NaN and infinities by the names that JavaScript uses."""
+    if isinstance(value, Digits):
+        return digits_of(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return str(value)
+
+
+def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
+    """`number_text` of all values at once; None if some need to be converted one by one."""
+    try:
+        encoded = _encode(values)
+    except OverflowError:
+        return None
+    # msgspec formats exponents and small numbers differently, and writes null for NaN.
+    if float in types and any(mark in encoded for mark in (b"e", b"n", b"0.0000")):
+        return None
+    return encoded.decode()[1:-1].split(",")
+
+
+def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
+    """The numbers of a column of plain decimals, in a few calls; None if one of its texts needs a closer look."""
+    try:
+        if "".join(texts).translate(_WITHOUT_DIGITS) or max(map(len, texts)) > _SURELY_FINITE:
+            return None
+        return list(map(Decimal, texts))
+    except (TypeError, InvalidOperation):
+        return None
+
+
+def _amount(value: object, kind: str | None) -> Decimal | None:
+    """The summand of a value for the total of its column; None if it is not a number."""
+    if isinstance(value, str):
+        text, places = value.strip(), 0
+        if kind == "percent" and text.endswith("%"):
+            text, places = text[:-1].strip(), -2
+        amount = _decimal(text) if NUMBER.fullmatch(text) else None
+        return _EXACT.scaleb(amount, places) if amount and places else amount
+    if isinstance(value, bool) or not isinstance(value, int | float | Digits):
+        return None
+    return _decimal(number_text(value))
+
+
+def _decimal(text: str) -> Decimal | None:
+    """None for what a double cannot hold, such as 1e999999: computing with it takes long or fails."""
+    if len(text) > _SURELY_FINITE or "e" in text or "E" in text or "N" in text or "I" in text:
+        number = float(text)
+        if not number:
+            return Decimal(0)
+        if not math.isfinite(number):
+            return None
+    return Decimal(text)
+
+
+def _plain_texts(values: list[str]) -> list[str] | None:
+    """The values, escaped and as `wire` makes them; None if one of them needs other markup."""
+    body = _SEP.join(values)
+    if not body.isprintable() or "_x" in body:
+        return None
+    if len(body) > _SURELY_FITS and max(map(len, values)) > _SURELY_FITS:
+        return None
+    if f" {_SEP}" in body or f"{_SEP} " in body or body[:1] == " " or body[-1:] == " ":
+        return None
+    escaped = wire(body).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    if escaped is body:
+        return values
+    texts = escaped.split(_SEP)
+    return texts if len(texts) == len(values) else None
+
+
+def _exact_numbers(values: list[Any], types: set[type]) -> list[str] | None:
+    """The texts of the numbers; None if Excel cannot hold one of them exactly."""
+    texts = number_texts(values, types) or list(map(number_text, values))
+    if types == {int}:
+        return texts if max(map(len, texts)) <= _SURELY_EXACT else None
+    joined = ",".join(texts)
+    if "N" in joined or "I" in joined or "e+3" in joined:
+        return None
+    if types == {float}:
+        return texts
+    if "e" in joined or "E" in joined:
+        return None
+    if max(map(len, texts)) <= _SURELY_EXACT:
+        return texts
+    # A decimal that equals the repr of its float is exact.
+    return texts if int not in types and list(map(repr, map(float, texts))) == texts else None
+
+
+def _is_exact(value: float | Digits) -> bool:
+    """Whether Excel, which stores numbers as floats, keeps all digits."""
+    if isinstance(value, int):
+        return abs(value) < _BIGGEST_INT
+    number = float(digits_of(value)) if isinstance(value, Digits) else value
+    if not abs(number) < _BIGGEST_FLOAT:
+        return False
+    return not isinstance(value, Digits) or Decimal(repr(number)) == Decimal(digits_of(value))
+
+
+# --- notes
+# Warnings about a rendered file, for its record.
+
+
+@dataclass(slots=True)
+class Notes:
+    cut_cells: int = 0
+    # Parquet: values that are not of their column's type.
+    refused_values: int = 0
+    # By column: values that its total leaves out because they are not numbers.
+    not_summed: Counter[str] = field(default_factory=Counter)
+
+    def take_totals(self, columns: Iterable[Node], totals: Iterable[Total | None]) -> None:
+        for column, total in zip(columns, totals, strict=True):
+            if total is not None and total.left_out:
+                self.not_summed[column.name] += total.left_out
+
+    def warnings(self) -> list[str]:
+        found = []
+        if self.cut_cells:
+            cells = "1 cell was" if self.cut_cells == 1 else f"{self.cut_cells} cells were"
+            found.append(f"{cells} cut: an Excel cell has at most {MAX_CELL_UNITS:,} characters")
+        if self.refused_values:
+            values = "1 value was" if self.refused_values == 1 else f"{self.refused_values} values were"
+            found.append(f"{values} left out, because the template gives the column another type")
+        for name, count in self.not_summed.items():
+            values = "1 value that is not a number" if count == 1 else f"{count} values that are not numbers"
+            found.append(f"the total of {name} leaves out {values}")
+        return found
+
+
+# --- rows
+# Renders rows as worksheet XML: the cells of all columns are placed in one list and joined once.
+
+_LINE_HEIGHT = 15.0
+_TALLEST_ROW = 409.0
+
+
+class RowWriter:
+    def __init__(self, columns: Sequence[Column], row_height: float | None = None) -> None:
+        self._columns = [ColumnWriter(column) for column in columns]
+        # A given row height takes precedence over the height of wrapped texts.
+        self._wrapped = [] if row_height else [(column.key, column.wrapped) for column in columns if column.wrapped]
+        self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
+
+    @property
+    def cut(self) -> int:
+        """How many cells were cut to the length that Excel allows."""
+        return sum(column.cut for column in self._columns)
+
+    @property
+    def sums(self) -> list[Total | None]:
+        """The totals of the columns that have one; None for the others."""
+        return [column.total for column in self._columns]
+
+    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> bytes:
+        """The XML of the rows; `heads` has the row-head cells that precede each row."""
+        count = len(rows)
+        laid = [(Cells("", list(map(wire, heads)), "", []), "")] if heads is not None else []
+        laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
+        if not laid:
+            return b"<row></row>" * count
+        # A row is: markup before the first cell, its text, markup up to the next cell, …, the end of the row.
+        slots = 2 * len(laid) + 1
+        flat = [""] * (slots * count)
+        ended, blanks = self._open, list[int]()
+        for at, (cells, blank) in enumerate(laid):
+            between = [ended + cells.before] * count
+            if self._wrapped and at == 0:
+                between = [opened + cells.before for opened in self._opened(rows)]
+            for index in blanks:
+                between[index] = cells.before
+            flat[2 * at + 1 :: slots] = cells.texts
+            for index in cells.blanks:
+                between[index] = between[index].removesuffix(cells.before) + blank
+                flat[index * slots + 2 * at + 1] = ""
+            flat[2 * at :: slots] = between
+            ended, blanks = cells.after, cells.blanks
+        ends = [f"{ended}</row>"] * count
+        for index in blanks:
+            ends[index] = "</row>"
+        flat[slots - 1 :: slots] = ends
+        return "".join(flat).encode("latin-1")
+
+    def _opened(self, rows: Sequence[Row]) -> list[str]:
+        """The start tag of each row, with the height of its wrapped texts: not every program measures them."""
+        lines = [1] * len(rows)
+        for key, width in self._wrapped:
+            needed = (lines_of(value, width) if type(value) is str else 1 for value in column_of(rows, key))
+            lines = list(map(max, lines, needed))
+        return [self._open if each == 1 else _high_row(each) for each in lines]
+
+
+def _high_row(lines: int) -> str:
+    return f'<row ht="{min(_TALLEST_ROW, _LINE_HEIGHT * lines):g}" customHeight="1">'

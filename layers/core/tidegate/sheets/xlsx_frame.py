@@ -1,0 +1,401 @@
+"""What surrounds the rows of a sheet: widths, heads, footers, styles, the package's parts."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
+from typing import Literal
+
+from openpyxl import Workbook
+from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet._writer import WorksheetWriter
+from openpyxl.worksheet.properties import PageSetupProperties
+from openpyxl.worksheet.worksheet import Worksheet
+
+from tidegate.sheets.table import (
+    TITLE_HEIGHT,
+    HeadCell,
+    Layout,
+    LeafStyle,
+    Node,
+    Row,
+    SheetTable,
+    TextRow,
+    column_of,
+    text_height,
+)
+from tidegate.sheets.values import clean, lines_of, literal, nested_text, width_of
+from tidegate.sheets.xlsx_cells import (
+    BOOLEAN_FORMAT,
+    FORMATS,
+    NUMBERS,
+    Column,
+    Total,
+    blank_cell,
+    number_text,
+    text_cell,
+)
+
+# --- widths
+# Column widths: from the template, else measured from the heads and the first rows.
+
+# Excel's default.
+DEFAULT_WIDTH = 8.43
+WIDEST = 60.0
+_PADDING = 2
+_TALLEST = 409.0
+# Extra characters of formatted numbers.
+_TYPE_WIDTHS = {"date": 10, "datetime": 19}
+_TYPE_EXTRA = {"currency": 5, "percent": 4}
+
+
+def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row], *, measured: bool) -> list[float]:
+    """The widths in digits of the default font, starting with the columns of row heads; 0 for Excel's default."""
+    given = _digits(table.default_width) if table.default_width else None
+    heads = [given or (_row_head_width(table, level) if measured else 0.0) for level in range(layout.row_head_width)]
+    columns = [
+        _digits(leaf.style.width)
+        if leaf.style.width
+        else given or (_measured(leaf, column_of(sample, leaf.name)) if measured else 0.0)
+        for leaf in layout.columns
+    ]
+    return [*heads, *columns]
+
+
+def with_heights(layout: Layout, widths: Sequence[float]) -> Layout:
+    """The layout with the heights that the texts above and below the data need at these widths."""
+    room = sum(width or DEFAULT_WIDTH for width in widths) or DEFAULT_WIDTH
+    footer = layout.footer and _fitted(layout.footer, room)
+    return replace(layout, texts=tuple(_fitted(line, room) for line in layout.texts), footer=footer)
+
+
+def _fitted(line: TextRow, room: float) -> TextRow:
+    if line.kind == "title":
+        # The font of the title is twice as large.
+        return replace(line, height=min(_TALLEST, TITLE_HEIGHT * lines_of(line.text, room / 2)))
+    return replace(line, height=min(_TALLEST, text_height(lines_of(line.text, room))))
+
+
+def _measured(leaf: Node, values: Sequence[object]) -> float:
+    kind = leaf.style.type or ""
+    texts = map(_shown, values)
+    needed = max((_TYPE_WIDTHS.get(kind) or width_of(text) + _TYPE_EXTRA.get(kind, 0) for text in texts), default=0)
+    return min(WIDEST, max(DEFAULT_WIDTH, needed + _PADDING, width_of(leaf.title) + _PADDING))
+
+
+def _row_head_width(table: SheetTable, level: int) -> float:
+    nodes = table.template.rows
+    for _ in range(level):
+        nodes = tuple(child for node in nodes for child in node.children)
+    return min(WIDEST, max([DEFAULT_WIDTH, *(width_of(node.title) + _PADDING for node in nodes)]))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value[:200]
+    return number_text(value) if type(value) in NUMBERS else nested_text(value)[:200]  # type: ignore[arg-type]
+
+
+def _digits(points: float) -> float:
+    """Converts points: Excel measures columns in digits of its default font, 7 pixels each, plus 5 of padding."""
+    return max(0.5, (points * 4 / 3 - 5) / 7)
+
+
+# --- frame
+# The styled frame of a workbook, made by openpyxl: styles, heads, widths, print set-up.
+#
+# Rows are streamed into it later. The heads are cut out of the saved frame as XML without row numbers, so that a head
+# fits wherever the rows above it end.
+
+_THIN = Border(*(Side(style="thin"),) * 4)
+_HEAD_FILL = PatternFill("solid", start_color="FFDFDFDF")
+_NUMBERING = re.compile(r'(<row|<c) r="[A-Z]*\d+"(?: spans="[^"]*")?')
+_LINK_COLOR = "0563C1"
+_TALLEST_FROZEN = 250.0
+# Columns up to this total width, in characters, are legible on a portrait page.
+_PORTRAIT_WIDTH = 110.0
+_DIMENSION = re.compile(r"<dimension [^>]*/>")
+_ROW = re.compile(r"<row.*?</row>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFrame:
+    """The layout of one table and the numbers of its cell styles."""
+
+    layout: Layout
+    columns: tuple[Column, ...]
+    row_height: float | None
+    head_style: int
+    footer_style: int
+    total_styles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SheetInfo:
+    name: str
+    last_row: int
+    last_col: int
+    title_rows: tuple[int, int] | None = None
+    title_cols: int = 0
+    filtered: str = ""
+
+
+class Frame:
+    """`widths` has the column widths of each table, 0 for Excel's default."""
+
+    def __init__(
+        self, tables: Sequence[tuple[SheetTable, Layout]], widths: Sequence[Sequence[float]], *, together: bool
+    ) -> None:
+        self._book = Workbook()
+        self._book.remove(self._book.worksheets[0])
+        self._book.properties.creator = "Tidegate"
+        alone = not together or len(tables) == 1
+        shared = [max(column) for column in zip_longest(*widths, fillvalue=0.0)] if together else None
+        self.tables = [
+            self._draft(
+                table,
+                layout,
+                alone=alone,
+                portrait=len(tables) > 1 and _is_narrow(shared or table_widths),
+                widths=shared or table_widths,
+            )
+            for (table, layout), table_widths in zip(tables, widths, strict=True)
+        ]
+        for sheet, columns in zip(self._book.worksheets, [shared] if shared else widths, strict=False):
+            for col, width in enumerate(columns, 1):
+                if width:
+                    sheet.column_dimensions[get_column_letter(col)].width = width
+
+    @cached_property
+    def _sheets_xml(self) -> list[str]:
+        """The XML of the draft sheets. Made on first use: a worker that renders only rows does not need it."""
+        return [_sheet_xml(sheet) for sheet in self._book.worksheets]
+
+    def head_xml(self, index: int) -> str:
+        """The rows above the data of one table."""
+        rows = _ROW.findall(self._sheets_xml[index])[: self.tables[index].layout.data_top - 1]
+        return _NUMBERING.sub(r"\1", "".join(rows))
+
+    def edges(self, index: int) -> tuple[str, str]:
+        """The XML before a sheet's rows and after its merges."""
+        before, _, rest = self._sheets_xml[index].partition("<sheetData")
+        _, _, after = rest.partition("</sheetData>")
+        return _DIMENSION.sub("", before), after
+
+    def parts(self, sheets: Sequence[SheetInfo]) -> Iterator[tuple[str, list[bytes]]]:
+        """All parts of the finished workbook except the sheets. Replaces the drafts, so call it last."""
+        for draft in self._book.worksheets:
+            self._book.remove(draft)
+        for info in sheets:
+            sheet = self._book.create_sheet(info.name)
+            sheet.print_area = f"A1:{get_column_letter(info.last_col)}{info.last_row}"
+            if info.title_rows:
+                sheet.print_title_rows = "{}:{}".format(*info.title_rows)
+            if info.filtered:
+                sheet.auto_filter.ref = info.filtered
+            if info.title_cols:
+                sheet.print_title_cols = f"A:{get_column_letter(info.title_cols)}"
+        for name, text in self._saved():
+            if not name.startswith("xl/worksheets/"):
+                yield name, [text.encode()]
+
+    def _saved(self) -> list[tuple[str, str]]:
+        out = io.BytesIO()
+        self._book.save(out)
+        with zipfile.ZipFile(out) as archive:
+            return [(name, archive.read(name).decode()) for name in archive.namelist()]
+
+    def _draft(
+        self, table: SheetTable, layout: Layout, *, alone: bool, portrait: bool, widths: Sequence[float]
+    ) -> TableFrame:
+        sheet = self._book.create_sheet()
+        if alone and layout.head_rows and _is_frozen(table, layout):
+            sheet.freeze_panes = sheet.cell(layout.data_top, layout.row_head_width + 1)
+        sheet.page_setup.paperSize = sheet.PAPERSIZE_A4
+        sheet.page_setup.orientation = "portrait" if portrait else "landscape"
+        sheet.oddFooter.center.text = "&P / &N"
+        sheet.page_setup.fitToHeight = False
+        sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+        return _Draft(sheet, table, layout, widths).frame()
+
+
+class _Draft:
+    """A sheet with the heads of one table, and below them a sample cell of each data style."""
+
+    def __init__(self, sheet: Worksheet, table: SheetTable, layout: Layout, widths: Sequence[float]) -> None:
+        self._sheet, self._table, self._layout = sheet, table, layout
+        for row, line in enumerate(layout.texts, 1):
+            sheet.row_dimensions[row].height = line.height
+            for col in range(1, layout.width + 1):
+                self._text_style(row, col, line.kind, line.align)
+            self._write(row, 1, line.text)
+        for row in range(layout.head_top, layout.data_top):
+            if table.default_height:
+                sheet.row_dimensions[row].height = table.default_height
+            for col in range(1, layout.width + 1):
+                self._head_style(row, col)
+        for cell in layout.head:
+            self._write(cell.row, cell.col, cell.title)
+        row = layout.data_top
+        self._columns = tuple(
+            Column(
+                leaf.name,
+                self._data_style(row, col, leaf.style),
+                leaf.style.type,
+                leaf.style.total,
+                (widths[layout.row_head_width + col - 1] or DEFAULT_WIDTH) if leaf.style.wrap else 0.0,
+                self._data_style(row + 4, col, replace(leaf.style, format=_boolean_format(leaf.style))),
+            )
+            for col, leaf in enumerate(layout.columns, 1)
+        )
+        self._head = self._head_style(row + 1, 1)
+        self._footer = self._text_style(row + 2, 1, "footer", layout.footer.align if layout.footer else "right")
+        self._totals = tuple(
+            self._data_style(row + 3, col, replace(leaf.style, bold=True)) for col, leaf in enumerate(layout.columns, 1)
+        )
+
+    def frame(self) -> TableFrame:
+        height = self._table.default_height
+        return TableFrame(self._layout, self._columns, height, self._head, self._footer, self._totals)
+
+    def _write(self, row: int, col: int, text: str) -> None:
+        if not text:
+            return
+        cell = self._sheet.cell(row, col, literal(clean(text)))
+        # openpyxl takes text with a leading "=" for a formula.
+        cell.data_type = "s"
+
+    def _text_style(self, row: int, col: int, kind: str, align: str) -> int:
+        cell = self._sheet.cell(row, col)
+        cell.alignment = Alignment(horizontal=align, vertical="center", wrap_text=True)
+        if kind == "title":
+            cell.font = _font(size=22, bold=True)
+        elif kind != "footer":
+            cell.border = _THIN
+        return int(cell.style_id)
+
+    def _head_style(self, row: int, col: int) -> int:
+        cell = self._sheet.cell(row, col)
+        cell.font, cell.fill, cell.border = _font(bold=True), _HEAD_FILL, _THIN
+        cell.alignment = Alignment(horizontal="center", vertical="center")
+        return int(cell.style_id)
+
+    def _data_style(self, row: int, col: int, style: LeafStyle) -> int:
+        cell = self._sheet.cell(row, col)
+        cell.border = _THIN
+        cell.alignment = Alignment(horizontal=style.align, vertical="center", wrap_text=style.wrap or None)
+        if style.color or style.bold or style.type == "link":
+            color = style.color or (_LINK_COLOR if style.type == "link" else None)
+            cell.font = _font(bold=style.bold, color=f"FF{color}" if color else None, link=style.type == "link")
+        if style.bg_color:
+            cell.fill = PatternFill("solid", start_color=f"FF{style.bg_color}")
+        number_format = style.format or FORMATS.get(style.type or "")
+        if number_format:
+            cell.number_format = number_format
+        return int(cell.style_id)
+
+
+def _sheet_xml(sheet: Worksheet) -> str:
+    """One sheet, without saving the whole workbook, which takes five times as long."""
+    writer = WorksheetWriter(sheet, io.BytesIO())
+    writer.write()
+    return writer.read().decode()
+
+
+def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = False) -> Font:
+    """A font of the workbook's default family; without a name, programs choose another."""
+    underline: Literal["single"] | None = "single" if link else None
+    return Font(name="Calibri", family=2, size=size, bold=bold, color=color, underline=underline)
+
+
+def _boolean_format(style: LeafStyle) -> str:
+    """The number format of booleans: the caller's for a boolean column; other formats would show them as 1 and 0."""
+    return (style.format if style.type == "boolean" else None) or BOOLEAN_FORMAT
+
+
+def _is_frozen(table: SheetTable, layout: Layout) -> bool:
+    """Whether the heads are frozen: not by default if they are so high that they would fill the window."""
+    return layout.top_height <= _TALLEST_FROZEN if table.freeze is None else table.freeze
+
+
+def _is_narrow(widths: Sequence[float]) -> bool:
+    return sum(width or DEFAULT_WIDTH for width in widths) <= _PORTRAIT_WIDTH
+
+
+# --- sheet parts
+# The parts of a sheet besides its rows of data: totals, footer, merged cells, filter, page breaks.
+
+# Rows that fit on a portrait A4 page.
+PRINTED_ROWS = 45
+
+
+def totals_row(frame: TableFrame, sums: Sequence[Total | None], rows: tuple[int, int] | None) -> str:
+    """The row of totals; `rows` are the first and last row of the data if all of it is on this sheet."""
+    layout, cells = frame.layout, list[str]()
+    for at, (total, style) in enumerate(zip(sums, frame.total_styles, strict=True)):
+        column = get_column_letter(layout.row_head_width + at + 1)
+        if total is None:
+            cells.append(text_cell(_label(layout), style) if at == 0 else blank_cell(style))
+        elif (number := total.as_number) is None:
+            cells.append(text_cell(total.as_text, style))
+        elif not total.fixed and rows and rows[0] <= rows[1]:
+            formula = f"SUBTOTAL(109,{column}{rows[0]}:{column}{rows[1]})"
+            cells.append(f'<c s="{style}"><f>{formula}</f><v>{number}</v></c>')
+        else:
+            cells.append(f'<c s="{style}"><v>{number}</v></c>')
+    return f"<row>{blank_cell(frame.head_style) * layout.row_head_width}{''.join(cells)}</row>"
+
+
+def _label(layout: Layout) -> str:
+    return "Total" if all(leaf.title.isascii() for leaf in layout.columns) else "合计"
+
+
+def footer_row(frame: TableFrame) -> str:
+    footer, style = frame.layout.footer, frame.footer_style
+    if footer is None:
+        return ""
+    cells = text_cell(footer.text, style) + blank_cell(style) * (frame.layout.width - 1)
+    return f'<row ht="{footer.height:g}" customHeight="1">{cells}</row>'
+
+
+def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence[int] = ()) -> str:
+    """The XML after the rows; `breaks` are the rows after which a new printed page begins."""
+    if breaks:
+        marks = "".join(f'<brk id="{row}" max="16383" man="1"/>' for row in breaks)
+        count = f'count="{len(breaks)}" manualBreakCount="{len(breaks)}"'
+        after = after.replace("</worksheet>", f"<rowBreaks {count}>{marks}</rowBreaks></worksheet>")
+    listed = f'<mergeCells count="{len(merges)}">{"".join(merges)}</mergeCells>' if merges else ""
+    shown = f'<autoFilter ref="{filtered}"/>' if filtered else ""
+    return f"</sheetData>{shown}{listed}{after}"
+
+
+def filter_range(table: SheetTable, layout: Layout, last_row: int) -> str:
+    """The range of the autofilter: leaf heads and data. Empty with row heads: a filter would break merged cells."""
+    if table.autofilter is False or layout.row_head_width or not layout.head_rows or not layout.columns:
+        return ""
+    return f"A{layout.data_top - 1}:{get_column_letter(layout.width)}{max(last_row, layout.data_top - 1)}"
+
+
+def sheet_info(name: str, layout: Layout, row: int, last_col: int, *, alone: bool, filtered: str = "") -> SheetInfo:
+    # Repeat the heads on every printed page, unless the sheet has other tables.
+    titles = (layout.head_top, layout.data_top - 1) if alone and layout.head_rows else None
+    return SheetInfo(name, max(row, 1), last_col, titles, layout.row_head_width if alone else 0, filtered)
+
+
+def page_breaks(starts: Sequence[int], last_row: int) -> Sequence[int]:
+    """Each table begins a printed page, unless all fit on one."""
+    return starts if last_row > PRINTED_ROWS else ()
+
+
+def merge(cell: HeadCell, above: int) -> str:
+    top, bottom = cell.row + above, cell.row + above + cell.height - 1
+    first, last = get_column_letter(cell.col), get_column_letter(cell.col + cell.width - 1)
+    return f'<mergeCell ref="{first}{top}:{last}{bottom}"/>'

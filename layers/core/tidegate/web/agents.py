@@ -1,0 +1,261 @@
+"""Routes that agents call. A key of scope `agent` is bound to one agent and has access to its transfers only."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+from urllib.parse import unquote
+
+from aws_lambda_powertools.event_handler.openapi.params import Query
+from pydantic import Field, StrictInt
+
+from tidegate.app import app
+from tidegate.common.ids import iso
+from tidegate.distribution.agents import OfferedTransfer, Result
+from tidegate.distribution.fleet import agent_process
+from tidegate.distribution.model import AgentProcess, Figures, SwarmFigures, TargetReport
+from tidegate.distribution.swarm import Presence
+from tidegate.web.routing import Router
+from tidegate.web.schemas import Answer, Body
+from tidegate.web.submits import AgentId, ContainerId
+
+# --- agent schemas
+# Bodies and answers of the routes that agents call.
+
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
+
+
+class PeerAnswer(Answer):
+    id: str
+    at: list[str]
+    pin: str
+    token: str
+    near: bool
+
+
+class SwarmAnswer(Answer):
+    """The host's place in the swarm of its Job, and the peers that it may ask for pieces."""
+
+    id: str
+    number: int
+    members: int
+    seed: int
+    ranks: int
+    hold: float
+    patience: float
+    age: float
+    lasts: float
+    piece_size: int
+    pieces_sha256: str
+    pieces_url: str
+    blocks_sha256: str | None = None
+    blocks_url: str | None = None
+    accept: str
+    peers: list[PeerAnswer]
+
+
+class TransferAnswer(Answer):
+    transfer_id: str
+    container_id: str
+    url: str
+    expires_at: str
+    file_name: str
+    target_file_dir: str
+    target_user: str
+    signature: str
+    size: int
+    job_id: str | None = None
+    sequence: int | None = None
+    mode: str | None = None
+    swarm: SwarmAnswer | None = None
+    limit_rate: (
+        Annotated[int, Field(description="bytes per second, over all transfers of this Job on the host")] | None
+    ) = None
+    activate_at: (
+        Annotated[str, Field(description="download the file now, and put it in place at this time by the host's clock")]
+        | None
+    ) = None
+    activate_until: (
+        Annotated[str, Field(description="the end of the Job; do not put the file in place after it")] | None
+    ) = None
+    staged_at: (
+        Annotated[str, Field(description="when the host reported that it has the whole file; absent before that")]
+        | None
+    ) = None
+    spread_s: (
+        Annotated[
+            int,
+            Field(description="wait a random time up to this many seconds before reporting: the Job has many hosts"),
+        ]
+        | None
+    ) = None
+
+
+class TransferList(Answer):
+    items: list[TransferAnswer]
+
+
+class SwarmResult(Body):
+    """Where the bytes of a transfer came from."""
+
+    origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
+    peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
+    bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
+    fell_back: Literal["none", "ladder", "alone", "deadline", "no_peers", "bad_pieces", "broken"] = "none"
+    bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
+    reused_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)] = 0
+
+
+class ResultBody(Body):
+    transfer_id: Annotated[str, Field(min_length=1, max_length=200)]
+    container_id: ContainerId = ""
+    error_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)]
+    error_msg: Annotated[str, Field(max_length=2000)] | None = None
+    progress: Annotated[int, Field(ge=0, le=100)] | None = None
+    size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes downloaded by this transfer")] | None = None
+    speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes per second")] | None = None
+    start_time: Moment | None = None
+    end_time: Moment | None = None
+    staged_at: (
+        Annotated[
+            Moment,
+            Field(description="with error_code 115: since when the host has the whole file and waits for activate_at"),
+        ]
+        | None
+    ) = None
+    swarm: SwarmResult | None = None
+
+
+class ResultsBody(Body):
+    items: Annotated[list[ResultBody], Field(min_length=1, max_length=500)]
+
+
+class TakenAnswer(Answer):
+    taken: int
+
+
+class PresenceBody(Body):
+    """Where an agent is, and at which addresses peers can reach it. Without `listen` it only downloads from peers."""
+
+    listen: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=4)] = []
+    site: Annotated[str, Field(max_length=64, description="the data centre; a swarm stays within one site")] = ""
+    zone: Annotated[
+        str, Field(max_length=64, description="rack or availability zone; peers of the same zone are preferred")
+    ] = ""
+    pin: Annotated[
+        str,
+        Field(
+            pattern=r"^([A-Za-z0-9_-]{43})?$",
+            description="SHA-256 of the agent's TLS certificate, base64url; required with `listen`",
+        ),
+    ] = ""
+    upload_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    reached: bool = True
+
+
+class PresenceAnswer(Answer):
+    expires_at: str
+
+
+# --- agents
+# Routes that agents call. A key of scope `agent` is bound to one agent and has access to its transfers only.
+
+_TAGS = ["Agents"]
+
+
+def build_router() -> Router:
+    """A new router: it can belong to one resolver only, and the functions `agents` and `api` both have these routes."""
+    router = Router()
+
+    @router.get(
+        "/v1/agents/<agent_id>/transfers",
+        scope="agent",
+        tags=_TAGS,
+        summary="List the transfers of an agent",
+    )
+    def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
+        # A header, because an older API ignores it; it would refuse an unknown parameter.
+        can_stage = "stage" in (router.current_event.headers.get("x-tidegate-can") or "").split(",")
+        project_id, host = router.caller.project_id, unquote(agent_id)
+        # A poll that waits holds a function.
+        with app().projects.slow_calls.poll_held(project_id, host) if wait else nullcontext():
+            offers = app().distribution.agents.inbox(
+                project_id, host, wait, can_stage=can_stage, process=_process(router)
+            )
+        return TransferList(items=[_shown(offer) for offer in offers])
+
+    @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")
+    def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
+        results = [_result(item) for item in body.items]
+        app().distribution.agents.report(router.caller.project_id, unquote(agent_id), results, _process(router))
+        return TakenAnswer(taken=len(results))
+
+    @router.put(
+        "/v1/agents/<agent_id>/presence",
+        scope="agent",
+        tags=_TAGS,
+        summary="Announce an agent to its peers",
+    )
+    def put_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
+        caller, host = router.caller, unquote(agent_id)
+        app().distribution.fleet.admit(caller.project_id, host, _process(router))
+        presence = Presence(host, body.site, body.zone, tuple(body.listen), body.pin, body.upload_mbit, body.reached)
+        source = router.current_event.request_context.http.source_ip
+        return PresenceAnswer(expires_at=app().distribution.presences.put(caller.project_id, presence, source))
+
+    return router
+
+
+def _process(router: Router) -> AgentProcess:
+    # A header, because an older API ignores it.
+    caller, instance = router.caller, router.current_event.headers.get("x-tidegate-instance")
+    return agent_process(caller.life if caller.agent_id else None, instance)
+
+
+def _result(item: ResultBody) -> Result:
+    reported = Figures(item.size, item.speed, item.start_time, item.end_time)
+    figures = reported if any(value is not None for value in reported) else None
+    swarm, staged_at = _swarm_figures(item.swarm), item.staged_at
+    report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures, swarm, staged_at)
+    return Result(item.transfer_id, item.container_id, report)
+
+
+def _swarm_figures(result: SwarmResult | None) -> SwarmFigures | None:
+    if result is None:
+        return None
+    reasons: dict[str, int] = {} if result.fell_back == "none" else {result.fell_back: 1}
+    return SwarmFigures(
+        result.origin_bytes,
+        result.peer_bytes,
+        result.bad_pieces,
+        fallbacks=len(reasons),
+        hosts=1,
+        bad_peers=tuple(result.bad_peers),
+        reused_bytes=result.reused_bytes,
+        fallback_reasons=reasons,
+    )
+
+
+def _shown(offer: OfferedTransfer) -> TransferAnswer:
+    entry = offer.entry
+    return TransferAnswer(
+        transfer_id=entry.transfer_id,
+        container_id=entry.target.container_id,
+        url=offer.url,
+        expires_at=offer.expires_at,
+        file_name=entry.file_name,
+        target_file_dir=entry.target_file_dir,
+        target_user=entry.target_user,
+        signature=entry.signature,
+        size=entry.size,
+        job_id=entry.job_id,
+        sequence=entry.sequence,
+        mode=entry.mode,
+        spread_s=entry.spread_s or None,
+        limit_rate=entry.limit_rate,
+        activate_at=entry.activate_at,
+        activate_until=iso(datetime.fromtimestamp(entry.until, UTC)) if entry.activate_at else None,
+        staged_at=entry.state.staged_at,
+        swarm=SwarmAnswer.model_validate(offer.swarm) if offer.swarm else None,
+    )

@@ -1,0 +1,207 @@
+"""Routes for the files of the library, with their bodies and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Query
+from pydantic import Field, model_validator
+
+from tidegate.app import app
+from tidegate.files.library import Announcement
+from tidegate.files.model import MOST_PARTS, VERIFYING, part_count
+from tidegate.web.idempotency import idempotent
+from tidegate.web.queue import ChannelName, CredentialName, Mirrors, PolitenessBody, Url
+from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, LinkAnswer, Number, Priority, Signature
+
+# --- schemas
+# Bodies and answers of files.
+
+Callback = Annotated[str, Field(max_length=300)]
+PartNumber = Annotated[int, Field(ge=1, le=MOST_PARTS)]
+
+
+class FileBody(Body):
+    biz_id: Number
+    app_id: Number
+    file_path: FilePath
+    file_name: FileName | None = None
+    signature: Signature | None = None
+    size: FileSize | None = None
+    source_url: Url | None = None
+    mirrors: Mirrors = []
+    credentials: CredentialName | None = None
+    politeness: PolitenessBody | None = None
+    channel: ChannelName | None = None
+    priority: Priority = 5
+    multipart: bool = Field(
+        default=False, description="upload in parts; files over 64 MiB always are uploaded in parts"
+    )
+    callback: Callback | None = Field(
+        default=None, description="a URL that gets a signed POST when a large upload was verified"
+    )
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        if self.source_url is None and (self.credentials or self.channel or self.politeness or self.mirrors):
+            raise ValueError(
+                "credentials, channel, politeness and mirrors are only allowed with a source_url: leave them out"
+            )
+        if self.source_url is not None and (self.multipart or self.callback):
+            raise ValueError("multipart and callback are only allowed without a source_url: leave them out")
+        return self
+
+
+class PartsBody(Body):
+    numbers: list[PartNumber] = Field(min_length=1, max_length=100)
+
+
+class PartBody(Body):
+    number: PartNumber
+    etag: str = Field(min_length=1, max_length=200)
+
+
+class CompleteBody(Body):
+    parts: list[PartBody] = Field(default_factory=list, max_length=MOST_PARTS)
+
+
+class IngestAnswer(Answer):
+    file_id: str
+    request_id: str
+
+
+class UploadAnswer(Answer):
+    file_id: str
+    upload_url: str
+    upload_headers: dict[str, str] = Field(description="headers that the PUT must have; send all of them")
+    expires_at: str
+
+
+class PartsPlan(Answer):
+    part_size: int = Field(description="bytes of every part except the last")
+    parts: int | None = Field(default=None, description="the number of parts; absent if no size was announced")
+
+
+class MultipartAnswer(Answer):
+    file_id: str
+    upload: PartsPlan
+    expires_at: str
+
+
+class PartAnswer(Answer):
+    number: int
+    url: str
+
+
+class PartsAnswer(Answer):
+    parts: list[PartAnswer]
+
+
+class FileAnswer(Answer):
+    file_id: str
+    biz_id: int
+    app_id: int
+    file_path: str
+    file_name: str
+    signature: str | None = None
+    size: int | None = None
+    state: str
+    created_at: str
+    request_id: str | None = None
+    error: str | None = None
+
+
+class FileList(Answer):
+    items: list[FileAnswer]
+    next_cursor: str | None = None
+
+
+# --- routes
+# Routes for the files of the library.
+
+router = Router()
+_TAGS = ["Files"]
+
+
+@router.post(
+    "/v1/files", scope="write", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent]
+)
+def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | IngestAnswer]:
+    names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size", "multipart", "callback")
+    announced = Announcement(**{name: getattr(body, name) for name in names})
+    if body.source_url:
+        return answer(_ingested(body, body.source_url, announced), 202)
+    caller = router.caller
+    if body.callback:
+        app().ingest.submit.check_url(caller.project_id, body.callback)
+    file, link = app().files.uploads.announce(caller.project_id, announced, who=caller.key_id)
+    if file.part_size:
+        parts = None if file.size is None else part_count(file.size, file.part_size)
+        plan = PartsPlan(part_size=file.part_size, parts=parts)
+        return answer(MultipartAnswer(file_id=file.file_id, upload=plan, expires_at=link.expires_at), 201)
+    made = UploadAnswer(
+        file_id=file.file_id, upload_url=link.url, upload_headers=dict(link.headers), expires_at=link.expires_at
+    )
+    return answer(made, 201)
+
+
+def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
+    caller = router.caller
+    file, request = app().ingest.submit.download(
+        caller.project_id,
+        announced,
+        source_url,
+        credentials=body.credentials,
+        channel=body.channel,
+        priority=body.priority,
+        mirrors=body.mirrors,
+        politeness=body.politeness.model_dump(exclude_none=True) if body.politeness else None,
+        who=caller.key_id,
+    )
+    return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
+
+
+@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="Get upload URLs for parts")
+def parts(file_id: str, body: PartsBody) -> PartsAnswer:
+    links = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers)
+    return PartsAnswer(parts=[PartAnswer(number=link.number, url=link.url) for link in links])
+
+
+@router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Verify an upload")
+def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAnswer]:
+    caller = router.caller
+    uploaded = [(part.number, part.etag) for part in body.parts] if body else []
+    file = app().files.uploads.complete(caller.project_id, file_id, uploaded, who=caller.key_id)
+    return answer(FileAnswer.model_validate(file), 202 if file.state == VERIFYING else 200)
+
+
+@router.delete("/v1/files/<file_id>", scope="write", tags=_TAGS, summary="Delete a file", status_code=204)
+def delete(file_id: str) -> Response[Any]:
+    app().files.library.delete(router.caller.project_id, file_id, who=router.caller.key_id)
+    return answer(None, 204)
+
+
+@router.get("/v1/files/<file_id>", scope="read", tags=_TAGS, summary="Get a file")
+def show(file_id: str) -> FileAnswer:
+    return FileAnswer.model_validate(app().files.library.get(router.caller.project_id, file_id))
+
+
+@router.get("/v1/files", scope="read", tags=_TAGS, summary="List files")
+def list_files(
+    biz_id: Annotated[Number | None, Query()] = None,
+    app_id: Annotated[Number | None, Query()] = None,
+    file_path: Annotated[str | None, Query(max_length=1024)] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> FileList:
+    page = app().files.library.list(
+        router.caller.project_id, biz_id=biz_id, app_id=app_id, file_path=file_path, limit=limit, cursor=cursor
+    )
+    return FileList(items=[FileAnswer.model_validate(file) for file in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/files/<file_id>/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
+def link(file_id: str) -> LinkAnswer:
+    return LinkAnswer.model_validate(app().files.library.link(router.caller.project_id, file_id))

@@ -1,0 +1,211 @@
+"""Routes for the fleet: its hosts, and enrolment, by which a new host gets its key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Query
+from pydantic import Field
+
+from tidegate.app import app
+from tidegate.distribution.model import Inventory
+from tidegate.web.idempotency import idempotent_secret
+from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.schemas import Answer, Body
+from tidegate.web.submits import AgentId, Group, LabelValue
+
+# --- fleet schemas
+# Bodies and answers of the fleet.
+
+AgentState = Literal["online", "offline"]
+Groups = Annotated[list[Group], Field(max_length=20)]
+Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
+
+
+class CurrentTransfer(Answer):
+    transfer_id: str
+    job_id: str | None = None
+    file_name: str
+    container_id: str
+    progress: int | None = None
+
+
+class AgentPeers(Answer):
+    """The agent's part in swarms, as it announced it within the last two hours."""
+
+    site: str
+    listen: list[str]
+    reached: bool
+    upload_mbit: float | None = None
+
+
+class LastJob(Answer):
+    """The newest Job for which the host asked for its transfer; `at` is when it last did."""
+
+    job_id: str
+    key: str
+    file_name: str
+    status: Annotated[
+        str | None, Field(description="the host's status in the Job; null after the Job's records have expired")
+    ] = None
+    at: str
+
+
+class AgentAnswer(Answer):
+    """A host. Only GET /v1/agents/{agent_id} returns `current` and `peers`."""
+
+    agent_id: str
+    groups: list[str]
+    labels: dict[str, str]
+    zone: str | None = None
+    version: str | None = None
+    state: AgentState
+    last_seen: str | None = None
+    free_bytes: int | None = None
+    duplicate_at: Annotated[
+        str | None,
+        Field(description="when a second host with this id was refused, within the last 15 minutes; else null"),
+    ] = None
+    last_job: LastJob | None = None
+    current: list[CurrentTransfer] | None = None
+    peers: AgentPeers | None = None
+
+
+class AgentList(Answer):
+    items: list[AgentAnswer]
+    next_cursor: str | None = None
+
+
+class AgentChange(Body):
+    """A field replaces all old values; an empty list or object removes them. A field that is left out stays."""
+
+    groups: Groups | None = None
+    labels: Labels | None = None
+
+
+class EnrolmentBody(Body):
+    groups: Groups = []
+    labels: Labels = {}
+    uses: Annotated[int, Field(ge=1, le=100_000, description="how many hosts may enrol with the token")] = 1
+    expires_in: Annotated[int, Field(ge=60, le=30 * 86400, description="seconds until the token expires")] = 3600
+    replace: Annotated[
+        bool,
+        Field(description="whether a host may enrol under an id that exists: it locks out the host that had the id"),
+    ] = False
+
+
+class EnrolmentAnswer(Answer):
+    enrolment_id: str
+    token: str
+    expires_at: str
+
+
+class EnrolBody(Body):
+    token: Annotated[str, Field(min_length=1, max_length=200)]
+    agent_id: AgentId
+    version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    zone: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    claim: (
+        Annotated[
+            str,
+            Field(
+                min_length=16,
+                max_length=128,
+                description="a random secret that the host keeps: with it, it can enrol again after a lost answer",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class EnrolledAnswer(Answer):
+    project_id: str
+    agent_id: str
+    key_id: str
+    key: str
+
+
+# --- fleet
+# Routes for the fleet: its hosts, and enrolment, by which a new host gets its key.
+
+router = Router()
+_TAGS = ["Fleet"]
+
+
+@router.get("/v1/agents", scope="read", tags=_TAGS, summary="List agents")
+def list_agents(
+    group: Annotated[str | None, Query(max_length=63)] = None,
+    state: Annotated[AgentState | None, Query()] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> AgentList:
+    page = app().distribution.fleet.list(router.caller.project_id, group, state, limit, cursor)
+    items = [AgentAnswer.model_validate(agent) for agent in page.items]
+    return AgentList(items=items, next_cursor=page.next_cursor)
+
+
+@router.post("/v1/agents/enrol", scope="open", tags=_TAGS, summary="Enrol a host", status_code=201)
+def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
+    made = app().distribution.enrolments.enrol(
+        body.token, body.agent_id, Inventory(body.version, body.zone), body.claim
+    )
+    return answer(EnrolledAnswer.model_validate(made), 201)
+
+
+@router.get("/v1/agents/<agent_id>", scope="read", tags=_TAGS, summary="Get an agent")
+def show(agent_id: str) -> AgentAnswer:
+    project_id, name = router.caller.project_id, unquote(agent_id)
+    agent = AgentAnswer.model_validate(app().distribution.fleet.get(project_id, name))
+    presence = app().distribution.presences.of(project_id, name)
+    if presence is None:
+        return agent
+    peers = AgentPeers(
+        site=presence.site, listen=list(presence.listen), reached=presence.reached, upload_mbit=presence.upload_mbit
+    )
+    return agent.model_copy(update={"peers": peers})
+
+
+@router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Change the groups and labels of an agent")
+def change(agent_id: str, body: AgentChange) -> AgentAnswer:
+    caller = router.caller
+    changed = app().distribution.fleet.change(
+        caller.project_id, unquote(agent_id), body.groups, body.labels, caller.key_id
+    )
+    return AgentAnswer.model_validate(changed)
+
+
+@router.delete(
+    "/v1/agents/<agent_id>",
+    scope="write",
+    tags=_TAGS,
+    summary="Delete an agent and revoke its keys",
+    status_code=204,
+)
+def remove(agent_id: str) -> Response[Any]:
+    caller = router.caller
+    app().distribution.fleet.remove(caller.project_id, unquote(agent_id), caller.key_id)
+    return answer(None, 204)
+
+
+@router.post(
+    "/v1/enrolments",
+    scope="admin",
+    tags=_TAGS,
+    summary="Create an enrolment token for hosts",
+    status_code=201,
+    middlewares=[idempotent_secret],
+)
+def add_enrolment(body: EnrolmentBody | None = None) -> Response[EnrolmentAnswer]:
+    caller, fields = router.caller, body or EnrolmentBody()
+    made = app().distribution.enrolments.add(
+        caller.project_id,
+        fields.groups,
+        fields.labels,
+        fields.uses,
+        fields.expires_in,
+        caller.key_id,
+        replace=fields.replace,
+    )
+    return answer(EnrolmentAnswer.model_validate(made), 201)

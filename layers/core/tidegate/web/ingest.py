@@ -1,0 +1,362 @@
+"""Routes for subscriptions, and for the credentials that their sources need."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Path
+from pydantic import AfterValidator, Field, model_validator
+
+from tidegate.app import app
+from tidegate.common.ids import iso
+from tidegate.http.guard import check_origins, read_origin
+from tidegate.ingest.feeds import template_fault
+from tidegate.ingest.sources import Selection, Subscription
+from tidegate.projects.audit import act
+from tidegate.projects.secrets import LARGEST_SECRET, CredentialRecord, secret_text
+from tidegate.web.idempotency import idempotent
+from tidegate.web.queue import CREDENTIAL_NAME, CredentialName, PolitenessBody, RequestAnswer, RequestList, Url
+from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.schemas import Answer, Body, Number, Priority, Schedule, Text
+
+# --- schemas
+# Bodies and answers of subscriptions and credentials.
+
+# Headers that control the connection or the framing of a message: they are not secrets, and unsafe to let a caller set.
+_FRAMING = frozenset(
+    [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "proxy-connection",
+    ]
+)
+
+
+def _no_framing(value: str) -> str:
+    if value.lower() in _FRAMING:
+        raise ValueError(f"a credential cannot set the header {value}, which controls the connection: leave it out")
+    return value
+
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$"), AfterValidator(_no_framing)]
+Origin = Annotated[str, Field(max_length=300), AfterValidator(read_origin)]
+HeaderValue = Annotated[str, Field(min_length=1, max_length=16_384, pattern=r"^[\t\x20-\x7e\x80-\xff]+$")]
+
+
+def _template(value: str) -> str:
+    fault = template_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+Glob = Annotated[str, Field(min_length=1, max_length=300)]
+Globs = Annotated[
+    list[Glob],
+    Field(max_length=50, description="globs such as `*.iso`; one with a slash is matched against the whole path"),
+]
+PathTemplate = Annotated[
+    str,
+    Field(max_length=500, description="the path of each file in the library, such as `/podcasts/{year}/{name}`"),
+    AfterValidator(_template),
+]
+Concurrency = Annotated[
+    int,
+    Field(ge=1, le=16, description="how many of its downloads run in parallel; a change affects new downloads only"),
+]
+SourceFormat = Annotated[
+    Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
+    Field(description="how the source lists its files; `auto` detects it from the answer"),
+]
+
+
+class SubscriptionBody(Body):
+    name: Text
+    source_url: Url
+    schedule: Schedule | None = None
+    biz_id: Number = 0
+    app_id: Number = 0
+    credentials: CredentialName | None = None
+    format: SourceFormat = "auto"
+    include: Globs = []
+    exclude: Globs = []
+    file_path: PathTemplate | None = None
+    concurrency: Concurrency = 1
+    priority: Priority | None = None
+    politeness: PolitenessBody | None = None
+
+
+class SubscriptionChanges(Body):
+    """Fields that are left out stay as they are; null removes one."""
+
+    name: Text | None = None
+    source_url: Url | None = None
+    schedule: Schedule | None = None
+    biz_id: Number | None = None
+    app_id: Number | None = None
+    credentials: CredentialName | None = None
+    format: SourceFormat | None = None
+    include: Globs | None = None
+    exclude: Globs | None = None
+    file_path: PathTemplate | None = None
+    concurrency: Concurrency | None = None
+    priority: Priority | None = None
+    politeness: PolitenessBody | None = None
+
+    @model_validator(mode="after")
+    def _check_required(self) -> Self:
+        needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
+        removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
+        if removed:
+            raise ValueError(f"{', '.join(removed)} cannot be null: leave out what is not to change")
+        return self
+
+
+class PreviewBody(Body):
+    source_url: Url
+    format: SourceFormat = "auto"
+    include: Globs = []
+    exclude: Globs = []
+    file_path: PathTemplate | None = None
+
+
+class PreviewEntry(Answer):
+    url: str
+    file_path: str
+    file_name: str
+    size: int | None = None
+    signature: str | None = None
+
+
+class PreviewAnswer(Answer):
+    """The files that a scan of the source would download now."""
+
+    format: str
+    listed: int
+    chosen: int
+    items: list[PreviewEntry]
+
+
+class SubscriptionAnswer(Answer):
+    subscription_id: str
+    name: str
+    source_url: str
+    schedule: str | None = None
+    biz_id: int
+    app_id: int
+    credentials: str | None = None
+    format: str = "auto"
+    include: list[str] | None = None
+    exclude: list[str] | None = None
+    file_path: str | None = None
+    concurrency: int = 1
+    priority: int | None = None
+    politeness: dict[str, int | float] | None = None
+    status: str
+    create_time: str
+    last_scan: str | None = None
+    next_run: (
+        Annotated[str, Field(description="when the source is scanned next; absent without a schedule, or while paused")]
+        | None
+    ) = None
+
+
+class SubscriptionList(Answer):
+    items: list[SubscriptionAnswer]
+    next_cursor: str | None = None
+
+
+class CredentialBody(Body):
+    headers: Annotated[dict[HeaderName, HeaderValue], Field(min_length=1, max_length=20)]
+    origins: Annotated[
+        list[Origin],
+        Field(
+            min_length=1,
+            max_length=20,
+            description="the only origins that get the headers, as `https://host` or `https://host:port`",
+        ),
+    ]
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        size = len(secret_text(self.headers, self.origins))
+        if size > LARGEST_SECRET:
+            raise ValueError(
+                f"the credential has {size:,} bytes, but at most {LARGEST_SECRET:,} can be stored: shorten its headers"
+            )
+        return self
+
+
+class CredentialAnswer(Answer):
+    """A stored credential, without the values of its headers."""
+
+    name: str
+    origins: list[str]
+    headers: list[str]
+    updated_at: str
+    updated_by: str
+
+
+class CredentialList(Answer):
+    items: list[CredentialAnswer]
+    next_cursor: str | None = None
+
+
+# --- routes
+# Routes for subscriptions, and for the credentials that their sources need.
+
+router = Router()
+CredentialInPath = Annotated[str, Path(pattern=CREDENTIAL_NAME)]
+_TAGS = ["Subscriptions"]
+_PREVIEWED = 100
+
+
+def _shown(subscription: Subscription) -> SubscriptionAnswer:
+    return SubscriptionAnswer.model_validate(subscription.shown())
+
+
+def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
+    """The limits that are set; one that is left out or null is no limit."""
+    return {"politeness": body.politeness.model_dump(exclude_none=True)} if body.politeness else {}
+
+
+@router.post(
+    "/v1/subscriptions",
+    scope="write",
+    tags=_TAGS,
+    summary="Create a subscription",
+    status_code=201,
+    middlewares=[idempotent],
+)
+def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
+    caller = router.caller
+    described = Subscription("", caller.project_id, created_at="", **(body.model_dump() | _politeness(body)))
+    return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
+
+
+@router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
+def preview(body: PreviewBody) -> PreviewAnswer:
+    selection = Selection(body.format, body.include, body.exclude, body.file_path)
+    project_id = router.caller.project_id
+    with app().projects.slow_calls.held(project_id):
+        found = app().ingest.subscriptions.preview(project_id, body.source_url, selection)
+    entries = found.entries or []
+    items = [
+        PreviewEntry(
+            url=entry.url, file_path=entry.path, file_name=entry.name, size=entry.size, signature=entry.signature
+        )
+        for entry in entries[:_PREVIEWED]
+    ]
+    return PreviewAnswer(format=found.format, listed=found.listed, chosen=len(entries), items=items)
+
+
+@router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
+def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> SubscriptionList:
+    page = app().ingest.subscriptions.list(router.caller.project_id, limit, cursor)
+    return SubscriptionList(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="Get a subscription")
+def show(subscription_id: str) -> SubscriptionAnswer:
+    return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
+
+
+@router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change a subscription")
+def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswer:
+    caller = router.caller
+    changes = body.model_dump(exclude_unset=True) | _politeness(body)
+    return _shown(app().ingest.subscriptions.change(caller.project_id, subscription_id, changes, who=caller.key_id))
+
+
+@router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", tags=_TAGS, summary="Pause the schedule")
+def pause(subscription_id: str) -> SubscriptionAnswer:
+    caller = router.caller
+    return _shown(app().ingest.subscriptions.pause(caller.project_id, subscription_id, who=caller.key_id))
+
+
+@router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", tags=_TAGS, summary="Resume the schedule")
+def resume(subscription_id: str) -> SubscriptionAnswer:
+    caller = router.caller
+    return _shown(app().ingest.subscriptions.resume(caller.project_id, subscription_id, who=caller.key_id))
+
+
+@router.delete(
+    "/v1/subscriptions/<subscription_id>",
+    scope="write",
+    tags=_TAGS,
+    summary="Delete a subscription and cancel its queued requests",
+    status_code=204,
+)
+def delete(subscription_id: str) -> Response[Any]:
+    caller = router.caller
+    app().ingest.subscriptions.delete(caller.project_id, subscription_id, caller.key_id)
+    return answer(None, 204)
+
+
+@router.post(
+    "/v1/subscriptions/<subscription_id>/download",
+    scope="write",
+    tags=_TAGS,
+    summary="Scan the source now",
+    status_code=202,
+    middlewares=[idempotent],
+)
+def download(subscription_id: str) -> Response[RequestAnswer]:
+    caller = router.caller
+    request = app().ingest.subscriptions.download(caller.project_id, subscription_id, caller.key_id)
+    return answer(RequestAnswer.model_validate(request.shown()), 202)
+
+
+@router.get(
+    "/v1/subscriptions/<subscription_id>/tasks", scope="read", tags=_TAGS, summary="List a subscription's requests"
+)
+def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> RequestList:
+    page = app().ingest.subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
+    items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
+    return RequestList(items=items, next_cursor=page.next_cursor)
+
+
+@router.get(
+    "/v1/credentials",
+    scope="read",
+    tags=_TAGS,
+    summary="List credentials",
+)
+def list_credentials() -> CredentialList:
+    found = app().projects.credential_records.list(router.caller.project_id)
+    return CredentialList(items=[CredentialAnswer.model_validate(record) for record in found])
+
+
+@router.put(
+    "/v1/credentials/<name>",
+    scope="write",
+    tags=_TAGS,
+    summary="Store a credential",
+    status_code=204,
+)
+def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any]:
+    project_id = router.caller.project_id
+    check_origins(body.origins, plain_text=app().projects.projects.get(project_id).allow_private_urls)
+    now, who = app().clock(), router.caller.key_id
+    record = CredentialRecord(name, body.origins, sorted(body.headers), iso(now), who)
+    app().projects.credential_records.put(project_id, record, act(project_id, name, now, who, "credential.put"))
+    app().projects.credentials.put(project_id, name, body.headers, body.origins)
+    return answer(None, 204)
+
+
+@router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Delete a credential", status_code=204)
+def delete_credential(name: CredentialInPath) -> Response[Any]:
+    # The secret first: a crash in between leaves only a listed name, which can be deleted again.
+    caller = router.caller
+    app().projects.credentials.delete(caller.project_id, name)
+    line = act(caller.project_id, name, app().clock(), caller.key_id, "credential.delete")
+    app().projects.credential_records.delete(caller.project_id, name, line)
+    return answer(None, 204)

@@ -1,0 +1,198 @@
+"""Routes for callbacks, the secrets that sign them, and WebSocket tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Query
+
+from tidegate.app import app
+from tidegate.common.ids import iso
+from tidegate.errors import Invalid
+from tidegate.http.guard import read_origin
+from tidegate.notifications.deliveries import PENDING, Delivery
+from tidegate.notifications.websocket import Holder
+from tidegate.web.idempotency import idempotent_secret
+from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.schemas import Answer
+
+# --- schemas
+# Answers of callbacks, callback secrets and WebSocket tickets.
+
+
+class AttemptAnswer(Answer):
+    at: str
+    duration_ms: int
+    status: int | None = None
+    error: str | None = None
+    detail: str | None = None
+
+
+class CallbackAnswer(Answer):
+    """A callback and its delivery attempts."""
+
+    delivery_id: str
+    type: str
+    task_id: str
+    url: str
+    callback_state: str
+    tries: int
+    attempts: list[AttemptAnswer]
+    created_at: str
+    next_attempt_at: str | None = None
+    delivered_at: str | None = None
+    body: str | None = None
+
+    @classmethod
+    def of(cls, delivery: Delivery, as_text: Callable[[float], str]) -> CallbackAnswer:
+        return cls(
+            delivery_id=delivery.delivery_id,
+            type=delivery.kind,
+            task_id=delivery.record_id,
+            url=delivery.url,
+            callback_state=delivery.state,
+            tries=delivery.tries,
+            attempts=[AttemptAnswer.model_validate(attempt) for attempt in delivery.attempts],
+            created_at=delivery.created_at,
+            next_attempt_at=as_text(delivery.next_attempt_at) if delivery.state == PENDING else None,
+            delivered_at=delivery.delivered_at,
+            body=delivery.body or None,
+        )
+
+
+class CallbackList(Answer):
+    items: list[CallbackAnswer]
+    next_cursor: str | None = None
+
+
+class SecretAnswer(Answer):
+    project_id: str
+    callback_secret: str
+
+
+class OriginSecretAnswer(Answer):
+    """The newest secret of one receiver."""
+
+    origin: str
+    callback_secret: str
+
+
+class TicketAnswer(Answer):
+    """A ticket, and the URL at which to connect with it."""
+
+    ticket: str
+    expires_at: str
+    ws_url: str
+
+
+# --- callbacks
+# Routes for callbacks (list, show, deliver again) and for the secrets that sign them.
+
+router = Router()
+_TAGS = ["Notifications"]
+
+
+def _shown(delivery: Delivery) -> CallbackAnswer:
+    return CallbackAnswer.of(delivery, lambda epoch: iso(datetime.fromtimestamp(epoch, UTC)))
+
+
+@router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with their delivery attempts")
+def list_callbacks(
+    task_id: Annotated[
+        str | None,
+        Query(
+            max_length=2048,
+            description="only callbacks about this record: a Task, a Job, an export, a batch or a request",
+        ),
+    ] = None,
+    state: Annotated[Literal["pending", "delivered", "dead"] | None, Query()] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> CallbackList:
+    page = app().notifications.callbacks.list(
+        router.caller.project_id, record_id=task_id, state=state, limit=limit, cursor=cursor
+    )
+    return CallbackList(items=[_shown(delivery) for delivery in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/callbacks/<delivery_id>", scope="read", tags=_TAGS, summary="Get a callback with its body")
+def show_callback(delivery_id: str) -> CallbackAnswer:
+    return _shown(app().notifications.callbacks.get(router.caller.project_id, delivery_id))
+
+
+@router.post(
+    "/v1/callbacks/<delivery_id>/redeliver",
+    scope="write",
+    tags=_TAGS,
+    summary="Deliver a callback again",
+    status_code=202,
+)
+def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
+    caller = router.caller
+    return answer(_shown(app().notifications.callbacks.redeliver(caller.project_id, delivery_id, caller.key_id)), 202)
+
+
+@router.get("/v1/callback-secret", scope="write", tags=_TAGS, summary="Get the callback secret of one receiver")
+def show_secret(
+    origin: Annotated[str, Query(max_length=300, description="of the receiver: `https://host` or `https://host:port`")],
+) -> Response[OriginSecretAnswer]:
+    project = app().projects.projects.get(router.caller.required_project())
+    try:
+        wanted = read_origin(origin)
+    except ValueError as error:
+        raise Invalid(str(error), errors=[{"loc": ["query", "origin"], "msg": str(error)}]) from error
+    newest = app().projects.callback_secrets.of_origin(project, wanted)[0]
+    return answer(OriginSecretAnswer(origin=wanted, callback_secret=newest))
+
+
+@router.post(
+    "/v1/projects/<project_id>/callback-secrets",
+    scope="admin",
+    tags=_TAGS,
+    summary="Create a new callback secret",
+    status_code=201,
+    middlewares=[idempotent_secret],
+)
+def rotate_secret(project_id: str) -> Response[SecretAnswer]:
+    made = app().projects.callback_secrets.rotate(project_id, router.caller.key_id)
+    return answer(SecretAnswer(project_id=project_id, callback_secret=made), 201)
+
+
+@router.delete(
+    "/v1/projects/<project_id>/callback-secrets/previous",
+    scope="admin",
+    tags=_TAGS,
+    summary="Retire the previous callback secret",
+    status_code=204,
+)
+def retire_secret(project_id: str) -> Response[Any]:
+    app().projects.callback_secrets.retire(project_id, router.caller.key_id)
+    return answer(None, 204)
+
+
+# --- websocket
+# The route for WebSocket tickets.
+
+
+@router.post(
+    "/v1/ws-tickets",
+    scope="any",
+    tags=["Notifications"],
+    summary="Create a ticket for one WebSocket connection",
+    status_code=201,
+    middlewares=[idempotent_secret],
+)
+def ticket() -> Response[TicketAnswer]:
+    # With the scope `read` the connection can watch records; an agent's connection is told of new transfers.
+    caller = router.caller
+    may_watch = caller.is_admin or "read" in caller.scopes
+    if not caller.agent_id and not may_watch:
+        caller.require("read")
+    key_record_id = app().projects.api_keys.record_id(caller.key_id)
+    holder = Holder(caller.project_id, key_record_id, caller.agent_id, may_watch, caller.life)
+    made = app().notifications.tickets.issue(holder)
+    ws_url = app().settings.socket_url
+    return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)

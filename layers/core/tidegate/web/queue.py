@@ -1,0 +1,590 @@
+"""Routes for requests, the queue, compensation, statistics, audit and clean-up."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Query
+from pydantic import AfterValidator, Field, RootModel, ValidationError, model_validator
+
+from tidegate.app import app
+from tidegate.common.ids import iso
+from tidegate.compensation.poll import PollState
+from tidegate.errors import Invalid, WrongState
+from tidegate.projects.audit import NO_PROJECT, AuditFilter, act
+from tidegate.queue.log import stats_by_type
+from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
+from tidegate.queue.retention import FOREIGN
+from tidegate.web.idempotency import idempotent
+from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.schemas import (
+    Answer,
+    Body,
+    FileName,
+    FilePath,
+    FileSize,
+    JsonObject,
+    Number,
+    Priority,
+    Signature,
+    Text,
+)
+from tidegate.web.scopes import invalid_fields
+
+# --- schemas
+# Bodies and answers of requests, channels, statistics and the audit trail.
+
+
+def _channel(value: str) -> str:
+    fault = name_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+ChannelName = Annotated[str, AfterValidator(_channel)]
+
+
+class RequestBody(Body):
+    type: Literal["scan", "associate", "check", "download", "extract"]
+    payload: JsonObject
+    subscription_id: Text | None = None
+    priority: Annotated[Priority | None, Field(description="1 (first) to 10 (last); default 5, for a check 8")] = None
+    channel: ChannelName | None = None
+    not_before: Annotated[
+        datetime | None, Field(description="do not run it before this time, ISO 8601; without an offset: UTC")
+    ] = None
+    dedupe_key: Annotated[
+        Text | None, Field(description="while a request with this key has not ended, submitting again returns that one")
+    ] = None
+
+
+class BulkBody(Body):
+    """Which requests, and what to do with them. Each call handles up to `limit`; repeat with `cursor` for the rest."""
+
+    action: Literal["cancel", "retry", "prioritize"]
+    priority: Priority | None = None
+    type: Annotated[str | None, Field(max_length=40)] = None
+    channel: ChannelName | None = None
+    status: Literal["pending", "queued", "running", "failed", "paused"] | None = None
+    subscription_id: Text | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 100
+    cursor: Annotated[str | None, Field(max_length=2000)] = None
+
+    @model_validator(mode="after")
+    def _check_filter(self) -> Self:
+        if self.action == "prioritize" and self.priority is None:
+            raise ValueError("prioritize needs a priority, 1 to 10")
+        if not (self.type or self.channel or self.status or self.subscription_id):
+            raise ValueError("give at least one of type, channel, status and subscription_id")
+        return self
+
+
+class BulkAnswer(Answer):
+    changed: int
+    skipped: int
+    next_cursor: str | None = None
+
+
+class PriorityBody(Body):
+    priority: Priority
+
+
+class CapacityBody(RootModel[dict[ChannelName, Annotated[int, Field(ge=0, le=MAX_CAPACITY)]]]):
+    root: Annotated[dict[ChannelName, Annotated[int, Field(ge=0, le=MAX_CAPACITY)]], Field(min_length=1, max_length=50)]
+
+
+class ScopeBody(Body):
+    scope: Annotated[str, Field(max_length=40)] = ALL
+
+
+class ErrorAnswer(Answer):
+    code: str
+    detail: str
+
+
+class RequestAnswer(Answer):
+    request_id: str
+    name: str | None = None
+    type: str
+    status: str
+    channel: str
+    priority: int
+    subscription_id: str | None = None
+    attempts: int
+    last_wait_reason: str | None = None
+    error: ErrorAnswer | None = None
+    result: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    create_time: str
+    start_time: str | None = None
+    finish_time: str | None = None
+
+
+class RequestList(Answer):
+    items: list[RequestAnswer]
+    next_cursor: str | None = None
+
+
+class LogAnswer(Answer):
+    """One step of an attempt."""
+
+    at: str
+    attempt: int
+    event: str
+    detail: str | None = None
+    seconds: float | None = None
+    code: str | None = None
+    stack: str | None = None
+
+
+class LogList(Answer):
+    items: list[LogAnswer]
+    next_cursor: str | None = None
+
+
+class ChannelAnswer(Answer):
+    capacity: int
+    running: int
+    queued: int
+    paused: bool
+    oldest_wait_s: float
+
+
+class QueueStats(Answer):
+    channels: dict[str, ChannelAnswer]
+
+
+class TypeStats(Answer):
+    count: int
+    by_status: dict[str, int]
+    success_rate: float | None = None
+    mean_s: float | None = None
+    p95_s: float | None = None
+
+
+class StatsAnswer(Answer):
+    since: str
+    until: str
+    types: dict[str, TypeStats]
+
+
+class AuditAnswer(Answer):
+    """One change of a record."""
+
+    record: str
+    at: str
+    actor: str
+    who: str
+    action: str
+    from_: str | None = Field(alias="from")
+    to: str | None
+    why: str
+    attempt: int
+
+
+class AuditList(Answer):
+    items: list[AuditAnswer]
+    next_cursor: str | None = None
+
+
+class ArchiveList(Answer):
+    items: list[dict[str, Any]]
+    next_cursor: str | None = None
+
+
+class CleanupBody(Body):
+    confirm: Annotated[str, Field(max_length=100)] | None = None
+
+
+class StoppedCleanup(Answer):
+    """A daily clean-up that deleted nothing, because it would have deleted too much."""
+
+    run_id: str
+    reason: str
+    stopped_at: str
+    examined: int
+    orphans: int
+    confirmed_by: str | None = None
+
+
+class CleanupAnswer(Answer):
+    removed: int
+    objects: int
+    more: bool
+    stopped: StoppedCleanup | None = None
+
+
+# --- request payloads
+# The payload of each type of request.
+
+Url = Annotated[str, Field(min_length=1, max_length=4096)]
+CREDENTIAL_NAME = r"^[A-Za-z0-9_.-]{1,100}$"
+Glob = Annotated[str, Field(min_length=1, max_length=200)]
+CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
+
+
+class PolitenessBody(Body):
+    """Limits on reading a source. A limit that is left out is the operator's."""
+
+    connections: (
+        Annotated[int, Field(ge=1, le=16, description="parallel connections for one file; at most 4 are used")] | None
+    ) = None
+    bytes_per_s: Annotated[int, Field(ge=1024, le=10**12, description="bytes per second for one file")] | None = None
+    delay_s: Annotated[float, Field(ge=0, le=3600, description="seconds between two requests")] | None = None
+    host_downloads: (
+        Annotated[int, Field(ge=1, le=32, description="parallel downloads of the project from this host")] | None
+    ) = None
+
+
+Mirrors = Annotated[
+    list[Url],
+    Field(max_length=10, description="other URLs of the same file, used if the first one fails or is slow"),
+]
+
+
+class DownloadPayload(Body):
+    source_url: Url
+    mirrors: Mirrors = []
+    politeness: PolitenessBody | None = None
+    biz_id: Number = 0
+    app_id: Number = 0
+    file_path: FilePath
+    file_name: FileName | None = None
+    signature: Signature | None = None
+    size: FileSize | None = None
+    credentials: CredentialName | None = None
+
+
+class AssociatePayload(Body):
+    biz_id: Number = 0
+    app_id: Number = 0
+    file_path: FilePath
+    file_name: FileName | None = None
+    signature: Signature
+
+
+class CheckPayload(Body):
+    file_id: Text
+    source_url: Url | None = None
+    credentials: CredentialName | None = None
+
+
+class ExtractPayload(Body):
+    file_id: Annotated[
+        Text, Field(description="the archive in the library: zip (stored or deflated) or tar (plain, gzip, bzip2, xz)")
+    ]
+    file_path: Annotated[FilePath, Field(description="the folder in the library for the extracted files")]
+    include: Annotated[
+        list[Glob], Field(max_length=100, description="extract only paths that match one of these globs")
+    ] = []
+    exclude: Annotated[list[Glob], Field(max_length=100, description="skip paths that match one of these globs")] = []
+
+
+class ScanPayload(Body):
+    pass
+
+
+_PAYLOADS: dict[str, type[Body]] = {
+    "download": DownloadPayload,
+    "associate": AssociatePayload,
+    "check": CheckPayload,
+    "scan": ScanPayload,
+    "extract": ExtractPayload,
+}
+
+
+def checked_payload(type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """The payload without empty fields. Raises Invalid if it does not fit the type."""
+    try:
+        return _PAYLOADS[type].model_validate(payload).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise invalid_fields(
+            {"loc": ("body", "payload", *found["loc"]), "msg": found["msg"]} for found in error.errors()
+        ) from None
+
+
+# --- routes
+# Routes for the queue: channels and the requests in them.
+
+router = Router()
+_QUEUE_TAGS = ["Queue"]
+
+Status = Literal["pending", "queued", "running", "completed", "failed", "cancelled", "paused"]
+
+
+def _stats() -> QueueStats:
+    return QueueStats(
+        channels={entry.channel: ChannelAnswer.model_validate(entry) for entry in app().queue.channels.stats()}
+    )
+
+
+@router.get("/v1/queue/stats", scope="read", tags=_QUEUE_TAGS, summary="Get the state of every channel")
+def queue_stats() -> QueueStats:
+    return _stats()
+
+
+@router.get("/v1/queue", scope="read", tags=_QUEUE_TAGS, summary="List requests")
+def list_queue(
+    channel: Annotated[str | None, Query(max_length=40)] = None,
+    status: Annotated[Status | None, Query()] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> RequestList:
+    wanted = {name: value for name, value in {"channel": channel, "status": status}.items() if value}
+    page = app().queue.store.list(router.caller.project_id, limit, cursor, **wanted)
+    return RequestList(
+        items=[RequestAnswer.model_validate(item.shown()) for item in page.items], next_cursor=page.next_cursor
+    )
+
+
+@router.post("/v1/queue/capacity", scope="admin", tags=_QUEUE_TAGS, summary="Set the capacity of channels")
+def capacity(body: CapacityBody) -> QueueStats:
+    app().queue.channels.set_capacities(body.root, router.caller.key_id)
+    return _stats()
+
+
+@router.post("/v1/queue/pause", scope="admin", tags=_QUEUE_TAGS, summary="Pause one channel or all")
+def pause_queue(body: ScopeBody | None = None) -> QueueStats:
+    app().queue.channels.set_paused(body.scope if body else ALL, True, router.caller.key_id)
+    return _stats()
+
+
+@router.post("/v1/queue/resume", scope="admin", tags=_QUEUE_TAGS, summary="Resume one channel or all")
+def resume_queue(body: ScopeBody | None = None) -> QueueStats:
+    app().queue.channels.set_paused(body.scope if body else ALL, False, router.caller.key_id)
+    return _stats()
+
+
+# --- operations
+# Routes for statistics, the audit trail, the clean-up (which also runs daily at 02:00 UTC) and the archive.
+
+_OPERATIONS_TAGS = ["Operations"]
+_DEFAULT_PERIOD = timedelta(days=7)
+_EPOCH, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def in_utc(moment: datetime, name: str) -> datetime:
+    """The moment in UTC; without an offset it counts as UTC. Raises Invalid if UTC has no such date."""
+    try:
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except OverflowError as error:
+        message = f"{name} is {moment.isoformat()}, which is outside the years 1 to 9999 in UTC: choose another time"
+        raise Invalid(message, errors=[{"loc": ["query", name], "msg": message}]) from error
+
+
+@router.get("/v1/stats", scope="read", tags=_OPERATIONS_TAGS, summary="Get statistics of requests by type")
+def stats(
+    since: Annotated[
+        datetime | None, Query(description="ISO 8601; rounded down to the full hour; default: seven days ago")
+    ] = None,
+) -> StatsAnswer:
+    now = app().clock()
+    start = in_utc(since, "since") if since else now - _DEFAULT_PERIOD
+    start = start.replace(minute=0, second=0, microsecond=0)
+    figures = stats_by_type(app().queue.stats.since(router.caller.required_project(), iso(start)))
+    types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
+    return StatsAnswer(since=iso(start), until=iso(now), types=types)
+
+
+@router.get("/v1/audit", scope="read", tags=_OPERATIONS_TAGS, summary="List changes: who, when, why")
+def audit(
+    record: Annotated[str | None, Query(max_length=2048, description="only changes of this record, by its id")] = None,
+    actor: Annotated[
+        str | None, Query(max_length=200, description="only changes by this key_id, or by `system`")
+    ] = None,
+    action: Annotated[str | None, Query(max_length=60, description="only this action, such as `key.create`")] = None,
+    since: Annotated[datetime | None, Query(description="ISO 8601; only changes at or after this time")] = None,
+    until: Annotated[datetime | None, Query(description="ISO 8601; only changes at or before this time")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> AuditList:
+    wanted = AuditFilter(record, actor, action, _bound(since), _bound(until))
+    page = app().projects.audit.list(router.caller.required_project(), limit, cursor, wanted)
+    items = [AuditAnswer.model_validate(line.shown()) for line in page.items]
+    return AuditList(items=items, next_cursor=page.next_cursor)
+
+
+def _bound(given: datetime | None) -> datetime | None:
+    """A bound of the audit filter in UTC. Dates outside the calendar become the nearest bound that works."""
+    if given is None:
+        return None
+    try:
+        return max(given.replace(tzinfo=given.tzinfo or UTC).astimezone(UTC), _EPOCH)
+    except OverflowError:
+        return _EPOCH if given.year == 1 else _LAST
+
+
+@router.post("/v1/cleanup", scope="admin", tags=_OPERATIONS_TAGS, summary="Remove expired records and files")
+def cleanup(body: CleanupBody | None = None) -> CleanupAnswer:
+    queue, who, run_id = app().queue, router.caller.key_id, body.confirm if body else None
+    # Recorded separately: up to a thousand records and their objects do not fit into one transaction.
+    action = "cleanup.confirm" if run_id else "cleanup.run"
+    app().projects.audit.record(act(NO_PROJECT, "cleanup", app().clock(), who, action, run_id or ""))
+    if run_id:
+        confirmed = queue.stopped_sweeps.confirm(run_id, who)
+        if confirmed.kind == FOREIGN:
+            queue.identity.mark_again(confirmed)
+    if foreign := queue.identity.check():
+        raise WrongState(f"{foreign.reason}: nothing was deleted; if they do belong together, confirm {foreign.run_id}")
+    cleaned, stopped = queue.retention.clean(), queue.stopped_sweeps.get()
+    return CleanupAnswer(
+        removed=cleaned.removed,
+        objects=cleaned.objects,
+        more=cleaned.more,
+        stopped=StoppedCleanup.model_validate(stopped) if stopped else None,
+    )
+
+
+@router.get("/v1/archive", scope="read", tags=_OPERATIONS_TAGS, summary="List archived requests of a day")
+def archive(
+    day: Annotated[date, Query(description="the day of the clean-up that archived them, such as 2026-11-16")],
+    type: Annotated[str | None, Query(max_length=40)] = None,
+    status: Annotated[Literal["completed", "failed", "cancelled"] | None, Query()] = None,
+    request_id: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> ArchiveList:
+    fields = {"type": type, "status": status, "request_id": request_id}
+    wanted = {name: value for name, value in fields.items() if value}
+    page = app().queue.archive.read(router.caller.project_id, day, limit, cursor, **wanted)
+    return ArchiveList(items=page.items, next_cursor=page.next_cursor)
+
+
+# --- requests
+# Routes for requests: units of queued work.
+
+_REQUEST_TAGS = ["Requests"]
+
+
+def _request_answer(request: Request) -> RequestAnswer:
+    return RequestAnswer.model_validate(request.shown())
+
+
+@router.post(
+    "/v1/requests",
+    scope="write",
+    tags=_REQUEST_TAGS,
+    summary="Submit a request",
+    status_code=202,
+    middlewares=[idempotent],
+)
+def create(body: RequestBody) -> Response[RequestAnswer]:
+    caller = router.caller
+    request = app().ingest.submit.submit(
+        caller.project_id,
+        body.type,
+        checked_payload(body.type, body.payload),
+        subscription_id=body.subscription_id,
+        priority=body.priority,
+        channel=body.channel,
+        not_before=in_utc(body.not_before, "not_before") if body.not_before else None,
+        dedupe_key=body.dedupe_key,
+        who=caller.key_id,
+    )
+    return answer(_request_answer(request), 202)
+
+
+@router.post(
+    "/v1/requests/bulk", scope="write", tags=_REQUEST_TAGS, summary="Cancel, retry or prioritise many requests"
+)
+def bulk(body: BulkBody) -> BulkAnswer:
+    caller = router.caller
+    names = ("type", "channel", "status", "subscription_id")
+    wanted = {name: value for name in names if (value := getattr(body, name))}
+    outcome = app().queue.bulk.act(
+        caller.project_id, body.action, wanted, body.limit, body.cursor, priority=body.priority, who=caller.key_id
+    )
+    # Each change costs as much as a request of its own.
+    app().projects.rate_limiter.charge(caller.project_id, outcome.changed)
+    return BulkAnswer.model_validate(outcome)
+
+
+@router.get("/v1/requests/<request_id>", scope="read", tags=_REQUEST_TAGS, summary="Get a request")
+def show_request(request_id: str) -> RequestAnswer:
+    return _request_answer(app().queue.queue.get(router.caller.project_id, request_id))
+
+
+@router.get("/v1/requests/<request_id>/log", scope="read", tags=_REQUEST_TAGS, summary="List the steps of a request")
+def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
+    caller = router.caller
+    app().queue.queue.get(caller.project_id, request_id)
+    page = app().queue.log.list(caller.project_id, request_id, limit, cursor)
+    shown = [line.shown(with_stack=caller.is_admin) for line in page.items]
+    return LogList(items=[LogAnswer.model_validate(line) for line in shown], next_cursor=page.next_cursor)
+
+
+@router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_REQUEST_TAGS, summary="Cancel a request")
+def cancel(request_id: str) -> RequestAnswer:
+    caller = router.caller
+    return _request_answer(app().queue.control.cancel(caller.project_id, request_id, caller.key_id))
+
+
+@router.post("/v1/requests/<request_id>/pause", scope="write", tags=_REQUEST_TAGS, summary="Pause a request")
+def pause_request(request_id: str) -> RequestAnswer:
+    caller = router.caller
+    return _request_answer(app().queue.control.pause(caller.project_id, request_id, caller.key_id))
+
+
+@router.post("/v1/requests/<request_id>/resume", scope="write", tags=_REQUEST_TAGS, summary="Resume a paused request")
+def resume_request(request_id: str) -> RequestAnswer:
+    caller = router.caller
+    return _request_answer(app().queue.control.resume(caller.project_id, request_id, caller.key_id))
+
+
+@router.post("/v1/requests/<request_id>/retry", scope="write", tags=_REQUEST_TAGS, summary="Retry a failed request")
+def retry(request_id: str) -> RequestAnswer:
+    caller = router.caller
+    return _request_answer(app().queue.control.retry(caller.project_id, request_id, caller.key_id))
+
+
+@router.post(
+    "/v1/requests/<request_id>/prioritize",
+    scope="write",
+    tags=_REQUEST_TAGS,
+    summary="Change the priority of a request",
+)
+def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
+    caller = router.caller
+    return _request_answer(app().queue.control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))
+
+
+# --- compensation
+# Routes for the compensation poll, which starts overdue work: its state, and a trigger.
+
+_OPERATIONS_TAGS = ["Operations"]
+
+
+class CompensationAnswer(Answer):
+    interval_s: int
+    multiplier: int
+    queue_size: int
+    last_poll: str | None
+    next_poll: str
+    compensated_total: int
+
+
+def _compensation_answer(poll: PollState, queue_size: int) -> CompensationAnswer:
+    return CompensationAnswer(
+        interval_s=poll.interval_s,
+        multiplier=max(1, poll.multiplier),
+        queue_size=queue_size,
+        last_poll=iso(poll.last_poll) if poll.last_poll else None,
+        next_poll=iso(poll.next_poll),
+        compensated_total=poll.compensated_total,
+    )
+
+
+@router.get(
+    "/v1/compensation", scope="read", tags=_OPERATIONS_TAGS, summary="Get the state of the poll for overdue work"
+)
+def show_compensation() -> CompensationAnswer:
+    return _compensation_answer(*app().compensation.poll.status())
+
+
+@router.post("/v1/compensation/trigger", scope="admin", tags=_OPERATIONS_TAGS, summary="Poll for overdue work now")
+def trigger() -> CompensationAnswer:
+    app().compensation.poll.trigger(router.caller.key_id)
+    return _compensation_answer(*app().compensation.poll.status())
