@@ -56,6 +56,16 @@ def test_admin_uses_every_button_of_a_project(office: Console, project: Deployed
     expect(office.page.locator("[data-key=swarm]")).to_contain_text("Off")
 
 
+def test_admin_reads_the_secret_of_one_receiver(office: Console, project: DeployedProject) -> None:
+    office.go(f"operate/projects/{project.id}")
+    press(office, "Secret of one receiver")
+    office.page.get_by_role("dialog").locator("input[name=origin]").fill("https://shop.example")
+    confirm(office, "Show")
+    found = project.http("GET", "/v1/callback-secret?origin=https://shop.example").json()
+    expect(office.page.get_by_role("dialog")).to_contain_text("https://shop.example:443")
+    expect(office.page.get_by_role("dialog")).to_contain_text(found["callback_secret"])
+
+
 def test_admin_creates_and_revokes_an_admin_key(office: Console) -> None:
     office.go("operate/keys")
     press(office, "New key")
