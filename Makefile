@@ -18,7 +18,7 @@ WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help walk house run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
+.PHONY: help walk house run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e clients build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -131,6 +131,9 @@ corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetche
 
 e2e: $(STAMP)  ## over HTTP against the deployed stack
 	@$(TRY_TWICE) -n 3 --dist loadfile --no-loadscope-reorder tests/e2e
+
+clients: $(STAMP)  ## the examples in PHP, Go, Java and TypeScript against the deployed stack, where they are installed
+	@$(PYTEST) -rs tests/e2e/test_languages.py
 
 build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
 	@$(BIN)/python -m local.sam build-here

@@ -1,0 +1,138 @@
+"""The examples of docs/clients.md in other languages, as printed, against the deployed stack.
+
+Each runs where its language is installed. `make clients` runs these tests alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from openpyxl import load_workbook
+
+from local.place import ROOT
+from tests.support.deployed import Deployed, DeployedProject, free_port, until
+from tests.support.shell import Shell
+
+EXAMPLES = ROOT / "docs" / "examples"
+CONTENT = b"config of the day\n" * 100
+
+
+def needs(*commands: str) -> pytest.MarkDecorator:
+    missing = [command for command in commands if shutil.which(command) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed here: {', '.join(missing)}")
+
+
+@pytest.fixture
+def example(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of one language's example, in which builds may write."""
+    return Path(shutil.copytree(EXAMPLES / request.param, tmp_path / request.param))
+
+
+def environment(project: DeployedProject, port: int) -> dict[str, str]:
+    origin = {"origin": f"http://127.0.0.1:{port}"}
+    secret = project.http("GET", "/v1/callback-secret", query=origin).json()["callback_secret"]
+    own = {"TIDEGATE_API_URL": project.cloud.api_url, "TIDEGATE_KEY": project.key, "TIDEGATE_SECRET": secret}
+    return os.environ | own | {"GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+
+
+def run(command: list[str], place: Path, env: dict[str, str], seconds: float = 120) -> str:
+    done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def agent(deployed: Deployed, project: DeployedProject, home: Path, agent_id: str) -> Iterator[Path]:
+    """A real agent whose host is a folder; yields the folder that it may write."""
+    (home / "srv").mkdir(parents=True)
+    words = ("agent", "--agent-id", agent_id, "--root", str(home), "--allow-dir", "/srv")
+    process = Shell(home, deployed.api_url).start(*words, key=project.agent_key(agent_id))
+    try:
+        yield home / "srv"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@needs("php")
+@pytest.mark.parametrize("example", ["php"], indirect=True)
+def test_php_exports_its_own_pages_and_verifies_the_callback(example: Path, project: DeployedProject) -> None:
+    port = free_port()
+    env = environment(project, port)
+    log = example / "server.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(["php", "-S", f"127.0.0.1:{port}", "server.php"], cwd=example, env=env, stdout=out)
+        try:
+            said = run(["php", "export.php", f"http://127.0.0.1:{port}", "orders.xlsx"], example, env)
+            sheet = load_workbook(example / "orders.xlsx").active
+            _await_line(log, "verified task.completed completed")
+        finally:
+            server.terminate()
+            server.wait(30)
+    assert "completed 2431 rows" in said
+    assert sheet is not None
+    assert [cell.value for cell in sheet[1]][:2] == ["Order", "Paid"]
+    assert [cell.value for cell in sheet[sheet.max_row]] == ["A-2431", 2431.5, "上海"]
+
+
+@needs("go")
+@pytest.mark.parametrize("example", ["go"], indirect=True)
+def test_go_distributes_a_file_and_verifies_the_callbacks(
+    example: Path, project: DeployedProject, deployed: Deployed, tmp_path: Path
+) -> None:
+    port = free_port()
+    file_id = deployed.store(project, "/conf/app.conf", CONTENT, hashlib.sha256(CONTENT).hexdigest())
+    with agent(deployed, project, tmp_path / "host", "go-host") as srv:
+        command = ["go", "run", "main.go", file_id, "/srv/app", "root", f"127.0.0.1:{port}", "go-host"]
+        said = run(command, example, environment(project, port), seconds=240)
+        assert (srv / "app" / "app.conf").read_bytes() == CONTENT
+    assert "Success 1 of 1" in said
+    assert "verified task.completed Success" in said
+
+
+@needs("javac")
+@pytest.mark.parametrize("example", ["java"], indirect=True)
+def test_java_business_gets_every_item_of_its_batch(example: Path, project: DeployedProject) -> None:
+    port = free_port()
+    said = run(["java", "Points.java", str(port), "100"], example, environment(project, port))
+    assert "finished 100 of 100" in said
+    assert "verified 100 items" in said
+
+
+@needs("node", "npm")
+@pytest.mark.parametrize("example", ["typescript"], indirect=True)
+def test_typescript_with_generated_types_submits_export_and_download(
+    example: Path, project: DeployedProject, deployed: Deployed, tmp_path: Path
+) -> None:
+    port = free_port()
+    env = environment(project, port)
+    file_id = deployed.store(project, "/conf/app.conf", CONTENT, hashlib.sha256(CONTENT).hexdigest())
+    installed = subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"],
+        cwd=example,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if installed.returncode:
+        pytest.skip(f"the npm packages cannot be installed here: {installed.stderr[-300:]}")
+    run(["npm", "run", "types"], example, env)
+    run(["npm", "run", "build"], example, env)
+    with agent(deployed, project, tmp_path / "host", "ts-host") as srv:
+        said = run(["node", "build/example.js", file_id, "ts-host", str(port)], example, env)
+        assert (srv / "app.conf").read_bytes() == CONTENT
+    assert "export completed" in said
+    assert "download Success" in said
+    assert "verified task.completed task.completed" in said
+
+
+def _await_line(log: Path, line: str) -> None:
+    until(log.read_text, lambda text: line in text, 60)
