@@ -11,11 +11,13 @@ from tidegate.app import app
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     now = app().clock()
+    due: list[str] = []
     for record in event["Records"]:
         body = json.loads(record["body"])
         at = datetime.fromisoformat(body["at"])
         if at > now:
             app().queue.admission_queue.wake(body["channel"], at, now)
         else:
-            app().queue.admission_queue.trigger(body["channel"])
+            due.append(body["channel"])
+    app().queue.admission_queue.trigger(*due)
     return {"batchItemFailures": []}

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench import (
+    admission,
     bench_cells,
     bench_export,
     bench_ranges,
@@ -68,6 +69,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "fleet_live": fleet_live.measure,
     "cold": _cold,
     "runners": runners.measure,
+    "admission": admission.measure,
     "small_batches": small_batches.measure,
     "swarm": swarm.measure,
     "deployed": _deployed,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 
 from tests.support.queue import TestQueue
+from tidegate import app as composition
 from tidegate.errors import LeaseLost
+from tidegate.queue.model import Channel, Request
 
 
 def test_prioritized_request_runs_next(queue: TestQueue) -> None:
@@ -141,3 +146,96 @@ def test_heartbeats_renew_the_mutex_for_two_hours_at_most(queue: TestQueue) -> N
     queue.cloud.clock.advance(20)
     queue.cloud.app.queue.admission.admit("no_cookie")
     assert queue.now(other).status == "running"
+
+
+def messages(queue: TestQueue) -> int:
+    return queue.cloud.app.compensation.poll.status()[1]
+
+
+def test_50_submits_before_a_run_are_one_message(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=50)
+    requests = [queue.submit() for _ in range(50)]
+
+    assert messages(queue) <= 2
+    assert queue.cloud.deliver("AdmissionQueue") <= 2
+    assert set(queue.statuses(*requests)) == {"running"}
+
+
+def test_50_ends_before_a_run_are_one_message(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=50)
+    requests = [queue.submit() for _ in range(100)]
+    queue.admit()
+    for request in requests[:50]:
+        queue.finish(request)
+
+    assert messages(queue) == 1
+    queue.admit()
+    assert set(queue.statuses(*requests[50:])) == {"running"}
+
+
+@pytest.mark.parametrize("read", ["ensure", "standings", "waiting", "set_due"])
+def test_submit_during_a_run_has_a_run_of_its_own(queue: TestQueue, read: str) -> None:
+    """At each read of a run: what is submitted after it is not seen by it, and SQS must not drop the message."""
+    store = queue.cloud.app.queue.channel_store
+    original, late = getattr(store, read), list[Request]()
+
+    def then_submit(*args: Any, **more: Any) -> Any:
+        result = original(*args, **more)
+        result = list(result) if read == "waiting" else result
+        if not late:
+            late.append(queue.submit())
+        return result
+
+    queue.capacity(no_cookie=1)
+    first, second = queue.submit(), queue.submit()
+    with patch.object(store, read, then_submit):
+        queue.cloud.deliver("AdmissionQueue", limit=1)
+    queue.admit()
+    assert messages(queue) == 0
+    for request in (first, second):
+        queue.finish(request)
+        queue.admit()
+    assert queue.statuses(*late) == ["running"]
+
+
+def test_another_process_asks_for_the_same_run(queue: TestQueue) -> None:
+    requests = []
+    for _ in range(3):
+        composition.install(composition.App(clock=queue.cloud.clock))
+        requests.append(queue.submit())
+
+    assert messages(queue) == 1
+    queue.admit()
+    assert set(queue.statuses(*requests)) == {"running"}
+
+
+def test_message_in_the_dead_letters_stops_others_for_seconds_only(queue: TestQueue) -> None:
+    first = queue.submit()
+    queue.cloud.client("sqs").purge_queue(QueueUrl=queue.cloud.names.queues["AdmissionQueue"])
+    queue.cloud.clock.advance(10)
+
+    second = queue.submit()
+    queue.admit()
+
+    assert queue.statuses(first, second) == ["running", "running"]
+
+
+def test_failed_channel_keeps_one_message_and_stops_no_other(queue: TestQueue) -> None:
+    """All messages of a channel ask for the same, and siblings must not use up their receives together."""
+    requests = [queue.submit(), queue.submit(channel="export")]
+    store, admission = queue.cloud.app.queue.channel_store, queue.cloud.app.queue.admission_queue
+    admission.trigger_anew("no_cookie")
+    original = store.ensure
+
+    def ensure(name: str, capacity: int) -> Channel:
+        if name == "no_cookie":
+            raise RuntimeError("throttled")
+        return original(name, capacity)
+
+    with patch.object(store, "ensure", ensure):
+        assert queue.cloud.deliver("AdmissionQueue") == 3
+    assert queue.statuses(*requests) == ["pending", "running"]
+
+    queue.cloud.clock.advance(3)
+    assert queue.cloud.deliver("AdmissionQueue") == 1
+    assert queue.statuses(*requests) == ["running", "running"]

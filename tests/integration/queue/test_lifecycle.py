@@ -70,20 +70,20 @@ def test_finish_releases_the_slot_and_is_idempotent(cloud: MotoCloud, project: P
 def test_each_step_costs_few_calls(cloud: MotoCloud, project: Project) -> None:
     with count_calls(cloud.app) as calls:
         request = submit(cloud, project)
-    # The project is read for its quota of queued requests, and what it used today for its runner-hours.
-    assert calls == {"dynamodb.GetItem": 2, "dynamodb.TransactWriteItems": 1, "sqs.SendMessageBatch": 1}
+    # Reads the project's quota of queued requests, what it used today, and the number of runs of admission.
+    assert calls == {"dynamodb.GetItem": 3, "dynamodb.TransactWriteItems": 1, "sqs.SendMessageBatch": 1}
     cloud.deliver("AdmissionQueue")
 
     with count_calls(cloud.app) as calls:
         finish(cloud, request, result={})
     writes = {"dynamodb.TransactWriteItems": 1, "sns.PublishBatch": 1, "dynamodb.BatchWriteItem": 1}
-    assert calls - Counter(writes) - Counter({"sqs.SendMessageBatch": 1}) == {"dynamodb.GetItem": 2}
+    assert calls - Counter(writes) - Counter({"sqs.SendMessageBatch": 1}) == {"dynamodb.GetItem": 3}
 
     submit(cloud, project)
     with count_calls(cloud.app) as calls:
         cloud.app.queue.admission.admit("no_cookie")
-    # Channel, standings, shares, the lane; then the request, its transaction, its machine.
-    assert calls.total() == 7, calls
+    # The number of the run, channel, standings, shares, the lane; then the request, its transaction, its machine.
+    assert calls.total() == 8, calls
 
 
 def test_outdated_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> None:

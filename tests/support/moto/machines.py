@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -65,6 +66,18 @@ def patch(
         for name in list(parameters):
             parameters[name[0].lower() + name[1:]] = parameters.pop(name)
 
+    add_message, seen = sqs_models.Queue.add_message, dict[tuple[str, str, str], float]()
+
+    def add_unless_seen(queue: Any, message: Any) -> None:
+        """SQS drops a duplicate for five minutes after the first, also one that was received. moto then takes it."""
+        if message.deduplication_id:
+            name = (queue.name, message.group_id, message.deduplication_id)
+            now = clock().timestamp()
+            if now - seen.get(name, -math.inf) < sqs_models.DEDUPLICATION_TIME_IN_SECONDS:
+                return
+            seen[name] = now
+        add_message(queue, message)
+
     class _Sleep:
         sleep = staticmethod(lambda seconds: clock.advance(seconds) and None)
         time = staticmethod(time.time)
@@ -75,6 +88,7 @@ def patch(
         replace.object(timestamp.Timestamp, "_get_wait_seconds", seconds_until),
         replace.object(retrier_decl, "time", _Sleep),
         replace.object(StateTaskServiceSfn, "_normalise_parameters", lower_first_letters),
+        replace.object(sqs_models.Queue, "add_message", add_unless_seen),
         replace.object(sqs_models, "unix_time", lambda: clock().timestamp()),
         replace.object(sqs_models, "unix_time_millis", lambda: clock().timestamp() * 1000),
     ]

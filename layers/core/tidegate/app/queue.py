@@ -31,7 +31,10 @@ class QueuePart:
         self.unique = UniqueRequests(table, self.store, clock)
         self.channel_store = ChannelStore(table)
         self.admission_queue = AdmissionQueue(
-            SqsQueue(app.sqs, settings.admission_queue_url), SqsQueue(app.sqs, settings.wakeups_queue_url)
+            self.channel_store,
+            SqsQueue(app.sqs, settings.admission_queue_url),
+            SqsQueue(app.sqs, settings.wakeups_queue_url),
+            clock,
         )
         machines = {
             "ingest": settings.ingest_machine_arn,

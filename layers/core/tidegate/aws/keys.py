@@ -365,6 +365,11 @@ def channel(name: str) -> dict[str, str]:
     return {"pk": channels(), "sk": name}
 
 
+def admission_runs(channel_name: str) -> dict[str, str]:
+    """Apart from the channel's record, which every end of a request writes in its transaction."""
+    return _key(SYSTEM, "ADMISSION_RUNS", channel_name)
+
+
 def standings(channel_name: str) -> str:
     return partition(SYSTEM, "STANDINGS", channel_name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -147,12 +147,29 @@ class Admission:
         self.wait_reasons = WaitReasons(store, admission_queue, clock)
         self._monotonic = monotonic
 
+    def admit_each(self, channel_names: Collection[str]) -> list[str]:
+        """Runs the admission of these channels, side by side. Returns those that failed."""
+        if len(channel_names) == 1:
+            return [name for name in channel_names if not self._try_run(name)]
+        with ThreadPoolExecutor(len(channel_names), thread_name_prefix="channel") as pool:
+            succeeded = list(pool.map(self._try_run, channel_names))
+        return [name for name, done in zip(channel_names, succeeded, strict=True) if not done]
+
+    def _try_run(self, channel_name: str) -> bool:
+        try:
+            self.admit(channel_name)
+        except Exception:
+            logger.exception("admission failed and will be retried", channel=channel_name)
+            return False
+        return True
+
     def admit(self, channel_name: str) -> int:
         """Admits as many requests as the channel has room for; projects take turns. Returns how many were admitted.
 
         If there is not enough time for all, triggers another run for the rest.
         """
         ends_at = self._monotonic() + _RUN_SECONDS
+        self._channels.begin_run(channel_name)
         turns = self._turns(channel_name, ends_at)
         in_time = self._admit_all(turns, ends_at)
         left = self.wait_reasons.write(turns) if in_time else turns.waiting

@@ -61,6 +61,15 @@ class ChannelStore:
             channel = self.get(name)
         return channel or Channel(name, capacity)
 
+    def begin_run(self, name: str) -> None:
+        """Counts a run of admission before its first read: see `runs_begun`."""
+        self._table.write(update(keys.admission_runs(name), adds={"runs": 1}, condition=""))
+
+    def runs_begun(self, name: str) -> int:
+        """How many runs of the channel's admission have begun. The next one sees all that was written before this."""
+        item = self._table.get(keys.admission_runs(name), consistent=True)
+        return int(item["runs"]) if item else 0
+
     def set_capacity(self, name: str, capacity: int, now: float, line: AuditLine) -> None:
         change = update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])

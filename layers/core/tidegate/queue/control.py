@@ -312,7 +312,7 @@ class RequestRecovery:
             # The limits of this project do not keep other projects waiting.
             return False if reason in (SHARE, RUNNER_HOURS) else LANE_CLOSED
         self._store.move_to_project_lane(request)
-        self._admission_queue.trigger(request.channel)
+        self._admission_queue.trigger_anew(request.channel)
         return True
 
     def _running(self, request: Request) -> bool:
@@ -345,7 +345,7 @@ class RequestRecovery:
         self._move_shared_places(name)
         self.repair_counts(name)
         self._channels.set_due(name, self._clock().timestamp() + SILENCE_SECONDS)
-        self._admission_queue.trigger(name)
+        self._admission_queue.trigger_anew(name)
         return False
 
     def _move_shared_places(self, name: str) -> None:

@@ -32,6 +32,7 @@ from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.limits import UsageStore
 from tidegate.projects.projects import ProjectStore
 from tidegate.queue import model as request_policies
+from tidegate.queue.channels import ChannelStore
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Policy, Request, moved, notice_kind
 from tidegate.queue.store import CHANNEL, MUTEX, QUEUE_RETRY_SECONDS, REQUEST, SLOT, Refused, RequestStore
 
@@ -41,19 +42,45 @@ from tidegate.queue.store import CHANNEL, MUTEX, QUEUE_RETRY_SECONDS, REQUEST, S
 logger = Logger(service="tidegate", child=True)
 
 
+# A message that asks for the same run as an earlier one is dropped, but not for longer than this: the earlier one may
+# have become a dead letter.
+_SAME_RUN_SECONDS = 10
+
+
 class AdmissionQueue:
-    def __init__(self, admission: SqsQueue, wakeups: SqsQueue) -> None:
+    def __init__(self, channels: ChannelStore, admission: SqsQueue, wakeups: SqsQueue, clock: Clock) -> None:
+        self._channels = channels
         self._admission = admission
         self._wakeups = wakeups
+        self._clock = clock
+        # The last message of this process to each channel.
+        self._sent: dict[str, str] = {}
 
     def trigger(self, *channels: str) -> None:
-        """Runs admission of these channels as soon as possible."""
-        names = dict.fromkeys(channels)
-        self._send(self._admission, *(Message({"channel": name}, name, uuid.uuid4().hex) for name in names))
+        """Asks for a run of admission of each channel that begins after this call.
 
-    def retry_soon(self, record: Mapping[str, Any]) -> None:
-        """Makes the message of a failed run visible again in seconds, because it blocks its channel's group."""
-        self._admission.retry_soon([record])
+        Call it after the write that the run is to see. The message is named by the number of runs that have begun:
+        while the next run is only awaited, SQS drops further messages with its name, so many callers get one run.
+        """
+        names = {name: self._next_run(name) for name in dict.fromkeys(channels)}
+        wanted = {name: run for name, run in names.items() if self._sent.get(name) != run}
+        if self._send(self._admission, *(Message({"channel": name}, name, run) for name, run in wanted.items())):
+            self._sent |= wanted
+
+    def _next_run(self, channel: str) -> str:
+        try:
+            runs = self._channels.runs_begun(channel)
+        except (ClientError, BotoCoreError):
+            return uuid.uuid4().hex
+        return f"{channel}-{runs}-{int(self._clock().timestamp()) // _SAME_RUN_SECONDS}"
+
+    def trigger_anew(self, channel: str) -> None:
+        """As `trigger`, also if a message for the next run was sent: it may be lost."""
+        self._send(self._admission, Message({"channel": channel}, channel, uuid.uuid4().hex))
+
+    def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Makes messages of failed runs visible again in seconds, because they block their channels' groups."""
+        self._admission.retry_soon(records)
 
     def wake(self, channel: str, at: datetime, now: datetime) -> None:
         """Runs admission of the channel at `at`."""
@@ -61,14 +88,16 @@ class AdmissionQueue:
         self._send(self._wakeups, Message({"channel": channel, "at": iso(at)}, delay_seconds=delay))
 
     @staticmethod
-    def _send(queue: SqsQueue, *messages: Message) -> None:
-        """Only logs a failure: compensation triggers channels whose message was lost."""
+    def _send(queue: SqsQueue, *messages: Message) -> bool:
+        """Logs a failure and returns False: compensation triggers channels whose message was lost."""
         try:
             queue.send(*messages)
+            return True
         except (ClientError, BotoCoreError, DomainError):
             logger.exception(
                 "admission was not triggered; compensation will", messages=[message.body for message in messages]
             )
+            return False
 
 
 # --- runner
