@@ -1,4 +1,4 @@
-"""Admits waiting requests of channels. Each channel is a FIFO group, so one batch with messages of it runs at a time."""
+"""Admits waiting requests of channels. Each channel is a FIFO group, so one invocation at a time works for it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _run_seconds(calls: dict[str, int], ends_a_second: float) -> float:
     starts = calls.pop("stepfunctions.StartExecution", 0)
     met = 1 - math.exp(-ends_a_second * HELD / 1000)
     repeats = calls.get("dynamodb.TransactWriteItems", 0) * met / (1 - met)
-    total = sum(CALLS[name] * count for name, count in calls.items())
+    total: float = sum(CALLS[name] * count for name, count in calls.items())
     total += repeats * (REPEATED_AFTER + CALLS["dynamodb.TransactWriteItems"])
     return (total + START * math.ceil(starts / START_THREADS) + BETWEEN_RUNS) / 1000
 
