@@ -72,7 +72,7 @@ class Settings:
     source_bucket: str = "-"
     source_table: str = "-"
     source_workgroup: str = "-"
-    batch_slice_seconds: int = 240
+    batch_slice_seconds: int = 600
     batch_lease_seconds: int = 15
     # JSON that overrides values of queue/policies.py, such as {"download": {"retries": 5}}.
     request_policies: str = ""

@@ -43,4 +43,6 @@ ALL: tuple[Scenario, ...] = (
     schedules.BATCH,
     upload.IN_TURNS,
     batch.WITH_RESULTS,
+    batch.ASIDE,
+    batch.RESULTS_ASIDE,
 )

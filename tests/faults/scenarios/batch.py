@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import PropertyMock, patch
 from urllib.parse import unquote, urlsplit
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import Project
+from tidegate.batches.model import Rules, SlidingWindow
 
 TOTAL = 20
 BROKEN, ABANDONED, FLAKY = 5, 11, 14
@@ -171,7 +174,24 @@ def _check_number_of_calls(called: Counter[int]) -> None:
         assert attempts <= times <= 2 * attempts, called
 
 
+def _with_items_aside(run: Callable[..., None], **options: Any) -> Callable[[World], None]:
+    """The window holds four items, and retries wait longer than the others take: they stand aside."""
+
+    def played(world: World) -> None:
+        small, aside = PropertyMock(return_value=4), SlidingWindow.set_first_aside
+        with (
+            patch.object(Rules, "window_size", small),
+            patch.object(SlidingWindow, "set_first_aside", autospec=True, side_effect=aside) as set_aside,
+        ):
+            run(world, retry_delay=0.5, **options)
+        assert set_aside.called
+
+    return played
+
+
 SCENARIO = Scenario("batch", run)
 SEVERAL_RUNNERS = Scenario("batch_runners", lambda world: run(world, runners=2, items_per_call=3))
+ASIDE = Scenario("batch aside", _with_items_aside(run, runners=2))
+RESULTS_ASIDE = Scenario("batch results aside", _with_items_aside(run_with_results))
 WITH_RESULTS = Scenario("batch results", lambda world: run_with_results(world, runners=2))
 OVER_LIMIT = Scenario("batch over limit", run_over_limit)

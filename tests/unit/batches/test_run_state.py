@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import heapq
 import random
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.batches import run_state
 from tidegate.batches.model import (
     FINISHED,
+    MOST_OPEN,
     STOPPED,
     Carried,
     Counts,
@@ -60,13 +64,14 @@ def test_item_that_always_fails_stops_batch_after_five_attempts() -> None:
     assert [call.attempt for _, call in made if call.index == 7] == [1, 2, 3, 4, 5]
     assert all(3 <= later - earlier < 3.2 for earlier, later in pairwise(times))
     assert state.verdict == Verdict(STOPPED, f"item 7 failed 5 times: no stock; {SKIP_ADVICE}", failed=True)
-    assert state.window.offset == 7
+    assert state.window.state().first_open == 7
 
 
 def test_restart_repeats_only_the_failed_item() -> None:
     state = RunState(150, Rules(rate=10), WindowState(0), now=0.0)
     first = indexes(play(state, {7: ItemAnswer("error")}))
-    second = indexes(play(RunState(150, Rules(rate=10), state.window.state(), now=0.0)))
+    restarted = RunState(150, Rules(rate=10), state.window.state(), now=0.0, carried=unpacked(state.carry()))
+    second = indexes(play(restarted))
     assert 7 in second
     assert set(first) & set(second) == {7}
     assert set(first) | set(second) == set(range(150))
@@ -340,6 +345,98 @@ def test_no_item_is_lost_in_any_order_with_any_crash(total: int, start: int, cha
             done |= set() if failed else {call.index}
     assert state.verdict == Verdict(FINISHED)
     assert done == set(range(total))
+
+
+def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[float, ItemAnswer]]) -> RunState:
+    """Plays `seconds` of a batch without an end, with a worker for each call. `answer` returns after how many seconds
+    which answer comes."""
+    state, now, calls = RunState(10**9, rules, WindowState(0), 0.0), 0.0, list[tuple[float, int, ItemCall, ItemAnswer]]()
+    number = 0
+    while now < seconds:
+        while calls and calls[0][0] <= now:
+            _, _, call, said = heapq.heappop(calls)
+            state.record(call, said, now)
+        step = state.next(now)
+        assert step is not None
+        if isinstance(step, float):
+            now += min(max(step, 0.001), max(calls[0][0] - now, 0.001)) if calls else max(step, 0.001)
+            continue
+        for call in step:
+            number += 1
+            later, said = answer(call)
+            heapq.heappush(calls, (now + later, number, call, said))
+    return state
+
+
+@pytest.mark.parametrize("retry_delay", [3, 30, 3600])
+def test_one_percent_failing_items_leave_nine_tenths_of_rate(retry_delay: float) -> None:
+    rules = Rules(rate=50, retries=5, retry_delay=retry_delay, skip_failed=True)
+    error = ItemAnswer("error")
+    state = called_in(400, rules, lambda call: (0.05, error if call.index % 100 == 7 else OK))
+    assert state.window.position >= 0.9 * 50 * 400
+
+
+def test_one_percent_hanging_items_leave_nine_tenths_of_rate() -> None:
+    rules = Rules(rate=50, retries=3, skip_failed=True)
+    hangs = (300.0, ItemAnswer("error", "did not answer within 300 s"))
+    state = called_in(400, rules, lambda call: hangs if call.index % 100 == 7 else (0.05, OK))
+    assert state.window.position >= 0.9 * 50 * 400
+
+
+def test_window_waits_when_as_many_items_are_open_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "MOST_OPEN", 40)
+    rules = Rules(rate=10, retry_delay=1000)
+    state = called_in(100, rules, lambda call: (0.05, ItemAnswer("error") if call.index % 2 else OK))
+    assert len(state.carry().open_items) == 40
+    assert state.window.position <= 2 * 40
+
+
+def test_most_open_items_fit_into_one_record() -> None:
+    chance = random.Random(1)
+    aside = sorted(chance.sample(range(10**12), MOST_OPEN))
+    at = 1.8e9
+    items = [OpenItem(index, chance.randrange(1, 100), at + chance.random() * 3600) for index in aside]
+    assert len(pack_open(items)) < 380_000
+
+
+@given(st.integers(0, 60), st.integers(0, 2**32))
+def test_items_aside_survive_any_crash_and_count_once(total: int, seed: int) -> None:
+    """The window holds two items, so that most items that fail or take long stand aside. A crash falls back to the
+    last save; what was counted since then is called again, and nothing else."""
+    rules, chance = Rules(rate=0.2, retries=9, retry_delay=60), random.Random(seed)
+    state, now = RunState(total, rules, WindowState(0), 0.0), 0.0
+    saved = (state.window.state(), state.current_counts, unpacked(state.carry()))
+    in_flight: list[ItemCall] = []
+    done: set[int] = set()
+    done_at_save: set[int] = set()
+    while not state.over:
+        if chance.random() < 0.1:
+            window = WindowState(saved[0].offset, saved[0].bitmap, aside_of(saved[2], saved[0].offset))
+            assert window == saved[0]
+            state = RunState(total, rules, window, now, saved[1], saved[2])
+            in_flight, done = [], set(done_at_save)
+        step = state.next(now)
+        if isinstance(step, tuple):
+            assert step[0].index not in done
+            assert step[0].index not in {call.index for call in in_flight}
+            in_flight += step
+        elif step is not None:
+            now += max(step, 0.1)
+        if in_flight and chance.random() < 0.4:
+            call = in_flight.pop(chance.randrange(len(in_flight)))
+            failed = call.attempt < 4 and chance.random() < 0.5
+            state.record(call, ItemAnswer("error") if failed else OK, now)
+            done |= set() if failed else {call.index}
+        assert state.window.position == len(done)
+        if chance.random() < 0.3:
+            saved = (state.window.state(), state.current_counts, unpacked(state.carry()))
+            done_at_save = set(done)
+    assert state.verdict == Verdict(FINISHED)
+    assert done == set(range(total))
+
+
+def aside_of(carried: Carried, offset: int) -> tuple[int, ...]:
+    return tuple(sorted(item.index for item in carried.open_items if item.index < offset))
 
 
 def test_batch_ends_only_when_all_rows_are_counted() -> None:

@@ -20,10 +20,12 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         self.window = SlidingWindow(TOTAL, self.size, WindowState(self.start))
         self.acknowledged = [index < self.start for index in range(TOTAL)]
         self.taken: set[int] = set()
+        self.aside: set[int] = set()
 
     @property
     def offset(self) -> int:
-        return next((index for index, done in enumerate(self.acknowledged) if not done), TOTAL)
+        passed = (index in self.aside or done for index, done in enumerate(self.acknowledged))
+        return next((index for index, done in enumerate(passed) if not done), TOTAL)
 
     @rule()
     def take(self) -> None:
@@ -44,6 +46,14 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         self.window.acknowledge(index)
         self.acknowledged[index] = True
         self.taken.discard(index)
+        self.aside.discard(index)
+
+    @precondition(lambda self: self.offset in self.taken)
+    @rule()
+    def set_first_aside(self) -> None:
+        first = self.offset
+        self.window.set_first_aside()
+        self.aside.add(first)
 
     @rule(size=st.integers(1, 12))
     def resize(self, size: int) -> None:
@@ -55,7 +65,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         """Indexes that were handed out and not acknowledged are handed out again; acknowledged ones are not."""
         self.window = SlidingWindow(TOTAL, size, self.window.state())
         self.size = size
-        self.taken.clear()
+        self.taken = set(self.aside)
 
     @invariant()
     def agrees(self) -> None:
@@ -63,7 +73,11 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         assert self.window.position == sum(self.acknowledged)
         assert self.window.done == all(self.acknowledged)
         state = self.window.state()
-        assert state.offset + state.acknowledged == sum(self.acknowledged)
+        assert state.offset + state.acknowledged - len(state.aside) == sum(self.acknowledged)
+        assert state.aside == tuple(sorted(self.aside))
+        first_open = next((index for index, done in enumerate(self.acknowledged) if not done), TOTAL)
+        assert state.first_open == first_open
+        assert all(self.window.is_done(index) == done for index, done in enumerate(self.acknowledged))
 
 
 TestAgainstNaiveModel = AgainstNaiveModel.TestCase

@@ -306,6 +306,16 @@ class ItemResults:
             if position is not None and not item.get("ended"):
                 yield _decision(position, item)
 
+    def read_some(
+        self, batch: Batch, items: Items, positions: Sequence[int]
+    ) -> Iterator[tuple[Decision, ParsedAnswer | None]]:
+        """Yields what is stored about the calls of the items at these positions."""
+        wanted = [keys.batch_result(batch.project_id, batch.batch_id, items.index(position)) for position in positions]
+        for item in self._table.batch_get(wanted, consistent=True) if wanted else ():
+            position = items.position(int(item["index"]))
+            if position is not None and not item.get("ended"):
+                yield _decision(position, item)
+
     def decide(
         self, batch: Batch, runner: int, fence: int, decisions: Iterable[Decision], items: Items, now: float
     ) -> list[tuple[Decision, ParsedAnswer | None]]:

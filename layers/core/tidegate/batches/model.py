@@ -98,7 +98,7 @@ class Share:
 # States of items that did not succeed at their first attempt.
 FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
 WINDOW_SECONDS = 10
-# Limit for items of one runner that were called and are not done.
+# Limit for items of one runner that were called and are not done: they must fit into its record.
 MOST_OPEN = 20_000
 
 
@@ -170,7 +170,8 @@ class OpenItem:
     index: int
     # The next attempt; with `awaiting`, the attempt that was made.
     attempt: int
-    # Epoch seconds: the earliest time of the next attempt; with `awaiting`, the deadline for the result.
+    # Epoch seconds: the earliest time of the next attempt; with `awaiting`, the deadline for the result. 0: its call
+    # was under way, and is repeated.
     at: float
     awaiting: bool = False
 
@@ -411,7 +412,8 @@ class Batch(BatchOptions):
         """Returns how many calls each of `runners` runners may have under way."""
         if self.serial:
             return 1
-        wanted = self.concurrency or min(math.ceil(self.rate), DEFAULT_WORKERS * runners)
+        # Threads are added while calls take long: some calls may take until their time-out.
+        wanted = self.concurrency or min(math.ceil(self.rate * self.item_timeout), DEFAULT_WORKERS * runners)
         return min(max(1, wanted // runners), MOST_WORKERS)
 
     @property
@@ -442,7 +444,7 @@ def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
 
 
 # --- sliding window
-# Which items of a runner are done: all below an offset, and some in the window above it.
+# Which items of a runner are done: all below an offset except those that stand aside, and some in the window above it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +453,12 @@ class WindowState:
 
     offset: int
     bitmap: bytes = b""
+    # Items below the offset that are not done, in order.
+    aside: tuple[int, ...] = ()
+
+    @property
+    def first_open(self) -> int:
+        return self.aside[0] if self.aside else self.offset
 
     @property
     def acknowledged(self) -> int:
@@ -461,7 +469,8 @@ class WindowState:
 class SlidingWindow:
     """Hands out indexes while the window has room. They may be acknowledged in any order.
 
-    The offset moves only past items that are all done. Memory depends on the size of the window, not on the total.
+    The offset moves past items that are done, and past those that were set aside. Memory depends on the size of the
+    window and the items aside, not on the total.
     """
 
     def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
@@ -475,12 +484,13 @@ class SlidingWindow:
         self.reach: int | None = None
         self.offset = start.offset
         self._next = start.offset
+        self.aside = set(start.aside)
         self._held: set[int] = set()
         self._above = {start.offset + place for place in _set_bits(start.bitmap)}
 
     @property
     def done(self) -> bool:
-        return self._complete and self.offset >= self._total
+        return self._complete and self.offset >= self._total and not self.aside
 
     @property
     def exhausted(self) -> bool:
@@ -490,7 +500,7 @@ class SlidingWindow:
     @property
     def position(self) -> int:
         """The number of items done, including those above the offset."""
-        return self.offset + len(self._above)
+        return self.offset + len(self._above) - len(self.aside)
 
     def resize(self, size: int) -> None:
         """A smaller window does not affect indexes that were already handed out."""
@@ -523,11 +533,24 @@ class SlidingWindow:
         """Reserves an index that is still open from an earlier slice: `take` skips it. False if the item is done."""
         if self.is_done(index) or (self._complete and index >= self._total):
             return False
-        self._held.add(index)
+        if index >= self.offset:
+            self._held.add(index)
         return True
 
     def is_done(self, index: int) -> bool:
-        return index < self.offset or index in self._above
+        return (index < self.offset and index not in self.aside) or index in self._above
+
+    def lacks_room(self, wanted: int) -> bool:
+        """Whether the window is too small for the next `wanted` items, because its first item is not done."""
+        self.peek()
+        return self.offset < self._next and self.offset + self._size < min(self._next + wanted, self._total)
+
+    def set_first_aside(self) -> None:
+        """Moves the offset past its first item, which was handed out and is not done."""
+        self.aside.add(self.offset)
+        self._held.discard(self.offset)
+        self.offset += 1
+        self._pass_done()
 
     def take(self) -> int | None:
         index = self.peek()
@@ -540,21 +563,26 @@ class SlidingWindow:
         if index >= max(self._next, self.offset) and index not in self._held:
             raise ValueError(f"item {index} was never handed out")
         if index < self.offset:
+            self.aside.discard(index)
             return
         self._held.discard(index)
         self._above.add(index)
+        self._pass_done()
+
+    def _pass_done(self) -> None:
         while self.offset in self._above:
             self._above.remove(self.offset)
             self.offset += 1
 
     def state(self) -> WindowState:
+        aside = tuple(sorted(self.aside))
         if not self._above:
-            return WindowState(self.offset)
+            return WindowState(self.offset, aside=aside)
         field = bytearray((max(self._above) - self.offset) // 8 + 1)
         for index in self._above:
             place = index - self.offset
             field[place >> 3] |= 1 << (place & 7)
-        return WindowState(self.offset, bytes(field))
+        return WindowState(self.offset, bytes(field), aside)
 
 
 def _set_bits(bitmap: bytes) -> list[int]:
@@ -587,7 +615,7 @@ class Progress:
 
     @property
     def position(self) -> int:
-        return self.window.offset + self.window.acknowledged
+        return self.window.offset + self.window.acknowledged - len(self.window.aside)
 
     @property
     def errors(self) -> int:
@@ -606,10 +634,10 @@ class Progress:
             "failed": self.counts.failed,
             "abandoned": self.counts.abandoned,
             "failed_calls": self.counts.failed_calls,
-            "retrying": sum(1 for item in open_items if not item.awaiting),
+            "retrying": sum(1 for item in open_items if item.at and not item.awaiting),
             "awaiting": sum(1 for item in open_items if item.awaiting),
             "rate_now": self.rate_now,
-            "offset": self.window.offset if self.first_open is None else self.first_open,
+            "offset": self.window.first_open if self.first_open is None else self.first_open,
         }
         if self.eta is not None and batch.status == RUNNING:
             fields["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
@@ -640,7 +668,7 @@ def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
         return runners[0]
     counts = [one.counts for one in runners]
     etas = [one.eta for one in runners if one.eta is not None]
-    offsets = [batch.share(runner).index(one.window.offset) for runner, one in enumerate(runners)]
+    offsets = [batch.share(runner).index(one.window.first_open) for runner, one in enumerate(runners)]
     return Progress(
         WindowState(sum(one.position for one in runners)),
         Counts(
@@ -669,5 +697,5 @@ def ends_others(batch: Batch, runner: int, progress: Progress) -> Verdict | None
     verdict = progress.verdict
     if verdict is None or verdict.status != FINISHED:
         return verdict
-    own_items_done = batch.total is not None and progress.window.offset >= batch.share(runner).below(batch.total)
+    own_items_done = batch.total is not None and progress.window.first_open >= batch.share(runner).below(batch.total)
     return None if own_items_done else verdict

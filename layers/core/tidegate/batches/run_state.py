@@ -1,4 +1,13 @@
-"""The state of a running batch: which items are called next, how answers change it, and how it is stored."""
+"""The state of a running batch: which items are called next, how answers change it, and how it is stored.
+
+Items are called in order, within a window of about ten seconds of items. When the window is full and its first item is
+not done, because it waits for a retry or for an answer, that item is set aside and the window moves on: one bad item
+does not hold up the others. Items aside keep their attempt and the time of their next call, and are called when that
+has come, before new items. Each save stores the window's offset together with all items aside, also those whose call is
+under way, so that after a crash the next runner knows them all: an item is done if it is below the offset and not
+aside. At most `MOST_OPEN` items of a runner are open, so that its record fits into one item of the table; when that
+many are, the window waits.
+"""
 
 from __future__ import annotations
 
@@ -134,12 +143,15 @@ class RunState:
         return Counts(self._failed, self._abandoned, self._failed_calls)
 
     def carry(self) -> Carried:
-        """Returns what the next slice needs. Calls under way are left out: it repeats them, as after a crash."""
+        """Returns what the next slice needs. Of the calls under way it repeats all, as after a crash; those of items
+        in the window are left out."""
         tokens, at = self._bucket.state
         waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
         waiting += [OpenItem(index, attempt, due) for index, (due, attempt) in self._unopened.items()]
         awaiting = [OpenItem(index, made, due, awaiting=True) for index, (made, due) in self._awaiting.items()]
-        return Carried(tokens, at, (*waiting, *awaiting), dict(self._reopened))
+        aside = self.window.aside - {item.index for item in (*waiting, *awaiting)} if self.window.aside else set()
+        repeated = [OpenItem(index, self._current_attempt(index), 0.0) for index in sorted(aside)]
+        return Carried(tokens, at, (*waiting, *awaiting, *repeated), dict(self._reopened))
 
     def next(self, now: float) -> tuple[ItemCall, ...] | float | None:
         """Returns the items of one call; or the seconds to wait for the next one; or None if there are no more."""
@@ -148,7 +160,10 @@ class RunState:
         if self.rules.pause_windows and paused_until(self.rules.pause_windows, now) > now:
             return _IDLE
         wanted = min(self.rules.items_per_call, self._room())
-        ready = min(wanted, self._due(now, wanted) + self.window.room(wanted))
+        due = self._due(now, wanted)
+        if due < wanted:
+            self._set_aside(wanted - due)
+        ready = min(wanted, due + self.window.room(wanted))
         if ready < 1:
             return max(0.0, min(_IDLE, self._retries[0][0] - now)) if self._retries and wanted > 0 else _IDLE
         wait = self._bucket.take(now, ready)
@@ -170,7 +185,8 @@ class RunState:
         moments = [self._deadlines[0][0]] if self._deadlines else []
         moments += [at for at, _ in self._unopened.values()]
         token_at = now + self._bucket.wait(now)
-        if self._room() > 0 and self.window.peek() is not None:
+        self._set_aside(1)
+        if self._room() > 0 and self.window.peek() is not None and self._open_items < MOST_OPEN:
             moments.append(token_at)
         elif self._room() > 0 and self._retries:
             moments.append(max(token_at, self._retries[0][0]))
@@ -254,8 +270,13 @@ class RunState:
         reached = max([self.window.reach or 0, self.window.called, *(index + 1 for index in self._awaiting)])
         reached = min(reached, self.total) if self.complete else reached
         ended = ItemAnswer("error", "the batch has finished without this item")
-        undone = (index for index in range(self.window.offset, reached) if not self.window.is_done(index))
-        return [Decision(index, self._number(index, 1), 0, ended) for index in undone]
+        undone = [index for index in range(self.window.offset, reached) if not self.window.is_done(index)]
+        return [Decision(index, self._number(index, 1), 0, ended) for index in [*sorted(self.window.aside), *undone]]
+
+    def aside_with_results(self, soon: float) -> list[int]:
+        """Returns the items aside, in order, about which a result may be stored: not those whose last call is decided
+        and whose next one is after `soon`."""
+        return sorted(index for index in self.window.aside if self._unopened.get(index, (soon, 0))[0] <= soon)
 
     def _keep_early(self, decision: Decision, attempt: int) -> bool:
         if decision.answer is None or attempt < self._in_flight[decision.index] or decision.index in self._early:
@@ -271,7 +292,7 @@ class RunState:
         if index in self._unopened:
             return self._unopened[index][1]
         found = self._awaiting.get(index) or self._undecided.get(index)
-        return found[0] if found else self._waiting.get(index, 1)
+        return found[0] if found else self._waiting.get(index) or self._in_flight.get(index, 1)
 
     def _holds(self, index: int) -> bool:
         known = (self._unopened, self._awaiting, self._undecided, self._waiting)
@@ -326,6 +347,16 @@ class RunState:
         most = MOST_OPEN if self.rules.most_open is None else self.rules.most_open
         return most - len(self._in_flight) - len(self._awaiting) - len(self._undecided)
 
+    @property
+    def _open_items(self) -> int:
+        called = len(self._in_flight) + len(self._awaiting) + len(self._undecided)
+        return called + len(self._retries) + len(self._unopened)
+
+    def _set_aside(self, wanted: int) -> None:
+        """Makes room for the next `wanted` items, if the first items of the window are not done."""
+        while self._open_items < MOST_OPEN and self.window.lacks_room(wanted):
+            self.window.set_first_aside()
+
     def _due(self, now: float, most: int) -> int:
         """Returns the number of retries that are due; for `most` = 1, only whether there is one."""
         if not self._retries or self._retries[0][0] > now:
@@ -338,7 +369,7 @@ class RunState:
             _, index, attempt = heapq.heappop(self._retries)
             del self._waiting[index]
             calls.append(ItemCall(index, attempt))
-        while len(calls) < ready and len(self._retries) + len(self._unopened) < MOST_OPEN:
+        while len(calls) < ready and self._open_items + len(calls) < MOST_OPEN:
             index_taken = self.window.take()
             if index_taken is None:
                 break
@@ -413,14 +444,15 @@ class RunState:
 
 
 def progress_from(item: Mapping[str, Any]) -> Progress:
-    verdict = item.get("verdict")
+    verdict, carried, offset = item.get("verdict"), _carried(item), item["offset"]
+    aside = sorted(one.index for one in carried.open_items if one.index < offset)
     return Progress(
-        window=WindowState(item["offset"], bytes(item.get("bitmap") or b"")),
+        window=WindowState(offset, bytes(item.get("bitmap") or b""), tuple(aside)),
         # Older versions stored `errors`, which were all abandoned items.
         counts=Counts(item.get("failed", 0), item.get("abandoned", item.get("errors", 0)), item.get("failed_calls", 0)),
         rate_now=item.get("rate_now", 0.0),
         verdict=Verdict(**verdict) if verdict else None,
-        carried=_carried(item),
+        carried=carried,
         outcome_parts=item.get("outcome_parts", 0),
         wake_at=item.get("asleep_until"),
         eta=item.get("eta"),

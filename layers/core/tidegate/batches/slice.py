@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -85,6 +86,8 @@ _SMOOTHING = 0.2
 _OVERLAP_SECONDS = 2.0
 # How far ahead items are announced and retries are opened: until after the next tick.
 _AHEAD_SECONDS = 3.0
+# Items aside whose results are read at one tick.
+_MOST_ASIDES_READ = 500
 
 
 class Preparation(Protocol):
@@ -144,6 +147,8 @@ class Run:
     wake_at: float | None = None
     # Epoch seconds: when results were last read. None: read all of them.
     results_read_at: float | None = None
+    # Of the items aside, some are read at each tick: the next ones are after this one.
+    aside_read: int = -1
     # The items that a finished batch leaves open take no results any more.
     closed: bool = False
 
@@ -283,9 +288,20 @@ class Ticker:
         began, items = self._clock().timestamp(), run.work.items
         since = None if run.results_read_at is None else run.results_read_at - _OVERLAP_SECONDS
         found = list(self._results.read(run.batch, items, items.index(first), since))
+        found += self._results.read_some(run.batch, items, self._asides_to_read(run))
         self._count(run, found)
         run.results_read_at = began
         return {decision.index for decision, _ in found}
+
+    def _asides_to_read(self, run: Run) -> list[int]:
+        """Returns all items aside at first, then some at a time, in turn: they may be far behind the window."""
+        asides = run.pool.change(lambda state, now: state.aside_with_results(now + _AHEAD_SECONDS))
+        if run.results_read_at is None or len(asides) <= _MOST_ASIDES_READ:
+            return asides
+        at = bisect_right(asides, run.aside_read)
+        chosen = (asides[at:] + asides[:at])[:_MOST_ASIDES_READ]
+        run.aside_read = chosen[-1]
+        return chosen
 
     def _decide(self, run: Run, pending: Sequence[Decision]) -> None:
         if not pending:
@@ -369,10 +385,15 @@ def pause(state: RunState, _: float) -> None:
 
 
 def _eta(run: Run, progress: Progress) -> float | None:
-    """Uses the measured pace, or the rate if that is too low to measure a pace within a tick."""
+    """Returns when the last item will be called: the last new one at the measured pace, or at the rate if that is too
+    low to measure a pace within a tick; but not before the retries that are due later."""
     left = run.batch.share(run.runner).below(run.batch.total or 0) - progress.position
     pace = min(run.rate, run.pace) if run.rate * FLUSH_SECONDS > 1 else run.rate
-    return run.now() + left / pace if left > 0 and pace > 0 else None
+    if left <= 0 or pace <= 0:
+        return None
+    open_items = progress.carried.open_items
+    new = max(0, left - len(open_items))
+    return max([run.now() + new / pace, *(item.at for item in open_items)])
 
 
 def _finished(verdict: Verdict | None) -> bool:
@@ -406,7 +427,7 @@ _MOST_MERGED = 500_000
 
 @dataclass(frozen=True, slots=True)
 class SliceTiming:
-    slice_seconds: float = 240.0
+    slice_seconds: float = 600.0
     lease_seconds: float = 15.0
 
 
@@ -647,8 +668,13 @@ class SliceRunner:
         self._batches.add_logs(batch.project_id, batch.batch_id, lines, self._clock().timestamp())
 
     def _slice_seconds(self, batch: Batch) -> float:
-        answer_time = 0 if batch.ack == ASYNC else batch.item_timeout
-        return min(self._timing.slice_seconds, _LONGEST_SLICE - answer_time)
+        return seconds_to_call(self._timing.slice_seconds, 0 if batch.ack == ASYNC else batch.item_timeout)
+
+
+def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
+    """Returns how long a slice may begin calls, so that the last answer still comes within the function's time. While
+    it waits for the last answers it calls nothing: longer slices lose less to an item that hangs."""
+    return min(slice_seconds, _LONGEST_SLICE - answer_seconds)
 
 
 def _calls_ahead(batch: Batch) -> int:
