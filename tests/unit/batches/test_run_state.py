@@ -350,7 +350,11 @@ def test_no_item_is_lost_in_any_order_with_any_crash(total: int, start: int, cha
 def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[float, ItemAnswer]]) -> RunState:
     """Plays `seconds` of a batch without an end, with a worker for each call. `answer` returns after how many seconds
     which answer comes."""
-    state, now, calls = RunState(10**9, rules, WindowState(0), 0.0), 0.0, list[tuple[float, int, ItemCall, ItemAnswer]]()
+    state, now, calls = (
+        RunState(10**9, rules, WindowState(0), 0.0),
+        0.0,
+        list[tuple[float, int, ItemCall, ItemAnswer]](),
+    )
     number = 0
     while now < seconds:
         while calls and calls[0][0] <= now:
