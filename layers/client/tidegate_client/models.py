@@ -616,6 +616,10 @@ class Business(Model):
 
     # id of the business, for POST /v1/batches
     biz_id: str
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # whether an auth_code is set; the code itself is never shown
+    has_auth_code: bool
     # a name for people
     name: str
     # gets a signed POST for every item
@@ -626,12 +630,8 @@ class Business(Model):
     before_run_url: str | None
     # called when a batch has ended or was stopped
     process_stop_url: str | None
-    # whether an auth_code is set; the code itself is never shown
-    has_auth_code: bool
     # items per second, shared by all its batches
     rate: float | None
-    # when it was created, ISO 8601 UTC
-    created_at: str
 
 
 class Batch(Model):
@@ -639,43 +639,56 @@ class Batch(Model):
 
     # id of the batch
     batch_id: str
-    # id of the registered business
+    # `created`, `waiting_biz`, `running`, `finished`, `stopping` or `stopped`
+    status: str
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # a file of the library whose rows are the items
+    source: BatchSource | None
+    # id of the request in the queue
+    request_id: str | None
+    # why it stopped
+    stop_reason: str | None
+    # when it started, ISO 8601 UTC
+    start_time: str | None
+    # when it ended, ISO 8601 UTC
+    finish_time: str | None
+    # the batch whose failed items this one retries
+    redrive_of: str | None
+    # id of the registered business that processes the items (POST /v1/biz)
     biz_id: str
     # a name for people
     name: str
-    # `created`, `waiting_biz`, `running`, `finished`, `stopping` or `stopped`
-    status: str
-    # how far the batch is
-    progress: BatchProgress
-    # why it stopped
-    stop_reason: str | None
-    # end of the indexes; absent until the rows of a file are counted
+    # the items are `start_index` to `total` - 1; not needed with a list in job_data or a file as source, whose rows
+    # are counted
     total: int | None
-    # items per second
-    rate: float
-    # parallel calls of process_url; default: as many as the rate needs
-    concurrency: int | None
     # index of the first item
     start_index: int
+    # items per second
+    rate: float
+    # parallel calls of process_url, over all runners; default: as many as the rate needs
+    concurrency: int | None
     # stop the batch when this many items did not succeed
     max_errors: int | None
     # how often an item is tried
     retries: int
     # seconds before an item is retried
     retry_delay: float
+    # 1 (first) to 10 (last)
+    priority: int
     # after an item has used up its retries: `stop` the batch, or `skip` the item
     on_item_failure: str
     # stop the batch when more items than this did not succeed
     max_failed: int | None
     # like `max_failed`, in percent of the total
     max_failed_percent: float | None
-    # seconds to wait for a result of process_url
+    # seconds to wait for a result; more than 600 only with ack `async`
     item_timeout: int
     # `sync`: the answer of process_url is the result; `async`: it answers 202 and the result is reported later
     ack: str
     # items sent to process_url in one call; above 1, it gets `items` and answers `results`
     items_per_call: int
-    # number of functions that process the batch in parallel
+    # functions that process the batch in parallel and share its rate
     runners: int
     # batches with the same key run one after another
     concurrency_key: str | None
@@ -687,12 +700,8 @@ class Batch(Model):
     progress_every_items: int | None
     # call progress_url after this many percent
     progress_every_percent: float | None
-    # the batch or Job whose failed part this one retries
-    redrive_of: str | None
-    # a file of the library whose rows are the items
-    source: BatchSource | None
-    # id of the request in the queue
-    request_id: str | None
+    # how far the batch is
+    progress: BatchProgress
     # status of the batch's request in the queue
     queue_status: str | None
     # the channel of the queue
@@ -701,12 +710,6 @@ class Batch(Model):
     # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
     # next day
     last_wait_reason: str | None
-    # when it was created, ISO 8601 UTC
-    create_time: str
-    # when it started, ISO 8601 UTC
-    start_time: str | None
-    # when it ended, ISO 8601 UTC
-    finish_time: str | None
 
 
 class BatchProgress(Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -30,16 +30,17 @@ from tidegate.batches.model import (
     FINISHED,
     LONGEST_SYNC_ITEM_TIMEOUT,
     MOST_WORKERS,
-    OPTIONS,
     STOPPED,
     SYNC,
     UNSTARTED_KEPT_SECONDS,
     Batch,
+    BatchItems,
     Business,
     Decision,
     Extent,
     LogLine,
     NewBatch,
+    NewBusiness,
     Progress,
     RowSource,
     hash_auth_code,
@@ -58,6 +59,7 @@ from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.projects.model import Project, Quotas
 from tidegate.projects.secrets import Signer
 from tidegate.queue.model import WAITING, Request
+from tidegate.records import view_of
 
 # --- view
 # A batch as callers, callbacks and businesses see it.
@@ -70,17 +72,8 @@ def for_business(batch: Batch) -> dict[str, Any]:
 
 
 def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
-    names = ("status", "stop_reason", "request_id", "redrive_of", *OPTIONS)
-    source = {"source": asdict(batch.source)} if batch.source else {}
-    times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
-    windows = [{"start": clock_text(start), "end": clock_text(end)} for start, end in batch.pause_windows]
-    fields = for_business(batch) | {name: getattr(batch, name) for name in names} | times | source
-    fields["pause_windows"] = windows or None
-    return {name: value for name, value in fields.items() if value is not None} | {"progress": progress.shown(batch)}
-
-
-def clock_text(seconds: int) -> str:
-    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"
+    view = view_of(batch) | {"progress": progress.shown(batch)}
+    return {name: value for name, value in view.items() if value != []}
 
 
 # --- new batch
@@ -136,19 +129,6 @@ def invalid(field: str, message: str) -> Invalid:
 # The registry of businesses.
 
 
-@dataclass(frozen=True, slots=True)
-class BusinessEntry:
-    """What a caller gives to register a business."""
-
-    name: str
-    process_url: str
-    before_create_url: str | None = None
-    before_run_url: str | None = None
-    process_stop_url: str | None = None
-    auth_code: str | None = None
-    rate: float | None = None
-
-
 class Registry:
     def __init__(
         self,
@@ -162,27 +142,23 @@ class Registry:
         self.check_urls = check_urls
         self._clock = clock
 
-    def add(self, project_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
+    def add(self, project_id: str, new: NewBusiness, auth_code: str | None = None, who: str = SYSTEM) -> Business:
         now = self._clock()
-        business = _business(project_id, new_id("biz", now), entry, iso(now))
-        self._check(project_id, entry)
-        why = named_at(entry.name, entry.process_url)
-        line = act(project_id, business.biz_id, now, who, "biz.create", why)
+        business = _business(project_id, new_id("biz", now), new, auth_code, iso(now))
+        self.check_urls(project_id, new.urls)
+        line = act(project_id, business.biz_id, now, who, "biz.create", named_at(new.name, new.process_url))
         self._store.add(business, line, self._quotas(project_id).businesses)
         return business
 
-    def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
+    def replace(
+        self, project_id: str, biz_id: str, new: NewBusiness, auth_code: str | None = None, who: str = SYSTEM
+    ) -> Business:
         """Running batches use the new URLs and rate from their next slice on."""
-        present = self.get(project_id, biz_id)
-        business = _business(project_id, biz_id, entry, present.created_at)
-        self._check(project_id, entry)
-        why = named_at(entry.name, entry.process_url)
-        self._store.replace(business, act(project_id, biz_id, self._clock(), who, "biz.change", why))
+        business = _business(project_id, biz_id, new, auth_code, self.get(project_id, biz_id).created_at)
+        self.check_urls(project_id, new.urls)
+        line = act(project_id, biz_id, self._clock(), who, "biz.change", named_at(new.name, new.process_url))
+        self._store.replace(business, line)
         return business
-
-    def _check(self, project_id: str, entry: BusinessEntry) -> None:
-        fields = ("process_url", "before_create_url", "before_run_url", "process_stop_url")
-        self.check_urls(project_id, {field: getattr(entry, field) for field in fields})
 
     def get(self, project_id: str, biz_id: str) -> Business:
         business = self._store.get(project_id, biz_id)
@@ -194,18 +170,13 @@ class Registry:
         return self._store.list(project_id, limit, cursor)
 
 
-def _business(project_id: str, biz_id: str, entry: BusinessEntry, created_at: str) -> Business:
+def _business(project_id: str, biz_id: str, new: NewBusiness, auth_code: str | None, created_at: str) -> Business:
     return Business(
         biz_id=biz_id,
         project_id=project_id,
-        name=entry.name,
-        process_url=entry.process_url,
         created_at=created_at,
-        before_create_url=entry.before_create_url,
-        before_run_url=entry.before_run_url,
-        process_stop_url=entry.process_stop_url,
-        auth_code_sha256=hash_auth_code(entry.auth_code) if entry.auth_code else None,
-        rate=entry.rate,
+        auth_code_sha256=hash_auth_code(auth_code) if auth_code else None,
+        **asdict(new),
     )
 
 
@@ -424,7 +395,7 @@ def _refusal(index: int, item: Mapping[str, Any] | None, attempt: int | None) ->
 # --- batches
 # Batches for callers: create, show, list, change, redrive; their data and the outcomes of their items.
 
-_MAY_BE_UNSET = ("max_errors", "max_failed", "max_failed_percent")
+_MAY_BE_UNSET = frozenset(field.name for field in fields(Batch) if field.default is None)
 
 
 class Batches:
@@ -492,14 +463,10 @@ class Batches:
         batch = Batch(
             batch_id=batch_id,
             project_id=project_id,
-            biz_id=new.biz_id,
-            name=new.name,
-            total=total_of(new),
             status=CREATED,
             created_at=iso(self._clock()),
-            start_index=new.start_index,
             source=self._source(project_id, new),
-            **{name: getattr(new, name) for name in OPTIONS},
+            **{each.name: getattr(new, each.name) for each in fields(BatchItems)} | {"total": total_of(new)},
         )
         check_new(new)
         self._registry.check_urls(project_id, {"progress_url": new.progress_url})

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from tidegate.common.ids import iso
 from tidegate.errors import WrongState
+from tidegate.records import F, Priority, Text, Url
 
 # --- pause windows
 # Times of day at which a batch makes no calls.
@@ -26,6 +27,9 @@ class PauseWindow(NamedTuple):
 
     start: int
     end: int
+
+    def view(self) -> dict[str, str]:
+        return {name: f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}" for name, seconds in self._asdict().items()}
 
 
 def seconds_of_day(text: str) -> int:
@@ -258,6 +262,7 @@ LONGEST_ITEM_TIMEOUT = 900
 LONGEST_SYNC_ITEM_TIMEOUT = 600
 MOST_ITEMS_PER_CALL = 100
 MOST_RUNNERS = 32
+MOST_CALLS = MOST_WORKERS * MOST_RUNNERS
 STOP, SKIP = "stop", "skip"
 SYNC, ASYNC = "sync", "async"
 
@@ -271,19 +276,37 @@ def next_state(action: str, status: str) -> str:
     return allowed[status]
 
 
-@dataclass(frozen=True, slots=True)
-class Business:
-    biz_id: str
+Rate = Annotated[float, F(ge=LOWEST_RATE, le=HIGHEST_RATE)]
+Index = Annotated[int, F(ge=0, le=10**15)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBusiness:
+    """What a caller gives to register a business, except its auth_code."""
+
+    name: Annotated[Text, F("a name for people")]
+    process_url: Annotated[Url, F("gets a signed POST for every item")]
+    before_create_url: Annotated[Url | None, F("called before a batch is created; may refuse it")] = None
+    before_run_url: Annotated[Url | None, F("called before a batch runs; the batch then waits for `biz-start`")] = None
+    process_stop_url: Annotated[Url | None, F("called when a batch has ended or was stopped")] = None
+    rate: Annotated[Rate | None, F("items per second, shared by all its batches")] = None
+
+    @property
+    def urls(self) -> dict[str, str | None]:
+        names = ("process_url", "before_create_url", "before_run_url", "process_stop_url")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Business(NewBusiness):
+    biz_id: Annotated[str, F("id of the business, for POST /v1/batches")]
     project_id: str
-    name: str
-    process_url: str
-    created_at: str
-    before_create_url: str | None = None
-    before_run_url: str | None = None
-    process_stop_url: str | None = None
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
     auth_code_sha256: str | None = None
-    # Items per second, for all its batches together.
-    rate: float | None = None
+
+    @property
+    def has_auth_code(self) -> Annotated[bool, F("whether an auth_code is set; the code itself is never shown")]:
+        return self.auth_code_sha256 is not None
 
     def accepts(self, auth_code: str | None) -> bool:
         if self.auth_code_sha256 is None:
@@ -299,75 +322,119 @@ def hash_auth_code(auth_code: str) -> str:
 class RowSource:
     """A file in the library whose rows are the items."""
 
-    file_id: str
-    signature: str
-    format: str
+    file_id: Annotated[str, F("id of the file in the library")]
+    signature: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits")]
+    format: Annotated[str, F("`csv` or `ndjson`")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
     """How a batch is to be run. A redrive, and each batch of a schedule, has the same options."""
 
-    rate: float
-    concurrency: int | None = None
-    max_errors: int | None = None
-    retries: int = 5
-    retry_delay: float = 3.0
-    priority: int = 5
-    on_item_failure: str = STOP
-    max_failed: int | None = None
-    max_failed_percent: float | None = None
-    item_timeout: int = ITEM_TIMEOUT
-    ack: str = SYNC
-    items_per_call: int = 1
-    runners: int = 1
-    # Batches with the same key run one at a time.
-    concurrency_key: str | None = None
-    # (start, end) in seconds since midnight UTC.
-    pause_windows: tuple[tuple[int, int], ...] = ()
-    progress_url: str | None = None
-    progress_every_items: int | None = None
-    progress_every_percent: float | None = None
+    rate: Annotated[Rate, F("items per second", changes=True)]
+    concurrency: Annotated[
+        int | None,
+        F("parallel calls of process_url, over all runners; default: as many as the rate needs", ge=1, le=MOST_CALLS),
+    ] = None
+    max_errors: Annotated[
+        int | None, F("stop the batch when this many items did not succeed", ge=1, le=10**15, changes=True)
+    ] = None
+    retries: Annotated[int, F("how often an item is tried", ge=1, le=100)] = 5
+    retry_delay: Annotated[float, F("seconds before an item is retried", ge=0, le=3600)] = 3.0
+    priority: Priority = 5
+    on_item_failure: Annotated[
+        str,
+        F(
+            "after an item has used up its retries: `stop` the batch, or `skip` the item",
+            pattern="^(stop|skip)$",
+            changes=True,
+        ),
+    ] = STOP
+    max_failed: Annotated[Index | None, F("stop the batch when more items than this did not succeed", changes=True)] = (
+        None
+    )
+    max_failed_percent: Annotated[
+        float | None, F("like `max_failed`, in percent of the total", ge=0, le=100, changes=True)
+    ] = None
+    item_timeout: Annotated[
+        int, F("seconds to wait for a result; more than 600 only with ack `async`", ge=1, le=LONGEST_ITEM_TIMEOUT)
+    ] = ITEM_TIMEOUT
+    ack: Annotated[
+        str,
+        F(
+            "`sync`: the answer of process_url is the result; `async`: it answers 202 and the result is reported later",
+            pattern="^(sync|async)$",
+        ),
+    ] = SYNC
+    items_per_call: Annotated[
+        int,
+        F(
+            "items sent to process_url in one call; above 1, it gets `items` and answers `results`",
+            ge=1,
+            le=MOST_ITEMS_PER_CALL,
+        ),
+    ] = 1
+    runners: Annotated[
+        int, F("functions that process the batch in parallel and share its rate", ge=1, le=MOST_RUNNERS)
+    ] = 1
+    concurrency_key: Annotated[
+        str | None, F("batches with the same key run one after another", pattern=r"^[\w.:/-]{1,100}$")
+    ] = None
+    pause_windows: Annotated[
+        tuple[PauseWindow, ...], F("times of day, in UTC, during which no items are sent", changes=True)
+    ] = ()
+    progress_url: Annotated[
+        Url | None, F("gets the callback `batch.progress`, as often as the next two fields say")
+    ] = None
+    progress_every_items: Annotated[int | None, F("call progress_url after this many items", ge=1, le=10**15)] = None
+    progress_every_percent: Annotated[float | None, F("call progress_url after this many percent", ge=1, le=100)] = None
 
 
 OPTIONS = tuple(option.name for option in fields(BatchOptions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewBatch(BatchOptions):
+class BatchItems(BatchOptions):
+    """Which items a batch has, and who processes them."""
+
+    biz_id: Annotated[Text, F("id of the registered business that processes the items (POST /v1/biz)")]
+    name: Annotated[Text, F("a name for people")]
+    total: Annotated[
+        Index | None,
+        F(
+            "the items are `start_index` to `total` - 1; not needed with a list in job_data or a file as source, whose "
+            "rows are counted"
+        ),
+    ] = None
+    start_index: Annotated[Index, F("index of the first item")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBatch(BatchItems):
     """What a caller gives to create a batch."""
 
-    biz_id: str
-    name: str
-    total: int | None = None
-    start_index: int = 0
-    job_data: Any = None
+    job_data: Annotated[Any, F("any JSON; sent to process_url with every item")] = None
     file_id: str | None = None
     format: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch(BatchOptions):
-    batch_id: str
+class Batch(BatchItems):
+    batch_id: Annotated[str, F("id of the batch")]
     project_id: str
-    biz_id: str
-    name: str
-    total: int | None
-    status: str
-    created_at: str
-    start_index: int = 0
-    source: RowSource | None = None
+    status: Annotated[str, F("`created`, `waiting_biz`, `running`, `finished`, `stopping` or `stopped`")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
+    source: Annotated[RowSource | None, F("a file of the library whose rows are the items")] = None
     # Incremented by each start, so that functions of an older run can no longer write.
     run: int = 0
-    request_id: str | None = None
+    request_id: Annotated[str | None, F("id of the request in the queue")] = None
     data_version: int = 0
-    stop_reason: str | None = None
+    stop_reason: Annotated[str | None, F("why it stopped")] = None
     # When the business was asked to prepare for the run.
     asked_at: str | None = None
-    start_time: str | None = None
-    finish_time: str | None = None
-    # The batch in which these items failed.
-    redrive_of: str | None = None
+    start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
+    finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
+    redrive_of: Annotated[str | None, F("the batch whose failed items this one retries")] = None
     # Whether the project's quota counts it until it is started; batches older than the quota are not counted.
     counted: bool = False
 
@@ -395,7 +462,7 @@ class Batch(BatchOptions):
             items_per_call=self.items_per_call,
             item_seconds=self.item_timeout if self.ack == ASYNC else 0,
             most_open=most_open,
-            pause_windows=tuple(PauseWindow(*window) for window in self.pause_windows),
+            pause_windows=self.pause_windows,
         )
 
     def milestone(self, position: int) -> int:
@@ -424,11 +491,11 @@ class Batch(BatchOptions):
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    log_id: str
-    time: str
-    message: str
-    index: int | None = None
-    level: str = "info"
+    log_id: Annotated[str, F("id of the line")]
+    time: Annotated[str, F("when, ISO 8601 UTC")]
+    message: Annotated[str, F("text of the line")]
+    index: Annotated[int | None, F("index of the item")] = None
+    level: Annotated[str, F("`info`, `warning`, `error` or another word in lower-case letters")] = "info"
 
 
 def fair_share(cap: int, batches: int, runners: int) -> int:

@@ -23,6 +23,7 @@ from tidegate.projects.audit import AuditLine, act, audit_write
 from tidegate.projects.limits import count_write
 from tidegate.projects.model import Quotas
 from tidegate.queue.schedules import due_items, fire_all
+from tidegate.records import record_from
 
 # --- model
 # A schedule of batches, and its runs.
@@ -87,13 +88,6 @@ def skipped(schedule: BatchSchedule, reason: str, batch_id: str | None = None) -
     return Run(_moment(schedule.due_at or 0), SKIPPED, batch_id, reason[:LONGEST_REASON])
 
 
-def batch_from(data: Mapping[str, Any]) -> NewBatch:
-    """Returns the batch that was stored with `asdict`. Ignores fields of another release; JSON has no tuples."""
-    names = {field.name for field in fields(NewBatch)}
-    batch = NewBatch(**{name: value for name, value in data.items() if name in names})
-    return replace(batch, pause_windows=tuple((int(start), int(end)) for start, end in batch.pause_windows))
-
-
 def _moment(seconds: int) -> str:
     return iso(datetime.fromtimestamp(seconds, UTC))
 
@@ -142,7 +136,7 @@ class BatchScheduleStore:
         item = self._table.get(keys.batch_schedule_order(schedule.project_id, schedule.schedule_id), consistent=True)
         if item is None:
             raise RecordNotFound("the schedule of batches was deleted by another request meanwhile")
-        return batch_from(json.loads(item["batch"]))
+        return record_from(NewBatch, json.loads(item["batch"]))
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[BatchSchedule]:
         page = self._table.find(keys.batch_schedules_list(project_id), limit=limit, cursor=cursor, wanted={})

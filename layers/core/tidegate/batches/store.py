@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +19,6 @@ from tidegate.batches.model import (
     Business,
     LogLine,
     Progress,
-    RowSource,
     RunnerRecord,
     combined,
     first_progress,
@@ -33,26 +31,12 @@ from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import count_write, unstarted_batches_write
 from tidegate.queue.model import Request
 from tidegate.queue.store import request_from
+from tidegate.records import item_of, record_from
 
-_BUSINESS = tuple(field.name for field in fields(Business))
-_BATCH = tuple(field.name for field in fields(Batch))
-_LOG = tuple(field.name for field in fields(LogLine))
 # A business cannot be deleted, so only an admin can make room; unstarted batches are started or deleted by age.
 _QUOTA_RETRY_SECONDS = 3600
 LOG_SECONDS = 30 * 24 * 3600
 _CHANGED = "the batch changed meanwhile: read it and try again"
-
-
-def batch_from(item: Mapping[str, Any]) -> Batch:
-    known = {name: item[name] for name in _BATCH if name in item}
-    if "source" in known:
-        known["source"] = RowSource(**known["source"])
-    known["pause_windows"] = tuple((int(start), int(end)) for start, end in item.get("pause_windows", ()))
-    return Batch(**{"total": None} | known)
-
-
-def _business(item: Mapping[str, Any]) -> Business:
-    return Business(**{name: item[name] for name in _BUSINESS if name in item})
 
 
 class BusinessStore:
@@ -77,16 +61,16 @@ class BusinessStore:
 
     def get(self, project_id: str, biz_id: str) -> Business | None:
         item = self._table.get(keys.business(project_id, biz_id), consistent=True)
-        return _business(item) if item else None
+        return record_from(Business, item) if item else None
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Business]:
         page = self._table.find(keys.businesses_list(project_id), limit=limit, cursor=cursor, wanted={})
-        return Listed([_business(item) for item in page.items], page.cursor)
+        return Listed([record_from(Business, item) for item in page.items], page.cursor)
 
     @staticmethod
     def _item(business: Business) -> dict[str, Any]:
         listing = {"gsi1pk": keys.businesses_list(business.project_id), "gsi1sk": business.biz_id}
-        return keys.business(business.project_id, business.biz_id) | asdict(business) | listing
+        return keys.business(business.project_id, business.biz_id) | item_of(business) | listing
 
 
 class BatchStore:
@@ -98,7 +82,7 @@ class BatchStore:
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
         unstarted_until = datetime.fromisoformat(batch.created_at).timestamp() + UNSTARTED_KEPT_SECONDS
         due = keys.due(batch.batch_id, unstarted_until, "batch_unstarted")
-        item = key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id, "counted": True} | due
+        item = key | item_of(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id, "counted": True} | due
         writes = [
             put_new(item),
             unstarted_batches_write(batch.project_id, 1, limit),
@@ -126,12 +110,12 @@ class BatchStore:
 
     def get(self, project_id: str, batch_id: str) -> Batch | None:
         item = self._table.get(keys.batch(project_id, batch_id), consistent=True)
-        return batch_from(item) if item else None
+        return record_from(Batch, item) if item else None
 
     def get_many(self, project_id: str, batch_ids: Sequence[str]) -> list[Batch]:
         """Returns the batches that exist, in any order."""
         wanted = [keys.batch(project_id, batch_id) for batch_id in dict.fromkeys(batch_ids)]
-        return [batch_from(item) for item in self._table.batch_get(wanted, consistent=True)]
+        return [record_from(Batch, item) for item in self._table.batch_get(wanted, consistent=True)]
 
     def runners(self, batch: Batch) -> list[RunnerRecord]:
         """Returns the last saved record of each runner."""
@@ -166,7 +150,7 @@ class BatchStore:
 
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Batch]:
         page = self._table.find(keys.batches_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
-        return Listed([batch_from(item) for item in page.items], page.cursor)
+        return Listed([record_from(Batch, item) for item in page.items], page.cursor)
 
     def move(
         self,
@@ -274,10 +258,13 @@ class BatchStore:
         else:
             partition = keys.batch_item_logs(project_id, batch_id, index)
             page = self._table.query(partition, index="gsi1", newest_first=True, limit=limit, cursor=cursor)
-        return Listed([_log(item) for item in page.items], page.cursor)
+        return Listed([record_from(LogLine, item) for item in page.items], page.cursor)
 
     def newest_logs(self, project_id: str, batch_id: str) -> Iterable[LogLine]:
-        return (_log(item) for item in self._table.query_all(keys.batch_logs(project_id, batch_id), newest_first=True))
+        return (
+            record_from(LogLine, item)
+            for item in self._table.query_all(keys.batch_logs(project_id, batch_id), newest_first=True)
+        )
 
     @staticmethod
     def _log_item(project_id: str, batch_id: str, line: LogLine, now: float) -> dict[str, Any]:
@@ -285,7 +272,7 @@ class BatchStore:
         item_index: dict[str, str] = {}
         if line.index is not None:
             item_index = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
-        return key | asdict(line) | item_index | {"expires_at": int(now) + LOG_SECONDS}
+        return key | item_of(line) | item_index | {"expires_at": int(now) + LOG_SECONDS}
 
 
 def _first_start(batch: Batch) -> list[Write]:
@@ -304,7 +291,3 @@ def _progress_keys(batch: Batch) -> list[tuple[str, str]]:
 def _first_record(batch: Batch, runner: int) -> dict[str, Any]:
     progress = progress_attributes(first_progress(batch, runner))
     return _progress_key(batch, runner) | {"fence": 0, "lease_until": 0} | progress
-
-
-def _log(item: Mapping[str, Any]) -> LogLine:
-    return LogLine(**{name: item[name] for name in _LOG if name in item})

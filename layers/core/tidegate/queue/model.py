@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from tidegate.errors import DomainError, Invalid, WrongState
+from tidegate.records import F
 
 # --- model
 # The life cycle of a request: its states, the transitions between them, and how callers see it.
@@ -37,6 +38,14 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
 # Why a request waits.
 CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
 RUNNER_HOURS = "runner_hours_per_day"
+WaitReason = Annotated[
+    str | None,
+    F(
+        "why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or "
+        "`runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the "
+        "next day"
+    ),
+]
 
 # Priorities: 1 to 3 for requests of people, 4 to 6 for schedules and other systems, 7 to 10 for maintenance.
 BY_HAND, BY_SCHEDULE, UPKEEP = 3, 5, 8

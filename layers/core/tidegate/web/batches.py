@@ -7,49 +7,35 @@ from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_serializer
 
 from tidegate.app import app
 from tidegate.batches.batches import MOST_ITEMS as MOST_DRY_ITEMS
-from tidegate.batches.batches import BusinessEntry
 from tidegate.batches.model import (
-    HIGHEST_RATE,
-    ITEM_TIMEOUT,
-    LONGEST_ITEM_TIMEOUT,
     LOWEST_RATE,
-    MOST_ITEMS_PER_CALL,
-    MOST_RUNNERS,
-    MOST_WORKERS,
     Batch,
     Business,
+    Index,
+    LogLine,
     NewBatch,
+    NewBusiness,
+    PauseWindow,
+    Rate,
+    RowSource,
     seconds_of_day,
 )
+from tidegate.queue.model import WaitReason
+from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.resolver import count_that_fit
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, Priority, Text, without_defaults
+from tidegate.web.schemas import Answer, Body, F, Page, Text, without_defaults
 
 # --- schemas
 # Bodies and answers of batches and businesses.
 
-Url = Annotated[str, Field(min_length=1, max_length=2000)]
-Index = Annotated[int, Field(ge=0, le=10**15)]
-Rate = Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)]
-MaxErrors = Annotated[int, Field(ge=1, le=10**15, description="stop the batch when this many items did not succeed")]
-MaxFailed = Annotated[
-    int, Field(ge=0, le=10**15, description="stop the batch when more items than this did not succeed")
-]
-MaxFailedPercent = Annotated[float, Field(ge=0, le=100, description="like `max_failed`, in percent of the total")]
-OnItemFailure = Annotated[
-    str,
-    Field(
-        pattern="^(stop|skip)$",
-        description="after an item has used up its retries: `stop` the batch, or `skip` the item",
-    ),
-]
 ItemState = Annotated[str, Field(pattern="^(failed|abandoned|recovered)$")]
-AuthCode = Annotated[str, Field(min_length=1, max_length=200)]
+AuthCode = Annotated[str, F("the code that was given when the business was registered", min_length=1, max_length=200)]
 
 
 def _storable(text: str) -> str:
@@ -64,38 +50,27 @@ def _stored_lines(logs: list[Any]) -> list[Any]:
     return [{"level": level, "message": message} for level, message in lines]
 
 
-class BusinessBody(Body):
-    name: Text
-    process_url: Url
-    before_create_url: Url | None = None
-    before_run_url: Url | None = None
-    process_stop_url: Url | None = None
-    auth_code: AuthCode | None = None
-    rate: Annotated[Rate, Field(description="items per second, shared by all its batches")] | None = None
+class BusinessBody(Body, record=NewBusiness):
+    auth_code: Annotated[
+        AuthCode | None, F("a code that biz-start, biz-stop, data and result must contain; only its hash is stored")
+    ] = None
 
 
-class BusinessAnswer(Answer):
-    biz_id: str
-    name: str
-    process_url: str
-    before_create_url: str | None = None
-    before_run_url: str | None = None
-    process_stop_url: str | None = None
-    has_auth_code: bool
-    rate: float | None = None
-    created_at: str
+class BusinessAnswer(Answer, record=Business):
+    pass
 
 
-class BusinessList(Answer):
+class BusinessList(Page):
     items: list[BusinessAnswer]
-    next_cursor: str | None = None
 
 
 class SourceBody(Body):
     """A file of the library whose rows are the items."""
 
-    file_id: Text
-    format: Annotated[str, Field(pattern="^(csv|ndjson)$")] | None = None
+    file_id: Annotated[Text, F("id of the file in the library")]
+    format: Annotated[
+        str | None, F("`csv` or `ndjson`; default: by the ending of the file's name", pattern="^(csv|ndjson)$")
+    ] = None
 
 
 def _time_of_day(text: str) -> str:
@@ -109,74 +84,25 @@ TimeOfDay = Annotated[str, AfterValidator(_time_of_day)]
 class PauseWindowBody(Body):
     """A time of day (UTC) during which no items are sent. A window that ends before it starts spans midnight."""
 
-    start: TimeOfDay
-    end: TimeOfDay
+    start: Annotated[TimeOfDay, F("start of the window, as HH:MM")]
+    end: Annotated[TimeOfDay, F("end of the window, as HH:MM")]
 
-    @property
-    def seconds(self) -> tuple[int, int]:
-        return seconds_of_day(self.start), seconds_of_day(self.end)
+    @model_serializer
+    def _seconds(self) -> tuple[int, int]:
+        return PauseWindow(seconds_of_day(self.start), seconds_of_day(self.end))
 
 
 PauseWindows = Annotated[list[PauseWindowBody], Field(max_length=24)]
 
 
-class BatchBody(Body):
-    biz_id: Text
-    name: Text
-    total: Index | None = None
-    rate: Rate
-    concurrency: (
-        Annotated[
-            int,
-            Field(ge=1, le=MOST_WORKERS * MOST_RUNNERS, description="parallel calls of process_url, over all runners"),
-        ]
-        | None
-    ) = None
-    start_index: Index = 0
-    job_data: Any = None
-    max_errors: MaxErrors | None = None
-    retries: Annotated[int, Field(ge=1, le=100)] = 5
-    retry_delay: Annotated[float, Field(ge=0, le=3600)] = 3
-    priority: Priority = 5
-    source: SourceBody | None = None
-    on_item_failure: OnItemFailure = "stop"
-    max_failed: MaxFailed | None = None
-    max_failed_percent: MaxFailedPercent | None = None
-    item_timeout: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=LONGEST_ITEM_TIMEOUT,
-            description="seconds to wait for a result; more than 600 only with ack `async`",
-        ),
-    ] = ITEM_TIMEOUT
-    ack: Annotated[
-        str,
-        Field(
-            pattern="^(sync|async)$",
-            description="`sync`: the answer of process_url is the result; `async`: it is reported later",
-        ),
-    ] = "sync"
-    items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
-    runners: Annotated[
-        int, Field(ge=1, le=MOST_RUNNERS, description="functions that process the batch in parallel and share its rate")
-    ] = 1
-    concurrency_key: (
-        Annotated[
-            str, Field(pattern=r"^[\w.:/-]{1,100}$", description="batches with the same key run one after another")
-        ]
-        | None
-    ) = None
+class BatchBody(Body, record=NewBatch, without=("file_id", "format")):
+    source: Annotated[SourceBody | None, F("a file of the library whose rows are the items")] = None
     pause_windows: PauseWindows = []
-    progress_url: Annotated[Url, Field(description="gets the callback `batch.progress`")] | None = None
-    progress_every_items: Annotated[int, Field(ge=1, le=10**15)] | None = None
-    progress_every_percent: Annotated[float, Field(ge=1, le=100)] | None = None
 
 
 def new_batch(body: BatchBody) -> NewBatch:
-    fields = body.model_dump(exclude={"source", "pause_windows"})
-    fields["pause_windows"] = tuple(window.seconds for window in body.pause_windows)
-    return NewBatch(**fields, **(body.source.model_dump() if body.source else {}))
+    fields = body.model_dump(exclude={"source"})
+    return record_from(NewBatch, fields | (body.source.model_dump() if body.source else {}))
 
 
 class BatchChanges(BatchBody):
@@ -190,86 +116,50 @@ class BatchChanges(BatchBody):
 
     def fields(self) -> dict[str, Any]:
         """The fields that were given, as `NewBatch` has them."""
-        changes = self.model_dump(exclude_unset=True, exclude={"source", "pause_windows"})
-        if "pause_windows" in self.model_fields_set:
-            changes["pause_windows"] = tuple(window.seconds for window in self.pause_windows)
+        changes = self.model_dump(exclude_unset=True, exclude={"source"})
+        if "pause_windows" in changes:
+            changes["pause_windows"] = tuple(PauseWindow(*window) for window in changes["pause_windows"])
         if "source" in self.model_fields_set:
             changes |= self.source.model_dump() if self.source else {"file_id": None, "format": None}
         return changes
 
 
-class BatchPatch(Body):
-    rate: Rate | None = None
-    max_errors: MaxErrors | None = None
-    on_item_failure: OnItemFailure | None = None
-    max_failed: MaxFailed | None = None
-    max_failed_percent: MaxFailedPercent | None = None
+class BatchPatch(Body, changes=Batch):
     pause_windows: PauseWindows | None = None
-    job_data: Any = None
+    job_data: Annotated[Any, F("any JSON; sent to process_url with every item")] = None
 
 
 class ProgressAnswer(Answer):
-    processed: int
-    total: int | None = None
-    percent: float | None = None
-    errors: int
-    succeeded: int
-    failed: int
-    abandoned: int
-    failed_calls: int
-    retrying: int
-    awaiting: int
-    rate_now: float
-    offset: int
-    eta: str | None = None
+    processed: Annotated[int, F("items that are done, whatever their result")]
+    total: Annotated[int | None, F("total number of items")] = None
+    percent: Annotated[float | None, F("progress in percent, 0 to 100")] = None
+    errors: Annotated[int, F("items that did not succeed")]
+    succeeded: Annotated[int, F("items that succeeded")]
+    failed: Annotated[int, F("how many failed")]
+    abandoned: Annotated[int, F("items that the business gave up (`abandon`)")]
+    failed_calls: Annotated[int, F("failed calls of process_url, including retried ones")]
+    retrying: Annotated[int, F("items that wait for a retry")]
+    awaiting: Annotated[int, F("items whose asynchronous result has not been reported yet")]
+    rate_now: Annotated[float, F("current number of items per second")]
+    offset: Annotated[int, F("all items below this index are done")]
+    eta: Annotated[str | None, F("when the batch will be finished at the current rate")] = None
 
 
-class SourceAnswer(Answer):
-    file_id: str
-    signature: str
-    format: str
+class SourceAnswer(Answer, record=RowSource):
+    pass
 
 
-class BatchAnswer(Answer):
-    batch_id: str
-    biz_id: str
-    name: str
-    status: str
-    progress: ProgressAnswer
-    stop_reason: str | None = None
-    total: int | None = None
-    rate: float
-    concurrency: int | None = None
-    start_index: int
-    max_errors: int | None = None
-    retries: int
-    retry_delay: float
-    on_item_failure: str
-    max_failed: int | None = None
-    max_failed_percent: float | None = None
-    item_timeout: int
-    ack: str
-    items_per_call: int
-    runners: int
-    concurrency_key: str | None = None
-    pause_windows: list[dict[str, str]] | None = None
-    progress_url: str | None = None
-    progress_every_items: int | None = None
-    progress_every_percent: float | None = None
-    redrive_of: str | None = None
+class BatchAnswer(Answer, record=Batch):
     source: SourceAnswer | None = None
-    request_id: str | None = None
-    queue_status: str | None = None
-    channel: str | None = None
-    last_wait_reason: str | None = None
-    create_time: str
-    start_time: str | None = None
-    finish_time: str | None = None
+    pause_windows: list[dict[str, str]] | None = None
+    progress: Annotated[ProgressAnswer, F("how far the batch is")]
+    queue_status: Annotated[str | None, F("status of the batch's request in the queue")] = None
+    channel: Annotated[str | None, F("the channel of the queue")] = None
+    last_wait_reason: WaitReason = None
 
 
-class BatchList(Answer):
+class BatchList(Page):
     items: list[BatchAnswer]
-    next_cursor: str | None = None
 
 
 class BizStartBody(Body):
@@ -278,57 +168,70 @@ class BizStartBody(Body):
 
 class BizStopBody(Body):
     auth_code: AuthCode | None = None
-    reason: Text | None = None
+    reason: Annotated[Text | None, F("the reason, for people")] = None
 
 
 class DataBody(Body):
-    job_data: Any
+    job_data: Annotated[Any, F("any JSON; sent to process_url with every item")]
     auth_code: AuthCode | None = None
 
 
 class ResultBody(Body):
     """The result of an item, in the format of an answer of process_url."""
 
-    result: Annotated[str, Field(pattern="^(ok|error|abandon)$")]
-    msg: Annotated[str, Field(max_length=1000)] | None = None
-    stop: Annotated[str, Field(pattern="^(stop|finish)$")] | None = None
-    logs: Annotated[list[Any], AfterValidator(_stored_lines)] | None = None
-    attempt: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    result: Annotated[
+        str,
+        F(
+            "`ok`, `error` (the item is retried) or `abandon` (the item is not retried)",
+            pattern="^(ok|error|abandon)$",
+        ),
+    ]
+    msg: Annotated[str | None, F("the reason, for people, if the item did not succeed", max_length=1000)] = None
+    stop: Annotated[
+        str | None,
+        F("`stop`: stop the batch after this item; `finish`: end it as finished", pattern="^(stop|finish)$"),
+    ] = None
+    logs: Annotated[
+        list[Any] | None,
+        F("log lines: texts, or `{level, message}`; the first twenty are stored", check=_stored_lines),
+    ] = None
+    attempt: Annotated[int | None, F("number of the attempt, from 1", ge=1, le=10**6)] = None
     auth_code: AuthCode | None = None
 
 
 class ResultTaken(Answer):
-    accepted: bool
+    accepted: Annotated[bool, F("always true: a result that does not count is refused with 409")]
 
 
 class ItemAnswer(Answer):
-    index: int
-    state: str
-    attempts: int
-    answer: dict[str, Any]
-    job_data: Any = None
-    batch_data: Any = None
+    index: Annotated[int, F("index of the item")]
+    state: Annotated[str, F("`failed`, `abandoned` or `recovered` (succeeded after a retry)")]
+    attempts: Annotated[int, F("number of attempts so far")]
+    answer: Annotated[dict[str, Any], F("the last answer: `result`, and `detail` with the reason (`msg`)")]
+    job_data: Annotated[Any, F("the item's data, as it was sent to process_url")] = None
+    batch_data: Annotated[Any, F("the batch's own job_data, if the items are rows of a file")] = None
 
 
-class ItemList(Answer):
+class ItemList(Page):
     items: list[ItemAnswer]
-    next_cursor: str | None = None
 
 
 class ResultsAnswer(Answer):
-    url: str
-    file_name: str
-    expires_in: int
+    url: Annotated[str, F("a presigned URL of a JSON lines file, with one line for each item")]
+    file_name: Annotated[str, F("name of the file")]
+    expires_in: Annotated[int, F("seconds for which it is valid")]
 
 
 class DryRunBody(Body):
-    items: Annotated[int, Field(ge=1, le=MOST_DRY_ITEMS)] = 1
+    items: Annotated[int, F("how many items to send", ge=1, le=MOST_DRY_ITEMS)] = 1
 
 
 class DryRunItem(Answer):
-    index: int
-    answer: dict[str, Any]
-    job_data: Any = None
+    index: Annotated[int, F("index of the item")]
+    answer: Annotated[dict[str, Any], F("the answer: `result`, and `detail` with the reason (`msg`)")]
+    job_data: Annotated[
+        Any, F("the item's data, as it was sent to process_url; null if the answer would be too large")
+    ] = None
 
 
 class DryRunAnswer(Answer):
@@ -336,38 +239,37 @@ class DryRunAnswer(Answer):
 
 
 class RedriveBody(Body):
-    states: Annotated[list[ItemState], Field(min_length=1, max_length=3)] = ["failed"]
+    states: Annotated[
+        list[ItemState], F("which items: `failed`, `abandoned`, `recovered`", min_length=1, max_length=3)
+    ] = ["failed"]
 
 
 class LogBody(Body):
-    message: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
-    index: Index | None = None
-    level: Annotated[str, Field(pattern="^[a-z]{1,20}$")] = "info"
+    message: Annotated[str, F("text of the line", min_length=1, max_length=1000, check=_storable)]
+    index: Annotated[Index | None, F("the item that the line is about")] = None
+    level: Annotated[
+        str, F("`info`, `warning`, `error` or another word in lower-case letters", pattern="^[a-z]{1,20}$")
+    ] = "info"
 
 
 class LogsBody(Body):
-    items: Annotated[list[LogBody], Field(min_length=1, max_length=100)]
+    items: Annotated[list[LogBody], F("the lines, up to 100", min_length=1, max_length=100)]
 
 
-class LogAnswer(Answer):
-    log_id: str
-    time: str
-    index: int | None = None
-    level: str
-    message: str
+class LogAnswer(Answer, record=LogLine):
+    pass
 
 
-class LogList(Answer):
+class LogList(Page):
     items: list[LogAnswer]
-    next_cursor: str | None = None
 
 
 class LogsAdded(Answer):
-    added: int
+    added: Annotated[int, F("number of lines that were added")]
 
 
 class LogsExported(Answer):
-    task_id: str
+    task_id: Annotated[str, F("id of the export: GET /v1/task?task_id=")]
 
 
 # --- businesses
@@ -377,35 +279,38 @@ router = Router()
 _TAGS = ["Batches"]
 
 
-def _business_answer(business: Business) -> BusinessAnswer:
-    hooks = ("process_url", "before_create_url", "before_run_url", "process_stop_url")
-    fields = {name: getattr(business, name) for name in ("biz_id", "name", *hooks, "rate", "created_at")}
-    return BusinessAnswer(**fields, has_auth_code=business.auth_code_sha256 is not None)
+def _new_business(body: BusinessBody) -> NewBusiness:
+    return record_from(NewBusiness, body.model_dump())
 
 
 @router.post(
     "/v1/biz", scope="write", tags=_TAGS, summary="Register a business", status_code=201, middlewares=[idempotent]
 )
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
-    caller, entry = router.caller, BusinessEntry(**body.model_dump())
-    return answer(_business_answer(app().batches.businesses.add(caller.project_id, entry, caller.key_id)), 201)
+    caller = router.caller
+    made = app().batches.businesses.add(caller.project_id, _new_business(body), body.auth_code, caller.key_id)
+    return answer(BusinessAnswer.model_validate(made), 201)
 
 
 @router.get("/v1/biz", scope="read", tags=_TAGS, summary="List businesses")
 def list_businesses(limit: Limit = 20, cursor: Cursor = None) -> BusinessList:
     page = app().batches.businesses.list(router.caller.project_id, limit, cursor)
-    return BusinessList(items=[_business_answer(business) for business in page.items], next_cursor=page.next_cursor)
+    return BusinessList(
+        items=[BusinessAnswer.model_validate(business) for business in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.get("/v1/biz/<biz_id>", scope="read", tags=_TAGS, summary="Get a business")
 def show_business(biz_id: str) -> BusinessAnswer:
-    return _business_answer(app().batches.businesses.get(router.caller.project_id, biz_id))
+    return BusinessAnswer.model_validate(app().batches.businesses.get(router.caller.project_id, biz_id))
 
 
 @router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
-    caller, entry = router.caller, BusinessEntry(**body.model_dump())
-    return _business_answer(app().batches.businesses.replace(caller.project_id, biz_id, entry, caller.key_id))
+    caller, new = router.caller, _new_business(body)
+    return BusinessAnswer.model_validate(
+        app().batches.businesses.replace(caller.project_id, biz_id, new, body.auth_code, caller.key_id)
+    )
 
 
 # --- routes
@@ -455,8 +360,6 @@ def show_batch(batch_id: str) -> Response[BatchAnswer]:
 )
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
-    if body.pause_windows is not None:
-        changes["pause_windows"] = [list(window.seconds) for window in body.pause_windows]
     return answer(
         _batch_answer(app().batches.batches.update(caller.project_id, batch_id, changes, who=caller.key_id)), 202
     )

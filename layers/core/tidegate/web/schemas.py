@@ -1,18 +1,98 @@
-"""Base classes and field types of request bodies and answers."""
+"""Base classes and field types of request bodies and answers.
+
+A body or an answer of a record takes its fields from there (`records.py`), with types, limits and descriptions:
+
+    class BatchBody(Body, record=NewBatch): …     all fields, as they are given
+    class BatchPatch(Body, changes=Batch): …      the fields that may be changed later; none of them is required
+    class BatchAnswer(Answer, record=Batch): …    the fields that are shown
+
+The class itself declares what the record does not have. A field that it declares with another type than the record
+keeps the record's description.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tidegate.common.schedules import check_schedule
 from tidegate.errors import Invalid
 from tidegate.files.model import path_fault
+from tidegate.records import F, Number, Priority, Text, Url, bare, declared, without_control_characters
+
+__all__ = ["F", "Number", "Priority", "Text", "Url"]
+
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+
+class _FromRecord(ModelMetaclass):
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        record: type | None = None,
+        changes: type | None = None,
+        without: tuple[str, ...] = (),
+        **options: Any,
+    ) -> Any:
+        if source := record or changes:
+            own = namespace.get("__annotations__", {})
+            annotations: dict[str, Any] = {}
+            is_answer = any(issubclass(base, Answer) for base in bases)
+            found = _shown(source) if is_answer else _changed(source) if changes else _given(source)
+            for field, kind, default, f in found:
+                if field in without:
+                    continue
+                if field in own:
+                    annotations[field] = Annotated[own[field], F(f.description)]
+                    continue
+                annotations[field] = kind
+                if default is not MISSING:
+                    namespace[field] = default
+            namespace["__annotations__"] = annotations | {k: v for k, v in own.items() if k not in annotations}
+        return super().__new__(mcs, name, bases, namespace, **options)
+
+
+_Fields = Iterator[tuple[str, Any, Any, F]]
+
+
+def _shown(record: type) -> _Fields:
+    for field in declared(record).values():
+        if field.f.flat:
+            yield from _shown(bare(field.type))
+        elif field.f.shown:
+            name = field.f.shown if isinstance(field.f.shown, str) else field.name
+            kind = bare(field.type)
+            yield name, Annotated[kind, F(field.f.description)], None if _is_optional(kind) else MISSING, field.f
+
+
+def _given(record: type) -> _Fields:
+    for field in declared(record).values():
+        default = field.default if field.factory is MISSING else Field(default_factory=field.factory)
+        yield field.name, field.type, default, field.f
+
+
+def _changed(record: type) -> _Fields:
+    for field in declared(record).values():
+        if field.f.changes:
+            optional = field.type if _is_optional(bare(field.type)) else field.type | None
+            yield field.name, Annotated[optional, F(field.f.description)], None, field.f
+
+
+def _is_optional(kind: Any) -> bool:
+    return type(None) in getattr(kind, "__args__", ())
 
 
 # `defer_build`: a cold start builds only the models of the route that it serves.
-class Body(BaseModel):
+class Body(BaseModel, metaclass=_FromRecord):
     """A request body. Unknown fields are refused and named."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
@@ -27,10 +107,18 @@ def without_defaults(schema: dict[str, Any]) -> None:
         field.pop("default", None)
 
 
-class Answer(BaseModel):
+class Answer(BaseModel, metaclass=_FromRecord):
     """An answer. Fields without a value are left out."""
 
     model_config = ConfigDict(extra="ignore", from_attributes=True, defer_build=True)
+
+
+class Page(Answer):
+    """Base class of lists, which add `items`."""
+
+    next_cursor: Annotated[
+        str | None, F("pass it as `cursor` to get the next page; null or absent on the last page")
+    ] = None
 
 
 class LinkAnswer(Answer):
@@ -45,16 +133,10 @@ def _safe_path(value: str) -> str:
     return value
 
 
-def _without_control_characters(value: str) -> str:
-    if any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in value):
-        raise ValueError("must not contain control characters")
-    return value
-
-
 def plain_name(value: str) -> str:
     if "/" in value or "\\" in value or value in (".", ".."):
         raise ValueError("must be a file name without slashes, not a path")
-    return _without_control_characters(value)
+    return without_control_characters(value)
 
 
 def _valid_schedule(value: str) -> str:
@@ -67,11 +149,8 @@ def _valid_schedule(value: str) -> str:
 
 FilePath = Annotated[str, Field(min_length=1), AfterValidator(_safe_path)]
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_name)]
-Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_without_control_characters)]
 Signature = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
 # S3's largest object.
 FileSize = Annotated[int, Field(ge=0, le=5 * 1024**4)]
-Number = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Schedule = Annotated[str, Field(max_length=200), AfterValidator(_valid_schedule)]
-Priority = Annotated[int, Field(ge=1, le=10)]
 JsonObject = dict[str, Any]

@@ -91,6 +91,8 @@ def _describe_fields(schemas: Schema, texts: Schema) -> None:
             text = model_texts.get(name) or _text_of_option(field) or texts["any"].get(name)
             if "description" not in field and text:
                 field["description"] = text
+            for option in field.get("anyOf", ()):
+                option.pop("description", None)
 
 
 def _text_of_option(field: Schema) -> str | None:

@@ -1,0 +1,267 @@
+"""How a record declares each field once, and what is derived from the declarations.
+
+    @dataclass(frozen=True, slots=True)
+    class Batch:
+        name: Annotated[Text, F("a name for people")]
+        note: Annotated[str | None, F("a remark", max_length=500, changes=True)] = None
+        run: int = 0
+
+A field without `F` is stored and not shown. From the declarations come the item in the table (`item_of`,
+`record_from`), what callers and callbacks get (`view_of`), and the bodies and answers of the API (`web/schemas.py`).
+
+In modules with `from __future__ import annotations`, a declaration is a text that is evaluated when something needs
+it: a function that only reads and writes items evaluates those of fields with parts, and no others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from inspect import get_annotations
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+
+R = TypeVar("R")
+Converter = Callable[[Any], Any]
+
+
+class F:
+    """What a field is, besides its type: one sentence for people, limits of given values, and where the field appears.
+
+    `stored` and `shown` may be another name than the field's. `changes`: callers may change it later. `flat`: its parts
+    are stored and shown as fields of the record itself. `check` returns the value, or raises ValueError.
+
+    Pydantic takes an `F` for a group of constraints, so it can also be used in its models. A field that may be None has
+    its limits next to it (`Annotated[str | None, F("…", max_length=9)]`), and they apply to other values only.
+    """
+
+    __slots__ = ("changes", "check", "description", "flat", "limits", "shown", "stored")
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __init__(
+        self,
+        description: str = "",
+        *,
+        stored: bool | str = True,
+        shown: bool | str = True,
+        changes: bool = False,
+        flat: bool = False,
+        check: Converter | None = None,
+        **limits: Any,
+    ) -> None:
+        self.description = description
+        self.stored = stored
+        self.shown = shown
+        self.changes = changes
+        self.flat = flat
+        self.check = check
+        # As pydantic's `Field` names them: ge, le, min_length, max_length, pattern, strict.
+        self.limits = limits
+
+    def __iter__(self) -> Iterator[Any]:
+        from pydantic import AfterValidator, Field
+
+        if self.limits:
+            yield from Field(**self.limits).metadata
+        if self.check:
+            check = self.check
+            yield AfterValidator(lambda value: None if value is None else check(value))
+        if self.description:
+            yield _Described(self.description)
+
+
+class _Described(NamedTuple):
+    text: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return handler(schema) | {"description": self.text}
+
+
+def without_control_characters(value: str) -> str:
+    if any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in value):
+        raise ValueError("must not contain control characters")
+    return value
+
+
+Text = Annotated[str, F(min_length=1, max_length=200, check=without_control_characters)]
+Url = Annotated[str, F(min_length=1, max_length=2000)]
+Priority = Annotated[int, F("1 (first) to 10 (last)", ge=1, le=10)]
+# Numbers that callers choose for their own records.
+Number = Annotated[int, F(ge=0, le=2**32 - 1)]
+
+
+class Declared(NamedTuple):
+    """A field's declaration. `default` is MISSING if a value must be given; `type` has the limits of its parts."""
+
+    name: str
+    type: Any
+    f: F
+    default: Any = MISSING
+    factory: Any = MISSING
+
+
+# --- declarations
+
+
+@cache
+def declared(record: Any) -> Mapping[str, Declared]:
+    """The fields and described properties of a record, those of its own class before those of its base classes."""
+    found: dict[str, Declared] = {}
+    details = {each.name: each for each in fields(record)}
+    for owner in record.__mro__[:-1]:
+        for name in get_annotations(owner):
+            if name in details and name not in found:
+                kind, f = _evaluated(record, name)
+                found[name] = Declared(name, kind, f, details[name].default, details[name].default_factory)
+        for name, member in vars(owner).items():
+            text = isinstance(member, property) and member.fget and get_annotations(member.fget).get("return")
+            if isinstance(text, str) and text.startswith("Annotated[") and name not in found:
+                kind, f = _evaluate(text, owner)
+                f.stored = False
+                found[name] = Declared(name, kind, f)
+    return found
+
+
+@cache
+def _evaluated(record: Any, name: str) -> tuple[Any, F]:
+    owner = next(each for each in record.__mro__ if name in get_annotations(each))
+    return _evaluate(get_annotations(owner)[name], owner)
+
+
+def _evaluate(text: Any, owner: type) -> tuple[Any, F]:
+    if isinstance(text, str):
+        text = eval(text, vars(sys.modules[owner.__module__]))  # noqa: S307 - an annotation of our own code
+    given = [each for each in getattr(text, "__metadata__", ()) if isinstance(each, F)]
+    # The last one is the field's own; one before it belongs to a type such as `Text`.
+    return text, given[-1] if given else _PLAIN
+
+
+_PLAIN = F(shown=False)
+
+
+def bare(kind: Any) -> Any:
+    """A type without its declarations: of a value that is shown, not of one that is given."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return bare(parts[0])
+    if origin in (Union, UnionType):
+        return Union[tuple(bare(part) for part in parts)]  # noqa: UP007 - the parts are known at run time
+    if origin in (list, tuple, dict):
+        return origin[tuple(part if part is Ellipsis else bare(part) for part in parts)]
+    return kind
+
+
+# --- items
+
+
+class _Plan(NamedTuple):
+    """How a record is stored: (field, attribute) of its plain fields, and the types of flat ones."""
+
+    plain: tuple[tuple[str, str], ...]
+    flat: tuple[tuple[str, Any], ...]
+
+
+@cache
+def _plan(record: Any) -> _Plan:
+    plain, flat = [], []
+    for each in fields(record):
+        # Most declarations do not say how the field is stored: they need not be evaluated.
+        text = each.type if isinstance(each.type, str) else ""
+        f = _evaluated(record, each.name)[1] if "stored=" in text or "flat=" in text or not text else _PLAIN
+        if f.flat:
+            flat.append((each.name, bare(_evaluated(record, each.name)[0])))
+        elif f.stored:
+            plain.append((each.name, f.stored if isinstance(f.stored, str) else each.name))
+    return _Plan(tuple(plain), tuple(flat))
+
+
+def item_of(record: Any) -> dict[str, Any]:
+    """The attributes of a record for the table: fields without a value are left out, records in it become maps."""
+    kind: Any = type(record)
+    plan = _plan(kind)
+    item = {stored: _stored(value) for name, stored in plan.plain if (value := getattr(record, name)) is not None}
+    for name, _ in plan.flat:
+        item |= item_of(getattr(record, name))
+    return item
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_stored(part) for part in value]
+    return item_of(value) if is_dataclass(value) else value
+
+
+def record_from(record: type[R], item: Mapping[str, Any], **given: Any) -> R:
+    """The record from its item, or from a checked body. `given` fields have these values. Ignores other attributes,
+    such as those of a later version."""
+    kind: Any = record
+    plan = _plan(kind)
+    values = {name: item[stored] for name, stored in plan.plain if stored in item and name not in given}
+    for name, value in values.items():
+        if isinstance(value, (list, dict)):
+            values[name] = _converter(kind, name)(value)
+    for name, part in plan.flat:
+        if name not in given:
+            values[name] = record_from(part, item)
+    return record(**values, **given)
+
+
+@cache
+def _converter(record: Any, name: str) -> Converter:
+    return _converter_to(bare(_evaluated(record, name)[0]))
+
+
+def _converter_to(kind: Any) -> Converter:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return next((found for part in parts if (found := _converter_to(part)) is not _same), _same)
+    if origin is tuple:
+        inner = [_converter_to(part) for part in parts if part is not Ellipsis]
+        if parts[-1] is Ellipsis:
+            return lambda value: tuple(inner[0](part) for part in value)
+        return lambda value: tuple(convert(part) for convert, part in zip(inner, value, strict=True))
+    if isinstance(kind, type) and is_dataclass(kind):
+        return lambda value: record_from(kind, value) if isinstance(value, Mapping) else value
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return lambda value: kind(**value) if isinstance(value, Mapping) else kind(*value)
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# --- views
+
+
+def view_of(record: Any) -> dict[str, Any]:
+    """What callers see of a record: its shown fields that have a value."""
+    kind: Any = type(record)
+    view: dict[str, Any] = {}
+    for name, shown in _shown(kind):
+        value = getattr(record, name)
+        if not shown:
+            view |= view_of(value)
+        elif value is not None:
+            view[shown] = _viewed(value)
+    return view
+
+
+@cache
+def _shown(record: Any) -> tuple[tuple[str, str], ...]:
+    """(field, shown name), which is empty for a flat one."""
+    return tuple(
+        (each.name, "" if each.f.flat else each.f.shown if isinstance(each.f.shown, str) else each.name)
+        for each in declared(record).values()
+        if each.f.shown
+    )
+
+
+def _viewed(value: Any) -> Any:
+    if is_dataclass(value):
+        return view_of(value)
+    if hasattr(value, "_asdict"):
+        return value.view() if hasattr(value, "view") else value._asdict()
+    return [_viewed(part) for part in value] if isinstance(value, tuple) else value
