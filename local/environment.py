@@ -12,6 +12,7 @@ from local import template
 LAMBDA_LIMIT = 4096
 # Stand-ins for the suffix that CloudFormation appends to names, and for the ids of resources.
 _SUFFIX, _ID = "-ABCDEFGHIJKL", "a1b2c3d4e5"
+_RELEASE = "0123456789ab-20260101T000000Z-abcd"
 
 
 class Names:
@@ -55,7 +56,7 @@ class Names:
 def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
     """Returns (defaults of the parameters, variables of each function by logical id)."""
     whole = template.expanded()
-    common = whole["Globals"]["Function"]["Environment"]["Variables"]
+    common = whole["Globals"]["Function"]["Environment"]["Variables"] | {"RELEASE": _RELEASE}
     return (
         {name: str(parameter.get("Default", "x" * 64)) for name, parameter in whole["Parameters"].items()},
         {

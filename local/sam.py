@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
-import re
+import secrets
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import boto3
@@ -31,6 +33,8 @@ BUILT = ROOT / ".aws-sam" / "build" / "template.yaml"
 HERE = ROOT / ".local" / "build"
 LAYER_NAME = "DepsLayer"
 SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
+# The release in template.yaml, in whose place each deployment writes its own.
+UNRELEASED = "not-released"
 
 
 def find_runtime(name: str) -> Path | None:
@@ -115,7 +119,7 @@ def deploy() -> int:
     if os.environ.get("ADMIN_KEY") != "keep":
         wanted["AdminKeySha256"] = sha256_hex(kept_key(AWS_KEY))
         say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
-    stamp(BUILT, wanted)
+    stamp(BUILT, wanted, moment())
     if not checked.exists:
         # The table is protected only after the creation: a protected one could not be rolled back if it failed.
         if code := _sam_deploy({**wanted, "TableDeletionProtection": "no"}):
@@ -125,13 +129,34 @@ def deploy() -> int:
     return _sam_deploy(wanted)
 
 
-def stamp(built: Path, wanted: Mapping[str, str]) -> None:
-    """Writes a hash of the parameters into the built template: without it, a changed parameter publishes no version."""
+def moment() -> str:
+    """A name of this deployment that no other has."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def stamp(built: Path, wanted: Mapping[str, str], deployment: str) -> None:
+    """Writes the release into the built template: a hash of template, parameters and code, and the deployment.
+
+    Lambda publishes a version only if the code or the configuration differs from the version published last. SAM wants
+    a new version for any changed property, also one that Lambda does not count (a tag, a reservation); and after a
+    rollback the version published last is that of the deployment to be tried again. In both cases the stack would fail
+    ("A version for this Lambda function exists"), but for the name of the deployment.
+    """
     text = built.read_text()
-    if len(re.findall(r"RELEASE: \S+", text)) != 1:
-        raise Failure("template.yaml must set RELEASE exactly once", "fix Globals in template.yaml")
-    release = sha256_hex(json.dumps(dict(wanted), sort_keys=True))[:16]
-    built.write_text(re.sub(r"RELEASE: \S+", f"RELEASE: r{release}", text))
+    if UNRELEASED not in text:
+        raise Failure(f"the built template does not name the release {UNRELEASED}", "fix Globals in template.yaml")
+    content = sha256_hex(json.dumps([text, dict(wanted), _code_hash(built.parent)], sort_keys=True))[:12]
+    release = f"{content}-{deployment}"
+    built.write_text(text.replace(UNRELEASED, release))
+    say(f"  release {release}")
+
+
+def _code_hash(built: Path) -> str:
+    """A hash of the built functions and layers: of their files' names and contents."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in built.rglob("*") if path.is_file() and path.name != "template.yaml"):
+        found.update(f"{path.relative_to(built)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
 
 
 def _sam_deploy(wanted: Mapping[str, str]) -> int:

@@ -176,15 +176,6 @@ def test_values_are_quoted_as_sam_reads_them() -> None:
     assert preflight.override("RequestPolicies", '{"a": 1}') == 'RequestPolicies="{\\"a\\": 1}"'
 
 
-def test_new_parameters_alone_make_a_new_release(tmp_path: Path) -> None:
-    built, releases = tmp_path / "template.yaml", set()
-    for window in ("5", "9", "9"):
-        built.write_text("Globals:\n  RELEASE: none\n")
-        sam.stamp(built, {"CollectWindowSeconds": window})
-        releases.add(built.read_text())
-    assert len(releases) == 2
-
-
 @pytest.mark.parametrize(
     ("exists", "given", "deployed"),
     [
