@@ -143,7 +143,7 @@ build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer, and th
 	@$(BIN)/python -m local.sam build
 	@$(BIN)/python -m local.client_wheel
 
-deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS; PARAMS="Name=value …" sets parameters
+deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS; PARAMS="Name=value …" sets parameters; BREAK_GLASS=yes: no alarm stops it
 	@PARAMS='$(PARAMS)' $(BIN)/python -m local.sam deploy
 
 $(SAM_BIN)/sam: .lock/sam.txt | $(STAMP)

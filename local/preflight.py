@@ -26,6 +26,8 @@ TO_SPARE = 500
 COMFORTABLE = 200
 # States of a stack whose creation failed. CloudFormation can then only delete it.
 STUCK = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS"}
+# How CloudFormation says, as a ValidationError, that there is no such stack.
+ABSENT = "does not exist"
 
 # The name of a state machine is that of the stack and a few letters; Step Functions allows 80.
 LONGEST_STACK_NAME = 70
@@ -181,11 +183,28 @@ def _deployed(clients: Clients, stack: str) -> dict[str, str] | None:
     """Returns the parameters of the deployed stack; None if there is none."""
     try:
         description = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
-    except (ClientError, BotoCoreError):
-        return None
-    if description["StackStatus"] in STUCK:
+    except (ClientError, BotoCoreError) as error:
+        # Only this answer means that there is none. A new stack gets no protection of its table until it is complete.
+        if isinstance(error, ClientError) and ABSENT in error.response["Error"].get("Message", ""):
+            return None
         raise Failure(
-            f"the stack {stack} is {description['StackStatus']}: an earlier creation failed, and it cannot be updated",
+            f"CloudFormation does not say whether the stack {stack} exists: {error}",
+            "allow cloudformation:DescribeStacks, or wait a moment, then make deploy again",
+        ) from error
+    status = description["StackStatus"]
+    if status in STUCK:
+        raise Failure(
+            f"the stack {stack} is {status}: an earlier creation failed, and it cannot be updated",
             f"aws cloudformation delete-stack --stack-name {stack}, then make deploy again",
+        )
+    if status == "UPDATE_ROLLBACK_FAILED":
+        raise Failure(
+            f"the stack {stack} is {status}: the last deployment failed, and so did its rollback",
+            f"aws cloudformation continue-update-rollback --stack-name {stack}, then make deploy again",
+        )
+    if status.endswith("_IN_PROGRESS"):
+        raise Failure(
+            f"the stack {stack} is {status}: another deployment is under way",
+            "wait until it ends (aws cloudformation wait stack-update-complete), then make deploy again",
         )
     return {parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in description.get("Parameters", [])}

@@ -114,9 +114,10 @@ def deploy() -> int:
     session = boto3.Session()
     checked = preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
     wanted |= checked.reservations
+    # Named in each deployment, because sam keeps the value of a parameter that is not.
+    wanted["BreakGlass"] = "yes" if os.environ.get("BREAK_GLASS") == "yes" else "no"
     build()
-    # ADMIN_KEY=keep leaves the admin key of a deployment from another machine as it is.
-    if os.environ.get("ADMIN_KEY") != "keep":
+    if _sets_admin_key(wanted, checked.exists):
         wanted["AdminKeySha256"] = sha256_hex(kept_key(AWS_KEY))
         say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
     stamp(BUILT, wanted, moment())
@@ -124,9 +125,20 @@ def deploy() -> int:
         # The table is protected only after the creation: a protected one could not be rolled back if it failed.
         if code := _sam_deploy({**wanted, "TableDeletionProtection": "no"}):
             return code
-        # Named, because sam keeps the value of a parameter that is not.
-        wanted = {"TableDeletionProtection": "yes", **wanted}
+        return _sam_deploy({"TableDeletionProtection": "yes", **wanted}, confirmed=True)
     return _sam_deploy(wanted)
+
+
+def _sets_admin_key(wanted: Mapping[str, str], exists: bool) -> bool:
+    """ADMIN_KEY=keep leaves the admin key of a deployment from another machine; so does a build server without it."""
+    if "AdminKeySha256" in wanted or os.environ.get("ADMIN_KEY") == "keep":
+        return False
+    return not (exists and unattended() and not AWS_KEY.exists())
+
+
+def unattended() -> bool:
+    """Whether nobody can answer a question: on a build server, or without a terminal."""
+    return bool(os.environ.get("CI")) or not sys.stdin.isatty()
 
 
 def moment() -> str:
@@ -159,8 +171,10 @@ def _code_hash(built: Path) -> str:
     return found.hexdigest()
 
 
-def _sam_deploy(wanted: Mapping[str, str]) -> int:
+def _sam_deploy(wanted: Mapping[str, str], *, confirmed: bool = False) -> int:
     command: list[str | Path] = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
+    if confirmed or unattended():
+        command.append("--no-confirm-changeset")
     if wanted:
         command += ["--parameter-overrides", *(preflight.override(*pair) for pair in wanted.items())]
     environment = {**os.environ, "SAM_CLI_TELEMETRY": "0"}

@@ -71,6 +71,9 @@ def _without_aliases(value: Any) -> Any:
         return {"Fn::GetAtt": [name.rpartition(".")[0], "Arn"]}
     if isinstance(name, str) and name.endswith(_MACHINE_ALIAS):
         return {"Ref": name.removesuffix("Aliaslive")}
+    attribute = value.get("Fn::GetAtt")
+    if isinstance(attribute, list) and _VERSION in f".{attribute[1]}":
+        return "$LATEST"
     return {key: _without_aliases(inner) for key, inner in value.items()}
 
 

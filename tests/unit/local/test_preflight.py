@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError
 
 from local import preflight, sam, template
 from local.progress import Failure
@@ -21,6 +23,7 @@ class Account:
     def __init__(self, limit: int = 1000, free: int = 1000, stack: str | None = None, known: bool = True) -> None:
         self.limit, self.free, self.stack, self.known = limit, free, stack, known
         self.deployed: dict[str, str] = {}
+        self.failure: Exception | None = None
 
     def __call__(self, service: str) -> Account:
         return self
@@ -35,8 +38,11 @@ class Account:
         return {"AccountLimit": limits}
 
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
+        if self.failure is not None:
+            raise self.failure
         if self.stack is None:
-            raise ClientError({"Error": {"Code": "ValidationError"}}, "DescribeStacks")
+            message = f"Stack with id {StackName} does not exist"
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": message}}, "DescribeStacks")
         parameters = [{"ParameterKey": name, "ParameterValue": value} for name, value in self.deployed.items()]
         return {"Stacks": [{"StackStatus": self.stack, "Parameters": parameters}]}
 
@@ -149,12 +155,31 @@ def test_reservations_are_those_of_the_template() -> None:
         (Account(), None, "region"),
         (Account(known=False), "eu-central-1", "credentials"),
         (Account(stack="ROLLBACK_COMPLETE"), "eu-central-1", "delete-stack"),
+        (Account(stack="UPDATE_ROLLBACK_FAILED"), "eu-central-1", "continue-update-rollback"),
+        (Account(stack="UPDATE_IN_PROGRESS"), "eu-central-1", "another deployment is under way"),
     ],
 )
 def test_impossible_deployment_is_refused_with_a_remedy(account: Account, region: str | None, says: str) -> None:
     with pytest.raises(Failure) as failed:
         check(account, region)
     assert says in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ClientError({"Error": {"Code": "AccessDenied", "Message": "not authorized"}}, "DescribeStacks"),
+        ClientError({"Error": {"Code": "Throttling", "Message": "Rate exceeded"}}, "DescribeStacks"),
+        ClientError({"Error": {"Code": "ValidationError", "Message": "1 validation error"}}, "DescribeStacks"),
+        ConnectTimeoutError(endpoint_url="https://cloudformation.eu-central-1.amazonaws.com"),
+    ],
+)
+def test_unreadable_stack_is_not_taken_for_an_absent_one(failure: Exception) -> None:
+    """As a new stack it would be deployed without protection of its table."""
+    account = Account(stack="UPDATE_COMPLETE")
+    account.failure = failure
+    with pytest.raises(Failure, match="does not say whether the stack tidegate exists"):
+        check(account)
 
 
 def test_params_are_merged_with_the_configuration(tmp_path: Path) -> None:
@@ -189,18 +214,90 @@ def test_new_stacks_table_is_protected_after_its_creation(
     exists: bool, given: str, deployed: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sam keeps the value of a parameter that a deployment does not name."""
-    named: list[str | None] = []
+    calls = deployments(monkeypatch, exists, given)
+    assert [call.get("TableDeletionProtection") for call in calls] == deployed
 
-    def deploy(wanted: dict[str, str]) -> int:
-        named.append(wanted.get("TableDeletionProtection"))
+
+def deployments(
+    monkeypatch: pytest.MonkeyPatch, exists: bool, given: str = "", key: str = "keep"
+) -> list[dict[str, str]]:
+    """The parameters of each call of `sam deploy` that `make deploy` makes."""
+    calls: list[dict[str, str]] = []
+
+    def deploy(wanted: dict[str, str], *, confirmed: bool = False) -> int:
+        calls.append(dict(wanted))
         return 0
 
     monkeypatch.setenv("PARAMS", given)
-    monkeypatch.setenv("ADMIN_KEY", "keep")
+    monkeypatch.setenv("ADMIN_KEY", key)
     monkeypatch.setattr(preflight, "check", lambda *_: preflight.Found(exists, {}))
     monkeypatch.setattr(sam, "build", lambda: 0)
     monkeypatch.setattr(sam, "stamp", lambda *_: None)
     monkeypatch.setattr(sam, "_sam_deploy", deploy)
-
     assert sam.deploy() == 0
-    assert named == deployed
+    return calls
+
+
+def test_break_glass_is_for_one_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BREAK_GLASS", "yes")
+    assert [call["BreakGlass"] for call in deployments(monkeypatch, True)] == ["yes"]
+    monkeypatch.delenv("BREAK_GLASS")
+    assert [call["BreakGlass"] for call in deployments(monkeypatch, True)] == ["no"]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "ci", "confirmed", "asks"),
+    [(True, "", False, True), (True, "", True, False), (True, "true", False, False), (False, "", False, False)],
+)
+def test_deployment_asks_only_somebody_who_can_answer(
+    terminal: bool, ci: str, confirmed: bool, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[Any]] = []
+
+    def run(command: list[Any], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: terminal))
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert sam._sam_deploy({}, confirmed=confirmed) == 0
+    assert ("--no-confirm-changeset" not in ran[0]) == asks
+
+
+@pytest.mark.parametrize(
+    ("exists", "kept_here", "unattended", "given", "key", "sets"),
+    [
+        (False, False, False, "", "", True),
+        (False, False, True, "", "", True),
+        (True, True, False, "", "", True),
+        (True, False, False, "", "", True),
+        (True, True, True, "", "", True),
+        # A build server starts in an empty directory: a new key would lock everybody out.
+        (True, False, True, "", "", False),
+        (True, True, False, "", "keep", False),
+    ],
+)
+def test_build_server_without_the_admin_key_keeps_the_deployed_one(
+    exists: bool,
+    kept_here: bool,
+    unattended: bool,
+    given: str,
+    key: str,
+    sets: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "aws-admin-key"
+    if kept_here:
+        path.write_text("tga_1")
+    monkeypatch.setattr(sam, "AWS_KEY", path)
+    monkeypatch.setattr(sam, "ROOT", tmp_path)
+    monkeypatch.setattr(sam, "unattended", lambda: unattended)
+    for call in deployments(monkeypatch, exists, given, key):
+        assert ("AdminKeySha256" in call) == sets
+
+
+def test_given_hash_of_an_admin_key_is_deployed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = deployments(monkeypatch, False, f"AdminKeySha256={'a' * 64}", "")
+    assert {call["AdminKeySha256"] for call in calls} == {"a" * 64}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from local import sam, template
+from local.progress import Failure
 
 NOT_VERSIONED = {"Tags", "ReservedConcurrentExecutions", "RecursiveLoop"}
 RETRIED = "A version for this Lambda function exists"
@@ -132,5 +133,5 @@ def test_release_names_its_content_and_its_deployment(tmp_path: Path) -> None:
 def test_template_without_a_release_is_not_deployed(tmp_path: Path) -> None:
     built = tmp_path / "template.yaml"
     built.write_text("Resources: {}")
-    with pytest.raises(sam.Failure, match="does not name the release"):
+    with pytest.raises(Failure, match="does not name the release"):
         sam.stamp(built, {}, "now")

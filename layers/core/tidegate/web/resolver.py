@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -58,6 +59,7 @@ _ID_PREFIX = "AsyncDownload"
 _SUB_PATHS = ("/targets", "/map", "/cancel", "/redrive")
 
 logger = Logger(service="tidegate")
+_RELEASE = os.environ.get("RELEASE", "")
 A = TypeVar("A", bound=Api)
 
 
@@ -149,7 +151,8 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
-    logger.info("answered", method=method, route=path[:200], status=answer["statusCode"])
+    # A rollout is stopped by the 500s of its release: see InternalErrors in template.yaml.
+    logger.info("answered", method=method, route=path[:200], status=answer["statusCode"], release=_RELEASE)
     return answer
 
 
