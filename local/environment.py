@@ -29,6 +29,8 @@ class Names:
             return self._name(argument)
         if function == "Fn::If":
             return max((self.value(branch) for branch in argument[1:]), key=len)
+        if function == "Fn::GetAtt" and argument[1] == "Value":
+            return self._name(argument[0])
         text = argument if function == "Fn::Sub" else "https://${Id}.execute-api.${AWS::Region}.amazonaws.com.cn"
         return re.sub(r"\$\{([\w:.]+)\}", lambda found: self._name(found[1], short=True), text)
 
@@ -47,8 +49,8 @@ class Names:
         full_name = f"{self._stack}-{name.removesuffix('Aliaslive')}{_SUFFIX}"
         if name.endswith(("Queue", "DeadLetters")):
             return f"https://sqs.{self._region}.amazonaws.com.cn/123456789012/{full_name}"
-        if name in ("Table", "FilesBucket"):
-            return full_name
+        if name in ("TableInUse", "BucketInUse"):
+            return self._parameters.get(f"Existing{name.removesuffix('InUse')}") or full_name
         return f"arn:aws-us-gov:states:{self._region}:123456789012:stateMachine:{full_name}:live"
 
 

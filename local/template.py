@@ -63,7 +63,9 @@ def _without_aliases(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_aliases(inner) for inner in value]
     if isinstance(value, str):
-        return value.replace("FunctionAliaslive}", "Function.Arn}")
+        # A machine that starts itself is named with its alias too.
+        own = value.removesuffix(":live") if ":stateMachine:" in value else value
+        return own.replace("FunctionAliaslive}", "Function.Arn}")
     if not isinstance(value, dict):
         return value
     name = value.get("Ref")

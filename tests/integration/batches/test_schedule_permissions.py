@@ -13,7 +13,7 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tests.support.template import statements
 
-TABLE = {"Fn::GetAtt": ["Table", "Arn"]}
+TABLE = {"Fn::GetAtt": ["TableInUseArn", "Value"]}
 TRANSACTED = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "ConditionCheck": "ConditionCheckItem"}
 
 
@@ -38,8 +38,8 @@ def table_calls(cloud: MotoCloud) -> Iterator[set[tuple[str, str]]]:
 
 def refused(function: str, calls: set[tuple[str, str]]) -> set[tuple[str, str]]:
     def is_allowed(action: str, index: str) -> bool:
-        resource = {"Fn::Sub": f"${{Table.Arn}}/index/{index}"} if index else TABLE
-        every_index = {"Fn::Sub": "${Table.Arn}/index/*"}
+        resource = {"Fn::Sub": f"${{TableInUseArn.Value}}/index/{index}"} if index else TABLE
+        every_index = {"Fn::Sub": "${TableInUseArn.Value}/index/*"}
         for statement in statements(function):
             actions, resources = (
                 value if isinstance(value, list) else [value] for value in (statement["Action"], statement["Resource"])

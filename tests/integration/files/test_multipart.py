@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -11,7 +12,8 @@ from moto.s3 import models
 
 from tests.support.ingest.running import Library
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.aws.s3 import UploadBucket
+from tidegate.aws.s3 import BucketListing, UploadBucket
+from tidegate.common.ids import iso
 from tidegate.errors import Busy
 from tidegate.files import library as library_module
 from tidegate.files import reading as verify_module
@@ -141,6 +143,38 @@ def test_wrong_size_is_refused_immediately(library: Library) -> None:
 
     assert (done.status, done.json()["code"]) == (422, "signature_mismatch")
     assert library.objects() == {}
+
+
+@pytest.fixture
+def begun_now(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In moto every upload is from 2010: here, from the beginning of the test."""
+    begun_at, listed = library.cloud.clock(), BucketListing.uploads
+    monkeypatch.setattr(
+        BucketListing, "uploads", lambda self: (upload._replace(begun_at=begun_at) for upload in listed(self))
+    )
+
+
+@pytest.mark.usefixtures("begun_now")
+def test_parts_may_arrive_within_seven_days(library: Library) -> None:
+    """5 TiB do not arrive in a day."""
+    made = announce(library)
+    assert made["expires_at"] == iso(library.cloud.clock() + timedelta(days=7))
+    library.cloud.clock.advance(7 * 86400 - 3600)
+    assert library.cloud.app.queue.sweep.sweep().uploads == 0
+
+    assert complete(library, made, send(library, made)).status == 202
+    library.cloud.app.queue.sweep.sweep()
+    library.run()
+    assert library.file(made["file_id"])["state"] == "ready"
+
+
+@pytest.mark.usefixtures("begun_now")
+def test_parts_that_nobody_completes_are_removed_after_seven_days(library: Library) -> None:
+    made = announce(library)
+    send(library, made)
+    library.cloud.clock.advance(7 * 86400 + 60)
+
+    assert library.cloud.app.queue.sweep.sweep().uploads == 1
 
 
 def test_identical_uploads_keep_one_object(library: Library) -> None:

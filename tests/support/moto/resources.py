@@ -114,10 +114,10 @@ def create(admin_key_sha256: str) -> Names:
     for name in functions():
         names.refs[name] = name
         names.arns[name] = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
-    for name in resources("AWS::Serverless::StateMachine"):
+    for name, machine in resources("AWS::Serverless::StateMachine").items():
         # Machines refer to functions and functions to machines, so ARNs are set before the machines are created.
         names.refs[name] = names.arns[name] = names.machines[name] = (
-            f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:{name}"
+            f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine:{names.resolve(machine['Properties'].get('Name', name))}"
         )
     _machines(names)
     names.environment = _environment(names)
@@ -128,8 +128,13 @@ def _tables(names: Names) -> None:
     for name, table in resources("AWS::DynamoDB::Table").items():
         used = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
         properties = {key: table["Properties"][key] for key in used}
+        # Warm throughput costs money, and moto does not know it.
+        properties["GlobalSecondaryIndexes"] = [
+            {key: value for key, value in index.items() if key != "WarmThroughput"}
+            for index in properties["GlobalSecondaryIndexes"]
+        ]
         client("dynamodb").create_table(TableName=name, **properties)
-        names.refs[name] = name
+        names.refs[name] = names.arns["TableInUse"] = name
 
 
 def _buckets(names: Names) -> None:
@@ -137,7 +142,8 @@ def _buckets(names: Names) -> None:
         bucket = f"tidegate-{name.lower()}"
         client("s3").create_bucket(Bucket=bucket)
         names.refs[name] = bucket
-        names.arns[name] = f"arn:aws:s3:::{bucket}"
+        names.arns[name] = names.arns["BucketInUseArn"] = f"arn:aws:s3:::{bucket}"
+        names.arns["BucketInUse"] = bucket
 
 
 def _queues(names: Names) -> None:
@@ -176,7 +182,8 @@ def _machines(names: Names) -> None:
         for placeholder, value in properties.get("DefinitionSubstitutions", {}).items():
             text = text.replace("${" + placeholder + "}", names.resolve(value))
         json.loads(text)
-        client("stepfunctions").create_state_machine(name=name, definition=text, roleArn=ROLE)
+        own_name = names.machines[name].rsplit(":", 1)[-1]
+        client("stepfunctions").create_state_machine(name=own_name, definition=text, roleArn=ROLE)
 
 
 def _environment(names: Names) -> dict[str, str]:

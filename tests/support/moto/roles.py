@@ -50,7 +50,8 @@ class Roles:
     """Knows which function runs, and which of its calls were refused."""
 
     def __init__(self, names: Names) -> None:
-        stored = {"Table": f"arn:aws:dynamodb:::table/{names.refs['Table']}", "FilesBucket": "arn:aws:s3:::files"}
+        stored = {"TableInUseArn": f"arn:aws:dynamodb:::table/{names.refs['Table']}"}
+        stored["BucketInUseArn"] = "arn:aws:s3:::files"
         self._names = dataclasses.replace(names, arns={**names.arns, **stored})
         self._queues = {url: names.arns[queue] for queue, url in names.queues.items()}
         self._table, self._bucket = names.refs["Table"], names.refs["FilesBucket"]
@@ -110,7 +111,7 @@ class Roles:
             yield "states:StartExecution", arguments["stateMachineArn"]
 
     def _table_needs(self, operation: str, arguments: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-        arn = self._names.arns["Table"]
+        arn = self._names.arns["TableInUseArn"]
         if operation == "TransactWriteItems":
             parts = [next(iter(entry.items())) for entry in arguments["TransactItems"]]
             yield from {(f"dynamodb:{kind}Item", arn) for kind, part in parts if self._is_own(part)}
@@ -124,7 +125,7 @@ class Roles:
         return part.get("TableName") == self._table
 
     def _bucket_needs(self, operation: str, arguments: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-        bucket, arn = arguments.get("Bucket"), self._names.arns["FilesBucket"]
+        bucket, arn = arguments.get("Bucket"), self._names.arns["BucketInUseArn"]
         source = arguments.get("CopySource")
         if source and source["Bucket"] == self._bucket:
             yield "s3:GetObject", f"{arn}/{source['Key']}"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from local import template
+from local.place import ROOT
 
 # Services whose permissions cannot be limited to a resource: X-Ray, log delivery, Lambda's network interfaces.
 _NO_RESOURCE = re.compile(
@@ -105,7 +106,7 @@ def test_nothing_calls_a_function_but_by_its_alias_or_version() -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine_names_function_versions_so_executions_keep_their_code(name: str) -> None:
     named = of_type("AWS::StepFunctions::StateMachine")[name]["DefinitionSubstitutions"]
-    functions = [value["Ref"] for key, value in named.items() if key != "Partition"]
+    functions = [value["Ref"] for key, value in named.items() if key not in ("Partition", "BatchMachineArn")]
     assert functions
     assert all(re.fullmatch(r"\w+FunctionVersion[0-9a-f]{10}", ref) for ref in functions)
     assert resources()[f"{name}Version"]["DeletionPolicy"] == "Retain"
@@ -189,12 +190,72 @@ def test_metrics_pass_whatever_the_log_level(level: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(of_type("AWS::CloudWatch::Alarm")))
 def test_alarm_reads_missing_data_as_what_it_is(name: str) -> None:
-    """Counts of events are missing while there are none; what is told now and then stays as it was last told; and
-    silence of what is told every minute is the alarm itself."""
-    metric = str(of_type("AWS::CloudWatch::Alarm")[name].get("MetricName"))
-    meaning = {"OldestOverdue": "ignore", "WaitingRequests": "ignore", "CompensationInterval": "breaching"}
-    meaning["CleanUpStopped"] = "ignore"
-    assert of_type("AWS::CloudWatch::Alarm")[name]["TreatMissingData"] == meaning.get(metric, "notBreaching")
+    """Counts of events are missing while there are none; what is told now and then stays as it was last told. Nothing
+    is `breaching`: such an alarm would be raised as soon as it is created."""
+    alarm = of_type("AWS::CloudWatch::Alarm")[name]
+    metrics = [each["MetricStat"]["Metric"]["MetricName"] for each in alarm.get("Metrics", []) if "MetricStat" in each]
+    told = {"OldestOverdue", "WaitingRequests", "CompensationInterval", "CleanUpStopped"}
+    meaning = "ignore" if told & {alarm.get("MetricName"), *metrics} else "notBreaching"
+    assert alarm["TreatMissingData"] == meaning
+
+
+# docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-delay-queues.html
+LONGEST_DELAY = 900
+
+
+@pytest.mark.parametrize("queue", ["Callbacks", "Compensation", "Wakeups"])
+def test_delayed_message_is_not_old_before_a_failed_receive(queue: str) -> None:
+    """The age of a message counts from when it was sent, its delay included; a failed one comes back after a while."""
+    alarm = of_type("AWS::CloudWatch::Alarm")[f"{queue}AgeAlarm"]
+    hidden = of_type("AWS::SQS::Queue")[f"{queue}Queue"]["VisibilityTimeout"]
+    assert int(alarm["Threshold"]) >= LONGEST_DELAY + int(hidden)
+
+
+SAMPLES, MISSING = 5, None
+
+
+@pytest.mark.parametrize(
+    ("told", "before", "after"),
+    [
+        ([MISSING] * 5, "INSUFFICIENT_DATA", "INSUFFICIENT_DATA"),
+        ([MISSING] * 4 + [SAMPLES], "INSUFFICIENT_DATA", "OK"),
+        ([SAMPLES] * 5, "OK", "OK"),
+        ([SAMPLES] * 4 + [MISSING], "OK", "OK"),
+        ([SAMPLES] * 3 + [MISSING] * 2, "OK", "ALARM"),
+        ([MISSING] * 5, "ALARM", "ALARM"),
+        ([MISSING] * 4 + [SAMPLES], "ALARM", "OK"),
+    ],
+)
+def test_silent_compensation_raises_its_alarm_and_a_new_stack_does_not(
+    told: list[int | None], before: str, after: str
+) -> None:
+    """As CloudWatch evaluates it: docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarms-and-missing-data.html.
+
+    It looks at a few more periods than EvaluationPeriods; without any data, the state is kept (`ignore`).
+    """
+    alarm = of_type("AWS::CloudWatch::Alarm")["CompensationSilentAlarm"]
+    assert [metric["Expression"] for metric in alarm["Metrics"] if "Expression" in metric] == ["FILL(written, 0)"]
+    periods, threshold = alarm["EvaluationPeriods"], alarm["Threshold"]
+    assert (alarm["ComparisonOperator"], alarm["TreatMissingData"]) == ("LessThanThreshold", "ignore")
+    filled = [value or 0 for value in told] if any(told) else []
+    state = before
+    if filled:
+        state = "ALARM" if all(value < threshold for value in filled[-periods:]) else "OK"
+    assert state == after
+
+
+@pytest.mark.parametrize("name", ["AccessLogGroup", "MachineLogGroup"])
+def test_groups_that_aws_writes_to_need_no_resource_policy(name: str) -> None:
+    """In an account with many APIs the policy is full: docs.aws.amazon.com/step-functions/latest/dg/cw-logs.html."""
+    assert of_type("AWS::Logs::LogGroup")[name]["LogGroupName"]["Fn::Sub"].startswith("/aws/vendedlogs/")
+
+
+def test_executions_that_start_executions_do_so_by_the_alias() -> None:
+    """An unqualified ARN runs the newest definition, even while it is deployed or after it was rolled back."""
+    named = of_type("AWS::StepFunctions::StateMachine")["BatchMachine"]["DefinitionSubstitutions"]["BatchMachineArn"]
+    assert named["Fn::Sub"].endswith(":stateMachine:${AWS::StackName}-batch:live")
+    for path in (ROOT / "statemachines").glob("*.asl.json"):
+        assert "$$.StateMachine.Id" not in path.read_text()
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -93,7 +93,7 @@ def test_function_that_knows_a_queue_may_use_it(name: str) -> None:
 def test_joiner_of_ranges_may_note_that_it_gave_up() -> None:
     """No other object of the staged pages: those are written by the workers."""
     patterns = [
-        resource["Fn::Sub"].replace("${FilesBucket.Arn}/", "")
+        resource["Fn::Sub"].replace("${BucketInUseArn.Value}/", "")
         for resource in allowed("RenderExportFunction", "s3:PutObject")
     ]
     assert [one for one in patterns if fnmatch(given_up_object("p", "exp-1"), one)]

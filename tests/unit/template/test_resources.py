@@ -9,6 +9,7 @@ import pytest
 
 from local.place import API_ID
 from tests.support.template import ROOT, directory_of, functions, load_template, queue_functions, resources
+from tidegate.files.model import PARTS_SECONDS
 from tidegate_client.watching import BEAT
 
 QUEUES = resources("AWS::SQS::Queue")
@@ -59,9 +60,15 @@ def test_files_bucket_is_private_encrypted_and_clears_stale_uploads() -> None:
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
     assert "BucketEncryption" in bucket
     rules = bucket["LifecycleConfiguration"]["Rules"]
-    assert any(rule.get("AbortIncompleteMultipartUpload") == {"DaysAfterInitiation": 1} for rule in rules)
+    aborted = {
+        rule.get("Prefix", ""): rule["AbortIncompleteMultipartUpload"]
+        for rule in rules
+        if "AbortIncompleteMultipartUpload" in rule
+    }
+    assert aborted[""] == {"DaysAfterInitiation": PARTS_SECONDS // 86400}
+    assert aborted["exports/"] == aborted["batches/"] == {"DaysAfterInitiation": 1}
     policy = resources("AWS::S3::BucketPolicy")["FilesBucketPolicy"]
-    assert policy["Condition"] == "OnAws"
+    assert policy["Condition"] == "OwnBucketOnAws"
     assert "aws:SecureTransport" in str(policy)
 
 
@@ -70,6 +77,25 @@ def test_data_outlives_the_stack(kind: str) -> None:
     """But a failed creation leaves nothing behind: the next try could not use the names again."""
     for resource in resources(kind).values():
         assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
+
+
+def test_stack_with_another_table_and_bucket_uses_nothing_of_its_own() -> None:
+    """Everything names the table and the bucket in use; only their own resources name the stack's own."""
+    own = {"TableInUse", "TableInUseArn", "BucketInUse", "BucketInUseArn", "FilesBucketPolicy"}
+    others = {name: each for name, each in load_template()["Resources"].items() if name not in own}
+    text = json.dumps([others, load_template()["Globals"], load_template()["Outputs"]], default=str)
+    named = re.findall(r'"(?:Table|FilesBucket)"|\$\{(?:Table|FilesBucket)[.}]', text)
+    assert named == ['"Table"', '"FilesBucket"'], "the two keys in Resources"
+    conditions = load_template()["Conditions"]
+    for store in ("Table", "Bucket"):
+        own_one = {"Table": "Table", "Bucket": "FilesBucket"}[store]
+        assert load_template()["Resources"][own_one]["Condition"] == f"Own{store}"
+        assert conditions[f"Own{store}"] == {"Fn::Equals": [{"Ref": f"Existing{store}"}, ""]}
+        for value in (f"{store}InUse", f"{store}InUseArn"):
+            condition, ours, given = resources("AWS::SSM::Parameter")[value]["Properties"]["Value"]["Fn::If"]
+            assert condition == f"Own{store}"
+            assert own_one in json.dumps(ours)
+            assert f"Existing{store}" in json.dumps(given)
 
 
 def test_no_arn_names_a_partition() -> None:

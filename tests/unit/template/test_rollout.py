@@ -12,12 +12,15 @@ import pytest
 
 from local import template
 from tests.unit.template.test_deployed import FUNCTIONS, MACHINES, of_type, resources
-from tidegate.web.resolver import serve
+from tidegate.errors import Busy
+from tidegate.web.openapi import Api
+from tidegate.web.resolver import serve, with_error_handlers
 
 # docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Create-alarm-on-metric-math-expression.html
 MOST_METRICS = 10
 # docs.aws.amazon.com/codedeploy/latest/userguide/limits.html
 MOST_ALARMS_OF_A_GROUP = 10
+NOT_STEPS = ("Partition", "BatchMachineArn")
 
 
 @cache
@@ -69,7 +72,7 @@ def watched_by(alarm: str) -> dict[str, list[str]]:
 @cache
 def called_by_machines() -> set[str]:
     named = [machine["DefinitionSubstitutions"] for machine in of_type("AWS::StepFunctions::StateMachine").values()]
-    versions = [value["Ref"] for each in named for key, value in each.items() if key != "Partition"]
+    versions = [value["Ref"] for each in named for key, value in each.items() if key not in NOT_STEPS]
     return {re.sub(r"Version[0-9a-f]+$", "", version) for version in versions}
 
 
@@ -78,7 +81,7 @@ def test_every_function_is_watched_by_an_alarm_of_its_rollout() -> None:
     assert watched == {name: ["Errors", "Invocations"] for name in FUNCTIONS}
     for machine in MACHINES:
         steps = of_type("AWS::StepFunctions::StateMachine")[machine]["DefinitionSubstitutions"]
-        called = {re.sub(r"Version[0-9a-f]+$", "", v["Ref"]) for key, v in steps.items() if key != "Partition"}
+        called = {re.sub(r"Version[0-9a-f]+$", "", v["Ref"]) for key, v in steps.items() if key not in NOT_STEPS}
         assert called <= {name for alarm in alarms_of(machine) for name in watched_by(alarm)}
 
 
@@ -146,26 +149,29 @@ def in_alarm(alarm: str, data: dict[str, int]) -> bool:
     return bool(rate > properties["Threshold"])
 
 
-@pytest.mark.parametrize(("status", "counts"), [(200, False), (503, False), (500, True)])
+@pytest.mark.parametrize(("error", "status", "counts"), [(Busy("busy"), 503, False), (KeyError("bug"), 500, True)])
 def test_busy_answers_do_not_count_as_internal_errors(
-    status: int, counts: bool, monkeypatch: pytest.MonkeyPatch
+    error: Exception, status: int, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A 503 (Busy) is by design: callers try again."""
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr("tidegate.web.resolver.logger.info", lambda message, **more: told.append({"m": message} | more))
+    monkeypatch.setenv("RELEASE", "r1")
+    monkeypatch.setattr("tidegate.web.resolver.logger.exception", lambda text, **more: told.append({"m": text} | more))
+    api = with_error_handlers(Api())
+    api.scopes["GET", "/v1/fails"] = "open"
 
-    class Answers:
-        def resolve(self, *_: Any) -> dict[str, Any]:
-            return {"statusCode": status, "body": ""}
+    @api.get("/v1/fails")
+    def fails() -> None:
+        raise error
 
-    event = {"rawPath": "/", "requestContext": {"http": {"method": "GET", "path": "/"}, "stage": "$default"}}
-    serve(Answers(), event, None)  # type: ignore[arg-type]
+    http = {"method": "GET", "path": "/v1/fails"}
+    event = {"rawPath": "/v1/fails", "headers": {}, "requestContext": {"http": http, "stage": "$default"}}
+    assert serve(api, event, None)["statusCode"] == status
 
     (line,) = told
     pattern = of_type("AWS::Logs::MetricFilter")["InternalErrors"]["FilterPattern"]
-    message, number = re.fullmatch(r'\{ \$\.message = "(.*)" && \$\.status = (\d+) \}', pattern).groups()  # type: ignore[union-attr]
-    assert (line["m"] == message and line["status"] == int(number)) == counts
-    assert "release" in line
+    assert (pattern == f'{{ $.message = "{line["m"]}" }}') == counts
+    assert (line.get("release") == "r1") == counts
 
 
 @pytest.mark.parametrize(

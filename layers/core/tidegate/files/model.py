@@ -23,15 +23,20 @@ MOST_PARTS = 10_000
 _SMALLEST_PART = 16 * MIB
 # For an upload of unknown size. 10,000 parts of this size are 625 GiB.
 _USUAL_PART = 64 * MIB
-# An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep. Its URLs
-# and its parts end after a day.
-UPLOAD_KEPT_SECONDS = 2 * 24 * 3600
+_DAY = 24 * 3600
+# 5 TiB take a day at 60 MiB/s, and a week at 9. The bucket's lifecycle rule and the sweep abort it then.
+PARTS_SECONDS = 7 * _DAY
 # An hour after the announcement its URL takes no new PUT. A PUT that began before may take longer.
 _UPLOAD_MAY_COME = timedelta(days=1)
 # S3's largest object.
 LARGEST_FILE = 5 * 1024**4
 # A function reads and hashes more than this in a second. How long a request may read a file is calculated from it.
 SLOWEST_READING = 32 * MIB
+
+
+def upload_kept_seconds(*, in_parts: bool) -> int:
+    """An upload that is not completed by then is removed: its record by the table's TTL, its object by the sweep."""
+    return 2 * _DAY if not in_parts else PARTS_SECONDS + 2 * _DAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from tidegate.files.model import (
     FAILED,
     PENDING,
     READY,
-    UPLOAD_KEPT_SECONDS,
     VERIFYING,
     File,
     content_object,
+    upload_kept_seconds,
 )
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import Room, UsageStore, stored_bytes_write, upload_closed_write
@@ -48,6 +48,11 @@ class OpenUpload:
     refused: bool = False
 
 
+def _kept_until(file: File) -> int:
+    announced = int(datetime.fromisoformat(file.created_at).timestamp())
+    return announced + upload_kept_seconds(in_parts=file.upload_id is not None)
+
+
 class OpenUploads:
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -55,7 +60,7 @@ class OpenUploads:
 
     def open_writes(self, file: File) -> list[Write]:
         """Counts an announced upload. QuotaExceeded if it does not fit."""
-        until = int(datetime.fromisoformat(file.created_at).timestamp()) + UPLOAD_KEPT_SECONDS
+        until = _kept_until(file)
         size, counted = self._usage.upload_opened_writes(file.project_id, file.size)
         opened = OpenUpload(file.project_id, file.file_id, size, until, file.upload_id)
         record = {name: value for name, value in asdict(opened).items() if value is not None}
@@ -169,7 +174,7 @@ class FileStore:
 
         Both records expire, unless the upload is completed. QuotaExceeded if the upload does not fit.
         """
-        expires_at = int(datetime.fromisoformat(file.created_at).timestamp()) + UPLOAD_KEPT_SECONDS
+        expires_at = _kept_until(file)
         owner = keys.content(file.project_id, file.file_id) | {"file_id": file.file_id, "expires_at": expires_at}
         record = file_item(file) | {"expires_at": expires_at}
         for _ in range(_TRIES):

@@ -17,6 +17,7 @@ from tidegate.files.model import (
     FAILED,
     LARGEST_SINGLE_UPLOAD,
     MOST_PARTS,
+    PARTS_SECONDS,
     PENDING,
     READY,
     VERIFYING,
@@ -32,8 +33,6 @@ from tidegate.files.store import FileStore, OpenUpload, Stored
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 UPLOAD_SECONDS = 3600
-# The bucket's lifecycle rule aborts an upload in parts after a day.
-PARTS_SECONDS = 24 * 3600
 PART_LINK_SECONDS = 3600
 
 # Queues the verification of a file, in one transaction with these writes.

@@ -15,11 +15,12 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
-from tidegate.aws.s3 import Bucket, BucketListing, Found
+from tidegate.aws.s3 import Bucket, BucketListing, Found, Upload
 from tidegate.aws.table import Item, Table, delete, put, update
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Invalid, WrongState
+from tidegate.files.model import PARTS_SECONDS
 from tidegate.queue.model import Policy, Request
 from tidegate.queue.store import request_from
 
@@ -354,6 +355,9 @@ class Retention:
 
 # Younger ones may belong to a function that is still working.
 STALE = timedelta(days=1)
+# Callers may take this long for the parts of a file.
+_STALE_PARTS = timedelta(seconds=PARTS_SECONDS)
+_CALLERS = "content/"
 _GROUP = 100
 
 
@@ -410,7 +414,7 @@ class Sweep:
         if foreign := self._identity.check():
             return Swept(0, 0, foreign)
         before = self._clock() - STALE
-        uploads = self._abort_uploads(before, has_time)
+        uploads = self._abort_uploads(has_time)
         scan = self._scan(before, has_time)
         waiting = self._runs.get()
         confirmed = waiting.orphans if waiting and waiting.confirmed_by else 0
@@ -428,8 +432,13 @@ class Sweep:
         logger.info("swept", uploads=uploads, orphans=orphans)
         return Swept(uploads, orphans)
 
-    def _abort_uploads(self, before: datetime, has_time: Callable[[], bool]) -> int:
-        stale = (upload for upload in self._objects.uploads() if upload.begun_at < before)
+    def _abort_uploads(self, has_time: Callable[[], bool]) -> int:
+        now = self._clock()
+
+        def is_stale(upload: Upload) -> bool:
+            return now - upload.begun_at > (_STALE_PARTS if upload.key.startswith(_CALLERS) else STALE)
+
+        stale = filter(is_stale, self._objects.uploads())
         aborted = 0
         for upload in takewhile(lambda _: has_time(), stale):
             self._objects.abort_upload(upload.key, upload.upload_id)

@@ -59,7 +59,6 @@ _ID_PREFIX = "AsyncDownload"
 _SUB_PATHS = ("/targets", "/map", "/cancel", "/redrive")
 
 logger = Logger(service="tidegate")
-_RELEASE = os.environ.get("RELEASE", "")
 A = TypeVar("A", bound=Api)
 
 
@@ -97,7 +96,8 @@ def with_error_handlers(app: A) -> A:
 
     @app.exception_handler(Exception)
     def unexpected(_: Exception) -> Response[str]:
-        logger.exception("the request failed unexpectedly")
+        # A rollout is stopped by the failures of its release: see InternalErrors in template.yaml.
+        logger.exception("the request failed unexpectedly", release=os.environ.get("RELEASE", ""))
         return problem(
             DomainError(
                 "an unexpected error, which was logged: tell an operator the x-request-id header of this answer"
@@ -151,8 +151,7 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
-    # A rollout is stopped by the 500s of its release: see InternalErrors in template.yaml.
-    logger.info("answered", method=method, route=path[:200], status=answer["statusCode"], release=_RELEASE)
+    logger.info("answered", method=method, route=path[:200], status=answer["statusCode"])
     return answer
 
 
