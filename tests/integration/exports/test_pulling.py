@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 import time
 import zipfile
@@ -15,6 +16,7 @@ from werkzeug import Response
 
 from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tidegate.http.model import Limits
 
 
 def test_step_100_and_total_250_request_three_pages(world: ExportWorld) -> None:
@@ -239,12 +241,154 @@ def test_cursor_source_duplicates_no_row_over_two_attempts(world: ExportWorld) -
 
 
 def test_response_that_is_not_json_fails_with_the_reason(world: ExportWorld) -> None:
-    world.source.answer = lambda *_: Response("<html>login</html>")
+    world.source.answer = lambda *_: Response("id;name")
     shown = world.run(world.submit(step=100))
 
     assert (shown["status"], shown["attempts"]) == ("failed", 1)
     assert "page 0: the response is not JSON" in shown["failed_reason"]
     assert world.objects("staging") == [f"staging/{world.project.id}/{shown['task_id']}/spec.json"]
+
+
+def busy(status: int | str = 503) -> dict[str, Any]:
+    return {"status": status, "msg": "busy"}
+
+
+OUTAGES = [busy(), busy("500"), busy(429), Response("<html>502 Bad Gateway</html>"), Response("")]
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=["503", "500", "429", "html", "empty"])
+@pytest.mark.parametrize("how", ["ranges", "staged"])
+def test_outage_in_the_body_is_retried_like_http_503(world: ExportWorld, how: str, outage: Any) -> None:
+    def answer(source: PagedSource, page: int, size: int) -> Any:
+        return outage if page in (3, 7) and source.pages[page] < 3 else honest(source, page, size)
+
+    world.source.rows, world.source.answer = numbered(2050), answer
+    if how == "staged":
+        world.cloud.app.exports.steps._puller._most_lanes = 0
+    began = world.cloud.clock()
+    shown, data = world.export(step=100)
+    assert (shown["attempts"], world.source.pages[3], len(read_csv(data))) == (1, 3, 2050)
+    assert (world.cloud.clock() - began).total_seconds() >= 2 * (2 + 4)
+
+
+@pytest.mark.parametrize("how", ["ranges", "staged"])
+@pytest.mark.parametrize("outage", [busy(), busy(403), Response("<html>login</html>")], ids=["503", "403", "html"])
+def test_manual_retry_goes_on_at_the_failed_page(world: ExportWorld, how: str, outage: Any) -> None:
+    def answer(source: PagedSource, page: int, size: int) -> Any:
+        return outage if page == 15 else honest(source, page, size)
+
+    world.source.rows, world.source.answer = numbered(2050), answer
+    if how == "staged":
+        world.cloud.app.exports.steps._puller._most_lanes = 0
+    task_id = world.submit(step=100, parallel=1)
+    shown = world.run(task_id)
+    assert (shown["status"], shown["attempts"]) == ("failed", 1 if outage == busy(403) else 3)
+    world.cloud.invoke("clean_up", {})
+    world.source.requests.clear()
+    world.source.answer = honest
+
+    assert world.cloud.http("POST", f"/v1/requests/{task_id}/retry", key=world.project.key).status == 200
+    assert world.run(task_id)["status"] == "completed"
+    assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(2050))
+    assert min(world.source.pages) == 15
+
+
+def test_pages_of_a_failed_export_go_with_its_record(world: ExportWorld) -> None:
+    world.source.rows, world.source.failures = numbered(950), {4: [500] * 99}
+    task_id = world.submit(step=100)
+    assert world.run(task_id)["status"] == "failed"
+    assert len(world.objects(f"staging/{world.project.id}/{task_id}/pages/")) >= 9
+    world.cloud.clock.advance(30 * 86400 + 1)
+    world.cloud.app.queue.retention.clean()
+    assert world.objects("staging") == []
+
+
+def test_retry_after_contradicting_pages_pulls_all_again(world: ExportWorld) -> None:
+    """What the source sent before it was repaired must not be in the file."""
+    world.source.rows = numbered(950)
+    world.source.answer = lambda source, _, size: without_total(source, 0, size)
+    task_id = world.submit(step=100)
+    assert "seems to ignore" in world.run(task_id)["failed_reason"]
+
+    world.source.answer = honest
+    assert world.cloud.http("POST", f"/v1/requests/{task_id}/retry", key=world.project.key).status == 200
+    assert world.run(task_id)["status"] == "completed"
+    assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(950))
+
+
+@pytest.mark.parametrize("how", ["ranges", "staged", "sync"])
+def test_page_slower_than_source_timeout_fails(world: ExportWorld, how: str) -> None:
+    def slow(source: PagedSource, page: int, size: int) -> dict[str, Any]:
+        if page == 3:
+            time.sleep(1.6)
+        return honest(source, page, size)
+
+    world.source.rows, world.source.answer = numbered(2050), slow
+    fields: dict[str, Any] = {"step": 100, "source_url": world.source.url}
+    if how == "sync":
+        assert world.post("/v1/download/sync", **fields, source_timeout=1).json()["code"] == "fetch_timeout"
+        assert len(read_csv(world.post("/v1/download/sync", **fields, source_timeout=3).body)) == 2050
+        return
+    if how == "staged":
+        world.cloud.app.exports.steps._puller._most_lanes = 0
+    shown = world.run(world.submit(**fields, source_timeout=1))
+    assert (shown["status"], "page 3 of the source: " in shown["failed_reason"]) == ("failed", True)
+    _, data = world.export(**fields, source_timeout=3)
+    assert len(read_csv(data)) == 2050
+
+
+@pytest.mark.parametrize("how", ["ranges", "staged"])
+def test_default_page_limits_give_way_to_source_timeout(
+    world: ExportWorld, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(source: PagedSource, page: int, size: int) -> dict[str, Any]:
+        if page == 3:
+            time.sleep(0.8)
+        return honest(source, page, size)
+
+    signed = world.cloud.app.exports.steps._puller._source._signed
+    monkeypatch.setattr(signed, "_limits", Limits(read=0.4, total=0.5))
+    world.source.rows, world.source.answer = numbered(2050), slow
+    if how == "staged":
+        world.cloud.app.exports.steps._puller._most_lanes = 0
+    assert world.run(world.submit(step=100))["status"] == "failed"
+    assert world.export(step=100, source_timeout=5)[0]["status"] == "completed"
+
+
+@pytest.mark.parametrize("wanted", [0, 601, -1, "long"])
+def test_source_timeout_out_of_bounds_is_refused(world: ExportWorld, wanted: object) -> None:
+    assert world.post(source_timeout=wanted).status == 422
+
+
+@pytest.mark.parametrize("timeout", [30, 600])
+def test_no_page_is_requested_that_could_outlast_the_function(world: ExportWorld, timeout: int) -> None:
+    """An invocation has 900 s, of which 50 are for what follows the last page."""
+    world.source.rows = numbered(950)
+    state = world.admit(world.submit(step=100, source_timeout=timeout))
+    puller = world.cloud.app.exports.steps
+    assert puller.pull(state, seconds_left=timeout + 51)["next"] == "render"
+    state = world.admit(world.submit(step=100, source_timeout=timeout))
+    assert puller.pull(state, seconds_left=timeout + 49)["next"] == "pull"
+
+
+@pytest.mark.parametrize(
+    ("charset", "encoding"), [("gbk", "gbk"), ("GB2312", "gbk"), ("iso-8859-1", "utf-8"), ("gbk", "gb18030")]
+)
+def test_charset_of_the_source_is_read(world: ExportWorld, charset: str, encoding: str) -> None:
+    text = "名字€" if encoding == "gb18030" else "名字"
+
+    def answer(source: PagedSource, page: int, size: int) -> Response:
+        body = json.dumps(honest(source, page, size), ensure_ascii=False).encode(encoding)
+        return Response(body, content_type=f"application/json; charset={charset}")
+
+    world.source.rows, world.source.answer = [{"name": text}], answer
+    assert world.export()[1].decode() == f"name\n{text}\n"
+
+
+def test_page_over_16_mib_says_to_lower_step(world: ExportWorld) -> None:
+    world.source.answer = lambda *_: Response(b" " * (16 * 1024 * 1024 + 1))
+    shown = world.run(world.submit(step=5000))
+    assert "Lower `step`, which is 5000" in shown["failed_reason"]
 
 
 def test_repaired_source_can_be_retried(world: ExportWorld) -> None:

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz import odd_values
-from tidegate.errors import SourceBroken
+from tidegate.errors import (
+    FetchError,
+    Forbidden,
+    RequestRefused,
+    ServiceUnavailable,
+    SourceBroken,
+    TooManyRequests,
+    UpstreamError,
+)
 from tidegate.exports.paging import TablePages, total_of
 from tidegate.exports.source import Page, Place, page_url, read_page
 from tidegate.sheets.table import keys_of
@@ -28,10 +36,10 @@ def test_page_in_the_documented_format_is_read() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"<html>", "page 7: the response is not JSON"),
+        (b"id;name", "page 7: the response is not JSON"),
         (b"[" * 100_000, "the response is not JSON"),
         (b"[1]", "the response is not a JSON object"),
-        (b'{"status": 500, "msg": "out of stock"}', "answered status 500: out of stock"),
+        (b'{"status": 1, "msg": "out of stock"}', "answered status 1: out of stock"),
         (b'{"data": {"data": []}}', "answered status None"),
         (b'{"status": 200, "data": []}', "no rows at data.data"),
         (body([{"a": 1}, [1, 2]]), "data.data[1] is not an object"),
@@ -45,6 +53,24 @@ def test_unusable_response_is_refused_with_the_reason(answer: bytes, reason: str
     with pytest.raises(SourceBroken) as caught:
         read_page(answer, 7)
     assert reason in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"<html>", UpstreamError),
+        (b" ", UpstreamError),
+        (b'{"status": 500, "msg": "out of stock"}', UpstreamError),
+        (b'{"status": "503"}', ServiceUnavailable),
+        (b'{"status": 429}', TooManyRequests),
+        (b'{"status": 403}', Forbidden),
+        (b'{"status": 418}', RequestRefused),
+    ],
+)
+def test_failure_in_the_body_is_the_error_of_its_http_status(answer: bytes, kind: type[FetchError]) -> None:
+    with pytest.raises(FetchError) as caught:
+        read_page(answer, 7)
+    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ SHOWN = {
     "ExportBody.rows_per_file": f"{EXPORTS}/test_running.py::test_rows_per_file_makes_a_zip",
     "ExportBody.parallel": f"{EXPORTS}/test_pulling.py::test_no_more_requests_than_wanted_are_in_flight",
     "ExportBody.source_rate": f"{EXPORTS}/test_source_rate.py::test_requests_to_a_host_keep_to_its_rate",
+    "ExportBody.source_timeout": f"{EXPORTS}/test_pulling.py::test_page_slower_than_source_timeout_fails",
+    "SyncBody.source_timeout": f"{EXPORTS}/test_pulling.py::test_page_slower_than_source_timeout_fails",
     "ExportBody.default_width": "unit/exports/rendering/test_xlsx_layout.py::test_leaf_styles_reach_the_cells",
     "ExportBody.default_height": (
         "unit/exports/rendering/test_xlsx_layout.py::test_rows_are_as_high_as_their_wrapped_texts"

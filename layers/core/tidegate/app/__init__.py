@@ -268,9 +268,7 @@ class App:
     @cached_property
     def request_objects(self) -> dict[str, Objects]:
         """Type of a request → the keys of the objects to delete when it is past its retention."""
-        from tidegate.exports.model import owned_objects
-
-        return {"export": owned_objects}
+        return {"export": lambda request: self.exports.owned_objects(request)}
 
     @cached_property
     def object_owners(self) -> list[Any]:

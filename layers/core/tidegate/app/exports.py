@@ -10,12 +10,11 @@ from tidegate.aws.clients import client, lazy_client
 from tidegate.aws.host_usage import HostUsage
 from tidegate.exports.direct import AllowedSources, DirectSources
 from tidegate.exports.exports import Exports
-from tidegate.exports.model import shown
+from tidegate.exports.model import keeps_pages, owned_objects, pages_prefix, shown
 from tidegate.exports.pull import Puller
-from tidegate.exports.source import SignedSource, Sources
+from tidegate.exports.source import SignedSource, SourcePace, Sources
 from tidegate.exports.steps import Deliveries, ExportSteps, LinkMail
 from tidegate.exports.store import ExportBucket, ExportStore
-from tidegate.http.host_limits import HostLimits
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -68,8 +67,8 @@ class ExportsPart:
             app.http, app.sign, app.projects.projects.get, clock, credentials=app.projects.credentials
         )
         usage = HostUsage(app.table, clock)
-        self._limits_of: Callable[[int], HostLimits] = lambda rate: HostLimits(usage.add, rate)
-        source = Sources(signed, self._direct, self._limits_of)
+        self._pace_of: Callable[[int], SourcePace] = lambda rate: SourcePace(usage, rate)
+        source = Sources(signed, self._direct, self._pace_of)
         self._puller = Puller(
             self.objects, source, settings.export_pull_parallel, most_lanes=settings.export_most_workers
         )
@@ -87,6 +86,11 @@ class ExportsPart:
             self.mail,
             app.projects.runner_time,
         )
+
+    def owned_objects(self, request: Request) -> list[str]:
+        """The objects that are deleted with the record: its own, and the pages that were kept for a retry."""
+        pages = self.objects.keys(pages_prefix(request.project_id, request.request_id)) if keeps_pages(request) else ()
+        return [*owned_objects(request), *pages]
 
     def sample(self, project_id: str, source_url: str) -> Sample:
         """The first rows of a source."""
@@ -155,4 +159,4 @@ class ExportsPart:
         app = self._app
         # The caller waits for the answer, and API Gateway allows 30 s.
         source = SignedSource(app.http, app.sign, app.projects.projects.get, app.clock, Limits(total=15.0))
-        return SyncExports(self.objects, Sources(source, limits_of=self._limits_of), self.exports.check, app.clock)
+        return SyncExports(self.objects, Sources(source, pace_of=self._pace_of), self.exports.check, app.clock)

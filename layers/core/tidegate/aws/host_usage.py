@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table, update
+from tidegate.aws.table import ConditionFailed, Table, update
 from tidegate.common.ids import Clock
 
 # Longer than any window; then the table's TTL removes the item.
 _KEPT_SECONDS = 600
+_TRIES = 5
 
 
 class HostUsage:
@@ -24,3 +25,30 @@ class HostUsage:
         key = keys.host_usage(address, kind, window)
         item = self._table.write(update(key, {"expires_at": until}, adds={"used": amount}, condition=""))
         return int(item["used"])
+
+    def reserve(self, address: str, seconds: float, now: float, latest: float) -> float | None:
+        """Reserves the next `seconds` of an address for its caller. Returns when they begin; None if after `latest`.
+
+        A retried write may reserve twice, which only makes the pace slower.
+        """
+        key, span, at = keys.host_usage(address, "pace", 0), round(seconds * 1e6), round(now * 1e6)
+        kept = {"expires_at": int(latest + seconds) + _KEPT_SECONDS}
+        for _ in range(_TRIES):
+            try:
+                write = update(
+                    key,
+                    kept,
+                    adds={"next_us": span},
+                    condition="#next_us > :now AND #next_us < :latest",
+                    now=at,
+                    latest=round(latest * 1e6),
+                )
+                return (int(self._table.write(write)["next_us"]) - span) / 1e6
+            except ConditionFailed as busy:
+                if busy.item and int(busy.item.get("next_us", 0)) > at:
+                    return None
+            # Nobody has reserved the present.
+            idle = "attribute_not_exists(#next_us) OR #next_us <= :now"
+            if self._table.try_write(update(key, {**kept, "next_us": at + span}, condition=idle, now=at)):
+                return now
+        return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -63,8 +64,8 @@ class S3Objects:
         self._client = client
         self._heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 
-    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
-        reading = self._reading(options, place)
+    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str, seconds: float | None) -> bytes:
+        reading = self._reading(options, place, inf if seconds is None else time.monotonic() + seconds)
         head, begin = self._head(options, reading) if options["format"] == "csv" else (None, None)
         offset = int(place.cursor) if place.cursor else reading.begin() if begin is None else begin
         rows, end = reading.records(offset, step)
@@ -72,13 +73,13 @@ class S3Objects:
         encoded = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
         return page_body(encoded, next_cursor, reading.snapshot)
 
-    def _reading(self, options: Mapping[str, Any], place: Place) -> _Reading:
+    def _reading(self, options: Mapping[str, Any], place: Place, until: float) -> _Reading:
         if place.snapshot:
             etag, _, size = place.snapshot.rpartition("/")
         else:
             found = self._client.head_object(Bucket=options["bucket"], Key=options["key"])
             etag, size = found["ETag"], str(found["ContentLength"])
-        return _Reading(self._client, options, etag, int(size))
+        return _Reading(self._client, options, etag, int(size), until)
 
     def _head(self, options: Mapping[str, Any], reading: _Reading) -> tuple[list[str], int]:
         """The column names, and the offset of the first row."""
@@ -95,10 +96,10 @@ class S3Objects:
 
 
 class _Reading:
-    """Reads one version of an object."""
+    """Reads one version of an object, until a time of the monotonic clock."""
 
-    def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int) -> None:
-        self._client, self._options = client, options
+    def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int, until: float) -> None:
+        self._client, self._options, self._until = client, options, until
         self.etag, self.size = etag, size
         self.snapshot = f"{etag}/{size}"
 
@@ -123,6 +124,8 @@ class _Reading:
     def _bytes(self, offset: int, count: int) -> bytes:
         if offset >= self.size:
             return b""
+        if time.monotonic() >= self._until:
+            raise FetchTimeout("the object's rows were not read within the source_timeout")
         last = min(offset + count, self.size) - 1
         try:
             answer = self._client.get_object(
@@ -215,7 +218,7 @@ class DynamoQueries:
     def __init__(self, client: DynamoDBClient) -> None:
         self._client = client
 
-    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
+    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str, _seconds: float | None) -> bytes:
         request: dict[str, Any] = {
             "TableName": options["table"],
             "KeyConditionExpression": options["key_condition"],
@@ -410,8 +413,8 @@ class AthenaQueries:
         self._sleep = sleep
         self._now = now
 
-    def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str) -> bytes:
-        execution = place.snapshot or self._run(options, task_id)
+    def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str, seconds: float | None) -> bytes:
+        execution = place.snapshot or self._run(options, task_id, seconds or SECONDS)
         request = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
         if place.cursor:
             request["NextToken"] = place.cursor
@@ -431,7 +434,7 @@ class AthenaQueries:
         ]
         return page_body(shown, answer.get("NextToken"), execution)
 
-    def _run(self, options: Mapping[str, Any], task_id: str) -> str:
+    def _run(self, options: Mapping[str, Any], task_id: str, seconds: float) -> str:
         """Starts the query, or finds it, and waits until it has succeeded. Returns the execution's id.
 
         If the query of a token failed in an earlier attempt, the next token is used.
@@ -442,7 +445,7 @@ class AthenaQueries:
             if self._state(execution)["State"] not in _FAILED:
                 break
             token = digest(token, execution, length=64)
-        until, polls = self._now() + SECONDS, 0
+        until, polls = self._now() + seconds, 0
         while (status := self._state(execution))["State"] != "SUCCEEDED":
             if status["State"] in _FAILED:
                 raise SourceBroken(
@@ -450,7 +453,7 @@ class AthenaQueries:
                 )
             if self._now() >= until:
                 raise FetchTimeout(
-                    f"the Athena query did not end within {SECONDS:g} s; the next attempt continues to wait for it"
+                    f"the Athena query did not end within {seconds:g} s; the next attempt continues to wait for it"
                 )
             self._sleep(_POLL_SECONDS[min(polls, len(_POLL_SECONDS) - 1)])
             polls += 1
@@ -584,7 +587,9 @@ def _not_granted_by_athena(granted: Sequence[str], options: Mapping[str, Any]) -
 class Reader(Protocol):
     """Reads pages of one kind of source."""
 
-    def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str, /) -> bytes: ...
+    def page(
+        self, options: Mapping[str, Any], place: Place, step: int, task_id: str, seconds: float | None, /
+    ) -> bytes: ...
 
 
 class DirectSources:
@@ -595,7 +600,10 @@ class DirectSources:
         self._reader_of = reader_of
         self._readers: dict[str, Reader] = {}
 
-    def page(self, project_id: str, task_id: str, address: str, place: Place, step: int) -> bytes:
+    def page(
+        self, project_id: str, task_id: str, address: str, place: Place, step: int, seconds: float | None = None
+    ) -> bytes:
+        """The page, within `seconds` if given."""
         source = json.loads(address.removeprefix(DIRECT))
         kind, options = next(iter(source.items()))
         try:
@@ -606,7 +614,7 @@ class DirectSources:
         if kind not in self._readers:
             self._readers[kind] = self._reader_of[kind]()
         try:
-            return self._readers[kind].page(options, place, step, task_id)
+            return self._readers[kind].page(options, place, step, task_id, seconds)
         except ClientError as error:
             answer = error.response.get("Error", {})
             detail = f"page {place.page} of the source: {answer.get('Code')}: {str(answer.get('Message'))[:300]}"

@@ -308,7 +308,7 @@ class SyncExports:
         table = spec.tables[number]
         if table.data is not None:
             return flat_rows(table.data), {}
-        read = self._source.reader(project_id, task_id, spec.credential, spec.source_rate)
+        read = self._source.reader(project_id, task_id, spec)
         at_once = min(PARALLEL, spec.parallel or PARALLEL)
         pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
 

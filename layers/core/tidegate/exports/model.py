@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidegate.queue.model import COMPLETED, Request
+from tidegate.queue.model import COMPLETED, FAILED, Request
 from tidegate.sheets.table import SheetTable, parse_template
 
 TYPE = "export"
@@ -19,6 +19,8 @@ DIRECT = "direct:"
 CSV, EXCEL, JSONL, PARQUET = "csv", "excel", "jsonl", "parquet"
 EXPIRED = "expired"
 KEPT = timedelta(days=7)
+# Codes of errors for which all pages are pulled again.
+_OF_PAGES = frozenset({"source_broken", "bad_table", "not_found"})
 _EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson|parquet)(\.gz)?$", re.IGNORECASE)
 
 
@@ -69,6 +71,8 @@ class ExportSpec:
     parallel: int | None = None
     # Requests per second to the source's host, of all exports of the project that set one; None: no limit.
     source_rate: int | None = None
+    # Seconds that a request for a page may take; None: the system's default.
+    source_timeout: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -159,6 +163,11 @@ def spec_object(project_id: str, task_id: str) -> str:
 
 def is_spec(key: str) -> bool:
     return key.count("/") == 3 and key.endswith("/spec.json")
+
+
+def keeps_pages(request: Request) -> bool:
+    """Whether a retry of an export that ended goes on from its pages: not if they are what was wrong."""
+    return request.status == FAILED and (request.error or {}).get("code") not in _OF_PAGES
 
 
 def pages_prefix(project_id: str, task_id: str) -> str:

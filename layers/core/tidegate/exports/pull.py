@@ -6,8 +6,10 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import islice
-from typing import Any
+from math import inf
+from typing import Any, TypeVar
 
 from tidegate.errors import DomainError
 from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
@@ -21,7 +23,7 @@ from tidegate.exports.paging import (
     rows_pulled,
     total_of,
 )
-from tidegate.exports.source import Page, ReadPage, Sources, read_page
+from tidegate.exports.source import PAGE_SECONDS, Page, ReadPage, Sources, read_page
 from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
 from tidegate.sheets.table import flat_rows, keys_of
@@ -29,8 +31,15 @@ from tidegate.sheets.table import flat_rows, keys_of
 PARALLEL = 4
 # Retry a failed page within the attempt, except page 0: if that fails, the source is probably down.
 _TRIES = 3
-_RESERVE_SECONDS = 100.0
 _HEARTBEAT_SECONDS = 5.0
+# After the last request of an invocation: staging its page, saving the list of pages.
+_MARGIN_SECONDS = 50.0
+T = TypeVar("T")
+
+
+def page_seconds(spec: ExportSpec) -> float:
+    """How long one request for a page may take."""
+    return spec.source_timeout or PAGE_SECONDS
 
 
 class PageList:
@@ -66,7 +75,7 @@ class Puller:
         self._objects = objects
         self._source = source
         self._parallel = parallel
-        self._sleep = sleep
+        self.sleep = sleep
         # How many workers may render ranges of one export in parallel; 0: always stage the pages.
         self._most_lanes = most_lanes
 
@@ -77,12 +86,12 @@ class Puller:
 
         Returns a plan if the pages after the first are to be pulled and rendered in ranges instead of staged.
         """
-        until = time.monotonic() + seconds_left - _RESERVE_SECONDS
+        deadline = time.monotonic() + seconds_left - _MARGIN_SECONDS
         staged = self.staged(request)
         if (plan := self._stored_plan(request, staged)) is not None:
             return plan
         page_list = PageList.load(self._objects, request, len(spec.tables), spec.step)
-        run = _Run(self, request, spec, page_list, heartbeat, until, staged)
+        run = _Run(self, request, spec, page_list, heartbeat, deadline, staged)
         if (plan := self._plan(request, spec, run)) is not None:
             return plan
         try:
@@ -110,29 +119,34 @@ class Puller:
         stored = self._objects.put_first(plan_object(*ids), json.dumps(plan.as_data()).encode())
         return RangePlan(**json.loads(stored))
 
-    def page(self, key: str, number: int, staged: set[str], fetch: Callable[[], bytes]) -> Page:
+    def page(self, key: str, number: int, staged: set[str], fetch: Callable[[], bytes], deadline: float) -> Page:
         """Returns a page from staging, or fetches and stages it. If two workers stage it, both return the first."""
         staged_body = self._objects.get(key) if key in staged else None
         if staged_body is not None:
             return read_page(staged_body, number)
-        body = self.with_retries(fetch, number)
-        page = read_page(body, number)
+
+        def fetched() -> tuple[bytes, Page]:
+            body = fetch()
+            return body, read_page(body, number)
+
+        body, page = self.with_retries(fetched, number, deadline)
         staged_body = self._objects.put_first(key, body)
         return page if staged_body == body else read_page(staged_body, number)
 
-    def with_retries(self, fetch: Callable[[], bytes], number: int) -> bytes:
-        failures = 0
+    def with_retries(self, fetch: Callable[[], T], number: int, deadline: float = inf, failures: int = 0) -> T:
+        """Fetches page `number`, after `failures` that were made already. No request begins after `deadline`."""
         while True:
             try:
                 return fetch()
             except DomainError as error:
                 failures += 1
-                if number == 0 or not error.retryable or failures == _TRIES:
+                wait = retry_wait(error, number, failures)
+                if wait is None or time.monotonic() + wait > deadline:
                     raise
-                self._sleep(min(10.0, max(2.0**failures, error.retry_after or 0.0)))
+                self.sleep(wait)
 
     def reader(self, request: Request, spec: ExportSpec) -> ReadPage:
-        return self._source.reader(request.project_id, request.request_id, spec.credential, spec.source_rate)
+        return self._source.reader(request.project_id, request.request_id, spec)
 
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
@@ -162,6 +176,13 @@ class Puller:
                 threads.shutdown(wait=True, cancel_futures=True)
 
 
+def retry_wait(error: DomainError, number: int, failures: int) -> float | None:
+    """Seconds until page `number` is requested again within the attempt; None if it is not."""
+    if number == 0 or not error.retryable or failures >= _TRIES:
+        return None
+    return min(10.0, max(2.0**failures, error.retry_after or 0.0))
+
+
 class _Run:
     """One invocation of the pull step."""
 
@@ -172,11 +193,12 @@ class _Run:
         spec: ExportSpec,
         page_list: PageList,
         heartbeat: Callable[[dict[str, Any]], None],
-        until: float,
+        deadline: float,
         staged: set[str],
     ) -> None:
         self._puller, self._request, self._spec, self._page_list = puller, request, spec, page_list
-        self._heartbeat, self._until = heartbeat, until
+        # No request begins after this: it could not end before the invocation does.
+        self._heartbeat, self._until = heartbeat, deadline - page_seconds(spec)
         self.staged = staged
         self._read = puller.reader(request, spec)
         # How long page 0 took; the default is for a page that was staged before.
@@ -219,7 +241,7 @@ class _Run:
         if pages.done or self._spec.tables[number].data is not None:
             return True
         if 0 not in pages.counts:
-            self._record(pages, 0, self._page(number, pages, 0))
+            self._record(pages, 0, self._one_page(number, pages, 0))
         if not self._pull_planned(number, pages):
             return False
         if not pages.sequential:
@@ -255,7 +277,7 @@ class _Run:
             if time.monotonic() >= self._until:
                 return False
             try:
-                page = self._page(table, pages, number)
+                page = self._one_page(table, pages, number)
             except DomainError:
                 if not pages.confirms_total(number):
                     raise
@@ -264,10 +286,19 @@ class _Run:
             self._record(pages, number, page)
         return True
 
+    def _one_page(self, table: int, pages: TablePages, number: int) -> Page:
+        """A page, with heartbeats while it is fetched."""
+        while True:
+            for result in self._puller.in_parallel([number], lambda _: self._page(table, pages, number)):
+                if result:
+                    return result[1]
+                self._heartbeat(self._page_list.progress())
+
     def _page(self, table: int, pages: TablePages, number: int) -> Page:
         url, place = self._spec.tables[table].address, pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
-        return self._puller.page(key, number, self.staged, lambda: self._read(url, place, self._spec.step))
+        fetch = partial(self._read, url, place, self._spec.step)
+        return self._puller.page(key, number, self.staged, fetch, self._until)
 
     def _record(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tidegate.aws.s3 import Stored, plan_parts
 from tidegate.errors import DomainError, FetchError, RecordNotFound, SourceBroken, WorkerLost
@@ -41,9 +41,9 @@ from tidegate.exports.paging import (
     ranges_prefix,
     record_object,
 )
-from tidegate.exports.pull import Puller
+from tidegate.exports.pull import Puller, page_seconds, retry_wait
 from tidegate.exports.render import MAX_WARNINGS, Rendered, output_of
-from tidegate.exports.source import Page, Place, ReadPage, page_reader, read_page
+from tidegate.exports.source import PAGE_SECONDS, Page, Place, ReadPage, page_reader, read_page
 from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
 from tidegate.sheets.files import FragmentWriter, Measure, content_type
@@ -191,6 +191,7 @@ def set_up_process() -> None:
 _HEARTBEAT_SECONDS = 5.0
 # Pages held per request in flight, so that a slow page does not delay the requests after it.
 _WAITING = 2
+_T = TypeVar("_T")
 
 
 class PagesAhead:
@@ -205,6 +206,8 @@ class PagesAhead:
     ) -> None:
         self._table, self._read_page, self._puller = table, read_page, puller
         self._in_flight, self._until, self._heartbeat = in_flight, until, heartbeat
+        # Where pages may take long, none waits for a thread: it would begin when time has run out.
+        self._most = in_flight * (_WAITING if page_seconds(table.spec) <= PAGE_SECONDS else 1)
         self._threads = ThreadPoolExecutor(in_flight)
 
     def __enter__(self) -> Self:
@@ -226,7 +229,7 @@ class PagesAhead:
 
         def request_more() -> None:
             nonlocal numbers
-            while len(ahead) < self._in_flight * _WAITING and (number := next(numbers, None)) is not None:
+            while len(ahead) < self._most and (number := next(numbers, None)) is not None:
                 if time.monotonic() >= self._until and number > first:
                     numbers = iter(())
                     return
@@ -241,7 +244,7 @@ class PagesAhead:
         while ahead:
             number, future = ahead.popleft()
             try:
-                page = self._parse(self._result(future), number)
+                page = self._parse(future, number)
             except DomainError:
                 if number < self._table.pages.announced:
                     raise
@@ -253,33 +256,52 @@ class PagesAhead:
     def sequential(self, first: int) -> Iterator[tuple[int, Page]]:
         """Yields the pages of a source where only a page itself shows whether another follows."""
         pages, number = self._table.pages, first
-        body: Future[bytes] | None = None
+        body = self._threads.submit(self._body, number)
         while True:
-            page = self._parse(self._result(body) if body else self._body(number), number)
+            page = self._parse(body, number)
             if number:
                 pages.upcoming = pages.next_after(number, page)
             upcoming = pages.upcoming
-            body = None if upcoming is None else self._threads.submit(self._body, upcoming)
+            if upcoming is not None:
+                body = self._threads.submit(self._body, upcoming)
             yield number, page
             if upcoming is None:
                 return
             number = upcoming
 
     def page(self, number: int) -> Page:
-        return self._parse(self._body(number), number)
+        return self._parse(self._threads.submit(self._body, number), number)
 
     def _body(self, number: int) -> bytes:
+        return self._puller.with_retries(lambda: self._fetch(number), number, self._until)
+
+    def _fetch(self, number: int) -> bytes:
         table = self._table
         if number == 0:
             return table.first_body
         place = Place(number, table.pages.cursor if table.pages.by_cursor else None, table.pages.snapshot)
-        return self._puller.with_retries(lambda: self._read_page(table.url, place, table.spec.step), number)
+        return self._read_page(table.url, place, table.spec.step)
 
-    def _parse(self, body: bytes, number: int) -> Page:
-        return self._table.read(body, number)
+    def _parse(self, body: Future[bytes], number: int) -> Page:
+        try:
+            return self._table.read(self._result(body), number)
+        except FetchError as error:
+            # `_body` has repeated requests that failed. Here a response says that the source failed.
+            wait = retry_wait(error, number, 1) if body.exception() is None else None
+            if wait is None:
+                raise
 
-    def _result(self, future: Future[bytes]) -> bytes:
-        """Waits for a body, with a heartbeat every few seconds."""
+        def again() -> Page:
+            return self._table.read(self._fetch(number), number)
+
+        def after(seconds: float) -> Page:
+            self._puller.sleep(seconds)
+            return self._puller.with_retries(again, number, self._until, failures=1)
+
+        return self._result(self._threads.submit(after, wait))
+
+    def _result(self, future: Future[_T]) -> _T:
+        """Waits for a result, with a heartbeat every few seconds."""
         while True:
             try:
                 return future.result(timeout=_HEARTBEAT_SECONDS)
@@ -295,7 +317,8 @@ class PagesAhead:
 # Idempotent: the record of a range is stored after its fragments, once, by the first worker that finishes it. A range
 # with a record is skipped, also by later attempts.
 
-_RESERVE_SECONDS = 60.0
+# After the last request of a range: rendering its page, storing the last fragments.
+_MARGIN_SECONDS = 30.0
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -320,7 +343,7 @@ class RangeWorker:
         plan: RangePlan | None = None,
     ) -> bool:
         """Returns True when the lane is finished, False when time ran out and another invocation must continue."""
-        until = time.monotonic() + seconds_left - _RESERVE_SECONDS
+        until = time.monotonic() + seconds_left - page_seconds(spec) - _MARGIN_SECONDS
         context = RangeContext(self._objects, request, spec, plan)
         stored = context.stored_keys()
         ids = request.project_id, request.request_id

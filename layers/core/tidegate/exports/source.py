@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -9,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode, urlsplit
 from zlib import crc32
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from tidegate.common.ids import Clock, digest
-from tidegate.errors import BadTable, FetchError, SourceBroken, UseAsync
-from tidegate.exports.model import DIRECT
+from tidegate.errors import BadTable, ContentTooLarge, FetchError, NotSent, SourceBroken, UpstreamError, UseAsync
+from tidegate.exports.model import DIRECT, ExportSpec
 from tidegate.http.client import SafeHttp
 from tidegate.http.guard import Credential
-from tidegate.http.host_limits import HostLimits
-from tidegate.http.model import MEGABYTE, Limits
+from tidegate.http.model import MEGABYTE, Limits, error_for
 from tidegate.projects.model import Project
 from tidegate.projects.secrets import CredentialStore, Signer
 from tidegate.sheets.rows import typed_answers
@@ -23,6 +28,7 @@ from tidegate.sheets.table import flat_rows, parse_template
 from tidegate.sheets.values import Digits, digits_of, plain, read_exact
 
 if TYPE_CHECKING:
+    from tidegate.aws.host_usage import HostUsage
     from tidegate.common.sequences import Chunk
     from tidegate.exports.direct import DirectSources
 
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 # One page of a source: the URL that requests it, and the parsing of the response.
 
 _LONGEST_CURSOR = 4096
+_ERROR_STATUS = re.compile("[45][0-9]{2}", re.ASCII)
 EXPECTED = 'expected is {"status": 200, "data": {"data": [{"key": "value"}, …], "total": 2431}}'
 
 
@@ -68,11 +75,16 @@ def page_url(source_url: str, place: Place, step: int, task_id: str) -> str:
 
 
 def read_page(body: bytes, number: int) -> Page:
-    """Parses a source's response. SourceBroken, in words for the people who run the source, if it cannot be used."""
+    """Parses a source's response. SourceBroken, in words for the people who run the source, if it cannot be used.
+
+    A FetchError, which may be retryable, if the source did not answer with rows this time.
+    """
     try:
         answer = read_exact(body)
     except ValueError as error:
-        raise SourceBroken(f"page {number}: the response is not JSON ({error}); {EXPECTED}") from error
+        # Servers and proxies send a page of HTML, or nothing, when the program behind them failed.
+        kind = UpstreamError if body.lstrip()[:1] in (b"", b"<") else SourceBroken
+        raise kind(f"page {number}: the response is not JSON ({error}); {EXPECTED}") from error
     if not isinstance(answer, Mapping):
         raise SourceBroken(f"page {number}: the response is not a JSON object; {EXPECTED}")
     data = answer.get("data")
@@ -103,9 +115,14 @@ def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], Page]:
 
 
 def _check_status(status: Any, msg: Any, number: int) -> None:
-    if str(status) != "200":
-        reason = f": {msg}" if msg else f"; {EXPECTED}" if status is None else ""
-        raise SourceBroken(f"page {number}: the source answered status {plain(status)}{reason}"[:500])
+    """A status of 400 to 599 means what it means in HTTP."""
+    if str(status) == "200":
+        return
+    reason = f": {msg}" if msg else f"; {EXPECTED}" if status is None else ""
+    detail = f"page {number}: the source answered status {plain(status)}{reason}"[:500]
+    if _ERROR_STATUS.fullmatch(str(status)) and (error := error_for(int(str(status)), {})):
+        raise type(error)(detail, upstream_status=int(str(status)))
+    raise SourceBroken(detail)
 
 
 def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> Page:
@@ -221,7 +238,15 @@ class ReadPage(Protocol):
 
 # How long a request waits for its turn under `source_rate`; after that the page is retried.
 _PATIENCE = 60.0
-_LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
+# The time of a request without a `source_timeout`.
+PAGE_SECONDS = 50.0
+_LIMITS = Limits(connect=5.0, read=30.0, total=PAGE_SECONDS, max_bytes=16 * MEGABYTE)
+# Above this rate, a process takes several slots at once: a record of the table takes 1,000 writes per second.
+_ONE_BY_ONE = 250
+_SLOTS_TOGETHER = 4
+_CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.ASCII | re.IGNORECASE)
+# Subsets by another name; servers mean the larger set.
+_CHARSETS = {"gb2312": "gb18030", "gbk": "gb18030", "cp936": "gb18030", "ms936": "gb18030", "x-gbk": "gb18030"}
 
 
 class SignedSource:
@@ -242,20 +267,23 @@ class SignedSource:
         # None in functions without the permission to read secrets.
         self._credentials = credentials
 
-    def reader(self, project_id: str, task_id: str, credential: str | None = None) -> ReadPage:
-        """`credential` is the name of a stored credential, which is sent only to the origins that it is for."""
-        stored = None
-        if credential is not None:
+    def reader(self, project_id: str, task_id: str, spec: ExportSpec | None = None) -> ReadPage:
+        """The order's credential is sent only to the origins that it is for."""
+        stored, limits = None, self._limits
+        if spec and spec.source_timeout:
+            limits = replace(limits, read=float(spec.source_timeout), total=float(spec.source_timeout))
+        if spec and spec.credential is not None:
             if self._credentials is None:
                 raise UseAsync("stored credentials are only available to POST /v1/task: order the export there")
-            stored = self._credentials.get(project_id, credential)
-        return partial(self._fetch, self._project_of(project_id), task_id, stored)
+            stored = self._credentials.get(project_id, spec.credential)
+        return partial(self._fetch, self._project_of(project_id), task_id, stored, limits)
 
     def _fetch(
         self,
         project: Project,
         task_id: str,
         credential: Credential | None,
+        limits: Limits,
         source_url: str,
         place: Place,
         step: int,
@@ -264,7 +292,6 @@ class SignedSource:
         if credential is not None:
             credential.require(source_url, plain_text=project.allow_private_urls)
         message_id = "msg_" + digest(task_id, source_url, str(place.page), length=32)
-        limits = self._limits if seconds is None else _within(self._limits, seconds)
         try:
             reply = self._http.send(
                 "GET",
@@ -272,15 +299,79 @@ class SignedSource:
                 headers={"accept": "application/json"},
                 sign=lambda url: self._sign(project, message_id, self._clock(), url=url),
                 allow_private=project.allow_private_urls,
-                limits=limits,
+                limits=limits if seconds is None else _within(limits, seconds),
                 project_id=project.project_id,
                 credential=credential,
             )
             reply.raise_for_status()
         except FetchError as error:
             detail = f"page {place.page} of the source: {error.detail}"
+            if isinstance(error, ContentTooLarge):
+                detail += f". Lower `step`, which is {step}, for smaller pages"
             raise type(error)(detail, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
-        return reply.body
+        return _as_utf8(reply.body, reply.headers.get("content-type", ""))
+
+
+def _as_utf8(body: bytes, content_type: str) -> bytes:
+    """The body in UTF-8. One that is not in the charset that its header names is returned as it is."""
+    named = _CHARSET.search(content_type)
+    charset = named[1].lower() if named else "utf-8"
+    if charset in ("utf-8", "utf8"):
+        return body
+    try:
+        if charset.startswith(("iso-8859", "us-ascii", "latin", "windows-")):
+            # Some servers name their default charset, whatever the program sends.
+            body.decode()
+            return body
+    except UnicodeDecodeError:
+        pass
+    try:
+        return body.decode(_CHARSETS.get(charset, charset)).encode()
+    except (LookupError, UnicodeError):
+        return body
+
+
+class SourcePace:
+    """Spaces the requests of one project to a host evenly, over all functions."""
+
+    def __init__(
+        self,
+        usage: HostUsage,
+        rate: int,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._usage, self._rate, self._clock, self._sleep = usage, rate, clock, sleep
+        # By address: the times at which this process may send.
+        self._slots: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
+
+    def wait(self, address: str, patience: float) -> float:
+        """Waits for the next slot. Returns the seconds waited. NotSent if that takes longer than `patience`."""
+        with self._lock:
+            now, gap = self._clock(), 1 / self._rate
+            slots = self._slots.setdefault(address, deque())
+            # Slots that nobody used in time are lost: used late, they would come together with others.
+            while slots and slots[0] < now - gap:
+                slots.popleft()
+            if not slots:
+                count = 1 if self._rate <= _ONE_BY_ONE else _SLOTS_TOGETHER
+                first = self._reserve(address, gap * count, now, now + patience)
+                slots.extend(first + gap * number for number in range(count))
+            wait = max(0.0, slots.popleft() - now)
+        if wait:
+            self._sleep(wait)
+        return wait
+
+    def _reserve(self, address: str, seconds: float, now: float, latest: float) -> float:
+        try:
+            first = self._usage.reserve(address, seconds, now, latest)
+        except (ClientError, BotoCoreError) as error:
+            raise NotSent(f"the rate of requests to the source could not be read: {error}", retry_after=1) from error
+        if first is None:
+            host = address.rpartition(" ")[2]
+            raise NotSent(f"{host} already gets {self._rate} calls per second, its limit", retry_after=1)
+        return first
 
 
 class Sources:
@@ -290,30 +381,32 @@ class Sources:
         self,
         signed: SignedSource,
         direct: DirectSources | None = None,
-        limits_of: Callable[[int], HostLimits] = lambda _: HostLimits(),
+        pace_of: Callable[[int], SourcePace] | None = None,
     ) -> None:
         self._signed = signed
-        # By calls per second; counted over all functions.
-        self._limits_of = cache(limits_of)
+        # By requests per second. None in functions that read a sample only.
+        self._pace_of = cache(pace_of) if pace_of else None
         # None in functions without the permission to read them.
         self._direct = direct
 
-    def reader(self, project_id: str, task_id: str, credential: str | None = None, rate: int | None = None) -> ReadPage:
-        """`rate` limits the requests per second to a host, of all exports of the project that set a rate."""
-        read_url = self._signed.reader(project_id, task_id, credential)
-        limits = self._limits_of(rate) if rate else None
+    def reader(self, project_id: str, task_id: str, spec: ExportSpec | None = None) -> ReadPage:
+        """Reads with the order's credential, `source_timeout` and `source_rate`, which is one of the project."""
+        read_url = self._signed.reader(project_id, task_id, spec)
+        pace = self._pace_of(spec.source_rate) if self._pace_of and spec and spec.source_rate else None
 
         def read(source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
             if not source_url.startswith(DIRECT):
-                if limits:
-                    waited = limits.call(
+                if pace:
+                    waited = pace.wait(
                         f"{project_id} {urlsplit(source_url).netloc.lower()}", min(_PATIENCE, seconds or _PATIENCE)
                     )
                     seconds = None if seconds is None else max(0.001, seconds - waited)
                 return read_url(source_url, place, step, seconds)
             if self._direct is None:
                 raise UseAsync("`source` is only available to POST /v1/task: order the export there")
-            return self._direct.page(project_id, task_id, source_url, place, step)
+            return self._direct.page(
+                project_id, task_id, source_url, place, step, spec.source_timeout if spec else None
+            )
 
         return read
 

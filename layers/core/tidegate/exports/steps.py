@@ -14,7 +14,15 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError,
 
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, Invalid, LeaseLost, RecordNotFound, WorkerLost
-from tidegate.exports.model import Delivery, ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
+from tidegate.exports.model import (
+    Delivery,
+    ExportSpec,
+    keeps_pages,
+    output_prefix,
+    pages_prefix,
+    spec_object,
+    staging_prefix,
+)
 from tidegate.exports.paging import RangePlan
 from tidegate.exports.pull import Puller
 from tidegate.exports.store import ExportBucket, ExportStore
@@ -357,8 +365,9 @@ class ExportSteps:
             self._objects.remove(staging_prefix(project_id, task_id))
             self._objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
         else:
-            # The order is kept for a retry after the source was repaired; its old pages must not be used then.
-            self._objects.remove(pages_prefix(project_id, task_id))
+            # The order is kept for a retry, and the pages of a source that failed at one of them.
+            if not keeps_pages(request):
+                self._objects.remove(pages_prefix(project_id, task_id))
             self._objects.remove(output_prefix(project_id, task_id))
 
     def _spec(self, request: Request) -> ExportSpec:

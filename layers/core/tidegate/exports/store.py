@@ -16,7 +16,7 @@ from tidegate.aws.s3 import Bucket, Part, S3Sink, assembled
 from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
 from tidegate.common.sequences import Listed
 from tidegate.errors import RecordNotFound, WorkerLost, WrongState
-from tidegate.exports.model import Export, is_spec
+from tidegate.exports.model import Export, is_spec, keeps_pages
 from tidegate.files.model import content_disposition
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.queue.model import COMPLETED, TERMINAL, Request
@@ -174,9 +174,9 @@ class ExportBucket:
 
 
 def still_staged(item: Item, key: str) -> bool:
-    """Whether a staged object is still needed: until the request ends; a failed one keeps its order for a retry."""
+    """Whether a staged object is still needed: until the request ends, and for a retry if it failed."""
     request = request_from(item)
-    return not request.is_over or (request.status != COMPLETED and is_spec(key))
+    return not request.is_over or (request.status != COMPLETED and is_spec(key)) or keeps_pages(request)
 
 
 def still_rendered(item: Item, key: str) -> bool:

@@ -84,6 +84,7 @@ class ExportScheduleChange(Body):
     auto_width: bool | None = None
     parallel: int | None = None
     source_rate: int | None = None
+    source_timeout: int | None = None
     deliver: list[DeliverTo] | None = None
     email: list[EmailAddress] | None = None
     source_headers: SourceHeaders | None = None

@@ -220,6 +220,7 @@ class ExportBody(Body):
     auto_width: bool | None = None
     parallel: Annotated[int, Field(ge=1, le=160)] | None = None
     source_rate: Annotated[int, Field(ge=1, le=1000)] | None = None
+    source_timeout: Annotated[int, Field(ge=1, le=600)] | None = None
     deliver: Annotated[list[DeliverTo], Field(max_length=5)] | None = None
     email: Annotated[list[EmailAddress], Field(max_length=5)] | None = None
     source_headers: Annotated[SourceHeaders | None, BeforeValidator(_from_json)] = None
@@ -267,6 +268,7 @@ class ExportBody(Body):
             auto_width=self.auto_width,
             parallel=self.parallel,
             source_rate=self.source_rate,
+            source_timeout=self.source_timeout,
             credential=self.source_headers.credential if self.source_headers else None,
         )
 

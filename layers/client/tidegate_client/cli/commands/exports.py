@@ -36,6 +36,7 @@ def register(subparsers: Subparsers) -> None:
     )
     submit.add_argument("--compression", choices=("none", "gzip"), help="compression of a CSV or of JSON lines")
     submit.add_argument("--parallel", type=int, metavar="N", help="pages of the source requested at a time")
+    submit.add_argument("--source-timeout", type=int, metavar="S", help="seconds that a page of the source may take")
     submit.add_argument("--credential", metavar="NAME", help="the stored credential to send to the source")
     submit.add_argument(
         "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there (repeatable)"
@@ -141,8 +142,19 @@ def _rows(source: str) -> Any:
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     simple = ("name", "source_url", "type", "file_name", "template", "title", "summary", "header", "footer")
-    more = ("step", "callback", "priority", "encoding", "compression", "parallel", "deliver", "email", "source")
-    fields = {**given(args, *simple, *more), **(args.fields or {})}
+    more = (
+        "step",
+        "callback",
+        "priority",
+        "encoding",
+        "compression",
+        "parallel",
+        "source_timeout",
+        "deliver",
+        "email",
+        "source",
+    )
+    fields = {**given(args, *simple, *more, "source_timeout"), **(args.fields or {})}
     if fields.get("type", "csv") == "csv" and "bom" not in fields:
         # Excel needs the byte order mark to recognise UTF-8. Programs do not, so the API's default has none.
         fields.setdefault("encoding", "utf-8-sig")

@@ -10,7 +10,7 @@ export const enSchedules = {
   },
   exports: {
     schedule: "Made by the schedule", openSchedule: "Its schedule", copies: "Copies", emails: "Mail", advanced: "Direct source, mail and rate",
-    email: "Mail a link to", emailHint: "One address per line, at most 5. Each gets a link when the file is ready.", source_rate: "Requests per second to the source", sourceRateHint: "For all exports of the project that set a rate, together. No limit if empty.",
+    email: "Mail a link to", emailHint: "One address per line, at most 5. Each gets a link when the file is ready.", source_rate: "Requests per second to the source", sourceRateHint: "For all exports of the project that set a rate, together. No limit if empty.", source_timeout: "Seconds per page of the source", sourceTimeoutHint: "For sources that need longer than 30 s for a page; at most 600.",
     direct: "Read rows directly from", directNone: "not used: rows or a URL above", directS3: "a file in S3", directHint: "The project must be allowed to read it. Rows typed above are then only for the preview.", bucket: "Bucket", key: "Key", keyHint: "CSV with a line of headings, or JSON lines; not compressed.", byEnding: "by the file name", s3Delimiter: "Delimiter", s3Encoding: "Encoding",
     dynamodbQuery: "DynamoDB query", dynamodbHint: "JSON: table, key_condition and values; also index, names, filter, attributes, newest_first.", athenaQuery: "Athena query", athenaHint: "JSON: workgroup and sql; also database, catalog.", oneSource: "Give a URL or a direct source, not both.",
   },
