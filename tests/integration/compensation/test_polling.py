@@ -13,6 +13,7 @@ from tests.support.moto import aws_limits
 from tests.support.moto.bulk import multiply
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
+from tidegate.aws.table import update
 from tidegate.compensation.poll import CompensationStore, Pace, PollState, after, first
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -200,3 +201,21 @@ def test_schedule_writes_metrics_of_channels_that_have_work(
     assert told[0]["ChannelOldestWait"][0] >= 90
     (dimensions,) = told[0]["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
     assert set(dimensions) == {"service", "channel"}
+
+
+def test_shown_interval_is_the_one_in_force(cloud: MotoCloud, ticks: Ticks) -> None:
+    """A known record that is due soon shortens the wait for the next poll: the shown interval follows."""
+    poll = cloud.app.compensation.poll
+    poll.revive()
+    for _ in range(4):
+        ticks.next()
+    add_overdue(cloud, "soon")
+    cloud.app.table.write(
+        update({"pk": "P#x#PROBE#soon", "sk": "META"}, {"due_at": int(cloud.clock().timestamp()) + 30})
+    )
+    ticks.next()
+
+    shown = cloud.http("GET", "/v1/compensation", key=cloud.admin_key).json()
+
+    last, following = (datetime.fromisoformat(shown[name]) for name in ("last_poll", "next_poll"))
+    assert shown["interval_s"] == (following - last).total_seconds()

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidegate.aws.clients import lazy_client
+from tidegate.aws.clients import Machines, lazy_client
 from tidegate.common.ids import Clock
 from tidegate.errors import RecordNotFound
 from tidegate.settings import Settings
@@ -64,6 +64,10 @@ class App:
         from tidegate.aws.table import DueShards, Table
 
         return Table(self.dynamodb, self.settings.table_name, due_shards=DueShards(self.clock))
+
+    @cached_property
+    def machines(self) -> Machines:
+        return Machines(self.sfn)
 
     @cached_property
     def http(self) -> SafeHttp:
@@ -142,7 +146,7 @@ class App:
             clock=self.clock,
             table=self.table,
             sqs=self.sqs,
-            sfn=self.sfn,
+            machines=self.machines,
             secretsmanager=self.secretsmanager,
             http=self.http,
             bucket=self.files.bucket,

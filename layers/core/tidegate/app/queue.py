@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidegate.aws.clients import Machines, SqsQueue
+from tidegate.aws.clients import SqsQueue
 from tidegate.aws.s3 import BucketListing
 from tidegate.queue.admission import Admission
 from tidegate.queue.channels import ChannelStore
@@ -41,7 +41,7 @@ class QueuePart:
             "export": settings.export_machine_arn,
             "batch": settings.batch_machine_arn,
         }
-        self.runner = RequestRunner(Machines(app.sfn), machines, self.policies)
+        self.runner = RequestRunner(app.machines, machines, self.policies)
         self.queue = RequestQueue(
             self.store,
             app.projects.store,

@@ -14,6 +14,7 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.common.ids import iso
+from tidegate.common.token_bucket import TokenBucket
 from tidegate.errors import Busy
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
+    from mypy_boto3_stepfunctions.type_defs import DescribeExecutionOutputTypeDef
 
 # --- clients
 # boto3 clients with time-outs and retries that suit a function of a few seconds.
@@ -178,9 +180,23 @@ class SqsQueue:
 # Step Functions: start, describe and stop executions.
 
 
+# DescribeExecution has the lowest quota of all calls here: 250 at once, then 10 a second (300 and 15 in the largest
+# regions), for all of an account. After an outage, compensation asks about every request and Job that was running.
+_DESCRIBES_A_SECOND, _DESCRIBES_SAVED_SECONDS = 8, 10
+
+
 class Machines:
-    def __init__(self, client: SFNClient) -> None:
+    def __init__(
+        self,
+        client: SFNClient,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._client = client
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._describes = TokenBucket(_DESCRIBES_A_SECOND, monotonic(), burst_seconds=_DESCRIBES_SAVED_SECONDS)
+        self._taking = threading.Lock()
 
     def start(self, machine_arn: str, name: str, data: Mapping[str, Any]) -> str:
         """Starts an execution and returns its ARN. A name that was started before is not started again."""
@@ -192,27 +208,34 @@ class Machines:
 
     def status(self, machine_arn: str, name: str) -> str | None:
         """RUNNING, SUCCEEDED, FAILED, TIMED_OUT or ABORTED; None if there is no such execution."""
-        try:
-            found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
-        except self._client.exceptions.ExecutionDoesNotExist:
-            return None
-        return found["status"]
+        found = self._describe(machine_arn, name)
+        return found["status"] if found else None
 
-    def latest(self, machine_arn: str, name: str) -> str:
-        """The name of the last execution in a chain that begins with `name`.
+    def latest(self, machine_arn: str, name: str) -> tuple[str, str | None]:
+        """(name, status) of the last execution in a chain that begins with `name`.
 
         An execution whose history gets too long starts a successor and ends with its name in the output.
         """
         while True:
-            try:
-                found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
-            except self._client.exceptions.ExecutionDoesNotExist:
-                return name
-            following = _successor(found.get("output"))
+            found = self._describe(machine_arn, name)
+            following = _successor(found.get("output")) if found else None
             # Only an execution that has ended names its successor.
-            if found["status"] != "SUCCEEDED" or following is None:
-                return name
+            if found is None or found["status"] != "SUCCEEDED" or following is None:
+                return name, found["status"] if found else None
             name = following
+
+    def _describe(self, machine_arn: str, name: str) -> DescribeExecutionOutputTypeDef | None:
+        """The execution; None if there is none. Waits while this process has asked too often."""
+        while True:
+            with self._taking:
+                wait = self._describes.take(self._monotonic())
+            if not wait:
+                break
+            self._sleep(wait)
+        try:
+            return self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
+        except self._client.exceptions.ExecutionDoesNotExist:
+            return None
 
     def stop(self, machine_arn: str, name: str, cause: str) -> None:
         """Stops an execution. Does nothing if there is no such execution."""

@@ -109,7 +109,7 @@ def after(
         multiplier=multiplier,
         last_poll=now,
         next_poll=now + timedelta(seconds=wait),
-        interval_s=pace.interval(multiplier),
+        interval_s=wait,
     )
 
 
@@ -315,7 +315,7 @@ DueHandler = Callable[[DueItem], bool | str | None]
 # Overdue records that one poll reads, so that many waiting in one lane do not hide other work. A page of the index has
 # about a thousand. If there are more, the next poll continues after them.
 MOST_AT_ONCE = 20_000
-# Starts, and records removed from the index, in one poll: as many as one invocation has time for.
+# Starts, and records removed from the index, in one poll at most. A poll ends when the next one is due.
 _STARTS = 500
 # Work that is overdue for longer is started even if the start queue is not empty: the queue may be blocked.
 _QUEUE_TRUSTED_SECONDS = 300
@@ -371,8 +371,12 @@ class Compensator:
         if not self._store.replace(poll, following):
             return None
         self._send(following, now)
+        ends_at = self._clock() + (following.next_poll - now)
         compensated, left = 0, _STARTS
         for item in _in_turn(overdue, lanes)[:_STARTS]:
+            # Two polls at once would make twice as many calls a second. The next one continues with what is left.
+            if self._clock() >= ends_at:
+                break
             outcome = self._start(item, now)
             compensated += outcome is True
             if outcome == LANE_CLOSED:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
     from mypy_boto3_sqs import SQSClient
-    from mypy_boto3_stepfunctions import SFNClient
 
-    from tidegate.aws.clients import SqsQueue
+    from tidegate.aws.clients import Machines, SqsQueue
     from tidegate.aws.s3 import UploadBucket
     from tidegate.aws.table import Table
     from tidegate.common.ids import Clock
@@ -60,7 +59,7 @@ class Distribution:
     clock: Clock
     table: Table
     sqs: SQSClient
-    sfn: SFNClient
+    machines: Machines
     secretsmanager: SecretsManagerClient
     http: SafeHttp
 
@@ -183,11 +182,10 @@ class Distribution:
 
     @cached_property
     def executions(self) -> JobExecutions:
-        from tidegate.aws.clients import Machines
         from tidegate.distribution.submit import JobExecutions
 
         arn, windows = self.settings.download_job_machine_arn, self.windows
-        return JobExecutions(Machines(self.sfn), arn, grace=windows.grace, job_timeout=windows.job_timeout)
+        return JobExecutions(self.machines, arn, grace=windows.grace, job_timeout=windows.job_timeout)
 
     @cached_property
     def engine(self) -> Engine:

@@ -126,16 +126,13 @@ class RequestRunner:
 
     def status(self, request: Request) -> str | None:
         """Returns RUNNING while any runner of the request runs, else how its first execution ended (None: no start)."""
-        first = self._status(request, _name(request))
+        machine = self._machine(request)
+        _, first = self._machines.latest(machine, _name(request))
         if first in (None, "RUNNING"):
             return first
         # The first runner of a batch may end long before the others, which are numbered without gaps.
-        others = (self._status(request, name) for name in _further_names(request, "r", 1))
+        others = (self._machines.latest(machine, name)[1] for name in _further_names(request, "r", 1))
         return next(other or first for other in others if other in (None, "RUNNING"))
-
-    def _status(self, request: Request, name: str) -> str | None:
-        machine = self._machine(request)
-        return self._machines.status(machine, self._machines.latest(machine, name))
 
     def stop(self, request: Request, why: str) -> None:
         """Stops all executions of the request. Busy if one of them could not be stopped; the others are tried too."""
@@ -152,7 +149,7 @@ class RequestRunner:
     def _try_stop(self, request: Request, name: str, why: str) -> Exception | None:
         machine = self._machine(request)
         try:
-            self._machines.stop(machine, self._machines.latest(machine, name), why)
+            self._machines.stop(machine, self._machines.latest(machine, name)[0], why)
         except (ClientError, BotoCoreError) as error:
             return error
         return None
