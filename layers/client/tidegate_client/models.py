@@ -487,10 +487,20 @@ class Export(Model):
 
     # id of the export
     task_id: str
-    # a name for people
-    name: str
     # format of the file: `csv`, `excel`, `jsonl` or `parquet`
     type: str
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # the recurring export that created it
+    schedule_id: str | None
+    # a name for people
+    name: str
+    # a value of your choice; recorded, and a filter of lists
+    operator_id: str | None
+    # a value of your choice; recorded, and a filter of lists
+    merchant_type: int | None
+    # a value of your choice; recorded, and a filter of lists
+    merchant_id: int | str | None
     # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled`, `paused` or `expired`
     status: str
     # rows so far, and the total if the source states it
@@ -507,24 +517,14 @@ class Export(Model):
     deliveries: list[ExportDelivery] | None
     # the addresses that get an e-mail, and whether it was sent
     emails: list[ExportEmail] | None
-    # the recurring export that created it
-    schedule_id: str | None
     # why the export failed
     failed_reason: str | None
-    # a value of your choice; recorded, and a filter of lists
-    operator_id: str | None
-    # a value of your choice; recorded, and a filter of lists
-    merchant_type: int | None
-    # a value of your choice; recorded, and a filter of lists
-    merchant_id: str | int | None
     # 1 (first) to 10 (last)
     priority: int | None
     # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
     # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
     # next day
     last_wait_reason: str | None
-    # when it was created, ISO 8601 UTC
-    create_time: str
     # when it started, ISO 8601 UTC
     start_time: str | None
     # when it ended, ISO 8601 UTC
@@ -547,7 +547,7 @@ class ExportProgress(Model):
 class ExportDelivery(Model):
     """Returned by `GET /v1/task`, in `deliveries`."""
 
-    # the bucket; the stack's parameter DeliveryBucket and the project's `deliver_to` must allow it
+    # the bucket
     bucket: str
     # key of the copy
     key: str

@@ -194,18 +194,22 @@ def _stored(value: Any) -> Any:
 
 
 def record_from(record: type[R], item: Mapping[str, Any], **given: Any) -> R:
-    """The record from its item, or from a checked body. `given` fields have these values. Ignores other attributes,
-    such as those of a later version."""
+    """The record from its item, or from the fields of a checked body; None is no value. `given` fields have these
+    values. Ignores other attributes, such as those of a later version."""
     kind: Any = record
     plan = _plan(kind)
-    values = {name: item[stored] for name, stored in plan.plain if stored in item and name not in given}
-    for name, value in values.items():
-        if isinstance(value, (list, dict)):
-            values[name] = _converter(kind, name)(value)
+    values = {}
+    for name, stored in plan.plain:
+        value = item.get(stored)
+        if value is not None and name not in given:
+            values[name] = value if type(value) in _PLAIN_TYPES else _converter(kind, name)(value)
     for name, part in plan.flat:
         if name not in given:
             values[name] = record_from(part, item)
     return record(**values, **given)
+
+
+_PLAIN_TYPES = frozenset({str, int, float, bool, bytes})
 
 
 @cache
@@ -223,10 +227,15 @@ def _converter_to(kind: Any) -> Converter:
             return lambda value: tuple(inner[0](part) for part in value)
         return lambda value: tuple(convert(part) for convert, part in zip(inner, value, strict=True))
     if isinstance(kind, type) and is_dataclass(kind):
-        return lambda value: record_from(kind, value) if isinstance(value, Mapping) else value
+        return lambda value: value if isinstance(value, kind) else record_from(kind, _fields_of(value))
     if isinstance(kind, type) and issubclass(kind, tuple):
-        return lambda value: kind(**value) if isinstance(value, Mapping) else kind(*value)
+        return lambda value: kind(*value) if isinstance(value, (list, tuple)) else kind(**_fields_of(value))
     return _same
+
+
+def _fields_of(value: Any) -> Mapping[str, Any]:
+    """The fields of an item's map, or of a body inside a body."""
+    return value if isinstance(value, Mapping) else vars(value)
 
 
 def _same(value: Any) -> Any:

@@ -142,14 +142,8 @@ class Exports:
         from tidegate.sheets.values import write_exact
 
         self._objects.put(spec_key, write_exact(spec.as_data()))
-        fields: dict[str, Any] = {
-            "name": options.name,
-            "type": spec.type,
-            "operator_id": options.operator_id,
-            "merchant_type": options.merchant_type,
-            "merchant_id": options.merchant_id,
-            "schedule_id": schedule_id,
-        }
+        labels: dict[str, Any] = {name: getattr(options, name) for name in domain.LABELS}
+        fields = labels | {"type": spec.type, "schedule_id": schedule_id}
         # Lists are filtered by text; the record shows the id with the type that the caller gave.
         listed = fields | {"merchant_id": None if options.merchant_id is None else str(options.merchant_id)}
         export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **listed)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
+from tidegate.files.model import plain_name
 from tidegate.queue.model import COMPLETED, FAILED, Request
+from tidegate.records import F, Priority, Text
 from tidegate.sheets.table import SheetTable, parse_template
 
 TYPE = "export"
 PREFIX = "exp"
 # The address of a direct source starts with this; no URL does.
 DIRECT = "direct:"
-CSV, EXCEL, JSONL, PARQUET = "csv", "excel", "jsonl", "parquet"
+CSV: Final = "csv"
+EXCEL, JSONL, PARQUET = "excel", "jsonl", "parquet"
 EXPIRED = "expired"
 KEPT = timedelta(days=7)
 # Codes of errors for which all pages are pulled again.
@@ -24,21 +27,31 @@ _OF_PAGES = frozenset({"source_broken", "bad_table", "not_found"})
 _EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson|parquet)(\.gz)?$", re.IGNORECASE)
 
 
+ExportType = Literal["csv", "excel", "jsonl", "parquet"]
+Align = Literal["left", "center", "right"]
+SourceUrl = Annotated[str, F(min_length=1, max_length=2048)]
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """One table as its caller described it; `data` has its rows, or is None if they are pulled."""
 
-    source_url: str | None = None
-    # A direct source, such as {"s3": {"bucket": …, "key": …}}.
-    source: Any = None
+    source_url: Annotated[SourceUrl | None, F("your endpoint, from which rows are pulled page by page")] = None
+    source: Annotated[Any, F("rows that are read directly: an S3 object, a DynamoDB query or Athena SQL")] = None
     data: Any = None
-    template: Any = None
-    title: str = ""
-    summary: str = ""
-    header: Any = None
-    footer: Any = None
-    header_align: str = "right"
-    footer_align: str = "right"
+    template: Annotated[
+        Any,
+        F(
+            "column headings: none, `{key: title}`, a list of nodes, or `{col, row}`; see the schemas Template and "
+            "TemplateNode"
+        ),
+    ] = None
+    title: Annotated[str, F("text above the table", max_length=1000)] = ""
+    summary: Annotated[str, F("text below the title", max_length=10_000)] = ""
+    header: Annotated[Any, F("texts above the table, as `{label: text}`")] = None
+    footer: Annotated[Any, F("texts below the table, as `{label: text}`")] = None
+    header_align: Annotated[Align, F("alignment of the header")] = "right"
+    footer_align: Annotated[Align, F("alignment of the footer")] = "right"
 
     @property
     def address(self) -> str:
@@ -49,30 +62,61 @@ class TableSpec:
 @dataclass(frozen=True, slots=True)
 class ExportSpec:
     tables: tuple[TableSpec, ...]
-    type: str = CSV
-    multi_type: str = "page"
-    step: int = 1000
-    rows_per_file: int | None = None
-    default_width: float | None = None
-    default_height: float | None = None
-    bom: bool = False
-    csv_header: str = "keys"
-    csv_guard: bool = True
-    delimiter: str = ","
-    encoding: str = "utf-8"
-    line_end: str = "\n"
-    compression: str | None = None
-    freeze: bool | None = None
-    autofilter: bool | None = None
-    auto_width: bool | None = None
+    type: Annotated[ExportType, F("format of the file")] = CSV
+    multi_type: Annotated[
+        Literal["page", "tab"], F("several tables in one sheet (`page`), or one sheet for each table (`tab`)")
+    ] = "page"
+    step: Annotated[int, F("rows in a page; sent to the source as `page_size`", ge=100, le=5000)] = 1000
+    rows_per_file: Annotated[
+        int | None,
+        F(
+            "with more rows than this, split into several files in one zip; default: Excel's limit, then a new sheet",
+            ge=1,
+            le=1_048_576,
+        ),
+    ] = None
+    default_width: Annotated[float | None, F("column width in points", gt=0, le=1400)] = None
+    default_height: Annotated[float | None, F("row height in points", gt=0, le=409)] = None
+    bom: Annotated[bool, F("start a CSV file with a byte-order mark, which Excel needs to recognise UTF-8")] = False
+    csv_header: Annotated[
+        Literal["keys", "titles", "none"],
+        F("first line of a CSV file: the `keys` of the rows, the `titles` of the template, or `none`"),
+    ] = "keys"
+    csv_guard: Annotated[bool, F("put an apostrophe before cells that a spreadsheet would run as a formula")] = True
+    delimiter: Annotated[Literal[",", ";", "\t", "|"], F("separator between the cells of a CSV file")] = ","
+    encoding: Annotated[Literal["utf-8", "utf-8-sig", "gb18030"], F("character encoding of a CSV file")] = "utf-8"
+    line_end: Annotated[
+        str, F("end of a line in a CSV file: line feed (`lf`), or carriage return and line feed (`crlf`)")
+    ] = "\n"
+    compression: Annotated[str | None, F("`gzip` (for csv and jsonl) or `none`")] = None
+    freeze: Annotated[bool | None, F("keep the column headings visible when scrolling; default true for one table")] = (
+        None
+    )
+    autofilter: Annotated[bool | None, F("add filters to the column headings; default true for one table")] = None
+    auto_width: Annotated[bool | None, F("make columns as wide as their content; default true for one table")] = None
     # The name of the stored credential that is sent to the sources.
     credential: str | None = None
-    # Requests to the source in flight at a time; None: the system's default.
-    parallel: int | None = None
-    # Requests per second to the source's host, of all exports of the project that set one; None: no limit.
-    source_rate: int | None = None
-    # Seconds that a request for a page may take; None: the system's default.
-    source_timeout: int | None = None
+    parallel: Annotated[
+        int | None,
+        F("the most requests to the source in flight at a time; default: as many as it needs", ge=1, le=160),
+    ] = None
+    source_rate: Annotated[
+        int | None,
+        F(
+            "requests per second to the source's host, shared by all exports of the project that set it",
+            ge=1,
+            le=1000,
+        ),
+    ] = None
+    source_timeout: Annotated[
+        int | None,
+        F(
+            "seconds that a request for a page may take; default: 30 without a byte, 50 in all. A "
+            "synchronous export has 20 for all pages",
+            ge=1,
+            le=600,
+        ),
+    ] = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,43 +152,66 @@ class ExportSpec:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The destination of a copy; the file's name is appended to a `key` that ends in `/`."""
+    """Where a copy of the file is put. The file's name is appended to a key that ends in `/`."""
 
-    bucket: str
-    key: str
-    region: str | None = None
+    bucket: Annotated[
+        str,
+        F(
+            "the bucket; the stack's parameter DeliveryBucket and the project's `deliver_to` must allow it",
+            pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
+        ),
+    ]
+    key: Annotated[
+        Text, F("key of the copy; the file's name is appended to a key that ends in `/`", min_length=1, max_length=900)
+    ]
+    region: Annotated[
+        str | None, F("region of the bucket; default: the stack's own", pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")
+    ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportLabels:
+    """What callers say about an export, so that they find it again."""
+
+    name: Annotated[Text, F("a name for people", min_length=2, max_length=60)]
+    operator_id: Annotated[Text | None, F("a value of your choice; recorded, and a filter of lists")] = None
+    merchant_type: Annotated[int | None, F("a value of your choice; recorded, and a filter of lists", ge=0, le=3)] = (
+        None
+    )
+    merchant_id: Annotated[
+        Annotated[int, F(strict=True)] | Text | None, F("a value of your choice; recorded, and a filter of lists")
+    ] = None
+
+
+LABELS = tuple(label.name for label in fields(ExportLabels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(ExportLabels):
     """The fields of an order besides its tables."""
 
-    name: str
-    file_name: str | None = None
-    callback: str | None = None
-    operator_id: str | None = None
-    merchant_type: int | None = None
-    merchant_id: str | int | None = None
-    max_exec_time: int = 3600
-    priority: int = 5
-    deliver: tuple[Delivery, ...] = ()
-    # The addresses that get a mail when the file is ready.
-    email: tuple[str, ...] = ()
+    file_name: Annotated[str | None, F("name of the file", min_length=1, max_length=120, check=plain_name)] = None
+    callback: Annotated[
+        str | None, F("an http or https URL that gets a signed POST when the record has ended", max_length=300)
+    ] = None
+    max_exec_time: Annotated[int, F("seconds after which the export fails", ge=1, le=86_400)] = 3600
+    priority: Priority = 5
+    deliver: Annotated[tuple[Delivery, ...], F("copy the finished file to these places")] = ()
+    email: Annotated[
+        tuple[str, ...],
+        F("addresses that get an e-mail when the file is ready; the stack's parameter EmailRecipients must allow them"),
+    ] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export(ExportLabels):
     """The entry of an export in lists; its state is that of the request with the same id."""
 
-    task_id: str
+    task_id: Annotated[str, F("id of the export")]
     project_id: str
-    name: str
-    type: str
-    created_at: str
-    operator_id: str | None = None
-    merchant_type: int | None = None
-    merchant_id: str | None = None
-    schedule_id: str | None = None
+    type: Annotated[str, F("format of the file: `csv`, `excel`, `jsonl` or `parquet`")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
+    schedule_id: Annotated[str | None, F("the recurring export that created it")] = None
 
 
 def address_of(source: Mapping[str, Any]) -> str:
@@ -231,10 +298,8 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
     progress = request.progress or progress_of(0, None)
     if request.status == COMPLETED:
         progress = {"rows": result.get("rows"), "total": result.get("rows"), "percent": 100}
-    data = {
+    data = {name: payload.get(name) for name in (*LABELS, "type", "schedule_id")} | {
         "task_id": request.request_id,
-        "name": payload.get("name"),
-        "type": payload.get("type"),
         "status": status,
         "progress": progress,
         "file_name": result.get("file_name") or payload.get("file_name"),
@@ -243,11 +308,7 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
         "warnings": result.get("warnings") or None,
         "deliveries": result.get("deliveries") or None,
         "emails": result.get("emails") or None,
-        "schedule_id": payload.get("schedule_id"),
         "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
-        "operator_id": payload.get("operator_id"),
-        "merchant_type": payload.get("merchant_type"),
-        "merchant_id": payload.get("merchant_id"),
         "priority": request.priority,
         "last_wait_reason": request.last_wait_reason,
         "create_time": request.created_at,

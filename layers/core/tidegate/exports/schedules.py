@@ -16,10 +16,11 @@ from tidegate.common.schedules import next_run, run_after
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
 from tidegate.exports import model as domain
-from tidegate.exports.model import Delivery, ExportOptions, ExportSpec
+from tidegate.exports.model import ExportOptions, ExportSpec
 from tidegate.projects.audit import AuditLine, act, audit_write
 from tidegate.projects.limits import count_write
 from tidegate.queue.schedules import due_items, fire_all
+from tidegate.records import record_from
 from tidegate.sheets.values import plain, read_exact, write_exact
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ScheduledOrder:
         """From data that `read_exact` read."""
         spec = ExportSpec.from_data(data["spec"])
         multiple = bool(data.get("multiple", len(spec.tables) > 1))
-        return cls(spec, options_from(data["options"]), multiple)
+        return cls(spec, record_from(ExportOptions, data["options"]), multiple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,6 @@ class Run:
 
 def run_of(schedule: ExportSchedule, state: str, task_id: str | None = None, reason: str | None = None) -> Run:
     return Run(_moment(schedule.due_at or 0), state, task_id, reason)
-
-
-def options_from(data: Mapping[str, Any]) -> ExportOptions:
-    names = {field.name for field in fields(ExportOptions)}
-    options = ExportOptions(**{name: value for name, value in data.items() if name in names})
-    copies = tuple(Delivery(**each) for each in data.get("deliver") or ())
-    return replace(options, deliver=copies, email=tuple(options.email))
 
 
 def dated(options: ExportOptions, due_at: int) -> ExportOptions:

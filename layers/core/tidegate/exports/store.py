@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +20,7 @@ from tidegate.files.model import content_disposition
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.queue.model import COMPLETED, TERMINAL, Request
 from tidegate.queue.store import request_from
+from tidegate.records import item_of, record_from
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # --- store
 # The entries of exports in lists, and the state of their mails. The state of an export is that of its request.
 
-_FIELDS = tuple(field.name for field in fields(Export))
 _LISTED = timedelta(days=31)
 MAIL_UNKNOWN = {
     "state": "unknown",
@@ -43,7 +42,7 @@ class ExportStore:
     def write(self, export: Export) -> Write:
         order = f"{export.created_at}#{export.task_id}"
         place = {"gsi1pk": keys.exports_list(export.project_id), "gsi1sk": order}
-        return put(keys.export(export.project_id, export.task_id) | asdict(export) | place)
+        return put(keys.export(export.project_id, export.task_id) | item_of(export) | place)
 
     def ending(self, ended: Request) -> list[Write]:
         """Writes for the transaction that ends the request: the list entry expires a day after the request."""
@@ -73,7 +72,7 @@ class ExportStore:
         self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
     ) -> Listed[tuple[Export, Request | None]]:
         found = self._table.find(keys.exports_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
-        exports = [_export_from(item) for item in found.items]
+        exports = [record_from(Export, item) for item in found.items]
         states = {each.request_id: each for each in self.requests(project_id, [one.task_id for one in exports])}
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
@@ -95,10 +94,6 @@ class ExportStore:
             )
         except ConditionFailed as error:
             raise WrongState("the export has not ended yet: cancel it first") from error
-
-
-def _export_from(item: Mapping[str, Any]) -> Export:
-    return Export(**{name: item[name] for name in _FIELDS if name in item})
 
 
 # --- objects

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from tidegate.common.ids import made_at
+from tidegate.records import F, without_control_characters
 
 LONGEST_PATH_BYTES = 1024
 
@@ -79,6 +80,26 @@ def path_fault(path: str) -> str | None:
     if ".." in path.replace("\\", "/").split("/"):
         return "must not contain '..'"
     return None
+
+
+def _safe_path(value: str) -> str:
+    fault = path_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+def plain_name(value: str) -> str:
+    if "/" in value or "\\" in value or value in (".", ".."):
+        raise ValueError("must be a file name without slashes, not a path")
+    return without_control_characters(value)
+
+
+FilePath = Annotated[str, F(min_length=1, check=_safe_path)]
+FileName = Annotated[str, F(min_length=1, max_length=255, check=plain_name)]
+Signature = Annotated[str, F(pattern=r"^[0-9a-fA-F]{64}$", check=str.lower)]
+# S3's largest object.
+FileSize = Annotated[int, F(ge=0, le=5 * 1024**4)]
 
 
 def name_of(path: str) -> str:

@@ -15,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    Strict,
     ValidationError,
     model_validator,
 )
@@ -23,28 +22,43 @@ from pydantic import (
 from tidegate.app import app
 from tidegate.common.json_input import read_json
 from tidegate.errors import ContentTooLarge
-from tidegate.exports.model import Delivery, ExportOptions, ExportSpec, TableSpec
+from tidegate.exports.model import (
+    Align,
+    Delivery,
+    Export,
+    ExportOptions,
+    ExportSpec,
+    ExportType,
+    SourceUrl,
+    TableSpec,
+)
 from tidegate.files.model import content_disposition
+from tidegate.queue.model import WaitReason
+from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.resolver import count_that_fit, fits
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, LinkAnswer, Priority, Text, plain_name
+from tidegate.web.schemas import Answer, Body, F, LinkAnswer, Page, Text
 from tidegate.web.scopes import invalid_fields
 
 # --- source schemas
 # Sources that an export reads directly, without an HTTP endpoint: S3, DynamoDB, Athena.
 
-Expression = Annotated[str, Field(min_length=1, max_length=4096)]
+Expression = Annotated[str, F(min_length=1, max_length=4096)]
+_BUCKET = r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"
+_TABLE = r"^[A-Za-z0-9_.-]{3,255}$"
 
 
 class S3Source(Body):
     """A CSV object with a header line, or an object of JSON lines. Not compressed, because ranges of it are read."""
 
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
-    key: Annotated[str, Field(min_length=1, max_length=1024)]
-    format: Literal["csv", "jsonl"] | None = None
-    delimiter: Literal[",", ";", "\t", "|"] | None = None
-    encoding: Literal["utf-8", "gb18030"] | None = None
+    bucket: Annotated[str, F("the bucket; the stack's parameter SourceBucket must allow it", pattern=_BUCKET)]
+    key: Annotated[str, F("key of the object", min_length=1, max_length=1024)]
+    format: Annotated[Literal["csv", "jsonl"] | None, F("`csv` or `jsonl`; default: by the ending of the key")] = None
+    delimiter: Annotated[
+        Literal[",", ";", "\t", "|"] | None, F("separator between the cells of CSV; default: a comma")
+    ] = None
+    encoding: Annotated[Literal["utf-8", "gb18030"] | None, F("encoding of CSV; default: utf-8")] = None
 
     @model_validator(mode="after")
     def _detect_format(self) -> Self:
@@ -61,21 +75,28 @@ class S3Source(Body):
 class DynamoSource(Body):
     """A DynamoDB query, with DynamoDB's own expression syntax."""
 
-    table: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{3,255}$")]
-    index: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{3,255}$")] | None = None
-    key_condition: Expression
-    values: Annotated[dict[str, Any], Field(min_length=1, max_length=100)]
-    names: Annotated[dict[str, Text], Field(max_length=100)] | None = None
-    filter: Expression | None = None
-    attributes: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
-    newest_first: bool = False
+    table: Annotated[str, F("the table; the stack's parameter SourceTable must allow it", pattern=_TABLE)]
+    index: Annotated[str | None, F("the secondary index", pattern=_TABLE)] = None
+    key_condition: Annotated[Expression, F("the KeyConditionExpression, such as `shop = :shop AND #day > :day`")]
+    values: Annotated[dict[str, Any], F('values for the expressions: {":shop": "a"}', min_length=1, max_length=100)]
+    names: Annotated[dict[str, Text] | None, F('names for the expressions: {"#day": "day"}', max_length=100)] = None
+    filter: Annotated[Expression | None, F("a FilterExpression; applied after the read, which AWS bills in full")] = (
+        None
+    )
+    attributes: Annotated[
+        list[Text] | None, F("the attributes to read; default: all", min_length=1, max_length=100)
+    ] = None
+    newest_first: Annotated[bool, F("descending by the sort key")] = False
 
 
 class AthenaSource(Body):
-    workgroup: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
-    sql: Annotated[str, Field(min_length=1, max_length=100_000)]
-    database: Text | None = None
-    catalog: Text | None = None
+    workgroup: Annotated[
+        str,
+        F("the workgroup; the stack's parameter SourceWorkgroup must allow it", pattern=r"^[A-Za-z0-9._-]{1,128}$"),
+    ]
+    sql: Annotated[str, F("a read-only statement", min_length=1, max_length=100_000)]
+    database: Annotated[Text | None, F("the database of unqualified table names")] = None
+    catalog: Annotated[Text | None, F("the data catalog; default: that of the workgroup")] = None
 
     @model_validator(mode="after")
     def _check_read_only(self) -> Self:
@@ -92,9 +113,9 @@ class AthenaSource(Body):
 class DirectSource(Body):
     """Exactly one of the three. The stack's parameters and the project's `read_from` must allow it."""
 
-    s3: S3Source | None = None
-    dynamodb: DynamoSource | None = None
-    athena: AthenaSource | None = None
+    s3: Annotated[S3Source | None, F("an object in S3")] = None
+    dynamodb: Annotated[DynamoSource | None, F("a query of a DynamoDB table")] = None
+    athena: Annotated[AthenaSource | None, F("SQL, run by Athena in a workgroup")] = None
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -108,9 +129,6 @@ class DirectSource(Body):
 
 # --- schemas
 # Bodies and answers of exports.
-
-Align = Literal["left", "center", "right"]
-Url = Annotated[str, Field(min_length=1, max_length=2048)]
 
 
 def _from_json(value: Any) -> Any:
@@ -170,60 +188,38 @@ Json = Annotated[Any, BeforeValidator(_from_json)]
 Rows = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_rows)]
 Texts = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_texts)]
 Source = Annotated[DirectSource | None, BeforeValidator(_from_json)]
-FileName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(plain_name)]
-EmailAddress = Annotated[str, Field(max_length=254, pattern=r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+$")]
-Name = Annotated[Text, Field(min_length=2, max_length=60)]
+Name = Annotated[Text, F(min_length=2, max_length=60)]
+EmailAddress = Annotated[str, F(max_length=254, pattern=r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+$")]
 
 
 class SourceHeaders(Body):
     """A credential stored with `PUT /v1/credentials/{name}`. Its headers are sent to the credential's origins only."""
 
-    credential: Annotated[Text, Field(min_length=1, max_length=64)]
+    credential: Annotated[
+        Text, F("name of a stored credential; its headers are sent to its origins only", min_length=1, max_length=64)
+    ]
 
 
-class DeliverTo(Body):
+class DeliverTo(Body, record=Delivery):
     """Where a copy of the file is put. The file's name is appended to a key that ends in `/`."""
 
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
-    key: Annotated[Text, Field(min_length=1, max_length=900)]
-    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")] | None = None
 
-
-class ExportBody(Body):
+class ExportBody(Body, record=(ExportOptions, ExportSpec), without=("tables", "multi_type", "credential")):
     """Fields that exports of one table and of several tables share."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
-    name: Name
-    project_id: Text | None = None
-    file_name: FileName | None = None
-    type: Literal["csv", "excel", "jsonl", "parquet"] = "csv"
-    callback: Annotated[str, Field(max_length=300)] | None = None
-    step: Annotated[int, Field(ge=100, le=5000)] = 1000
-    operator_id: Text | None = None
-    merchant_type: Annotated[int, Field(ge=0, le=3)] | None = None
-    merchant_id: Annotated[int, Strict()] | Text | None = None
-    default_width: Annotated[float, Field(gt=0, le=1400)] | None = None
-    default_height: Annotated[float, Field(gt=0, le=409)] | None = None
-    max_exec_time: Annotated[int, Field(ge=1, le=86_400)] = 3600
-    priority: Priority = 5
-    rows_per_file: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    bom: bool = False
-    csv_header: Literal["keys", "titles", "none"] = "keys"
-    csv_guard: bool = True
-    delimiter: Literal[",", ";", "\t", "|"] = ","
-    encoding: Literal["utf-8", "utf-8-sig", "gb18030"] = "utf-8"
+    project_id: Annotated[Text | None, F("the project, for admin keys; default: the project of the key")] = None
+    type: ExportType = "csv"
     line_end: Annotated[Literal["lf", "crlf"], BeforeValidator(_line_end)] = "lf"
     compression: Annotated[Literal["gzip"] | None, BeforeValidator(_compression)] = None
-    freeze: bool | None = None
-    autofilter: bool | None = None
-    auto_width: bool | None = None
-    parallel: Annotated[int, Field(ge=1, le=160)] | None = None
-    source_rate: Annotated[int, Field(ge=1, le=1000)] | None = None
-    source_timeout: Annotated[int, Field(ge=1, le=600)] | None = None
     deliver: Annotated[list[DeliverTo], Field(max_length=5)] | None = None
     email: Annotated[list[EmailAddress], Field(max_length=5)] | None = None
-    source_headers: Annotated[SourceHeaders | None, BeforeValidator(_from_json)] = None
+    source_headers: Annotated[
+        SourceHeaders | None,
+        BeforeValidator(_from_json),
+        F("a stored credential whose headers are sent to the source"),
+    ] = None
 
     @model_validator(mode="after")
     def _check_compression(self) -> Self:
@@ -234,56 +230,30 @@ class ExportBody(Body):
         return self
 
     def options(self) -> ExportOptions:
-        return ExportOptions(
-            name=self.name,
-            file_name=self.file_name,
-            callback=self.callback or None,
-            operator_id=self.operator_id,
-            merchant_type=self.merchant_type,
-            merchant_id=self.merchant_id,
-            max_exec_time=self.max_exec_time,
-            priority=self.priority,
-            deliver=tuple(Delivery(each.bucket, each.key, each.region) for each in self.deliver or ()),
-            email=tuple(dict.fromkeys(self.email or ())),
-        )
+        once = tuple(dict.fromkeys(self.email or ()))
+        options = record_from(ExportOptions, vars(self), email=once)
+        return options if options.callback else replace(options, callback=None)
 
     def _spec(self, tables: list[TableSpec], multi_type: str = "page") -> ExportSpec:
-        return ExportSpec(
+        return record_from(
+            ExportSpec,
+            vars(self),
             tables=tuple(tables),
-            type=self.type,
             multi_type=multi_type,
-            step=self.step,
-            rows_per_file=self.rows_per_file,
-            default_width=self.default_width,
-            default_height=self.default_height,
-            bom=self.bom,
-            csv_header=self.csv_header,
-            csv_guard=self.csv_guard,
-            delimiter=self.delimiter,
-            encoding=self.encoding,
             line_end="\r\n" if self.line_end == "crlf" else "\n",
-            compression=self.compression,
-            freeze=self.freeze,
-            autofilter=self.autofilter,
-            auto_width=self.auto_width,
-            parallel=self.parallel,
-            source_rate=self.source_rate,
-            source_timeout=self.source_timeout,
             credential=self.source_headers.credential if self.source_headers else None,
         )
 
 
-class TaskBody(ExportBody):
-    source_url: Url | None = None
+class TaskBody(ExportBody, record=TableSpec, without=("data",)):
+    source_url: SourceUrl | None = None
     source: Source = None
-    source_data: Rows = None
+    source_data: Annotated[Rows, F("the rows: a list of objects, or `{group: rows}`")] = None
     template: Json = None
     title: Annotated[str, Field(max_length=1000)] | None = None
     summary: Annotated[str, Field(max_length=10_000)] | None = None
     header: Texts = None
     footer: Texts = None
-    header_align: Align = "right"
-    footer_align: Align = "right"
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -295,18 +265,9 @@ class TaskBody(ExportBody):
 
     def spec(self, exact: Any = None) -> ExportSpec:
         """`exact`: `source_data` with decimals as they were written, if the body has any."""
-        table = TableSpec(
-            source_url=self.source_url,
-            source=self.source.as_data() if self.source else None,
-            data=self.source_data if exact is None else _exact_rows(exact),
-            template=self.template,
-            title=self.title or "",
-            summary=self.summary or "",
-            header=self.header,
-            footer=self.footer,
-            header_align=self.header_align,
-            footer_align=self.footer_align,
-        )
+        direct = self.source.as_data() if self.source else None
+        data = self.source_data if exact is None else _exact_rows(exact)
+        table = record_from(TableSpec, vars(self), source=direct, data=data)
         return self._spec([table])
 
 
@@ -317,13 +278,24 @@ def _listed(value: Any) -> Any:
     raise ValueError("must be a list with one entry for each table")
 
 
-class MultipleBody(ExportBody):
+class MultipleBody(ExportBody, record=TableSpec, without=("data",)):
     """Every field of a table is a list with one entry for each table."""
 
-    multi_type: Literal["page", "tab"] = "page"
-    source_url: Annotated[list[Url | None] | None, BeforeValidator(_listed)] = None
-    source: Annotated[list[Source] | None, BeforeValidator(_listed)] = None
-    source_data: Annotated[list[Rows] | None, BeforeValidator(_listed)] = None
+    type: Annotated[ExportType, F("format of the file; Parquet files have one table only")] = "csv"
+    multi_type: Annotated[
+        Literal["page", "tab"], F("several tables in one sheet (`page`), or one sheet for each table (`tab`)")
+    ] = "page"
+    source_url: Annotated[
+        list[SourceUrl | None] | None,
+        BeforeValidator(_listed),
+        F("your endpoints, one for each table, from which rows are pulled page by page"),
+    ] = None
+    source: Annotated[
+        list[Source] | None, BeforeValidator(_listed), F("rows that are read directly, one entry for each table")
+    ] = None
+    source_data: Annotated[
+        list[Rows] | None, BeforeValidator(_listed), F("the rows: a list of objects, or `{group: rows}`")
+    ] = None
     template: Annotated[list[Json] | None, BeforeValidator(_listed)] = None
     title: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
     summary: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
@@ -353,114 +325,108 @@ class MultipleBody(ExportBody):
     def spec(self, exact: Any = None) -> ExportSpec:
         data = self.source_data if exact is None else [_exact_rows(rows) for rows in _parsed_exactly(exact) or ()]
 
-        def entry(values: Any, number: int, default: Any = None) -> Any:
+        def entry(values: Any, number: int) -> Any:
             if not isinstance(values, list):
-                return default if values is None else values
-            return values[number] if number < len(values) and values[number] is not None else default
+                return values
+            return values[number] if number < len(values) else None
 
-        def direct(number: int) -> Any:
-            source = entry(self.source, number)
-            return source.as_data() if source else None
-
-        tables = [
-            TableSpec(
-                source_url=entry(self.source_url, number),
-                source=direct(number),
-                data=entry(data, number),
-                template=entry(self.template, number),
-                title=entry(self.title, number, ""),
-                summary=entry(self.summary, number, ""),
-                header=entry(self.header, number),
-                footer=entry(self.footer, number),
-                header_align=entry(self.header_align, number, "right"),
-                footer_align=entry(self.footer_align, number, "right"),
-            )
-            for number in range(self._count)
-        ]
+        tables = []
+        for number in range(self._count):
+            given = {name: entry(value, number) for name, value in self}
+            direct = given["source"].as_data() if given["source"] else None
+            tables.append(record_from(TableSpec, given, source=direct, data=entry(data, number)))
         return self._spec(tables, self.multi_type)
 
 
 class SyncBody(TaskBody):
     """Like `TaskBody`, but without a record: `name` may be left out, and has no effect."""
 
-    name: Name = "sync"
+    name: Annotated[Name, F("accepted as for POST /v1/task; has no effect")] = "sync"
+    callback: Annotated[str | None, F("not for synchronous exports", max_length=300)] = None
+    deliver: Annotated[list[DeliverTo] | None, F("not for synchronous exports", max_length=5)] = None
+    email: Annotated[list[EmailAddress] | None, F("not for synchronous exports", max_length=5)] = None
+    source: Annotated[Source, F("not for synchronous exports")] = None
 
 
 class SyncMultipleBody(MultipleBody):
-    name: Name = "sync"
+    name: Annotated[Name, F("accepted as for POST /v1/task/multiple; has no effect")] = "sync"
+    callback: Annotated[str | None, F("not for synchronous exports", max_length=300)] = None
+    deliver: Annotated[list[DeliverTo] | None, F("not for synchronous exports", max_length=5)] = None
+    email: Annotated[list[EmailAddress] | None, F("not for synchronous exports", max_length=5)] = None
+    source: Annotated[list[Source] | None, BeforeValidator(_listed), F("not for synchronous exports")] = None
 
 
 class SampleBody(Body):
-    source_url: Url
+    source_url: Annotated[SourceUrl, F("your endpoint, from which rows are pulled page by page")]
 
 
 class SampleAnswer(Answer):
     """The first rows of a source, and what its answer contains besides rows."""
 
-    rows: list[dict[str, Any]]
-    total: int | None = None
-    answered: dict[str, Any]
+    rows: Annotated[list[dict[str, Any]], F("the first rows, at most 20")]
+    total: Annotated[int | None, F("total number of rows, if the source states it")] = None
+    answered: Annotated[dict[str, Any], F("what the source's answer contains besides rows: header, footer, template")]
 
 
 class TaskIds(Body):
-    task_ids: Annotated[list[Text], Field(min_length=1, max_length=100)]
+    task_ids: Annotated[list[Text], F("ids of the exports, up to 100", min_length=1, max_length=100)]
 
 
 class TaskAccepted(Answer):
-    task_id: str
+    task_id: Annotated[str, F("id of the export: GET /v1/task?task_id=")]
 
 
 class Progress(Answer):
-    rows: int
-    total: int | None = None
-    percent: int
+    rows: Annotated[int, F("rows so far")]
+    total: Annotated[int | None, F("total number of rows, if the source states it")] = None
+    percent: Annotated[int, F("progress in percent, 0 to 100")]
 
 
 class DeliveredCopy(Answer):
-    bucket: str
-    key: str
-    state: Literal["delivered", "failed"]
-    error: str | None = None
+    bucket: Annotated[str, F("the bucket")]
+    key: Annotated[str, F("key of the copy")]
+    state: Annotated[Literal["delivered", "failed"], F("`delivered` or `failed`")]
+    error: Annotated[str | None, F("why the copy failed")] = None
 
 
 class SentEmail(Answer):
-    to: str
-    state: Literal["sent", "failed", "unknown"]
-    error: str | None = None
+    to: Annotated[str, F("the address")]
+    state: Annotated[
+        Literal["sent", "failed", "unknown"],
+        F("`sent`, `failed`, or `unknown`: the function ended before it knew, and the e-mail is not sent again"),
+    ]
+    error: Annotated[str | None, F("why it was not sent, or why the result is unknown")] = None
 
 
-class TaskAnswer(Answer):
-    task_id: str
-    name: str
-    type: str
-    status: str
-    progress: Progress
-    file_name: str | None = None
-    size: int | None = None
-    attempts: int
-    warnings: list[str] | None = None
-    deliveries: list[DeliveredCopy] | None = None
-    emails: list[SentEmail] | None = None
-    schedule_id: str | None = None
-    failed_reason: str | None = None
-    operator_id: str | None = None
-    merchant_type: int | None = None
-    merchant_id: str | int | None = None
-    priority: int | None = None
-    last_wait_reason: str | None = None
-    create_time: str
-    start_time: str | None = None
-    finish_time: str | None = None
-    download_url: str | None = None
+class TaskAnswer(Answer, record=Export):
+    status: Annotated[
+        str, F("`pending`, `queued`, `running`, `completed`, `failed`, `cancelled`, `paused` or `expired`")
+    ]
+    progress: Annotated[Progress, F("rows so far, and the total if the source states it")]
+    file_name: Annotated[str | None, F("name of the file")] = None
+    size: Annotated[int | None, F("size in bytes")] = None
+    attempts: Annotated[int, F("number of attempts so far")]
+    warnings: Annotated[
+        list[str] | None, F("inconsistencies, such as a total that differs from the number of rows")
+    ] = None
+    deliveries: Annotated[list[DeliveredCopy] | None, F("the requested copies and their state")] = None
+    emails: Annotated[list[SentEmail] | None, F("the addresses that get an e-mail, and whether it was sent")] = None
+    failed_reason: Annotated[str | None, F("why the export failed")] = None
+    priority: Annotated[int | None, F("1 (first) to 10 (last)")] = None
+    last_wait_reason: WaitReason = None
+    start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
+    finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
+    download_url: Annotated[
+        str | None, F("permanent URL of the file; needs a key, and redirects to a fresh presigned URL")
+    ] = None
 
 
-class TaskList(Answer):
+class TaskList(Page):
     items: list[TaskAnswer]
-    next_cursor: str | None = None
 
 
 class Deleted(Answer):
-    deleted: int
+    deleted: Annotated[int, F("number of exports that were deleted")]
 
 
 # --- routes
@@ -515,7 +481,7 @@ def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
 
 @router.get("/v1/task", scope="read", tags=_TAGS, summary="Get an export")
 def show(task_id: TaskId) -> Response[TaskAnswer]:
-    return answer(TaskAnswer(**app().exports.exports.get(router.caller.project_id, task_id)))
+    return answer(TaskAnswer.model_validate(app().exports.exports.get(router.caller.project_id, task_id)))
 
 
 @router.get("/v1/tasks", scope="read", tags=_TAGS, summary="List exports")
@@ -541,7 +507,7 @@ def list_tasks(
         limit=limit,
         cursor=cursor,
     )
-    return TaskList(items=[TaskAnswer(**record) for record in page.items], next_cursor=page.next_cursor)
+    return TaskList.model_validate(page)
 
 
 @router.post("/v1/tasks/delete", scope="write", tags=_TAGS, summary="Delete exports and their files")
@@ -657,7 +623,8 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
         # Tidegate signs what it sends to a source, so asking a URL is more than reading.
         router.caller.require("write")
     with app().projects.slow_calls.held(project_id):
-        made = app().exports.sync.make(project_id, spec, body.file_name, body.max_exec_time)
+        options = body.options()
+        made = app().exports.sync.make(project_id, spec, options.file_name, options.max_exec_time)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {

@@ -202,4 +202,6 @@ def _as_query(model: Schema) -> Iterator[Schema]:
     """The fields of a body as query parameters; objects and lists are strings that contain JSON."""
     for name, field in model["properties"].items():
         types = {option.get("type") for option in field.get("anyOf", [field])}
-        yield {"name": name, "in": "query", "schema": field if types <= _PLAIN_TYPES else {"type": "string"}}
+        schema = {key: value for key, value in field.items() if key != "description"}
+        parameter = {"name": name, "in": "query", "schema": schema if types <= _PLAIN_TYPES else {"type": "string"}}
+        yield parameter | ({"description": field["description"]} if "description" in field else {})

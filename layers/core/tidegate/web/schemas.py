@@ -7,7 +7,7 @@ A body or an answer of a record takes its fields from there (`records.py`), with
     class BatchAnswer(Answer, record=Batch): …    the fields that are shown
 
 The class itself declares what the record does not have. A field that it declares with another type than the record
-keeps the record's description.
+keeps the record's description, unless it has its own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tidegate.common.schedules import check_schedule
 from tidegate.errors import Invalid
-from tidegate.files.model import path_fault
-from tidegate.records import F, Number, Priority, Text, Url, bare, declared, without_control_characters
+from tidegate.files.model import FileName, FilePath, FileSize, Signature, plain_name
+from tidegate.records import F, Number, Priority, Text, Url, bare, declared
 
-__all__ = ["F", "Number", "Priority", "Text", "Url"]
+__all__ = ["F", "FileName", "FilePath", "FileSize", "Number", "Priority", "Signature", "Text", "Url", "plain_name"]
 
 
 if TYPE_CHECKING:
@@ -38,30 +38,30 @@ class _FromRecord(ModelMetaclass):
         name: str,
         bases: tuple[type, ...],
         namespace: dict[str, Any],
-        record: type | None = None,
+        record: type | tuple[type, ...] | None = None,
         changes: type | None = None,
         without: tuple[str, ...] = (),
         **options: Any,
     ) -> Any:
-        if source := record or changes:
-            own = namespace.get("__annotations__", {})
-            annotations: dict[str, Any] = {}
+        own = namespace.get("__annotations__", {})
+        annotations: dict[str, Any] = {}
+        for source in record if isinstance(record, tuple) else filter(None, (record or changes,)):
             is_answer = any(issubclass(base, Answer) for base in bases)
-            found = _shown(source) if is_answer else _changed(source) if changes else _given(source)
-            for field, kind, default, f in found:
-                if field in without:
-                    continue
+            fields_of = _changed if changes else _shown if is_answer else _given
+            for field, kind, default, description in fields_of(source):
                 if field in own:
-                    annotations[field] = Annotated[own[field], F(f.description)]
-                    continue
-                annotations[field] = kind
-                if default is not MISSING:
-                    namespace[field] = default
+                    described = "F(" in str(own[field])
+                    annotations[field] = own[field] if described else Annotated[own[field], F(description)]
+                elif field not in without:
+                    annotations[field] = kind
+                    namespace |= {} if default is MISSING else {field: default}
+        if annotations:
             namespace["__annotations__"] = annotations | {k: v for k, v in own.items() if k not in annotations}
         return super().__new__(mcs, name, bases, namespace, **options)
 
 
-_Fields = Iterator[tuple[str, Any, Any, F]]
+# Name, type, default and description.
+_Fields = Iterator[tuple[str, Any, Any, str]]
 
 
 def _shown(record: type) -> _Fields:
@@ -70,21 +70,21 @@ def _shown(record: type) -> _Fields:
             yield from _shown(bare(field.type))
         elif field.f.shown:
             name = field.f.shown if isinstance(field.f.shown, str) else field.name
-            kind = bare(field.type)
-            yield name, Annotated[kind, F(field.f.description)], None if _is_optional(kind) else MISSING, field.f
+            kind, text = bare(field.type), field.f.description
+            yield name, Annotated[kind, F(text)], None if _is_optional(kind) else MISSING, text
 
 
 def _given(record: type) -> _Fields:
     for field in declared(record).values():
         default = field.default if field.factory is MISSING else Field(default_factory=field.factory)
-        yield field.name, field.type, default, field.f
+        yield field.name, field.type, default, field.f.description
 
 
 def _changed(record: type) -> _Fields:
     for field in declared(record).values():
         if field.f.changes:
             optional = field.type if _is_optional(bare(field.type)) else field.type | None
-            yield field.name, Annotated[optional, F(field.f.description)], None, field.f
+            yield field.name, Annotated[optional, F(field.f.description)], None, field.f.description
 
 
 def _is_optional(kind: Any) -> bool:
@@ -126,19 +126,6 @@ class LinkAnswer(Answer):
     expires_at: str
 
 
-def _safe_path(value: str) -> str:
-    fault = path_fault(value)
-    if fault:
-        raise ValueError(fault)
-    return value
-
-
-def plain_name(value: str) -> str:
-    if "/" in value or "\\" in value or value in (".", ".."):
-        raise ValueError("must be a file name without slashes, not a path")
-    return without_control_characters(value)
-
-
 def _valid_schedule(value: str) -> str:
     try:
         check_schedule(value)
@@ -147,10 +134,5 @@ def _valid_schedule(value: str) -> str:
     return value
 
 
-FilePath = Annotated[str, Field(min_length=1), AfterValidator(_safe_path)]
-FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_name)]
-Signature = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
-# S3's largest object.
-FileSize = Annotated[int, Field(ge=0, le=5 * 1024**4)]
 Schedule = Annotated[str, Field(max_length=200), AfterValidator(_valid_schedule)]
 JsonObject = dict[str, Any]
