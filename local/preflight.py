@@ -12,7 +12,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from local import environment
+from local import environment, template
 from local.progress import Failure, Say
 
 # Lambda refuses a reservation that would leave the account's other functions fewer than this.
@@ -90,7 +90,8 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
     if values.get("TransferEngine") == "gse":
         tell("  … TransferEngine=gse: a project can send files only where an admin grants it targets, directories and")
         tell("    users: tidegate project update PROJECT --gse-target 'web-*' --gse-dir /data/app --gse-user app")
-    _check_names(stack, region, {**(deployed or {}), **wanted})
+    _check_stores(clients, values)
+    _check_names(stack, region, values)
     reservations = _check_concurrency(clients, wanted, deployed or {}, tell)
     return Found(deployed is not None, reservations)
 
@@ -112,6 +113,32 @@ def _check_parameters(values: Mapping[str, str], region: str) -> None:
             is_object = False
         if not is_object:
             raise Failure(f"{name} is not a JSON object: {values[name]}", "quote it in PARAMS as template.yaml shows")
+
+
+def _check_stores(clients: Clients, values: Mapping[str, str]) -> None:
+    """Raises Failure for a table or bucket that is named but cannot be used in place of the stack's own."""
+    if table := values.get("ExistingTable"):
+        own = template.load()["Resources"]["Table"]["Properties"]
+        try:
+            found = clients("dynamodb").describe_table(TableName=table)["Table"]
+        except (ClientError, BotoCoreError) as error:
+            raise Failure(f"ExistingTable={table} cannot be read: {error}", "name a table of this region") from error
+        indexes = {index["IndexName"]: index["KeySchema"] for index in found.get("GlobalSecondaryIndexes", [])}
+        needed = {index["IndexName"]: index["KeySchema"] for index in own["GlobalSecondaryIndexes"]}
+        if found["KeySchema"] != own["KeySchema"] or any(indexes.get(name) != keys for name, keys in needed.items()):
+            raise Failure(
+                f"ExistingTable={table} has not the keys and indexes of Tidegate's table",
+                "restore a table of Tidegate with all its indexes",
+            )
+        if found["TableStatus"] != "ACTIVE":
+            raise Failure(f"ExistingTable={table} is {found['TableStatus']}", "wait until it is ACTIVE")
+    if bucket := values.get("ExistingBucket"):
+        try:
+            clients("s3").head_bucket(Bucket=bucket)
+        except (ClientError, BotoCoreError) as error:
+            raise Failure(
+                f"ExistingBucket={bucket} cannot be read: {error}", "name a bucket of this account"
+            ) from error
 
 
 def _check_names(stack: str, region: str, values: Mapping[str, str]) -> None:

@@ -24,6 +24,8 @@ class Account:
         self.limit, self.free, self.stack, self.known = limit, free, stack, known
         self.deployed: dict[str, str] = {}
         self.failure: Exception | None = None
+        self.table: dict[str, Any] | None = None
+        self.bucket = False
 
     def __call__(self, service: str) -> Account:
         return self
@@ -36,6 +38,15 @@ class Account:
     def get_account_settings(self) -> dict[str, Any]:
         limits = {"ConcurrentExecutions": self.limit, "UnreservedConcurrentExecutions": self.free}
         return {"AccountLimit": limits}
+
+    def describe_table(self, TableName: str) -> dict[str, Any]:
+        if self.table is None:
+            raise ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "DescribeTable")
+        return {"Table": self.table}
+
+    def head_bucket(self, Bucket: str) -> None:
+        if not self.bucket:
+            raise ClientError({"Error": {"Code": "404"}}, "HeadBucket")
 
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
         if self.failure is not None:
@@ -180,6 +191,38 @@ def test_unreadable_stack_is_not_taken_for_an_absent_one(failure: Exception) -> 
     account.failure = failure
     with pytest.raises(Failure, match="does not say whether the stack tidegate exists"):
         check(account)
+
+
+OWN_TABLE = template.load()["Resources"]["Table"]["Properties"]
+GOOD_TABLE = {"TableStatus": "ACTIVE"} | {name: OWN_TABLE[name] for name in ("KeySchema", "GlobalSecondaryIndexes")}
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (GOOD_TABLE, None),
+        (None, "cannot be read"),
+        (GOOD_TABLE | {"TableStatus": "CREATING"}, "is CREATING"),
+        (GOOD_TABLE | {"GlobalSecondaryIndexes": OWN_TABLE["GlobalSecondaryIndexes"][:2]}, "keys and indexes"),
+        (GOOD_TABLE | {"KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}]}, "keys and indexes"),
+    ],
+)
+def test_existing_table_must_be_one_of_tidegates(table: dict[str, Any] | None, says: str | None) -> None:
+    account = Account()
+    account.table = table
+    if says is None:
+        check(account, ExistingTable="restored")
+        return
+    with pytest.raises(Failure, match=says):
+        check(account, ExistingTable="restored")
+
+
+def test_existing_bucket_must_be_there() -> None:
+    account = Account()
+    with pytest.raises(Failure, match="ExistingBucket=files cannot be read"):
+        check(account, ExistingBucket="files")
+    account.bucket = True
+    check(account, ExistingBucket="files")
 
 
 def test_params_are_merged_with_the_configuration(tmp_path: Path) -> None:
