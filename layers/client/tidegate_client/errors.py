@@ -11,9 +11,17 @@ from typing import Any
 _QUERY = re.compile(r"\?[^\s'\"<>]*=[^\s'\"<>]*")
 
 
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
 def without_queries(text: object) -> str:
     """The text of an error or a log line, without the queries of the URLs in it."""
     return _QUERY.sub("?…", str(text))
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with escapes for what begins a line, moves a terminal's cursor or changes the direction of writing."""
+    return _CONTROLS.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
 
 
 class TidegateError(Exception):

@@ -198,9 +198,8 @@ class Agent:
         """Runs until `stop()`, or until the API refuses the host: see `failure`. Metrics and threads end with it."""
         with contextlib.ExitStack() as stack:
             if self._options.metrics:
-                host, port = self._options.metrics
-                bound = stack.enter_context(local_pages(host, port, self.health, self.metrics))
-                log.info("health and metrics at http://%s:%d", host, bound)
+                pages = local_pages(*self._options.metrics, self.health, self.metrics, self._monitor.page_warnings)
+                stack.enter_context(pages)
             if self._swarm is not None:
                 self._swarm.start()
                 stack.callback(self._swarm.close)
@@ -462,6 +461,7 @@ class AgentGroup:
     def __init__(self, agents: dict[str, Agent], notifier: GroupNotifier, metrics: tuple[str, int] | None) -> None:
         self._agents = agents
         self._metrics = metrics
+        self._page_warnings: list[str] = []
         notifier.names |= agents.keys()
 
     def stop(self) -> None:
@@ -485,7 +485,7 @@ class AgentGroup:
         ]
         with contextlib.ExitStack() as stack:
             if self._metrics:
-                stack.enter_context(local_pages(*self._metrics, self.health, self.metrics))
+                stack.enter_context(local_pages(*self._metrics, self.health, self.metrics, self._page_warnings))
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -510,6 +510,7 @@ class AgentGroup:
         ]
         problems = refused + [f"{name}: {problem}" for name, one in found.items() for problem in one["problems"]]
         warnings = [f"{name}: {warning}" for name, one in found.items() for warning in one["warnings"]]
+        warnings += self._page_warnings
         return {"healthy": not problems, "problems": problems, "warnings": warnings, "agents": found}
 
     def metrics(self) -> str:

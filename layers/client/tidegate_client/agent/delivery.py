@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
@@ -16,16 +15,16 @@ import urllib3
 from tidegate_client.agent.codes import RefusedPath, Restarting, StagedFileLost
 from tidegate_client.agent.disk import (
     Fence,
+    Part,
     Partials,
     PathLocks,
     PathOrder,
     Permits,
     Place,
-    copy_verified,
-    is_plain,
     open_place,
     owner_in_container,
     owner_on_host,
+    remove_hidden,
     superseded,
 )
 from tidegate_client.agent.inbox import Inbox, key_of
@@ -34,13 +33,10 @@ from tidegate_client.agent.preheat import (
     Staged,
     StagedFile,
     activation_of,
-    changed_staged_file,
     figures_of,
-    find_unrecorded,
     iso,
+    keep_staged,
     opened_unchanged,
-    rename_to_staged,
-    staged_name,
 )
 from tidegate_client.agent.update import SelfUpdate, is_update
 from tidegate_client.download import Cancelled, ResumingDownload, UrlSource, fetch_verified
@@ -92,19 +88,9 @@ class Delivery:
         if self.inbox.is_cancelled(key_of(transfer)):
             raise Cancelled
         if is_update(transfer):
-            return figures(self._update(transfer)), None
+            return self._update(transfer, figures), None
         with self._place(transfer) as place:
-            if not self._is_before_activation(transfer):
-                return figures(self._deliver(transfer, place)), None
-            staged_as = staged_name(place, self.agent_id, transfer)
-            # Recorded before the file exists, so that the sweep finds it if the delivery is never resumed.
-            with self.partials.using(place.path / staged_as):
-                downloaded = self._deliver(transfer, place, staged_as)
-                if downloaded.staged is None:
-                    return figures(downloaded), None
-                staged = Staged(transfer, downloaded.staged, iso(time.time()), figures(downloaded))
-                self.journal.stage(staged.key, staged.to_json(), place.path / staged_as)
-                return staged.figures, staged
+            return self._deliver(transfer, place, figures)
 
     def _is_before_activation(self, transfer: Transfer) -> bool:
         at = activation_of(transfer)
@@ -119,7 +105,9 @@ class Delivery:
         user = transfer["target_user"]
         self.permits.check_user(user)
         container = transfer.get("container_id") or ""
-        owner = owner_in_container(self.fence.passwd(container), user) if container else owner_on_host(user)
+        owner = (
+            owner_in_container(self.fence.passwd(container), user, self.permits) if container else owner_on_host(user)
+        )
         with open_place(self.fence, transfer["target_file_dir"], transfer["file_name"], owner, container) as place:
             yield place
 
@@ -129,33 +117,17 @@ class Delivery:
         with (
             self._place(transfer) as place,
             self._paths.hold(place.file),
-            opened_unchanged(place, staged) as file,
+            opened_unchanged(place, staged) as part,
         ):
-            if file is None:
+            if part is None:
                 self._require_in_place(staged, place)
-                return
-            previous = self._order.require_newest(transfer, place)
-            with self._own_copy(staged, place, file) as (own, name), self._seeding_paused(transfer):
-                place.finish(own, mode_of(transfer))
-                self._order.apply(transfer, place, previous, lambda: place.rename(own, name))
-
-    @contextmanager
-    def _own_copy(self, staged: Staged, place: Place, file: BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
-        """The staged file and its name; or, if another user may have it open for writing, a copy of it.
-
-        That is so if a user put another file in its place, or the agent was killed after it had given it away."""
-        if is_plain(file, os.geteuid()):
-            yield file, staged.file.name
-            return
-        name = place.part_name(self.agent_id, staged.transfer["transfer_id"])
-        with self.partials.using(place.path / name), place.open_part(name) as part:
-            try:
-                if not copy_verified(file, part, staged.transfer["signature"]):
-                    raise changed_staged_file(place, staged)
-                yield part, name
-                place.drop_part(staged.file.name)
-            finally:
-                self._remove_part(place, name, part)
+            else:
+                previous = self._order.require_newest(transfer, place)
+                with self._seeding_paused(transfer):
+                    place.finish(part.file, mode_of(transfer))
+                    self._order.apply(transfer, place, previous, lambda: place.rename(part))
+            with suppress(OSError):
+                remove_hidden(place.directory, staged.file.hidden)
 
     def _require_in_place(self, staged: Staged, place: Place) -> None:
         """The staged file is gone: the agent was killed after the rename, or another process removed it."""
@@ -164,7 +136,7 @@ class Delivery:
         ours = applied is None or sequence is None or applied.sequence == sequence
         if not ours or not place.holds(transfer["signature"], transfer.get("size")):
             raise StagedFileLost(
-                f"the staged file {staged.file.name} in {place.path} was removed before its activate_at: "
+                f"the staged file in {staged.file.hidden.path} was removed before its activate_at: "
                 "redrive the Job to deliver it again"
             )
 
@@ -172,7 +144,7 @@ class Delivery:
         """Peers are served from the staged file: its new name and owner must not count as a change of the file."""
         return self.swarm.changing(transfer) if self.swarm is not None else nullcontext()
 
-    def _update(self, transfer: Transfer) -> Downloaded:
+    def _update(self, transfer: Transfer, figures: Callable[[Downloaded], dict[str, Any]]) -> dict[str, Any]:
         """Installs a release of the agent. Raises Restarting when the agent must restart as that version."""
         if self.update is None:
             raise RefusedPath("this agent may not update itself: start it with --self-update")
@@ -180,46 +152,47 @@ class Delivery:
             raise RefusedPath("an update of the agent cannot be scheduled: submit it without activate_at")
         local = self.update.local_transfer(transfer)
         if local is None:
-            return Downloaded(0)
+            return figures(Downloaded(0))
         owner = owner_on_host(local["target_user"])
         with (
             Fence(self.update.releases.directory.parent) as fence,
             open_place(fence, local["target_file_dir"], local["file_name"], owner) as place,
         ):
-            downloaded = self._deliver(local, place)
+            found, _ = self._deliver(local, place, figures)
         if not self.update.switch(transfer):
-            return downloaded
+            return found
         raise Restarting
 
-    def _deliver(self, transfer: Transfer, place: Place, staged_as: str | None = None) -> Downloaded:
-        """`staged_as` is the name of the file until its `activate_at`."""
-        downloaded = Downloaded(0)
+    def _deliver(
+        self, transfer: Transfer, place: Place, figures: Callable[[Downloaded], dict[str, Any]]
+    ) -> tuple[dict[str, Any], Staged | None]:
         if self._is_in_place(transfer, place):
             self._seed_existing(transfer, place)
-            return downloaded
-        if staged_as and (staged := find_unrecorded(place, staged_as, transfer["signature"])):
-            return Downloaded(0, staged=staged)
-        part = place.part_name(self.agent_id, transfer["signature"])
-        with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
+            return figures(Downloaded(0)), None
+        salt = (self.agent_id, transfer["signature"])
+        with self.partials.opened(place, salt, self._cancelled(transfer), self.patience) as part:
             try:
+                downloaded = Downloaded(0)
                 if self._is_in_place(transfer, place):
                     pass
-                elif place.copy_existing(file, transfer["signature"], transfer.get("size")):
-                    downloaded = Downloaded(0, staged=self._publish(transfer, place, file, part, staged_as))
+                elif place.copy_existing(part.file, transfer["signature"], transfer.get("size")):
+                    downloaded = Downloaded(0, staged=self._publish(transfer, place, part))
                     self._seed_existing(transfer, place)
                 else:
-                    downloaded = self._download(transfer, place, file, part, staged_as)
+                    downloaded = self._download(transfer, place, part)
+                if downloaded.staged:
+                    staged = Staged(transfer, downloaded.staged, iso(time.time()), figures(downloaded))
+                    self.journal.stage(staged.key, staged.to_json(), part.hidden.path)
+                    return staged.figures, staged
             except BaseException as error:
                 # Keep bytes that may be right: the next transfer of this content resumes from them.
                 if not _worth_keeping(error):
-                    self._remove_part(place, part, file)
+                    self.partials.discard(place, part)
                 raise
-            self._remove_part(place, part, file)
-        return downloaded
+            self.partials.discard(place, part)
+        return figures(downloaded), None
 
-    def _download(
-        self, transfer: Transfer, place: Place, file: BinaryIO, part: str, staged_as: str | None
-    ) -> Downloaded:
+    def _download(self, transfer: Transfer, place: Place, part: Part) -> Downloaded:
         """Downloads from the swarm if the transfer names one that can be joined, else from S3."""
         fell_back: NoSwarm | None = None
         if self.swarm is not None and transfer.get("swarm"):
@@ -228,7 +201,7 @@ class Delivery:
                     place.existing() as old,
                     self.swarm.join(
                         transfer,
-                        file,
+                        part.file,
                         self._url_source(transfer),
                         pool=self.pool,
                         cancelled=self._cancelled(transfer),
@@ -239,16 +212,16 @@ class Delivery:
                     ) as member,
                 ):
                     member.fetch()
-                    staged = self._publish(transfer, place, file, part, staged_as)
+                    staged = self._publish(transfer, place, part)
                     member.seed()
                     figures = member.figures()
                     return Downloaded(figures["origin_bytes"] + figures["peer_bytes"], figures, staged)
             except NoSwarm as error:
                 log.info("%s: downloading from S3 without the swarm: %s", transfer["file_name"], error)
                 fell_back = error
-        size = self._fetch(transfer, file)
+        size = self._fetch(transfer, part.file)
         swarm_figures = fell_back.figures(size) if fell_back else None
-        return Downloaded(size, swarm_figures, self._publish(transfer, place, file, part, staged_as))
+        return Downloaded(size, swarm_figures, self._publish(transfer, place, part))
 
     def _seed_existing(self, transfer: Transfer, place: Place) -> None:
         if self.swarm is not None and transfer.get("swarm"):
@@ -275,16 +248,15 @@ class Delivery:
         fetch_verified(download, self._url_source(transfer), transfer["signature"])
         return download.offset - offset_before if download.offset > offset_before else download.offset
 
-    def _publish(
-        self, transfer: Transfer, place: Place, file: BinaryIO, part: str, staged_as: str | None
-    ) -> StagedFile | None:
+    def _publish(self, transfer: Transfer, place: Place, part: Part) -> StagedFile | None:
         """Puts the file in place, or stages it if its `activate_at` has not come."""
-        if staged_as and self._is_before_activation(transfer):
-            return rename_to_staged(place, file, part, staged_as)
+        if self._is_before_activation(transfer):
+            place.require_there()
+            return keep_staged(place, part)
         with self._paths.hold(place.file):
             previous = self._order.require_newest(transfer, place)
-            place.finish(file, mode_of(transfer))
-            self._order.apply(transfer, place, previous, lambda: place.rename(file, part))
+            place.finish(part.file, mode_of(transfer))
+            self._order.apply(transfer, place, previous, lambda: place.rename(part))
         return None
 
     def _is_in_place(self, transfer: Transfer, place: Place) -> bool:
@@ -302,14 +274,6 @@ class Delivery:
                 return False
             self._order.apply(transfer, place, applied, lambda: None)
             return True
-
-    def _remove_part(self, place: Place, part: str, file: BinaryIO) -> None:
-        """Removes the part file, if it was not renamed, and its journal entry.
-
-        Once it was renamed, a transfer that waited for it may have created another of the same name."""
-        if place.is_still(part, file):
-            place.drop_part(part)
-        self.partials.remove_record(place.path / part)
 
     def _cancelled(self, transfer: Transfer) -> Callable[[], bool]:
         key = key_of(transfer)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import logging
 import os
 import pwd
+import secrets
 import stat
 import threading
 import time
@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO, BinaryIO, NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from tidegate_client.agent.codes import DirectoryMoved, RefusedOwner, RefusedPath, Superseded
-from tidegate_client.agent.journal import Applied, Journal, JournalError
-from tidegate_client.download import Cancelled
+from tidegate_client.agent.journal import Applied, HiddenFile, Journal
+from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import UsageError
 from tidegate_client.models import Transfer
-from tidegate_client.uploads import CHUNK, sha256_of_stream
+from tidegate_client.uploads import CHUNK
 
 # --- permits
 # Limits that this host sets, whatever the API asks for.
@@ -43,10 +43,13 @@ class Permits:
     users: frozenset[str] = frozenset()
     refusal: str = ""
 
+    def allows(self, user: str) -> bool:
+        return not self.users or user in self.users or ANY_USER in self.users
+
     def check_user(self, user: str) -> None:
         if self.refusal:
             raise RefusedPath(self.refusal)
-        if self.users and user not in self.users and ANY_USER not in self.users:
+        if not self.allows(user):
             raise RefusedOwner(
                 f"this host accepts no files for user {user!r}: its agent was started with --allow-user for other users"
             )
@@ -58,6 +61,7 @@ class Permits:
 Owner = tuple[int, int]
 ROOT: Owner = (0, 0)
 CAP_CHOWN = 1 << 0
+LOCK_EVERY = 0.05
 LARGEST_PASSWD = 4 * 1024 * 1024
 
 
@@ -70,17 +74,29 @@ def owner_on_host(user: str) -> Owner:
     return entry.pw_uid, entry.pw_gid
 
 
-def owner_in_container(passwd: str, user: str) -> Owner:
+def owner_in_container(passwd: str, user: str, permits: Permits) -> Owner:
     """The ids of a user in the container's own /etc/passwd, where they differ from the host's.
 
-    `root` needs no entry. RefusedOwner if there is no such user."""
+    `root` needs no entry. RefusedOwner if there is no such user, or it is another name of one who is not permitted:
+    the container's users may have written that file."""
+    users: list[tuple[str, Owner]] = []
     for line in passwd.splitlines():
         fields = line.split(":")
-        if len(fields) >= 4 and fields[0] == user and fields[2].isdigit() and fields[3].isdigit():
-            return int(fields[2]), int(fields[3])
-    if user == "root":
-        return ROOT
-    raise RefusedOwner(f"there is no user {user!r} in this container's /etc/passwd; create it or name another")
+        if len(fields) >= 4 and fields[2].isdigit() and fields[3].isdigit():
+            users.append((fields[0], (int(fields[2]), int(fields[3]))))
+    users.append(("root", ROOT))
+    owner = next((ids for name, ids in users if name == user), None)
+    if owner is None:
+        raise RefusedOwner(f"there is no user {user!r} in this container's /etc/passwd; create it or name another")
+    for name, (uid, _) in users:
+        if uid == owner[0] and not permits.allows(name):
+            raise RefusedOwner(
+                f"{user!r} has the uid {uid} of {name!r} in this container's /etc/passwd, and this host's agent was "
+                f"started without --allow-user {name}"
+            )
+    if owner[1] == 0 and not permits.allows("root"):
+        raise RefusedOwner(f"{user!r} has the group of root in this container's /etc/passwd")
+    return owner
 
 
 def read_passwd(directory: int) -> str:
@@ -133,13 +149,18 @@ class PathLocks:
         self._users: Counter[Path] = Counter()
 
     @contextmanager
-    def hold(self, path: Path) -> Iterator[None]:
+    def hold(self, path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """`while_waiting` is called until the lock is free; it raises to give up."""
         with self._guard:
             lock = self._locks.setdefault(path, threading.Lock())
             self._users[path] += 1
         try:
-            with lock:
+            while not lock.acquire(timeout=LOCK_EVERY):
+                while_waiting()
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             with self._guard:
                 self._users[path] -= 1
@@ -159,7 +180,7 @@ BY_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST_LINKS = 40
 # No directory belongs to it: the symlink is not followed.
 NO_USER = -1
-ACL = "system.posix_acl_access"
+ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 _creating = PathLocks()
 # Called with the descriptor of each directory that was created.
 OnCreated = Callable[[int], None]
@@ -217,14 +238,17 @@ class Trust:
         # With an ACL the bits of the group are those of all users and groups that the ACL names.
         return bool(mode & stat.S_IWGRP) and (status.st_gid not in self.groups or _has_acl(descriptor))
 
-    def others_may_rename(self, descriptor: int, directory: os.stat_result, entry: os.stat_result) -> bool:
-        """Whether another user may rename or replace this entry of the directory."""
+    def others_may_rename(
+        self, descriptor: int, directory: os.stat_result, entry: os.stat_result, *, or_file: bool = False
+    ) -> bool:
+        """Whether another user may rename or replace this entry of the directory: a directory, or a file too."""
         if not self.enforced or not self.others_may_write(descriptor, directory):
             return False
         # As in /tmp: only the owner of the directory or of the entry may rename the entry. A symlink is not accepted,
         # because others may have put it there as a hard link.
         sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in self.users
-        return not (sticky and stat.S_ISDIR(entry.st_mode) and entry.st_uid in self.users)
+        plain = stat.S_ISDIR(entry.st_mode) or (or_file and stat.S_ISREG(entry.st_mode) and entry.st_nlink == 1)
+        return not (sticky and plain and entry.st_uid in self.users)
 
     def may_create(self, descriptor: int, directory: os.stat_result) -> bool:
         """Whether a new entry of the directory is safe from other users."""
@@ -232,13 +256,15 @@ class Trust:
         return bool(not self.enforced or sticky or not self.others_may_write(descriptor, directory))
 
     def controller(self, descriptor: int, directory: os.stat_result, link: os.stat_result) -> int | None:
-        """The user who decides where a symlink in the directory leads; None for a trusted one."""
-        if link.st_uid not in self.users:
-            return link.st_uid
-        if self.enforced and self.others_may_write(descriptor, directory):
-            # They may rename a symlink of root, or link to one.
-            return directory.st_uid if directory.st_uid not in self.users else NO_USER
-        return None
+        """The user who decides where a symlink in the directory leads; None for a trusted one, NO_USER for several.
+
+        Whoever may write to the directory may have moved a symlink of any user into it."""
+        if not self.enforced or not self.others_may_write(descriptor, directory):
+            return link.st_uid if link.st_uid not in self.users else None
+        writers = Trust(self.users | {directory.st_uid}, self.groups, self.enforced)
+        only_its_owner = not writers.others_may_write(descriptor, directory)
+        own = link.st_uid == directory.st_uid or link.st_uid in self.users
+        return directory.st_uid if only_its_owner and own and directory.st_uid not in self.users else NO_USER
 
 
 def _has_acl(descriptor: int) -> bool:
@@ -246,6 +272,16 @@ def _has_acl(descriptor: int) -> bool:
         return bool(os.getxattr(f"/proc/self/fd/{descriptor}", ACL))
     except OSError as error:
         return error.errno not in (errno.ENODATA, errno.ENOTSUP)
+
+
+def drop_acls(descriptor: int) -> None:
+    """Removes what a new directory inherited: the owner of the directory above chose it."""
+    for name in (ACL, DEFAULT_ACL):
+        try:
+            os.removexattr(descriptor, name)
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+                raise
 
 
 class _Step(NamedTuple):
@@ -371,6 +407,9 @@ class _Walk:
         try:
             if os.fstat(created).st_uid != os.geteuid() or _has_entries(created):
                 raise RefusedPath(f"{str(self.path / name)!r} was replaced when it was created")
+            above = self._steps[-1]
+            if self._trust.others_may_write(above.descriptor, above.status):
+                drop_acls(created)
             on_created(created)
         finally:
             os.close(created)
@@ -547,10 +586,13 @@ class Fence:
                 return ""
             return read_passwd(walk.descriptor)
 
-    def remove(self, file: Path) -> None:
-        """Removes a file in such a directory. Does nothing if the directory is gone or was replaced by a symlink."""
-        with contextlib.suppress(RefusedPath, FileNotFoundError), self.reopened(file.parent) as directory:
-            os.unlink(file.name, dir_fd=directory)
+    def remove(self, file: HiddenFile) -> None:
+        """Removes a hidden file. Does nothing if its directory is gone or was replaced by a symlink."""
+        with contextlib.suppress(RefusedPath, FileNotFoundError), self.reopened(file.path.parent) as directory:
+            if file.secret:
+                remove_hidden(directory, file)
+            else:
+                os.unlink(file.path.name, dir_fd=directory)
 
     def _anchors(
         self, held: contextlib.ExitStack, container: str, wanted: tuple[str, ...], on_created: OnCreated | None
@@ -645,6 +687,29 @@ def require_private(option: str, directory: Path, *, create: bool = False) -> No
         require_private(option, directory)
 
 
+def read_trusted(path: Path, most_bytes: int) -> bytes:
+    """The content of a file that no other user may change, replace or reach by another symlink. RefusedPath if one
+    may."""
+    trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), enforced=True)
+    with contextlib.ExitStack() as opened:
+        top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))
+        for _ in range(MOST_LINKS):
+            walk = opened.enter_context(_Walk(top, trust))
+            walk.enter_trusted(path.absolute().parts[1:-1])
+            entry = os.stat(path.name, dir_fd=walk.descriptor, follow_symlinks=False)
+            if trust.others_may_rename(walk.descriptor, os.fstat(walk.descriptor), entry, or_file=True):
+                raise RefusedPath(f"a user other than root may replace {str(walk.path / path.name)!r}")
+            if stat.S_ISLNK(entry.st_mode):
+                path = walk.path / os.readlink(path.name, dir_fd=walk.descriptor)
+                continue
+            descriptor = os.open(path.name, os.O_RDONLY | OPEN, dir_fd=walk.descriptor)
+            with os.fdopen(descriptor, "rb") as file:
+                if trust.others_may_write(descriptor, os.fstat(descriptor)):
+                    raise RefusedPath(f"a user other than root may change {str(walk.path / path.name)!r}")
+                return file.read(most_bytes)
+    raise RefusedPath(f"{str(path)!r} has too many symlinks")
+
+
 def _keep(opened: contextlib.ExitStack, descriptor: int) -> int:
     opened.callback(os.close, descriptor)
     return descriptor
@@ -669,18 +734,106 @@ def plain_parts(directory: str) -> tuple[str, ...]:
     return wanted.parts[1:]
 
 
-# --- place
-# The place of one file: its open directory, the part file beside it, and the rename that publishes it.
+# --- hidden files
+# Files that are not in place yet: each alone in a directory of the agent's own, in the directory of its destination.
+#
+# That directory may belong to another user, who can rename and remove what is in it, and put files of any owner there
+# by renaming them. So nothing is recognised by its name, owner or mode. The file's name is a secret of the journal, in
+# a directory that others cannot enter: nobody else can have put it there, opened it, locked it or linked to it.
 
 # O_NONBLOCK: a FIFO or a lease that another user put here must not block the agent.
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-MOST_OPENS = 100
-LOCK_EVERY = 0.05
+PRIVATE, PART_MODE, PERMISSIONS = 0o700, 0o600, 0o777
+
+
+def new_hidden(directory: Path) -> HiddenFile:
+    return HiddenFile(directory / f".tidegate-{secrets.token_hex(8)}.part", secrets.token_hex(16))
+
+
+@contextlib.contextmanager
+def _private(above: int, name: str) -> Iterator[int]:
+    """The agent's own directory of this name; FileNotFoundError if it is none."""
+    try:
+        descriptor = os.open(name, DIRECTORY, dir_fd=above)
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, "not a directory of the agent", name) from error
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_uid, status.st_mode & PERMISSIONS) != (os.geteuid(), PRIVATE):
+            raise FileNotFoundError(errno.ENOENT, "not a directory of the agent", name)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def create_hidden(above: int, hidden: HiddenFile) -> Iterator[Part]:
+    """Creates the directory and the file in it."""
+    name = hidden.path.name
+    os.mkdir(name, PRIVATE, dir_fd=above)
+    with contextlib.ExitStack() as held:
+        try:
+            created = os.open(name, DIRECTORY, dir_fd=above)
+            held.callback(os.close, created)
+            if os.fstat(created).st_uid == os.geteuid() and not _has_entries(created):
+                # A default ACL, or the bit of a directory that passes on its group.
+                drop_acls(created)
+                os.fchmod(created, PRIVATE)
+            part = held.enter_context(_opened_hidden(above, hidden, os.O_CREAT | os.O_EXCL))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise RefusedPath(
+                f"the directory {name} for the part file was replaced when it was created, or its file system has no "
+                "permissions"
+            ) from error
+        yield part
+
+
+@contextlib.contextmanager
+def open_hidden(above: int, hidden: HiddenFile) -> Iterator[Part | None]:
+    """The hidden file as it was left; None if it is gone."""
+    with contextlib.ExitStack() as held:
+        try:
+            part = held.enter_context(_opened_hidden(above, hidden))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP, errno.EACCES):
+                raise
+            part = None
+        yield part
+
+
+@contextlib.contextmanager
+def _opened_hidden(above: int, hidden: HiddenFile, flags: int = 0) -> Iterator[Part]:
+    with _private(above, hidden.path.name) as directory:
+        descriptor = os.open(hidden.secret, os.O_RDWR | OPEN | flags, PART_MODE, dir_fd=directory)
+        with os.fdopen(descriptor, "r+b") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise FileNotFoundError(errno.ENOENT, "not a file of the agent", hidden.path.name)
+            yield Part(directory, hidden, file)
+
+
+def remove_hidden(above: int, hidden: HiddenFile) -> None:
+    """Removes the file, if it is still there, and its directory, unless a user moved it away."""
+    with contextlib.suppress(FileNotFoundError):
+        with _private(above, hidden.path.name) as directory, contextlib.suppress(FileNotFoundError):
+            os.unlink(hidden.secret, dir_fd=directory)
+        os.rmdir(hidden.path.name, dir_fd=above)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An open hidden file, and the descriptor of its directory."""
+
+    directory: int
+    hidden: HiddenFile
+    file: BinaryIO
+
+
+# --- place
+# The place of one file: its open directory, and the rename that publishes it.
+
 DEFAULT_MODE = 0o644
-PERMISSIONS = 0o777
 WRITABLE_BY_OTHERS = 0o022
-# Of a file that is being written: only the agent may read it.
-PART_MODE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,51 +847,6 @@ class Place:
     def file(self) -> Path:
         return self.path / self.name
 
-    def part_name(self, *salt: str) -> str:
-        """The hidden name of the part file: the same after a restart and for the next transfer of this content."""
-        return self.hidden_name(*salt, suffix="part")
-
-    def hidden_name(self, *salt: str, suffix: str) -> str:
-        """A hidden name that is short, however long the file's name is."""
-        return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.{suffix}"
-
-    def open_part(self, part: str, cancelled: Callable[[], bool] = lambda: False) -> BinaryIO:
-        """Opens and locks the part file. Another transfer of the same content to the same place waits for the lock.
-
-        The directory may belong to another user, who can put a file of their own here and lock it. So only a file of
-        the agent's own is locked, and never with a call that blocks."""
-        for _ in range(MOST_OPENS):
-            try:
-                descriptor = os.open(part, os.O_RDWR | os.O_CREAT | OPEN, PART_MODE, dir_fd=self.directory)
-            except BlockingIOError:
-                # A lease of another user: only a file's owner can hold one, and the agent takes none.
-                self.drop_part(part)
-                continue
-            file = os.fdopen(descriptor, "r+b")
-            try:
-                if not is_own_part(file):
-                    self.drop_part(part)
-                elif self._locked(part, file, cancelled):
-                    return file
-            except BaseException:
-                file.close()
-                raise
-            file.close()
-        raise RefusedPath(f"another process keeps replacing {part} in the target directory")
-
-    def _locked(self, part: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
-        """Locks the part file. False if it was renamed or removed meanwhile by the transfer that held the lock."""
-        while self.is_still(part, file):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if cancelled():
-                    raise Cancelled from None
-                time.sleep(LOCK_EVERY)
-                continue
-            return self.is_still(part, file) and is_own_part(file)
-        return False
-
     def is_still(self, name: str, file: BinaryIO) -> bool:
         try:
             found = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
@@ -746,13 +854,9 @@ class Place:
             return False
         return os.path.samestat(found, os.fstat(file.fileno()))
 
-    def drop_part(self, part: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=self.directory)
-
     def holds(self, signature: str, size: int | None) -> bool:
         with self.existing() as file:
-            return file is not None and _has(file, signature, size)
+            return file is not None and has_content(file, signature, size)
 
     def is_done(self, signature: str, size: int | None, mode: int | None) -> bool:
         """Whether the file has the right content, owner and mode already.
@@ -763,7 +867,8 @@ class Place:
                 return False
             status = os.fstat(file.fileno())
             has_mode = mode is None or stat.S_IMODE(status.st_mode) == mode
-            if (status.st_uid, status.st_gid) != self.owner or not has_mode or not _has(file, signature, size):
+            same_owner = (status.st_uid, status.st_gid) == self.owner
+            if not same_owner or not has_mode or not has_content(file, signature, size):
                 return False
             os.fsync(file.fileno())
             return True
@@ -771,24 +876,23 @@ class Place:
     def copy_existing(self, part: BinaryIO, signature: str, size: int | None) -> bool:
         """Copies the content of the existing file to the part file, if it is the right one."""
         with self.existing() as file:
-            return file is not None and _has(file, signature, size) and copy_verified(file, part, signature)
+            if file is None or size is None or not has_content(file, signature, size):
+                return False
+            return _copy_verified(file, part, signature, size)
 
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
-        """The file that is in place now; None if there is none, or it is not a regular file with one name."""
-        with self.opened(self.name) as file:
-            yield file if file is not None and is_plain(file) else None
+        """The file that is in place now; None if there is none, or it is not a regular file with one name.
 
-    @contextlib.contextmanager
-    def opened(self, name: str) -> Iterator[BinaryIO | None]:
-        """The file of this name in the directory, for reading; None if there is none that can be opened."""
+        With a hard link, the agent could be made to take over another file."""
         try:
-            descriptor = os.open(name, os.O_RDONLY | OPEN, dir_fd=self.directory)
+            descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
         except OSError:
             yield None
             return
         with os.fdopen(descriptor, "rb") as file:
-            yield file
+            status = os.fstat(descriptor)
+            yield file if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else None
 
     def changed_at(self) -> float:
         """When the existing file was last changed, by this host's clock; 0 if there is none."""
@@ -804,14 +908,12 @@ class Place:
         os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
 
-    def rename(self, file: BinaryIO, part: str, name: str | None = None) -> None:
-        """Renames the part file to the file (or to `name`) in one step, and syncs the directory so that a power
-        failure keeps it."""
-        name = name or self.name
+    def rename(self, part: Part) -> None:
+        """Renames the hidden file to the file in one step, and syncs the directory so that a power failure keeps it."""
         self.require_there()
-        os.rename(part, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
-        if not self.is_still(name, file):
-            raise RefusedPath(f"another process replaced {name!r} while it was put in place")
+        os.rename(part.hidden.secret, self.name, src_dir_fd=part.directory, dst_dir_fd=self.directory)
+        if not self.is_still(self.name, part.file):
+            raise RefusedPath(f"another process replaced {self.name!r} while it was put in place")
         os.fsync(self.directory)
         self.require_there()
 
@@ -828,39 +930,49 @@ class Place:
             return wanted
         try:
             found = os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
-                # Nor may the owner of another file choose who can write to this one.
-                kept = PERMISSIONS if found.st_uid == self.owner[0] else PERMISSIONS & ~WRITABLE_BY_OTHERS
-                return found.st_mode & kept
-            pointed = os.stat(self.name, dir_fd=self.directory)
+            if not stat.S_ISREG(found.st_mode):
+                pointed = os.stat(self.name, dir_fd=self.directory)
+                return pointed.st_mode & DEFAULT_MODE if stat.S_ISREG(pointed.st_mode) else DEFAULT_MODE
+            directory = os.fstat(self.directory)
         except OSError:
             return DEFAULT_MODE
-        return pointed.st_mode & DEFAULT_MODE if stat.S_ISREG(pointed.st_mode) else DEFAULT_MODE
+        # Nor may another user choose who can write to this one: by a file of their own, a link to a file of the owner,
+        # or one that they moved here.
+        others = Trust(frozenset({0, os.geteuid(), self.owner[0]}), frozenset({0}), enforced=True)
+        chosen = found.st_uid != self.owner[0] or found.st_nlink != 1
+        chosen = chosen or others.others_may_write(self.directory, directory)
+        return found.st_mode & (PERMISSIONS & ~WRITABLE_BY_OTHERS if chosen else PERMISSIONS)
 
 
-def is_plain(file: IO[bytes], owner: int | None = None) -> bool:
-    """A regular file with one name. With a hard link, the agent could be made to write or chown another file.
-
-    With `owner` also: it belongs to that user, and no other may write to it."""
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+def has_content(file: BinaryIO, signature: str, size: int | None) -> bool:
+    """Whether the file has this SHA-256. Its owner can neither make that take long by a file with holes, which costs
+    no disk space, nor by one that grows meanwhile."""
+    descriptor = file.fileno()
+    if size is None or os.fstat(descriptor).st_size != size:
         return False
-    return owner is None or (status.st_uid == owner and not status.st_mode & WRITABLE_BY_OTHERS)
+    with contextlib.suppress(OSError):
+        if os.lseek(descriptor, 0, os.SEEK_HOLE) < size:
+            return False
+    digest = hashlib.sha256()
+    for chunk in _chunks(file, size):
+        digest.update(chunk)
+    return digest.hexdigest() == signature.lower()
 
 
-def is_own_part(file: IO[bytes]) -> bool:
-    """A part file as the agent makes it. The owner of the directory can put another file of root there, which others
-    may read, execute as its owner, or hold open."""
-    return is_plain(file, os.geteuid()) and stat.S_IMODE(os.fstat(file.fileno()).st_mode) == PART_MODE
+def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of the file."""
+    file.seek(0)
+    while size > 0 and (chunk := file.read(min(CHUNK, size))):
+        size -= len(chunk)
+        yield chunk
 
 
-def copy_verified(source: BinaryIO, part: BinaryIO, signature: str) -> bool:
+def _copy_verified(source: BinaryIO, part: BinaryIO, signature: str, size: int) -> bool:
     """Copies a file into the part file. False, and the part file is empty, if what was copied has other content."""
     digest = hashlib.sha256()
-    source.seek(0)
     part.seek(0)
     part.truncate()
-    while chunk := source.read(CHUNK):
+    for chunk in _chunks(source, size):
         digest.update(chunk)
         part.write(chunk)
     part.flush()
@@ -869,12 +981,6 @@ def copy_verified(source: BinaryIO, part: BinaryIO, signature: str) -> bool:
     part.seek(0)
     part.truncate()
     return False
-
-
-def _has(file: BinaryIO, signature: str, size: int | None) -> bool:
-    if size is not None and os.fstat(file.fileno()).st_size != size:
-        return False
-    return sha256_of_stream(file) == signature.lower()
 
 
 @contextlib.contextmanager
@@ -965,70 +1071,103 @@ class Partials:
         self._seconds = seconds
         self._most_bytes = most_bytes
         self._now = now
+        self._locks = PathLocks()
         self._guard = threading.Lock()
-        self._in_use: Counter[Path] = Counter()
+        self._in_use: set[Path] = set()
 
     @contextlib.contextmanager
-    def using(self, path: Path) -> Iterator[None]:
-        """Protects a part file from the sweep. It is recorded before it is created: a crash leaves no unknown file."""
+    def opened(
+        self, place: Place, salt: Sequence[str], cancelled: Callable[[], bool] = lambda: False, patience: float = 120.0
+    ) -> Iterator[Part]:
+        """The part file of this content for this place, as an earlier transfer left it. The sweep leaves it alone.
+
+        Another transfer of the same content to the same place waits; Stalled after `patience` seconds."""
+        content = place.path / hashlib.sha256("/".join((place.name, *salt)).encode()).hexdigest()[:24]
+        give_up_at = time.monotonic() + patience
+
+        def while_waiting() -> None:
+            if cancelled():
+                raise Cancelled
+            if time.monotonic() > give_up_at:
+                raise Stalled(f"another delivery of this file to {str(place.path)!r} runs for {patience:.0f} s")
+
+        with self._locks.hold(content, while_waiting), contextlib.ExitStack() as held:
+            part = None
+            if found := self._journal.part(content):
+                held.enter_context(self._using(found.path))
+                # Recorded again, so that its age counts from now.
+                self._journal.part_opened(found, content)
+                part = held.enter_context(open_hidden(place.directory, found))
+                if part is None:
+                    # Perhaps an empty directory, if the agent was killed; or what a user put in its place.
+                    with contextlib.suppress(OSError):
+                        remove_hidden(place.directory, found)
+                    self._journal.part_closed(found.path)
+            if part is None:
+                hidden = new_hidden(place.path)
+                held.enter_context(self._using(hidden.path))
+                # Recorded before it is created: a crash leaves no unknown file.
+                self._journal.part_opened(hidden, content)
+                part = held.enter_context(create_hidden(place.directory, hidden))
+            yield part
+
+    @contextlib.contextmanager
+    def _using(self, path: Path) -> Iterator[None]:
         with self._guard:
-            self._in_use[path] += 1
+            self._in_use.add(path)
         try:
-            self._journal.part_opened(path)
             yield
         finally:
             with self._guard:
-                self._in_use[path] -= 1
-                if not self._in_use[path]:
-                    del self._in_use[path]
+                self._in_use.discard(path)
 
-    def remove_record(self, path: Path) -> None:
-        """Removes the record of a part file that was renamed or deleted, unless another transfer creates it anew.
-        If that fails, the sweep does it."""
-        with self._guard, contextlib.suppress(JournalError):
-            if self._in_use[path] <= 1:
-                self._journal.part_closed(path)
+    def discard(self, place: Place, part: Part) -> None:
+        """Removes a part file, if it was not renamed, with its directory and its record. If that fails, the sweep
+        does it."""
+        with contextlib.suppress(OSError):
+            remove_hidden(place.directory, part.hidden)
+            self._journal.part_closed(part.hidden.path)
 
     def sweep(self) -> int:
         """Removes part files that are too old, then the oldest until the rest fits. Returns how many."""
         now, removed = self._now(), 0
-        kept: list[tuple[Path, int]] = []
-        for path, since in self._journal.parts():
-            size = _size(path)
+        kept: list[tuple[HiddenFile, int]] = []
+        for part, since in self._journal.parts():
+            size = _size(part)
             # A time in the future means that the clock was set back: treat the file as old.
             expired = size is None or not 0 <= now - since <= self._seconds
-            if expired and self._remove(path):
+            if expired and self._remove(part):
                 removed += 1
             else:
-                kept.append((path, size or 0))
+                kept.append((part, size or 0))
         total = sum(size for _, size in kept)
-        for path, size in kept:
+        for part, size in kept:
             if total <= self._most_bytes:
                 break
-            if self._remove(path):
+            if self._remove(part):
                 removed += 1
                 total -= size
         return removed
 
     def total_bytes(self) -> int:
-        return sum(_size(path) or 0 for path, _ in self._journal.parts())
+        return sum(_size(part) or 0 for part, _ in self._journal.parts())
 
-    def _remove(self, path: Path) -> bool:
+    def _remove(self, part: HiddenFile) -> bool:
         with self._guard:
-            if path in self._in_use:
+            if part.path in self._in_use:
                 return False
             try:
-                self._fence.remove(path)
+                self._fence.remove(part)
             except OSError as error:
                 # Continue with the others; the next sweep tries this one again.
-                log.warning("the part file %s cannot be removed: %s", path, error)
+                log.warning("the part file %s cannot be removed: %s", part.path, error)
                 return False
-            self._journal.part_closed(path)
+            self._journal.part_closed(part.path)
             return True
 
 
-def _size(path: Path) -> int | None:
+def _size(part: HiddenFile) -> int | None:
     try:
-        return path.lstat().st_size
+        return (part.path / part.secret).lstat().st_size
     except OSError:
         return None

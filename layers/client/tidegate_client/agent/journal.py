@@ -23,13 +23,18 @@ Key = tuple[str, str]
 # Limited by number, not by age: after a jump of the clock, older content must still be refused.
 REMEMBERED_PATHS = 50_000
 
+# `parts` is that of version 1.0, which may run again after a failed update; its files are only removed.
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS results (
     transfer_id TEXT, container_id TEXT, body TEXT NOT NULL, PRIMARY KEY (transfer_id, container_id));
 CREATE TABLE IF NOT EXISTS staged (
     transfer_id TEXT, container_id TEXT, body TEXT NOT NULL, PRIMARY KEY (transfer_id, container_id));
 CREATE TABLE IF NOT EXISTS process (id INTEGER PRIMARY KEY CHECK (id = 1), instance TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS hidden_files (
+    path TEXT PRIMARY KEY, since REAL NOT NULL, content TEXT NOT NULL, secret TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS parts (path TEXT PRIMARY KEY, since REAL NOT NULL);
+INSERT OR IGNORE INTO hidden_files SELECT path, since, '', '' FROM parts;
+DELETE FROM parts;
 CREATE TABLE IF NOT EXISTS applied (
     number INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE NOT NULL, sequence INTEGER NOT NULL,
     signature TEXT NOT NULL);
@@ -49,6 +54,15 @@ class Applied(NamedTuple):
 
     sequence: int
     signature: str
+
+
+class HiddenFile(NamedTuple):
+    """A file that is not in place yet: its own directory, and its name there, which only the agent knows.
+
+    Without a `secret`: a part file of version 1.0, itself at `path`."""
+
+    path: Path
+    secret: str
 
 
 class Journal:
@@ -136,10 +150,10 @@ class Journal:
             connection.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
 
     def stage(self, key: Key, body: str, path: Path) -> None:
-        """Records a staged file; from now on the sweep of part files does not remove it."""
+        """Records a staged file; from now on it is no part file, which another transfer uses or the sweep removes."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
-            connection.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
+            connection.execute("DELETE FROM hidden_files WHERE path = ?", (os.fspath(path),))
 
     def unstage(self, key: Key) -> None:
         with self._writing() as connection:
@@ -164,18 +178,26 @@ class Journal:
                 "DELETE FROM applied WHERE number <= (SELECT max(number) FROM applied) - ?", [REMEMBERED_PATHS]
             )
 
-    def part_opened(self, path: Path) -> None:
+    def part_opened(self, part: HiddenFile, content: Path) -> None:
+        """`content` names the file's destination and its content, for the next transfer of it."""
+        row = (os.fspath(part.path), self._now(), os.fspath(content), part.secret)
         with self._writing() as connection:
-            connection.execute("INSERT OR REPLACE INTO parts VALUES (?, ?)", (os.fspath(path), self._now()))
+            connection.execute("INSERT OR REPLACE INTO hidden_files VALUES (?, ?, ?, ?)", row)
 
     def part_closed(self, path: Path) -> None:
         with self._writing() as connection:
-            connection.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
+            connection.execute("DELETE FROM hidden_files WHERE path = ?", (os.fspath(path),))
 
-    def parts(self) -> list[tuple[Path, float]]:
+    def part(self, content: Path) -> HiddenFile | None:
+        rows = self._read(
+            "SELECT path, secret FROM hidden_files WHERE content = ? ORDER BY since DESC LIMIT 1", os.fspath(content)
+        )
+        return HiddenFile(Path(rows[0][0]), rows[0][1]) if rows else None
+
+    def parts(self) -> list[tuple[HiddenFile, float]]:
         """Part files and the time they were last opened, oldest first."""
-        rows = self._read("SELECT path, since FROM parts ORDER BY since")
-        return [(Path(path), float(since)) for path, since in rows]
+        rows = self._read("SELECT path, secret, since FROM hidden_files ORDER BY since")
+        return [(HiddenFile(Path(path), secret), float(since)) for path, secret, since in rows]
 
     def close(self) -> None:
         with self._lock:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 from tidegate_client.agent.codes import Code, StagedFileLost, Superseded, code_of
-from tidegate_client.agent.disk import Place, is_plain
+from tidegate_client.agent.disk import Part, Place, has_content, open_hidden
 from tidegate_client.agent.inbox import Inbox
-from tidegate_client.agent.journal import Journal, JournalError, Key
+from tidegate_client.agent.journal import HiddenFile, Journal, JournalError, Key
 from tidegate_client.errors import without_queries
 from tidegate_client.models import Transfer, TransferResult
-from tidegate_client.uploads import sha256_of_stream
 
 # --- model
 # Staged files: downloaded before the time at which they are to be put in place. No I/O.
@@ -46,11 +45,16 @@ class FileMetadata(NamedTuple):
 
 
 class StagedFile(NamedTuple):
-    """`path` is its destination; until then it has the hidden `name` in the same directory."""
+    """`path` is its destination. `name`: until then its path below the same directory, see `HiddenFile`."""
 
     name: str
     path: str
     metadata: FileMetadata
+
+    @property
+    def hidden(self) -> HiddenFile:
+        directory, _, secret = self.name.partition("/")
+        return HiddenFile(Path(self.path).with_name(directory), secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +165,7 @@ def iso(moment: float) -> str:
 
 
 # --- files
-# The staged file on disk, in the directory of its destination.
-
-
-def staged_name(place: Place, agent_id: str, transfer: Transfer) -> str:
-    """Different for each transfer: another one of the same content must neither use nor remove the file."""
-    return place.hidden_name(agent_id, transfer["signature"], transfer["transfer_id"], suffix="staged")
+# The staged file on disk: a part file that is kept until its time.
 
 
 def metadata_of(file: BinaryIO) -> FileMetadata:
@@ -174,45 +173,31 @@ def metadata_of(file: BinaryIO) -> FileMetadata:
     return FileMetadata(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def rename_to_staged(place: Place, file: BinaryIO, part: str, name: str) -> StagedFile:
-    """Renames the verified part file to the staged file. The agent stays its owner, so that others cannot change it."""
-    file.flush()
-    os.fsync(file.fileno())
-    place.rename(file, part, name)
-    return StagedFile(name, os.fspath(place.file), metadata_of(file))
-
-
-def find_unrecorded(place: Place, name: str, signature: str) -> StagedFile | None:
-    """Finds a staged file that a killed agent had not recorded in its journal. Removes one with wrong content."""
-    with place.opened(name) as file:
-        if file is None:
-            return None
-        if is_plain(file, os.geteuid()) and sha256_of_stream(file) == signature.lower():
-            os.fsync(place.directory)
-            return StagedFile(name, os.fspath(place.file), metadata_of(file))
-    place.drop_part(name)
-    return None
+def keep_staged(place: Place, part: Part) -> StagedFile:
+    """Makes the verified part file the staged file. It stays hidden until the switch."""
+    part.file.flush()
+    os.fsync(part.file.fileno())
+    for directory in (part.directory, place.directory):
+        os.fsync(directory)
+    name = f"{part.hidden.path.name}/{part.hidden.secret}"
+    return StagedFile(name, os.fspath(place.file), metadata_of(part.file))
 
 
 @contextlib.contextmanager
-def opened_unchanged(place: Place, staged: Staged) -> Iterator[BinaryIO | None]:
+def opened_unchanged(place: Place, staged: Staged) -> Iterator[Part | None]:
     """Yields the staged file; None if it is gone. Raises StagedFileLost if its content was changed.
 
-    It is read and hashed only if its metadata changed. If it is no longer the agent's own (see `is_plain`), another
-    user may still write to it: the caller copies it."""
-    with place.opened(staged.file.name) as file:
-        if file is not None and metadata_of(file) != staged.file.metadata:
-            same_content = is_plain(file) and sha256_of_stream(file) == staged.transfer["signature"].lower()
-            if not same_content:
-                raise changed_staged_file(place, staged)
-        yield file
-
-
-def changed_staged_file(place: Place, staged: Staged) -> StagedFileLost:
-    return StagedFileLost(
-        f"the staged file {staged.file.name} in {place.path} was changed before its activate_at: "
-        "redrive the Job to deliver it again"
-    )
+    It is read and hashed only if its metadata changed."""
+    transfer = staged.transfer
+    with open_hidden(place.directory, staged.file.hidden) as part:
+        if part is not None and metadata_of(part.file) != staged.file.metadata:
+            size = transfer.get("size") or staged.file.metadata.size
+            if not has_content(part.file, transfer["signature"], size):
+                raise StagedFileLost(
+                    f"the staged file in {place.path / part.hidden.path.name} was changed before its activate_at: "
+                    "redrive the Job to deliver it again"
+                )
+        yield part
 
 
 # --- switcher
@@ -243,7 +228,7 @@ class Switcher:
         journal: Journal,
         inbox: Inbox,
         switch: Callable[[Staged], None],
-        remove: Callable[[Path], None],
+        remove: Callable[[HiddenFile], None],
         finish: Finish,
         trigger_poll: Callable[[], None],
         stopping: threading.Event,
@@ -270,6 +255,10 @@ class Switcher:
                 continue
             if self._journal.has_result(staged.key):
                 # The process was killed after it had recorded the result.
+                self._journal.unstage(staged.key)
+            elif not staged.file.hidden.secret:
+                # Of version 1.0, in reach of other users. The API lists the transfer again.
+                self._discard(staged)
                 self._journal.unstage(staged.key)
             else:
                 self.add(staged)
@@ -356,8 +345,7 @@ class Switcher:
             self._journal.unstage(staged.key)
 
     def _discard(self, staged: Staged) -> None:
-        file = Path(staged.file.path).with_name(staged.file.name)
         try:
-            self._remove_file(file)
+            self._remove_file(staged.file.hidden)
         except OSError as error:
-            log.warning("the staged file %s cannot be removed: %s", file, error)
+            log.warning("the staged file %s cannot be removed: %s", staged.file.hidden.path, error)

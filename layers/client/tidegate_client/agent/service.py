@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from tidegate_client.agent.codes import RefusedOwner
 from tidegate_client.agent.disk import ANY_USER, Fence, Partials, Permits, owner_on_host, require_chown, require_private
@@ -31,6 +32,8 @@ from tidegate_client.agent.update import SigningError, release_keys
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError, UsageError
 from tidegate_client.swarm.port import no_port_reason
+
+log = logging.getLogger("tidegate.agent")
 
 # --- statistics
 # Counters of the agent, and their output for Prometheus.
@@ -185,18 +188,64 @@ def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
         left -= 30.0
 
 
+# Any user of the host may connect, and must not take threads, descriptors or processor time from deliveries.
+MOST_CALLS, CALL_SECONDS, CALLS_A_SECOND = 4, 10.0, 50
+BIND_EVERY = 30.0
+
+
+class _Pages(ThreadingHTTPServer):
+    """Closes a connection at once while it has enough others."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.Semaphore(MOST_CALLS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+        time.sleep(1 / CALLS_A_SECOND)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # The handler's time-out is for one read: a caller who sends a byte now and then would stay.
+        limit = threading.Timer(CALL_SECONDS, self._hang_up, [request])
+        limit.daemon = True
+        limit.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            limit.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that hangs up is no error of the agent."""
+
+    @staticmethod
+    def _hang_up(request: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
 @contextlib.contextmanager
-def local_pages(host: str, port: int, health: Callable[[], Health], metrics: Callable[[], str]) -> Any:
-    """Serves `/healthz` (200 or 503, with the reasons) and `/metrics`. Yields the port that it listens on."""
+def local_pages(
+    host: str, port: int, health: Callable[[], Health], metrics: Callable[[], str], warnings: list[str]
+) -> Iterator[None]:
+    """Serves `/healthz` (200 or 503, with the reasons) and `/metrics`.
+
+    If the port is taken, `warnings` says so and the agent works without them; tried again every half minute."""
+    current = _cached(lambda: (health(), metrics()))
 
     class Pages(BaseHTTPRequestHandler):
-        timeout = 10
+        timeout = CALL_SECONDS
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics())
+                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", current()[1])
             elif self.path == "/healthz":
-                found = health()
+                found = current()[0]
                 self._answer(200 if found["healthy"] else 503, "application/json", json.dumps(found))
             else:
                 self._answer(404, "text/plain; charset=utf-8", "try /healthz or /metrics\n")
@@ -212,19 +261,51 @@ def local_pages(host: str, port: int, health: Callable[[], Health], metrics: Cal
         def log_message(self, format: str, *args: Any) -> None:
             """No access log: Prometheus calls every few seconds."""
 
-    try:
-        server = ThreadingHTTPServer((host, port), Pages)
-    except OSError as error:
-        reason = f"{error.strerror}; choose another port with --metrics"
-        raise UsageError(f"health and metrics cannot be served on {host}:{port}: {reason}") from error
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="pages", daemon=True)
+    stopping = threading.Event()
+    servers: list[_Pages] = []
+
+    def serve() -> None:
+        while not stopping.is_set():
+            try:
+                servers.append(_Pages((host, port), Pages))
+            except OSError as error:
+                if not warnings:
+                    reason = f"{error.strerror}; free the port, or choose another with --metrics"
+                    warnings.append(f"health and metrics are not served on {host}:{port}: {reason}")
+                    log.warning("%s", warnings[0])
+                stopping.wait(BIND_EVERY)
+                continue
+            warnings.clear()
+            log.info("health and metrics at http://%s:%d", host, servers[0].server_address[1])
+            servers[0].serve_forever()
+            return
+
+    thread = threading.Thread(target=serve, name="pages", daemon=True)
     thread.start()
     try:
-        yield server.server_address[1]
+        yield
     finally:
-        server.shutdown()
-        server.server_close()
+        stopping.set()
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+T = TypeVar("T")
+
+
+def _cached(read: Callable[[], T], seconds: float = 0.2) -> Callable[[], T]:
+    """Reads at most every so many seconds, in one thread at a time."""
+    lock = threading.Lock()
+    last: list[tuple[float, T]] = []
+
+    def current() -> T:
+        with lock:
+            if not last or time.monotonic() - last[0][0] > seconds:
+                last[:] = [(time.monotonic(), read())]
+            return last[0][1]
+
+    return current
 
 
 # --- monitor
@@ -249,6 +330,8 @@ class Monitor:
         warnings: Sequence[str] = (),
     ) -> None:
         self._moved = moved
+        # Why the pages are not served.
+        self.page_warnings: list[str] = []
         self._warnings = warnings
         self._connected = connected
         self._options = options
@@ -273,7 +356,7 @@ class Monitor:
             "time": time.time(),
             "healthy": not problems,
             "problems": problems,
-            "warnings": list(self._warnings),
+            "warnings": [*self._warnings, *self.page_warnings],
             "connected": self._connected(),
             "active": self._inbox.active(),
             "untold_results": _or_minus_one(self._reporter.unreported),

@@ -13,7 +13,6 @@ import os
 import pwd
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate_client.agent.codes import RefusedPath, UpdateFailed
-from tidegate_client.agent.disk import superseded
+from tidegate_client.agent.disk import read_trusted, superseded
 from tidegate_client.agent.journal import Applied, Journal
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.errors import TidegateError
@@ -66,7 +65,7 @@ FORMAT = b"tidegate-agent-release 1"
 PACKAGE = "tidegate-client"
 # The agent reads a release into memory. A wheel of the agent has less than one megabyte.
 MOST_BYTES = 64 * 1024**2
-_LONGEST_LINE = 1000
+_LONGEST_LINE, _LONGEST_KEYS = 1000, 64 * 1024
 _VERSION = re.compile(r"(\d{1,9}(?:\.\d{1,9}){0,5})(?:(a|b|rc|\.post)(\d{1,9}))?")
 _PHASES = {"a": -3, "b": -2, "rc": -1, None: 0, ".post": 1}
 _PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
@@ -146,10 +145,9 @@ def sign(wheel: bytes, key: bytes, passphrase: str = "") -> tuple[str, bytes]:
 def read_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
     """The public keys of this file, which only root and this user may change. SigningError says why it is not used."""
     try:
-        real = path.resolve(strict=True)
-        for place in (real, *real.parents):
-            _require_own(place)
-        return parse_keys(real.read_bytes())
+        return parse_keys(read_trusted(path, _LONGEST_KEYS))
+    except RefusedPath as error:
+        raise SigningError(f"another user could sign releases: {error}; chown root, chmod go-w") from error
     except OSError as error:
         raise SigningError(f"the release key {path} cannot be read: {error}") from error
 
@@ -223,14 +221,6 @@ def wheel_version(wheel: bytes) -> str:
     if "update" not in metadata.get_all("Provides-Extra", []):
         raise NotSigned("it is from before releases were signed, and would install any later one")
     return str(metadata["Version"])
-
-
-def _require_own(place: Path) -> None:
-    """SigningError if another user could replace the file: then that user could sign releases."""
-    found = place.stat()
-    shared = found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX)
-    if found.st_uid not in (0, os.geteuid()) or shared:
-        raise SigningError(f"another user may change {place}, and so replace the release key: chown root, chmod go-w")
 
 
 def _cryptography() -> Any:

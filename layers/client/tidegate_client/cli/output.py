@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from tidegate_client.errors import ApiError, without_queries
+from tidegate_client.errors import ApiError, printable, without_queries
 
 # --- output
 # Output of the commands: aligned text for people, or JSON alone on stdout for scripts.
@@ -36,7 +36,7 @@ def _shown(value: Any) -> str:
         return ", ".join(f"{name} {_shown(number)}" for name, number in value.items() if number) or "-"
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    return printable(str(value))
 
 
 class Output:
@@ -109,7 +109,7 @@ class Output:
                 problem |= {"request_id": error.request_id, "retry_after": error.retry_after}
             print(self._dumped(problem), file=self.err)
             return
-        print(f"tidegate: {error}", file=self.err)
+        print("tidegate:", printable(str(error), keep="\n"), file=self.err)
         if isinstance(error, ApiError) and error.retry_after is not None:
             print(f"  try again in {error.retry_after:.0f} s", file=self.err)
         if isinstance(error, ApiError) and error.request_id and error.status >= 500:
@@ -256,10 +256,18 @@ def log_to_stderr(logger_name: str, *, as_json: bool) -> None:
 
 
 class TextLines(logging.Formatter):
-    """Lines without the queries of URLs, which may be secrets, also in tracebacks."""
+    """Lines without the queries of URLs, which may be secrets, also in tracebacks.
+
+    A name with a line break makes no line of its own; the lines of a traceback are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_queries(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return printable(super().formatException(ei), keep="\n").replace("\n", "\n    ")
 
 
 class JsonLines(logging.Formatter):

@@ -49,8 +49,12 @@ def log_before(owner: Any, function: str, name: Callable[..., str | None]) -> No
     setattr(owner, function, logged)
 
 
+def is_directory(descriptor: int) -> bool:
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
 def sync_step(descriptor: int) -> str:
-    return "fsync directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync file"
+    return "fsync directory" if is_directory(descriptor) else "fsync file"
 
 
 def report_step(_: object, __: str, results: list[dict[str, Any]]) -> str | None:
@@ -61,10 +65,11 @@ def report_step(_: object, __: str, results: list[dict[str, Any]]) -> str | None
 
 log_before(ResumingDownload, "run", lambda *_: "write")
 log_before(os, "fchown", lambda *_: "chown")
-log_before(os, "fchmod", lambda *_: "chmod")
+log_before(os, "fchmod", lambda descriptor, _: "close the part's directory" if is_directory(descriptor) else "chmod")
 log_before(os, "fsync", sync_step)
 log_before(Journal, "apply", lambda *_: "journal the sequence")
-log_before(os, "rename", lambda _, name, **__: "stage" if str(name).endswith(".staged") else "rename")
+log_before(os, "rename", lambda *_, **__: "rename")
+log_before(os, "rmdir", lambda *_, **__: "remove the part's directory")
 log_before(Journal, "stage", lambda *_: "journal the staged file")
 log_before(Journal, "unstage", lambda *_: "forget the staged file")
 log_before(Journal, "record", lambda *_: "journal the result")

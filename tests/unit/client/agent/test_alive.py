@@ -19,7 +19,7 @@ import pytest
 from tests.unit.client.conftest import Running, StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.disk import Place
+from tidegate_client.agent.disk import Fence, Partials, open_place
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Journal, JournalError
 from tidegate_client.agent.service import HEALTH_FILE, notify_systemd, read_health
@@ -184,13 +184,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_bytes_that_were_there_do_not_count_as_received(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
-    transfer = api.add("f", CONTENT)
-    (root / "data").mkdir()
+def test_bytes_that_were_there_do_not_count_as_received(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
+) -> None:
     there = len(CONTENT) // 2
-    part = Place(-1, root / "data", "f", (0, 0)).part_name(AGENT, sha256(CONTENT))
-    (root / "data" / part).write_bytes(CONTENT[:there])
-    (root / "data" / part).chmod(0o600)
+    journal, owner = Journal(tmp_path / "state"), (os.geteuid(), os.getegid())
+    with (
+        Fence(root) as fence,
+        open_place(fence, "/data", "f", owner) as place,
+        Partials(journal, fence).opened(place, (AGENT, sha256(CONTENT))) as part,
+    ):
+        part.file.write(CONTENT[:there])
+    journal.close()
+    transfer = api.add("f", CONTENT)
 
     running = start_agent()
 
@@ -230,9 +236,8 @@ def test_thread_without_progress_makes_the_agent_unhealthy(
     eventually(lambda: get(port, "/healthz")[0] == 200)
     monkeypatch.setattr(SupervisedThread, "silent_seconds", lambda self: 500.0)
 
-    status, text = get(port, "/healthz")
-
-    assert status == 503
+    eventually(lambda: get(port, "/healthz")[0] == 503)
+    _, text = get(port, "/healthz")
     assert "the thread poller has made no progress for 500 s" in json.loads(text)["problems"]
     assert not running.agent.health()["healthy"]
 

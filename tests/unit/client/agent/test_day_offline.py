@@ -31,7 +31,7 @@ def test_day_offline_loses_no_result_and_refuses_old_content(
     store.slow["half"] = 0.05
     half = api.add("half", BIG, sequence=7)
     deadline = time.monotonic() + 20
-    while not (root / "data/unreported").exists() or not list((root / "data").glob(".tidegate-*.part")):
+    while not (root / "data/unreported").exists() or not list((root / "data").glob(".tidegate-*.part/*")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     api.unavailable = True
@@ -52,7 +52,7 @@ def test_day_offline_loses_no_result_and_refuses_old_content(
     assert (root / "data/app").read_bytes() == NEW
     assert (root / "data/half").read_bytes() == BIG
     assert len(api.finals(unreported)) == 1
-    assert not list((root / "data").glob(".tidegate-*.part"))
+    assert not list((root / "data").glob(".tidegate-*.part/*"))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_clock_jump_during_a_download_changes_nothing(
     start_agent()
     transfer = api.add("file", BIG, sequence=1)
     deadline = time.monotonic() + 20
-    while not list((root / "data").glob(".tidegate-*.part")):
+    while not list((root / "data").glob(".tidegate-*.part/*")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

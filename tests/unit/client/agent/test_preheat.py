@@ -78,7 +78,7 @@ def names(root: Path) -> list[str]:
 
 
 def staged_file(root: Path) -> Path:
-    (found,) = (root / "data").glob(".tidegate-*.staged")
+    (found,) = (root / "data").glob(".tidegate-*.part/*")
     return found
 
 
@@ -126,7 +126,7 @@ def test_staging_is_reported_until_the_api_accepts_it(
     api.refuse_results = True
     transfer = add(api, V2)
     start_agent()
-    until(lambda: list((root / "data").glob("*.staged")) if (root / "data").exists() else None)
+    until(lambda: list((root / "data").glob(".tidegate-*.part/*")) if (root / "data").exists() else None)
     time.sleep(0.5)
     assert not staging_reports(api, transfer)
 
@@ -224,7 +224,7 @@ def test_changed_staged_file_fails_with_the_reason(
     result = api.wait_for(staged[0])
 
     assert result["error_code"] == Code.STAGED_FILE_LOST
-    assert f"{file.name} in {root / 'data'} was changed before its activate_at" in result["error_msg"]
+    assert f"{file.parent} was changed before its activate_at" in result["error_msg"]
     assert (root / "data/f").read_bytes() == V1
     assert names(root) == ["f"]
 
@@ -391,7 +391,7 @@ def transfer_at(ahead: float = 0.0, lasts: float = 600.0) -> Transfer:
     return {"transfer_id": "tr-1", "container_id": "", "file_name": "f", "signature": "", **times}  # type: ignore[typeddict-item]
 
 
-STAGED = Staged(transfer_at(), StagedFile(".x.staged", "/data/f", FileMetadata(1, 2, 3, 4, 5)), "then", {"size": 3})
+STAGED = Staged(transfer_at(), StagedFile(".x.part/key", "/data/f", FileMetadata(1, 2, 3, 4, 5)), "then", {"size": 3})
 T = STAGED.activate_at
 
 

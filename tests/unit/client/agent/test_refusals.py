@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.conftest import StartAgent
-from tests.unit.client.fakes import AGENT, ME, AgentApi, Store, sha256
+from tests.unit.client.fakes import ME, AgentApi, Store
 from tidegate_client.agent import disk as owners
 from tidegate_client.agent.codes import Code
-from tidegate_client.agent.disk import Fence, Permits, open_place, owner_on_host
+from tidegate_client.agent.disk import Permits
 
 CONTENT = b"tide " * 5000
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 
 
 def hold_lock(path: str, kind: str, uid: int, ready: object) -> None:
-    """Runs as another user in a process of its own: creates and locks the part file."""
+    """Runs as another user in a process of its own: creates and locks the target file."""
     # By a relative name: only root may enter the directories above.
     os.chdir(Path(path).parent)
     os.setuid(uid)
@@ -46,11 +46,9 @@ def test_lock_held_by_another_user_blocks_no_worker(
     nobody = pwd.getpwnam("nobody")
     (root / "data").mkdir()
     os.chown(root / "data", nobody.pw_uid, nobody.pw_gid)
-    with open_place(Fence(root), "/data", "f", owner_on_host("nobody")) as place:
-        part = root / "data" / place.part_name(AGENT, sha256(CONTENT))
     processes = multiprocessing.get_context("spawn")
     ready = processes.Event()
-    holder = processes.Process(target=hold_lock, args=(str(part), kind, nobody.pw_uid, ready), daemon=True)
+    holder = processes.Process(target=hold_lock, args=(str(root / "data/f"), kind, nobody.pw_uid, ready), daemon=True)
     holder.start()
     try:
         assert ready.wait(20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent import daemon
-from tidegate_client.agent.disk import Fence, Partials
-from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.disk import Fence, Partials, open_place
+from tidegate_client.agent.journal import HiddenFile, Journal
 
 CONTENT = random.Random(4).randbytes(700_000)
 
 
 def parts(root: Path) -> list[Path]:
-    return list(root.glob("data/.tidegate-*.part"))
+    return list(root.glob("data/.tidegate-*.part/*"))
 
 
 def wait_for_part(root: Path, least: int) -> None:
@@ -79,10 +80,11 @@ def partials_in(tmp_path: Path, sizes: list[int], **bounds: float) -> tuple[Part
     journal = Journal(tmp_path / "state", now=lambda: now[0])
     made = []
     for number, size in enumerate(sizes):
-        path = tmp_path / f".{number}.part"
-        path.write_bytes(b"x" * size)
-        journal.part_opened(path)
-        made.append(path)
+        hidden = HiddenFile(tmp_path / f".{number}.part", "secret")
+        hidden.path.mkdir(mode=0o700)
+        (hidden.path / hidden.secret).write_bytes(b"x" * size)
+        journal.part_opened(hidden, tmp_path / str(number))
+        made.append(hidden.path)
         now[0] += 10
     return Partials(journal, Fence(tmp_path), now=lambda: now[0], **bounds), made, now  # type: ignore[arg-type]
 
@@ -98,10 +100,12 @@ def test_oldest_part_files_are_removed_above_the_size_limit(tmp_path: Path) -> N
 def test_part_file_in_use_is_not_removed(tmp_path: Path) -> None:
     partials, (part,), now = partials_in(tmp_path, [100], seconds=5)
     now[0] += 100
-    with partials.using(part):
-        now[0] += 100
-        assert partials.sweep() == 0
-    assert part.exists()
+    with open_place(Fence(tmp_path), "/", "f", (os.geteuid(), os.getegid())) as place:
+        with partials.opened(place, ["content"]):
+            now[0] += 100
+            assert partials.sweep() == 1
+            assert len(list(tmp_path.glob(".tidegate-*/*"))) == 1
+        assert not part.exists()
 
 
 def test_part_file_with_a_future_time_is_removed(tmp_path: Path) -> None:
@@ -116,10 +120,11 @@ def test_part_file_behind_a_new_symlink_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "elsewhere").mkdir()
     journal = Journal(tmp_path / "state", now=lambda: 0.0)
-    journal.part_opened(tmp_path / "theirs/.a.part")
+    journal.part_opened(HiddenFile(tmp_path / "theirs/.a.part", "secret"), tmp_path / "theirs/a")
     (tmp_path / "theirs").rmdir()
     (tmp_path / "theirs").symlink_to(tmp_path / "elsewhere")
-    precious = tmp_path / "elsewhere/.a.part"
+    precious = tmp_path / "elsewhere/.a.part/secret"
+    precious.parent.mkdir(mode=0o700)
     precious.write_text("keep")
 
     Partials(journal, Fence(tmp_path), seconds=5, now=lambda: 100.0).sweep()
@@ -137,8 +142,7 @@ def test_part_file_with_wrong_content_is_not_kept(api: AgentApi, root: Path, sta
 
 def test_part_file_that_cannot_be_removed_does_not_stop_the_sweep(tmp_path: Path) -> None:
     partials, made, now = partials_in(tmp_path, [100, 100], seconds=5)
-    made[0].unlink()
-    made[0].mkdir()
+    (made[0] / "of somebody else").touch()
     now[0] += 100
 
     assert partials.sweep() == 1

@@ -329,7 +329,7 @@ def test_agent_that_cannot_verify_releases_says_so_and_is_off(
     says = {
         "no library": "tidegate-client[update]",
         "no key": "--release-key",
-        "shared file": "another user may change",
+        "shared file": "a user other than root may change",
     }
     if reason == "no library":
         monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
@@ -359,7 +359,7 @@ def test_key_in_a_directory_that_others_may_write_is_refused(tmp_path: Path, key
 
     (tmp_path / "shared").chmod(0o777)
 
-    with pytest.raises(SigningError, match="another user may change"):
+    with pytest.raises(SigningError, match="another user could sign releases"):
         read_keys(open_to_all / "public")
 
 
