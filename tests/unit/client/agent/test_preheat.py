@@ -431,7 +431,7 @@ def test_switcher_wakes_up_at_activate_at(tmp_path: Path) -> None:
     switched: list[float] = []
     stopping, journal, inbox = threading.Event(), Journal(tmp_path), Inbox()
     switcher = Switcher(
-        journal, inbox, lambda _: switched.append(time.time()), Path.unlink, lambda *_: None, lambda: None, stopping
+        journal, inbox, lambda _: switched.append(time.time()), lambda _: None, lambda *_: None, lambda: None, stopping
     )
     thread = threading.Thread(target=switcher.run)
     thread.start()
@@ -452,7 +452,9 @@ def test_journal_record_of_another_version_is_skipped(tmp_path: Path) -> None:
     journal, inbox = Journal(tmp_path), Inbox()
     journal.stage(("tr-0", ""), '{"of": "a later version"}', tmp_path / "x")
     journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
-    switcher = Switcher(journal, inbox, lambda _: None, Path.unlink, lambda *_: None, lambda: None, threading.Event())
+    switcher = Switcher(
+        journal, inbox, lambda _: None, lambda _: None, lambda *_: None, lambda: None, threading.Event()
+    )
 
     switcher.load()
 
@@ -469,7 +471,9 @@ def test_staged_file_with_an_unreadable_time_does_not_hold_up_others(tmp_path: P
     journal.stage(("tr-0", ""), json.dumps(stored), tmp_path / "x")
     journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
     switched: list[Staged] = []
-    switcher = Switcher(journal, inbox, switched.append, Path.unlink, lambda *_: None, lambda: None, threading.Event())
+    switcher = Switcher(
+        journal, inbox, switched.append, lambda _: None, lambda *_: None, lambda: None, threading.Event()
+    )
 
     switcher.load()
     inbox.take_poll([STAGED.transfer | {"url": ""}], has_result=lambda _: False)
