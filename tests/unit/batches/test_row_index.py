@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.batches.model import RowSource
+from tidegate.batches import rows as rows_module
+from tidegate.batches.model import RowSource, RowText
 from tidegate.batches.rows import (
     BLOCK_ROWS,
     CSV,
@@ -23,9 +25,11 @@ from tidegate.batches.rows import (
     first_rows,
     format_of,
     index_range,
+    unpacked,
 )
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.model import content_object
+from tidegate.sheets.text import CsvOptions, CsvWriter
 
 cells = st.text(
     st.characters(codec="utf-8", exclude_characters="\x00", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'),
@@ -59,6 +63,9 @@ class Memory:
 
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
+
+    def stream(self, key: str, portions: Iterable[bytes], _: str) -> None:
+        self.objects[key] = b"".join(portions)
 
 
 def wait_for_reads(memory: Memory, count: int) -> None:
@@ -110,7 +117,7 @@ def rows_or_refusal(read: Callable[[], list[Any]]) -> list[Any] | str:
 )
 @pytest.mark.parametrize("form", [CSV, NDJSON])
 def test_rows_do_not_depend_on_chunks_or_ranges(form: str, data: bytes, size: int) -> None:
-    expected = rows_or_refusal(lambda: first_rows([data], form, 0, 10**6))
+    expected = rows_or_refusal(lambda: first_rows([data], RowText(form), 0, 10**6))
     assert rows_or_refusal(lambda: all_rows(data, form, size)) == expected
     assert rows_or_refusal(lambda: all_rows(data, form, 1000, range_bytes=size)) == expected
 
@@ -129,7 +136,7 @@ def test_ranges_indexed_in_parallel_give_the_same_rows(data: bytes, size: int, i
             assert rows.index.index_ranges(indexer, indexers, lambda: True)
         return read_all(rows)
 
-    assert rows_or_refusal(indexed_in_parallel) == rows_or_refusal(lambda: first_rows([data], form, 0, 10**6))
+    assert rows_or_refusal(indexed_in_parallel) == rows_or_refusal(lambda: first_rows([data], RowText(form), 0, 10**6))
 
 
 def test_quotes_inside_unquoted_fields_lose_no_rows() -> None:
@@ -164,7 +171,7 @@ def test_byte_order_mark_blank_lines_and_ragged_rows_are_accepted() -> None:
 
 def test_endless_row_is_refused() -> None:
     with pytest.raises(Invalid):
-        index_range((b'"' + b"x" * 300_000 for _ in range(9)), CSV, 0, 10**7)
+        index_range((b'"' + b"x" * 300_000 for _ in range(9)), RowText(CSV), 0, 10**7)
 
 
 def test_next_block_of_rows_is_read_ahead() -> None:
@@ -193,7 +200,7 @@ def test_range_that_begins_inside_quotes_is_indexed_again() -> None:
     data = b'id,text\n1,"a\n2,b\n3,c"\n4,d\n'
     memory, rows = opened(data, CSV, range_bytes=14)
     rows.index.index_ranges(1, 1, lambda: True)
-    name = "rows/p/sig.csv/14-0000001"
+    name = "rows/p/sig.csv-utf-8-44/14-0000001"
     assert RangeIndex.from_bytes(memory.objects[name]).first == data.index(b"3,c")
     assert [row["id"] for row in read_all(rows)] == ["1", "4"]
     assert RangeIndex.from_bytes(memory.objects[name]).first == data.index(b"4,d")
@@ -268,7 +275,7 @@ def test_runner_leaves_later_ranges_to_indexers() -> None:
 def test_long_range_is_indexed_in_little_memory() -> None:
     line = b'{"a":"' + b"x" * 90 + b'"}\n'
     tracemalloc.start()
-    index = index_range((line * 1000 for _ in range(200)), NDJSON, 0, 10**9)
+    index = index_range((line * 1000 for _ in range(200)), RowText(NDJSON), 0, 10**9)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert index.rows == 200_000
@@ -295,16 +302,113 @@ def test_deleted_file_is_an_error_and_not_an_empty_file() -> None:
 def test_first_rows_after_many_are_read_in_little_memory() -> None:
     line = b'{"a":"' + b"x" * 90 + b'"}\n'
     tracemalloc.start()
-    rows = first_rows((line * 1000 for _ in range(200)), NDJSON, 100_000, 3)
+    rows = first_rows((line * 1000 for _ in range(200)), RowText(NDJSON), 100_000, 3)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(rows) == 3
     assert peak < 3_000_000
 
 
-def test_header_that_names_a_column_twice_is_refused() -> None:
-    data = b"id,name,id\n1,Ann,77\n"
-    for read in (lambda: first_rows([data], CSV, 0, 5), lambda: index_range([data], CSV, 0, len(data))):
-        with pytest.raises(Invalid, match="'id' twice"):
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"id,name,id", r"line 1, columns 1 and 3\) names the column 'id' twice"),
+        (b"id,,name,", r"line 1, columns 2 and 4\) has two columns without a name"),
+    ],
+)
+def test_header_that_names_two_columns_alike_is_refused(header: bytes, why: str) -> None:
+    data, form = header + b"\n1,Ann,77,x\n", RowText(CSV)
+    for read in (lambda: first_rows([data], form, 0, 5), lambda: index_range([data], form, 0, len(data))):
+        with pytest.raises(Invalid, match=why):
             read()
-    assert first_rows([b"id,,\n1,,\n"], CSV, 0, 5) == [{"id": "1", "": ""}], "as spreadsheets write it"
+    assert first_rows([b"id,\n1,\n"], form, 0, 5) == [{"id": "1", "": ""}]
+
+
+ROWS = [
+    {"编号": str(number), "名称": name}
+    for number, name in enumerate(["海;运", 'a"b', "两\n行", "a|b\tc", " ", "", "丂狢,𠮷"] * 30)
+]
+
+
+def inspected(data: bytes, file_name: str = "rows.csv", **given: Any) -> tuple[Any, RowFiles, RowSource]:
+    memory: Any = Memory(**{"content/p/sig": data})
+    memory.chunk = 1000
+    files = RowFiles(memory, content_object, range_bytes=100)
+    source = RowSource("file-1", "sig", format_of(file_name) or "", **given)
+    return memory, files, files.inspect("p", source, given.get("delimiter"))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gb18030"])
+def test_exports_of_every_kind_can_be_sources(encoding: str, delimiter: str, compression: str | None) -> None:
+    """With the options of the export; compression and byte order mark are found without them."""
+    written = CsvWriter(
+        ["编号", "名称"], CsvOptions(guard=False, delimiter=delimiter, encoding=encoding, line_end="\r\n")
+    )
+    data = written.head() + written.lines(ROWS)
+    _, files, source = inspected(gzip.compress(data) if compression else data, encoding=encoding, delimiter=delimiter)
+    assert source.compression == compression
+    assert read_all(files.rows("p", source)) == ROWS
+    assert files.first_rows("p", source, 1, 2) == ROWS[1:3]
+
+
+@pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be"])
+def test_text_with_byte_order_mark_is_read_as_that_says(mark: str) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["编号", "名称"], delimiter="\t")
+    writer.writeheader()
+    writer.writerows(ROWS)
+    data = ("\ufeff" + text.getvalue()).encode(mark)
+    memory, files, source = inspected(data, encoding="gb18030", delimiter="\t")
+    assert source.encoding == "utf-16"
+    assert read_all(files.rows("p", source)) == ROWS
+    assert files.first_rows("p", source, 0, 1) == ROWS[:1]
+    assert [key for key in memory.objects if key.endswith("/text")] == ["rows/p/sig.csv-utf-16-9/text"]
+
+
+def test_text_in_another_encoding_is_refused_with_line_and_column() -> None:
+    lines = ["id,name", *(f"{number},ok" for number in range(60)), "60,ok 集装箱", "61,ok"]
+    data = "\r\n".join(lines).encode("gbk")
+    refusal = "line 62, column 7 is not utf-8 text: give the file's `encoding` in source"
+    for size in (7, 100, 10**6):
+        for chunk in (1, 3, 1000):
+            with pytest.raises(Invalid, match=refusal):
+                all_rows(data, CSV, chunk, size)
+    with pytest.raises(Invalid, match=refusal):
+        first_rows([data], RowText(CSV), 0, 100)
+    assert first_rows([data], RowText(CSV, "gbk"), 60, 1) == [{"id": "60", "name": "ok 集装箱"}]
+    with pytest.raises(Invalid, match="line 2, column 6 is not utf-8"):
+        inspected(b'{"a":1}\n{"b":\xc4\xe3}\n', "rows.jsonl")
+
+
+def test_undecodable_utf16_is_refused_with_line_and_column() -> None:
+    data = "id\n1\nab".encode("utf-16") + b"\x00\xdc" + "c".encode("utf-16-le")
+    with pytest.raises(Invalid, match="line 3, column 3 is not utf-16 text"):
+        inspected(data)
+
+
+def test_header_without_the_delimiter_is_refused_unless_one_is_given() -> None:
+    with pytest.raises(Invalid, match=r"one column, 'id;name': give the `delimiter` in source, ';' if it is that"):
+        inspected(b"id;name\n1;a\n")
+    _, files, source = inspected(b"id;name\n1;a\n", delimiter=",")
+    assert read_all(files.rows("p", source)) == [{"id;name": "1;a"}]
+
+
+def test_row_of_empty_cells_between_tabs_is_a_row() -> None:
+    assert first_rows([b"a\tb\n\t\n1\t2\n\n"], RowText(CSV, delimiter="\t"), 0, 9) == [
+        {"a": "", "b": ""},
+        {"a": "1", "b": "2"},
+    ]
+
+
+def test_gzip_that_is_cut_or_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(b"id\n1\n") + gzip.compress(b"2\n") + bytes(20)
+    assert b"".join(unpacked([packed[:9], packed[9:40], packed[40:]])) == b"id\n1\n2\n"
+    with pytest.raises(Invalid, match="its end is missing"):
+        list(unpacked([packed[:30]]))
+    with pytest.raises(Invalid, match="cannot be read as gzip"):
+        inspected(b"id\n1\n", compression="gzip")
+    monkeypatch.setattr(rows_module, "MOST_UNPACKED", 10**6)
+    with pytest.raises(Invalid, match="unpacks to more than 1,000,000 bytes"):
+        list(unpacked([gzip.compress(bytes(10**7))]))

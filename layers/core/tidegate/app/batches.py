@@ -36,12 +36,14 @@ class BatchesPart:
         objects = RowBucket(app.s3, app.files.bucket)
         self.outcomes = outcomes = Outcomes(objects)
         results = ItemResults(app.table)
+        self.rows = RowFiles(objects, app.files.store.object_of)
         quotas = app.projects.store.quotas
         self.batches = Batches(
             self.store,
             self.businesses,
             calls,
             app.files.library,
+            self.rows,
             outcomes,
             results,
             self._place,
@@ -61,7 +63,6 @@ class BatchesPart:
             app.notifications.notifier,
             clock,
         )
-        self.rows = RowFiles(objects, app.files.store.object_of)
         self._prepare = prepare = Preparations(
             self.store,
             self.rows,

@@ -33,6 +33,7 @@ from tidegate.batches.model import (
     STOPPED,
     SYNC,
     UNSTARTED_KEPT_SECONDS,
+    UTF8,
     Batch,
     BatchItems,
     Business,
@@ -405,6 +406,7 @@ class Batches:
         registry: Registry,
         calls: BusinessCalls,
         files: Library,
+        rows: RowFiles,
         outcomes: Outcomes,
         results: ItemResults,
         place_of: Callable[[Batch, int], int | None],
@@ -416,6 +418,7 @@ class Batches:
         self._registry = registry
         self._calls = calls
         self._files = files
+        self._rows = rows
         self._outcomes = outcomes
         self._results = results
         self._place_of = place_of
@@ -481,7 +484,9 @@ class Batches:
         row_format = new.format or format_of(file.file_name)
         if row_format is None:
             raise invalid("source", f"give the format, csv or ndjson: the name {file.file_name} does not show it")
-        return RowSource(new.file_id, file.signature, row_format)
+        encoding, delimiter = new.encoding or UTF8, new.delimiter or ","
+        source = RowSource(new.file_id, file.signature, row_format, encoding, delimiter, new.compression)
+        return self._rows.inspect(project_id, source, new.delimiter)
 
     def get(self, project_id: str, batch_id: str) -> Batch:
         batch = self._store.get(project_id, batch_id)
@@ -631,6 +636,7 @@ class Batches:
 
 # The runner indexes rows that it will call within this time, unless an indexer has done it.
 _AHEAD_SECONDS = 60
+MOST_ROWS = 10**15
 
 
 class Preparations:
@@ -718,6 +724,13 @@ class Preparations:
         if batch.total is None:
             return Extent(indexed, complete)
         return Extent(min(indexed, batch.total), complete or indexed >= batch.total)
+
+    def check_rows(self, batch: Batch) -> None:
+        """Indexes the first rows, or all of a file that needs no indexers: what cannot be read is refused before the
+        first call. Invalid says where."""
+        rows = self.rows(batch)
+        if rows is not None:
+            rows.ensure_indexed(batch.start_index + 1 if rows.indexers else MOST_ROWS)
 
     def indexers(self, batch: Batch) -> int:
         """Returns how many functions index its rows besides the runners."""

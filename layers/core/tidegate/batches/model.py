@@ -318,6 +318,19 @@ def hash_auth_code(auth_code: str) -> str:
     return hashlib.sha256(auth_code.encode()).hexdigest()
 
 
+UTF8, UTF16, GZIP = "utf-8", "utf-16", "gzip"
+# How callers name a file of rows.
+SOURCE_FIELDS = ("file_id", "format", "encoding", "delimiter", "compression")
+
+
+class RowText(NamedTuple):
+    """How rows are written in a text."""
+
+    format: str
+    encoding: str = UTF8
+    delimiter: str = ","
+
+
 @dataclass(frozen=True, slots=True)
 class RowSource:
     """A file in the library whose rows are the items."""
@@ -325,6 +338,19 @@ class RowSource:
     file_id: Annotated[str, F("id of the file in the library")]
     signature: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits")]
     format: Annotated[str, F("`csv` or `ndjson`")]
+    encoding: Annotated[str, F("encoding of the text")] = UTF8
+    delimiter: Annotated[str, F("what separates the values of a CSV row")] = ","
+    compression: Annotated[str | None, F("`gzip` if the file is compressed")] = None
+
+    @property
+    def text(self) -> RowText:
+        """How the rows are written in the text that is indexed: UTF-16 is stored as UTF-8 for that."""
+        return RowText(self.format, UTF8 if self.encoding == UTF16 else self.encoding, self.delimiter)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ranges of the file itself can be read. Of others, the text is stored first."""
+        return self.compression is None and self.encoding != UTF16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,6 +442,9 @@ class NewBatch(BatchItems):
     job_data: Annotated[Any, F("any JSON; sent to process_url with every item")] = None
     file_id: str | None = None
     format: str | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    compression: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
 import re
 import threading
+import zlib
 from array import array
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.s3 import CHUNK, Bucket, S3Sink
-from tidegate.batches.model import BLOCK_ITEMS, RowSource
+from tidegate.batches.model import BLOCK_ITEMS, GZIP, UTF8, UTF16, RowSource, RowText
 from tidegate.common.json_input import read_json
 from tidegate.errors import Invalid, RecordNotFound
 
@@ -32,13 +34,43 @@ FORMATS = (CSV, NDJSON)
 # A block belongs to one runner, which reads it as a whole.
 BLOCK_ROWS = BLOCK_ITEMS
 LONGEST_ROW = 1024 * 1024
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DELIMITERS = (",", ";", "\t", "|")
+# In all of these, line ends and quotes are single bytes that are part of no other character. GBK is a part of GB 18030.
+_CODECS = {
+    UTF8: "utf-8",
+    "utf-8-sig": "utf-8",
+    "gb18030": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "shift_jis": "cp932",
+    "windows-1252": "cp1252",
+}
+ENCODINGS = (*_CODECS, UTF16)
+_MARKS = {b"\xef\xbb\xbf": UTF8, b"\xff\xfe": UTF16, b"\xfe\xff": UTF16, b"\x84\x31\x95\x33": "gb18030"}
+_GZIP_MAGIC = b"\x1f\x8b"
 _LINE_END = {CSV: re.compile(rb"\r\n|\r|\n"), NDJSON: re.compile(rb"\n")}
 _EXTENSIONS = {".csv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON}
 
 
 def format_of(file_name: str) -> str | None:
-    return next((row_format for end, row_format in _EXTENSIONS.items() if file_name.lower().endswith(end)), None)
+    name = file_name.lower().removesuffix(".gz")
+    return next((row_format for end, row_format in _EXTENSIONS.items() if name.endswith(end)), None)
+
+
+class _Undecodable(Exception):
+    """`line` and `column` count from 1; `line` from where the reading began."""
+
+    def __init__(self, line: int, column: int, encoding: str) -> None:
+        super().__init__()
+        self.line = line
+        self.column = column
+        self.encoding = encoding
+
+    def refusal(self, lines_before: int = 0) -> Invalid:
+        return Invalid(
+            f"line {self.line + lines_before}, column {self.column} is not {self.encoding} text: "
+            "give the file's `encoding` in source"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +107,19 @@ class RangeIndex:
         return cls(head["first"], head["rows"], starts, tuple(head["columns"]))
 
 
-def index_range(chunks: Iterable[bytes], row_format: str, first: int, until: int) -> RangeIndex:
+def index_range(
+    chunks: Iterable[bytes], form: RowText, first: int, until: int, lines_before: Callable[[], int] = lambda: 0
+) -> RangeIndex:
     """Returns the index of the records that begin at `first` or later and before `until`. Holds one row at a time.
 
     `chunks` are the file's bytes from `first` on. They are read up to the end of the last of these records.
+    `lines_before` counts the lines before `first`, for the message of a refusal.
     """
     starts, rows, end = array("Q"), 0, first
     columns: tuple[str, ...] = ()
-    wants_header = row_format == CSV and first == 0
-    if first < until:
-        for at, record in _records(chunks, row_format, first):
+    wants_header = form.format == CSV and first == 0
+    try:
+        for at, record in _records(chunks, form, first) if first < until else ():
             if record is not None and wants_header:
                 columns, wants_header = _header(record), False
             elif record is not None:
@@ -94,6 +129,8 @@ def index_range(chunks: Iterable[bytes], row_format: str, first: int, until: int
             end = at
             if end >= until and not wants_header:
                 break
+    except _Undecodable as error:
+        raise error.refusal(lines_before()) from None
     starts.append(end)
     return RangeIndex(first, rows, starts, columns)
 
@@ -115,26 +152,48 @@ def line_start(chunks: Iterable[bytes], row_format: str, at: int) -> int:
     return position
 
 
-def parse_block(row_format: str, columns: tuple[str, ...], data: bytes) -> list[Any]:
+def count_lines(chunks: Iterable[bytes], row_format: str) -> int:
+    """Returns how many lines end in the bytes, of which the last is a line end."""
+    count, ended_by_return = 0, False
+    for chunk in chunks:
+        count += sum(1 for _ in _LINE_END[row_format].finditer(chunk))
+        # A CR LF that is cut in two was counted twice.
+        count -= row_format == CSV and ended_by_return and chunk[:1] == b"\n"
+        ended_by_return = chunk.endswith(b"\r")
+    return count
+
+
+def parse_block(form: RowText, columns: tuple[str, ...], data: bytes) -> list[Any]:
     """Returns the rows of one block: objects with the names of the CSV header, or the values of the NDJSON lines."""
-    records = (record for _, record in _records([data], row_format, first=None) if record is not None)
-    return [_json(record) if row_format == NDJSON else _row(columns, record) for record in records]
+    records = (record for _, record in _records([data], form, first=None) if record is not None)
+    return [_json(record) if form.format == NDJSON else _row(columns, record) for record in records]
 
 
-def first_rows(chunks: Iterable[bytes], row_format: str, start: int, count: int) -> list[Any]:
+def first_rows(chunks: Iterable[bytes], form: RowText, start: int, count: int) -> list[Any]:
     """Returns up to `count` rows from number `start` on. Holds no other rows."""
-    records = (record for _, record in _records(chunks, row_format) if record is not None)
-    if row_format == NDJSON:
-        return [_json(record) for record in islice(records, start, start + count)]
-    columns = _header(next(records, ()))
-    return [_row(columns, values) for values in islice(records, start, start + count)]
+    return _first(chunks, form, start, count)[1]
+
+
+def _first(chunks: Iterable[bytes], form: RowText, start: int, count: int) -> tuple[tuple[str, ...], list[Any]]:
+    """Returns (columns, rows)."""
+    records = (record for _, record in _records(chunks, form) if record is not None)
+    try:
+        if form.format == NDJSON:
+            return (), [_json(record) for record in islice(records, start, start + count)]
+        columns = _header(next(records, ()))
+        return columns, [_row(columns, values) for values in islice(records, start, start + count)]
+    except _Undecodable as error:
+        raise error.refusal() from None
 
 
 def _header(names: Iterable[str]) -> tuple[str, ...]:
-    """Columns without a name are allowed: spreadsheets write some after the last one."""
+    """Raises Invalid if a name would stand for two values of a row."""
     columns = tuple(names)
-    if twice := [name for name, count in Counter(columns).items() if name and count > 1]:
-        raise Invalid(f"the header row names the column {twice[0]!r} twice: give every column its own name")
+    for place, name in enumerate(columns):
+        if (first := columns.index(name)) < place:
+            said = f"names the column {name!r} twice" if name else "has two columns without a name"
+            where = f"columns {first + 1} and {place + 1}"
+            raise Invalid(f"the header row (line 1, {where}) {said}: give every column its own name")
     return columns
 
 
@@ -143,57 +202,66 @@ def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:
     return row | ({"_more": values[len(columns) :]} if len(values) > len(columns) else {})
 
 
-def _json(record: bytes) -> Any:
+def _json(line: str) -> Any:
     try:
-        return read_json(record.removeprefix(_BYTE_ORDER_MARK), exact=True)
+        return read_json(line, exact=True)
     except ValueError:
         # A bad line must not end the batch: the business gets its text and may abandon it.
-        return record.decode("utf-8", "replace").rstrip("\r\n")
+        return line.rstrip("\r\n")
 
 
-def _records(chunks: Iterable[bytes], row_format: str, first: int | None = 0) -> Iterator[tuple[int, Any]]:
+def _records(chunks: Iterable[bytes], form: RowText, first: int | None = 0) -> Iterator[tuple[int, Any]]:
     """Yields (end offset, content) of each record; the content of a blank one is None. The chunks begin at `first`.
 
     Counting and parsing both use this reader: two readers that treat quotes differently would lose rows.
     """
-    return _CsvRecords(chunks, first).read() if row_format == CSV else _json_lines(chunks, first or 0)
+    reader = _RecordReader(chunks, form, first)
+    return reader.read_csv() if form.format == CSV else reader.read_lines()
 
 
-def _json_lines(chunks: Iterable[bytes], position: int) -> Iterator[tuple[int, bytes | None]]:
-    for line in _lines(chunks, lambda data: data.split(b"\n"), b"\n"):
-        position += len(line)
-        yield position, line if line.strip() else None
+class _RecordReader:
+    """Decodes line by line, and counts the bytes of each record."""
 
-
-class _CsvRecords:
-    """Feeds `csv.reader` line by line and counts the bytes of each record."""
-
-    def __init__(self, chunks: Iterable[bytes], first: int | None) -> None:
+    def __init__(self, chunks: Iterable[bytes], form: RowText, first: int | None) -> None:
         self._chunks = chunks
+        self._form = form
+        self._codec = _CODECS[form.encoding]
         self._position = first or 0
         self._at_file_start = first == 0
+        self._line = 0
         self._record = 0
         self._blank = True
 
-    def read(self) -> Iterator[tuple[int, list[str] | None]]:
+    def read_csv(self) -> Iterator[tuple[int, list[str] | None]]:
         csv.field_size_limit(LONGEST_ROW)
+        lines = self._decoded(_lines(self._chunks, _split_universal, b""))
         try:
-            for values in csv.reader(self._decoded()):
+            for values in csv.reader(lines, delimiter=self._form.delimiter):
                 yield self._position, values if values and not self._blank else None
                 self._record, self._blank = 0, True
         except csv.Error as error:
             raise Invalid(f"the row that ends near byte {self._position} cannot be read as CSV: {error}") from error
 
-    def _decoded(self) -> Iterator[str]:
-        for line in _lines(self._chunks, _split_universal, b""):
-            text = line.removeprefix(_BYTE_ORDER_MARK) if self._at_file_start else line
-            self._at_file_start = False
+    def read_lines(self) -> Iterator[tuple[int, str | None]]:
+        for line in self._decoded(_lines(self._chunks, lambda data: data.split(b"\n"), b"\n")):
+            yield self._position, None if self._blank else line
+            self._record, self._blank = 0, True
+
+    def _decoded(self, lines: Iterable[bytes]) -> Iterator[str]:
+        spaces = b" \r\n\x0b\x0c" if self._form.delimiter == "\t" else None
+        for line in lines:
+            self._line += 1
             self._position += len(line)
             self._record += len(line)
             _check_row_length(self._record)
-            self._blank = self._blank and not line.strip()
-            # Replacing invalid UTF-8 changes no ASCII byte, so quotes and commas stay in place.
-            yield text.decode("utf-8", "replace")
+            self._blank = self._blank and not line.strip(spaces)
+            try:
+                text = line.decode(self._codec)
+            except UnicodeDecodeError as error:
+                column = len(line[: error.start].decode(self._codec)) + 1
+                raise _Undecodable(self._line, column, self._form.encoding) from None
+            yield text.removeprefix("\ufeff") if self._at_file_start else text
+            self._at_file_start = False
 
 
 def _split_universal(data: bytes) -> list[bytes]:
@@ -304,21 +372,15 @@ class FileIndex:
     """The valid ranges, from the first one on without a gap. Thread-safe."""
 
     def __init__(
-        self, objects: RowBucket, key: str, prefix: str, row_format: str, *, range_bytes: int = RANGE_BYTES
+        self, objects: RowBucket, key: str, prefix: str, form: RowText, *, range_bytes: int = RANGE_BYTES
     ) -> None:
         """Indexes the file at `key`; the index is stored under `prefix`. RecordNotFound if there is no such file."""
-        self.format = row_format
+        self.form = form
         self._objects = objects
         self._key = key
         self._prefix = prefix
         self._range_bytes = range_bytes
-        size = objects.size(key)
-        if size is None:
-            # Must not look like an empty file, with which a batch finishes successfully.
-            raise RecordNotFound(
-                "the rows cannot be read, because their file is not in the library any more: create a batch of another"
-            )
-        self._size = size
+        self._size = _size_of(objects, key)
         self._lock = threading.Lock()
         self._advancing = threading.Lock()
         self._indexes: OrderedDict[int, RangeIndex] = OrderedDict()
@@ -398,7 +460,7 @@ class FileIndex:
 
     def _index_from_guess(self, number: int) -> None:
         at = number * self._range_bytes
-        first = line_start(self._bytes(at - 1, self._end(number)), self.format, at) if number else 0
+        first = line_start(self._bytes(at - 1, self._end(number)), self.form.format, at) if number else 0
         try:
             self._build(number, first)
         except Invalid:
@@ -408,9 +470,12 @@ class FileIndex:
 
     def _build(self, number: int, first: int) -> RangeIndex:
         until = self._end(number)
-        built = index_range(self._bytes(first, until), self.format, first, until)
+        built = index_range(self._bytes(first, until), self.form, first, until, lambda: self._lines_before(first))
         self._objects.put(self._object_key(number), built.to_bytes())
         return built
+
+    def _lines_before(self, offset: int) -> int:
+        return count_lines(self._objects.stream_span(self._key, 0, offset), self.form.format) if offset else 0
 
     def _bytes(self, start: int, until: int) -> Iterator[bytes]:
         if start < until:
@@ -460,6 +525,10 @@ class FileIndex:
 # --- files
 # Items that are rows of a file in the library, read by number, with the next block read ahead.
 
+# What a compressed file may unpack to: as much as a function stores in a minute or two.
+MOST_UNPACKED = 5 * 1024**3
+# A new batch's file is checked so far before the batch is stored; its runner checks the rest.
+_HEAD_BYTES, _ROWS_CHECKED = 4096, 20
 _BLOCKS_KEPT = 8
 # Up to this many ranges are indexed by the runners themselves.
 _FEW_RANGES = 8
@@ -475,31 +544,123 @@ class RowFiles:
         self._object_of = object_of
         self.range_bytes = range_bytes
         self._lock = threading.Lock()
-        self._last: tuple[str, Rows] | None = None
+        self._last: tuple[tuple[str, RowText], Rows] | None = None
+
+    def inspect(self, project_id: str, source: RowSource, delimiter: str | None) -> RowSource:
+        """Returns the source as its first bytes show it to be: compressed, or with a byte order mark.
+
+        Invalid if its header or first rows cannot be read, or if no delimiter is given and it is probably no comma.
+        """
+        raw = self._chunks(project_id, source)
+        head = next(raw, b"")
+        source = replace(source, compression=GZIP if head.startswith(_GZIP_MAGIC) else source.compression)
+        text = unpacked(chain([head], raw)) if source.compression else chain([head], raw)
+        start = b""
+        while len(start) < _HEAD_BYTES and (portion := next(text, b"")):
+            start += portion
+        marked = next((encoding for mark, encoding in _MARKS.items() if start.startswith(mark)), source.encoding)
+        source = replace(source, encoding=marked)
+        rows = chain([start], text)
+        columns, _ = _first(transcoded(rows) if source.encoding == UTF16 else rows, source.text, 0, _ROWS_CHECKED)
+        if delimiter is None and len(columns) == 1 and (others := [one for one in DELIMITERS if one in columns[0]]):
+            raise Invalid(
+                f"the header row (line 1) has one column, {columns[0][:100]!r}: give the `delimiter` in source, "
+                f"{others[0]!r} if it is that, or ',' if the name is meant so"
+            )
+        return source
 
     def rows(self, project_id: str, source: RowSource) -> Rows:
-        prefix = f"rows/{project_id}/{source.signature}.{source.format}/"
-        return self._open(self._object_of(project_id, source.signature), prefix, source.format)
+        form, key = source.text, self._object_of(project_id, source.signature)
+        prefix = f"rows/{project_id}/{source.signature}.{form.format}-{source.encoding}-{ord(form.delimiter)}/"
+        text = key if source.is_plain else f"{prefix}text"
+        return self._cached(text, form) or self._open(self._stored(project_id, source, text), prefix, form)
 
     def first_rows(self, project_id: str, source: RowSource, start: int, count: int) -> list[Any]:
         """Returns up to `count` rows from number `start` on. Reads the file from its beginning, without its index."""
-        chunks = self._objects.chunks(self._object_of(project_id, source.signature))
-        return first_rows(chunks, source.format, start, count)
+        return first_rows(self._text(project_id, source), source.text, start, count)
 
     def of_object(self, key: str) -> Rows:
         """Returns the lines of an NDJSON object that Tidegate wrote."""
-        return self._open(key, f"{key}.rows/", NDJSON)
+        form = RowText(NDJSON)
+        return self._cached(key, form) or self._open(key, f"{key}.rows/", form)
 
-    def _open(self, key: str, prefix: str, row_format: str) -> Rows:
-        """Caches the last file: the next slice of its batch probably runs in this process."""
-        name = f"{key} {row_format}"
+    def _chunks(self, project_id: str, source: RowSource) -> Iterator[bytes]:
+        key = self._object_of(project_id, source.signature)
+        _size_of(self._objects, key)
+        return iter(self._objects.chunks(key))
+
+    def _text(self, project_id: str, source: RowSource) -> Iterator[bytes]:
+        chunks = self._chunks(project_id, source)
+        chunks = unpacked(chunks) if source.compression else chunks
+        return transcoded(chunks) if source.encoding == UTF16 else chunks
+
+    def _stored(self, project_id: str, source: RowSource, key: str) -> str:
+        """Stores the text of a file of which ranges cannot be read, unless it is stored."""
+        if not source.is_plain and self._objects.size(key) is None:
+            self._objects.stream(key, self._text(project_id, source), "text/plain")
+        return key
+
+    def _cached(self, key: str, form: RowText) -> Rows | None:
+        """The last file is kept: the next slice of its batch probably runs in this process."""
         with self._lock:
-            if self._last and self._last[0] == name:
-                return self._last[1]
-        rows = Rows(self._objects, key, FileIndex(self._objects, key, prefix, row_format, range_bytes=self.range_bytes))
+            return self._last[1] if self._last and self._last[0] == (key, form) else None
+
+    def _open(self, key: str, prefix: str, form: RowText) -> Rows:
+        rows = Rows(self._objects, key, FileIndex(self._objects, key, prefix, form, range_bytes=self.range_bytes))
         with self._lock:
-            self._last = (name, rows)
+            self._last = ((key, form), rows)
         return rows
+
+
+def _size_of(objects: RowBucket, key: str) -> int:
+    """RecordNotFound if there is no such object: it must not look like an empty file, with which a batch finishes."""
+    size = objects.size(key)
+    if size is None:
+        raise RecordNotFound(
+            "the rows cannot be read, because their file is not in the library any more: create a batch of another"
+        )
+    return size
+
+
+def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the bytes of a gzip file, which may have several members. Invalid if it is none, or too large."""
+    size, unpacker = 0, zlib.decompressobj(wbits=31)
+    for chunk in chunks:
+        data = chunk
+        while data:
+            if unpacker.eof:
+                # Another member, or zeros after the last one.
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                unpacker = zlib.decompressobj(wbits=31)
+            try:
+                portion = unpacker.decompress(data, CHUNK)
+            except zlib.error as error:
+                raise Invalid(f"the file cannot be read as gzip: {error}") from error
+            data = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            size += len(portion)
+            if size > MOST_UNPACKED:
+                raise Invalid(f"the file unpacks to more than {MOST_UNPACKED:,} bytes: upload it unpacked")
+            yield portion
+    if not unpacker.eof:
+        raise Invalid("the file cannot be read as gzip: its end is missing")
+
+
+def transcoded(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields UTF-16 text as UTF-8. Without a byte order mark it is read as little-endian."""
+    decoder = codecs.getincrementaldecoder("utf-16")()
+    lines, last = 0, ""
+    for chunk in chain(chunks, [None]):
+        try:
+            text = decoder.decode(chunk or b"", chunk is None)
+        except UnicodeDecodeError as error:
+            text = last + error.object[: error.start].decode(error.encoding).removeprefix("\ufeff")
+            lines += text.count("\n")
+            raise _Undecodable(lines + 1, len(text.rpartition("\n")[2]) + 1, UTF16).refusal() from None
+        lines += text.count("\n")
+        last = text.rpartition("\n")[2] if "\n" in text else last + text
+        yield text.encode()
 
 
 class Rows:
@@ -570,4 +731,4 @@ class Rows:
 
     def _read(self, number: int, block: int) -> list[Any]:
         span = self.index.range_index(number).span(block)
-        return parse_block(self.index.format, self.index.columns, self._objects.span(self._key, *span))
+        return parse_block(self.index.form, self.index.columns, self._objects.span(self._key, *span))

@@ -155,8 +155,8 @@ class BatchSteps:
             # Somebody retried the failed request: the batch continues where it stopped.
             batch = self._batches.resume(batch, request)
         if first_step:
-            # Index the first rows once, not in each runner.
-            self._prepare.extent(batch, batch.start_index, wait=True)
+            # Once, not in each runner.
+            self._prepare.check_rows(batch)
             runners = [{"runner": other} for other in range(1, batch.runners)]
             others = runners + [{"indexer": number} for number in range(self._prepare.indexers(batch))]
             if others:

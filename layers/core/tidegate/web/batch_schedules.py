@@ -9,7 +9,7 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import Field
 
 from tidegate.app import app
-from tidegate.batches.model import NewBatch
+from tidegate.batches.model import SOURCE_FIELDS, NewBatch
 from tidegate.batches.schedules import BatchSchedule
 from tidegate.web.batches import BatchAnswer, BatchBody, BatchChanges, new_batch
 from tidegate.web.idempotency import idempotent
@@ -88,7 +88,7 @@ class BatchRunList(Answer):
 def _detail(schedule: BatchSchedule, batch: NewBatch) -> BatchScheduleDetail:
     """The schedule, and its batch in the form of a request body."""
     body: dict[str, Any] = {name: value for name, value in asdict(batch).items() if value is not None}
-    source = {name: body.pop(name) for name in ("file_id", "format") if name in body}
+    source = {name: body.pop(name) for name in SOURCE_FIELDS if name in body}
     body["pause_windows"] = [window.view() for window in batch.pause_windows]
     return BatchScheduleDetail(**schedule.shown(), batch=body | ({"source": source} if source else {}))
 

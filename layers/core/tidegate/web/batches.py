@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
@@ -13,6 +13,7 @@ from tidegate.app import app
 from tidegate.batches.batches import MOST_ITEMS as MOST_DRY_ITEMS
 from tidegate.batches.model import (
     LOWEST_RATE,
+    SOURCE_FIELDS,
     Batch,
     Business,
     Index,
@@ -71,6 +72,16 @@ class SourceBody(Body):
     format: Annotated[
         str | None, F("`csv` or `ndjson`; default: by the ending of the file's name", pattern="^(csv|ndjson)$")
     ] = None
+    encoding: Annotated[
+        Literal["utf-8", "utf-8-sig", "gb18030", "gbk", "big5", "shift_jis", "windows-1252", "utf-16"] | None,
+        F("encoding of the text; a byte order mark in the file comes first; default: utf-8"),
+    ] = None
+    delimiter: Annotated[
+        Literal[",", ";", "\t", "|"] | None, F("what separates the values of a CSV row; default: a comma")
+    ] = None
+    compression: Annotated[
+        Literal["gzip"] | None, F("default: by the file's first bytes; up to 5 GiB unpacked")
+    ] = None
 
 
 def _time_of_day(text: str) -> str:
@@ -120,7 +131,7 @@ class BatchChanges(BatchBody):
         if "pause_windows" in changes:
             changes["pause_windows"] = tuple(PauseWindow(*window) for window in changes["pause_windows"])
         if "source" in self.model_fields_set:
-            changes |= self.source.model_dump() if self.source else {"file_id": None, "format": None}
+            changes |= self.source.model_dump() if self.source else dict.fromkeys(SOURCE_FIELDS)
         return changes
 
 
