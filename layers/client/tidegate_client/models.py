@@ -752,6 +752,12 @@ class BatchSource(Model):
     signature: str
     # `csv` or `ndjson`
     format: str
+    # encoding of the text
+    encoding: str
+    # what separates the values of a CSV row
+    delimiter: str
+    # `gzip` if the file is compressed
+    compression: str | None
 
 
 class BatchItem(Model):

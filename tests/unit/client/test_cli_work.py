@@ -224,6 +224,17 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
             {"biz_id": "b", "name": "n", "rate": 2.5, "source": {"file_id": "f-1", "format": "csv"}},
         ),
         (
+            "batch create --biz b --name n --rate 5 --rows f-1 --rows-encoding gbk --rows-delimiter tab",
+            "POST",
+            "/v1/batches",
+            {
+                "biz_id": "b",
+                "name": "n",
+                "rate": 5,
+                "source": {"file_id": "f-1", "encoding": "gbk", "delimiter": "\t"},
+            },
+        ),
+        (
             "batch schedule create daily --biz b --name n --rate 5 --total 10 --retries 2",
             "POST",
             "/v1/batch-schedules",

@@ -79,9 +79,7 @@ class SourceBody(Body):
     delimiter: Annotated[
         Literal[",", ";", "\t", "|"] | None, F("what separates the values of a CSV row; default: a comma")
     ] = None
-    compression: Annotated[
-        Literal["gzip"] | None, F("default: by the file's first bytes; up to 5 GiB unpacked")
-    ] = None
+    compression: Annotated[Literal["gzip"] | None, F("default: by the file's first bytes; up to 5 GiB unpacked")] = None
 
 
 def _time_of_day(text: str) -> str:

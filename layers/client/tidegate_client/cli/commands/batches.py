@@ -105,6 +105,8 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
         "--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library whose rows are the items"
     )
     create.add_argument("--rows-format", choices=("csv", "ndjson"))
+    create.add_argument("--rows-encoding", metavar="NAME", help="such as gb18030 (default: utf-8)")
+    create.add_argument("--rows-delimiter", metavar="CHARACTER", help="one of , ; | and tab (default: a comma)")
     _add_failure_options(create)
     create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="time-out of a call, 1 to 900")
     create.add_argument(
@@ -136,7 +138,9 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
     source = {}
     if args.rows:
-        source = {"source": {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})}
+        delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
+        how = {"format": args.rows_format, "encoding": args.rows_encoding, "delimiter": delimiter}
+        source = {"source": {"file_id": args.rows} | {name: value for name, value in how.items() if value}}
     return {**given(args, *simple, *failures, "runners", "concurrency_key"), **source}
 
 

@@ -59,7 +59,7 @@ function changesOf(wanted, known) {
     const given = wanted[name] !== undefined;
     if (given ? JSON.stringify(wanted[name]) !== JSON.stringify(known[name]) : name in known && OPTIONAL.includes(name)) changes[name] = given ? wanted[name] : null;
   }
-  if (wanted.source?.file_id !== known.source?.file_id) changes.source = wanted.source ?? null;
+  if (["file_id", "encoding", "delimiter"].some((name) => wanted.source?.[name] !== known.source?.[name])) changes.source = wanted.source ?? null;
   return changes;
 }
 
@@ -74,6 +74,9 @@ function batchFields(businesses, files, known) {
     field("name", t("field.name"), { required: true, value: known.name || "" }),
     h("div", { class: "pair" }, number("total", "total", known, { hint: t("batches.totalHint") }), number("rate", "rate", known, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") })),
     field("file", t("batches.rowsOf"), { options: [["", t("batches.noFile")], ...files.map((file) => [file.file_id, file.file_path])], value: known.source?.file_id || "", hint: t("batches.rowsOfHint") }),
+    h("div", { class: "pair" },
+      field("encoding", t("batches.encoding"), { options: ["", "utf-8", "gb18030", "big5", "shift_jis", "windows-1252", "utf-16"].map((name) => [name, name || t("batches.encodingDefault")]), value: known.source?.encoding || "" }),
+      field("delimiter", t("batches.delimiter"), { options: [["", t("batches.delimiterDefault")], [",", ","], [";", ";"], ["\t", "Tab"], ["|", "|"]], value: known.source?.delimiter || "" })),
     h("div", { class: "pair" }, number("max_errors", "maxErrors", known), number("start_index", "startIndex", known, { min: 0 })),
     h("div", { class: "pair" },
       onFailure(known.on_item_failure),
@@ -100,7 +103,7 @@ function bodyOf(given) {
   const body = { job_data: readJson("job_data", given.job_data) };
   for (const name of TEXTS) if (given[name]?.trim()) body[name] = given[name].trim();
   for (const name of NUMBERS) if (given[name]) body[name] = Number(given[name]);
-  if (given.file) body.source = { file_id: given.file };
+  if (given.file) body.source = { file_id: given.file, ...(given.encoding && { encoding: given.encoding }), ...(given.delimiter && { delimiter: given.delimiter }) };
   else if (!body.total && !Array.isArray(body.job_data)) throw new FieldError("total", t("batches.totalHint"));
   const windows = windowsOf(given.pause_windows);
   if (windows.length) body.pause_windows = windows;
