@@ -65,6 +65,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "PartsPlan": ("POST /v1/files upload",),
     "Link": ("GET /v1/files/{file_id}/url",),
     "Subscription": ("GET /v1/subscriptions/{subscription_id}",),
+    "ScanRun": ("GET /v1/subscriptions/{subscription_id}/runs items",),
     "Preview": ("POST /v1/subscriptions/preview",),
     "PreviewEntry": ("POST /v1/subscriptions/preview items",),
     "Credential": ("GET /v1/credentials items",),

@@ -12,6 +12,6 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
-    fired = app().ingest.subscriptions.fire()
+    fired = app().ingest.subscriptions.scans.fire()
     logger.info("scans queued", count=fired)
     return {"fired": fired}

@@ -120,8 +120,8 @@ def test_schedule_starts_batch_with_permissions_of_its_function(
     created = project.http("POST", "/v1/batch-schedules", json={"schedule": "rate(1 day)", "batch": order})
     assert created.status == 201, created.body
     schedule_id = created.json()["schedule_id"]
-    key = keys.batch_schedule(project.id, schedule_id)
-    product_on(deployed).table.write(update(key, keys.batch_scheduled(time.time() - 1)))
+    key = keys.BATCH_SCHEDULES.record(project.id, schedule_id)
+    product_on(deployed).table.write(update(key, keys.BATCH_SCHEDULES.due(time.time() - 1)))
     functions = deployed.client("lambda").list_functions()["Functions"]
     (name,) = [
         function["FunctionName"] for function in functions if "StartScheduledBatches" in function["FunctionName"]

@@ -50,6 +50,7 @@ from tidegate_client.models import (
     ProjectDetail,
     Redriven,
     Request,
+    ScanRun,
     Submitted,
     Subscription,
     Task,
@@ -245,7 +246,13 @@ class AsyncExports:
         self, fields: Mapping[str, Any], *, multiple: bool = ..., idempotency_key: str | None = ...
     ) -> dict[str, str]: ...
     async def repeat(
-        self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = ..., idempotency_key: str | None = ...
+        self,
+        fields: Mapping[str, Any],
+        schedule: str,
+        *,
+        timezone: str = ...,
+        multiple: bool = ...,
+        idempotency_key: str | None = ...,
     ) -> ExportSchedule: ...
     async def schedules(self, *, limit: int | None = ..., cursor: str | None = ...) -> AsyncPage[ExportSchedule]: ...
     async def schedule(self, schedule_id: str) -> ExportSchedule: ...
@@ -307,6 +314,7 @@ class AsyncBatches:
         name: str,
         total: int | None,
         rate: float,
+        timezone: str = ...,
         idempotency_key: str | None = ...,
         **optional: Any,
     ) -> BatchSchedule: ...
@@ -320,6 +328,7 @@ class AsyncBatches:
         schedule_id: str,
         *,
         schedule: str | None = ...,
+        timezone: str | None = ...,
         paused: bool | None = ...,
         batch: Mapping[str, Any] | None = ...,
         revision: int | None = ...,
@@ -373,6 +382,9 @@ class AsyncSubscriptions:
     async def tasks(
         self, subscription_id: str, *, limit: int | None = ..., cursor: str | None = ...
     ) -> AsyncPage[Request]: ...
+    async def runs(
+        self, subscription_id: str, *, limit: int | None = ..., cursor: str | None = ...
+    ) -> AsyncPage[ScanRun]: ...
     async def delete(self, subscription_id: str) -> None: ...
 
 class AsyncCredentials:

@@ -41,6 +41,7 @@ class Selection(TypedDict, total=False):
 
 
 class SubscriptionOptions(Selection, total=False):
+    timezone: str | None
     biz_id: int | None
     app_id: int | None
     credentials: str | None
@@ -53,6 +54,8 @@ class SubscriptionChanges(SubscriptionOptions, total=False):
     name: str
     source_url: str
     schedule: str | None
+    paused: bool
+    revision: int
 
 
 class FileOptions(TypedDict, total=False):

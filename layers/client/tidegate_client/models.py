@@ -79,6 +79,7 @@ __all__ = [
     "Quotas",
     "Redriven",
     "Request",
+    "ScanRun",
     "Selection",
     "SkippedTarget",
     "Submitted",
@@ -571,42 +572,52 @@ class ExportEmail(Model):
 class ExportSchedule(Model):
     """Returned by `GET /v1/export-schedules/{schedule_id}` and `GET /v1/export-schedules`, in `items`."""
 
-    # id of the recurring export
+    # id of the schedule
     schedule_id: str
-    # a name for people
-    name: str
     # format of the file: `csv`, `excel`, `jsonl` or `parquet`
     type: str
-    # when it runs, in UTC
-    schedule: str
-    # `active` or `paused`
-    status: str
-    # time of the next run; absent while it is paused
-    next_run: str | None
-    # the export of the last run
-    last_task_id: str | None
-    # when it was created, ISO 8601 UTC
-    created_at: str
     # key_id of its creator
     created_by: str
-    # increases with every change; send it with a change to refuse it if someone else was first
+    # the export of the last run
+    last_task_id: str | None
+    # a name for people
+    name: str
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`
+    schedule: str
+    # IANA name of the time zone of `schedule`, such as `Asia/Shanghai`
+    timezone: str
+    # `active` or `paused`
+    status: str
+    # increases with every change; send it with a change to refuse it if it is old
     revision: int
+    # why the last run, or its last try, started nothing
+    last_error: str | None
+    # runs that failed in succession; at the third, `schedule.failing` is sent
+    failed_runs: int
+    # when it runs next; absent while it is paused
+    next_run: str | None
+    # the planned time of the last run that started
+    last_run: str | None
     # what each run exports, as it was ordered, without given rows (not returned by `GET /v1/export-schedules`, in
     # `items`)
     order: Model | None
 
 
 class ExportRun(Model):
-    """One run of a schedule. Returned by `GET /v1/export-schedules/{schedule_id}/runs`, in `items`."""
+    """Returned by `GET /v1/export-schedules/{schedule_id}/runs`, in `items`."""
 
     # the time at which the run was due
     due: str
-    # `started` or `skipped`
+    # `started`; or `skipped`, if nothing was, or it was refused
     state: str
-    # the export that was created
-    task_id: str | None
     # why the run was skipped
     reason: str | None
+    # the error of a run that failed; absent if the previous one still ran
+    code: str | None
+    # the export that was created
+    task_id: str | None
     # the export in its current state; absent if it was deleted
     task: Export | None
 
@@ -793,43 +804,51 @@ class BatchSchedule(Model):
 
     # id of the schedule
     schedule_id: str
-    # `cron(0 2 * * ? *)` or `rate(6 hours)`, in UTC
-    schedule: str
-    # a paused schedule creates no batches
-    status: str
-    # increases with every change
-    revision: int
     # the business of its batches
     biz_id: str
-    # the name of its batches
-    name: str
-    # time of the next run; absent while paused
-    next_run: str | None
-    # the batch that the last run created
-    last_batch_id: str | None
-    # why the last run created or started no batch
-    last_error: str | None
-    # when the schedule was created, ISO 8601 UTC
-    created_at: str
     # key_id of its creator, also recorded as the creator of its batches
     created_by: str
+    # increases with every change; send it with a change to refuse it if it is old
+    revision: int
+    # the batch that the last run created
+    last_batch_id: str | None
+    # a name for people
+    name: str
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`
+    schedule: str
+    # IANA name of the time zone of `schedule`, such as `Asia/Shanghai`
+    timezone: str
+    # `active` or `paused`
+    status: str
+    # why the last run, or its last try, started nothing
+    last_error: str | None
+    # runs that failed in succession; at the third, `schedule.failing` is sent
+    failed_runs: int
+    # when it runs next; absent while it is paused
+    next_run: str | None
+    # the planned time of the last run that started
+    last_run: str | None
     # the batch that each run creates, with the fields of POST /v1/batches (not returned by `GET
     # /v1/batch-schedules`, in `items`)
     batch: Model | None
 
 
 class BatchRun(Model):
-    """One run of a schedule. Returned by `GET /v1/batch-schedules/{schedule_id}/runs`, in `items`."""
+    """Returned by `GET /v1/batch-schedules/{schedule_id}/runs`, in `items`."""
 
     # the time at which the run was due
     due: str
-    # whether a batch was started
+    # `started`; or `skipped`, if nothing was, or it was refused
     state: str
-    # the batch that was created
-    batch_id: str | None
     # why the run was skipped
     reason: str | None
-    # the batch in its current state
+    # the error of a run that failed; absent if the previous one still ran
+    code: str | None
+    # the batch that was created
+    batch_id: str | None
+    # the batch in its current state; absent if it was deleted
     batch: Batch | None
 
 
@@ -900,40 +919,67 @@ class Subscription(Model):
 
     # id of the subscription
     subscription_id: str
-    # a name for people
-    name: str
     # URL of the page, feed or manifest that lists files
     source_url: str
-    # `rate(6 hours)` or `cron(0 3 * * ? *)`, in UTC
-    schedule: str | None
-    # a number of your choice for a business; recorded, and a filter of lists
+    # when it was created, ISO 8601 UTC
+    create_time: str
+    # biz_id of its files
     biz_id: int
-    # a number of your choice for an application; recorded, and a filter of lists
+    # app_id of its files
     app_id: int
-    # name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source
+    # the stored credential that is sent to the source
     credentials: str | None
-    # how the source lists its files
+    # how the source lists its files; `auto` detects it from the answer
     format: str
-    # only files that match one of these globs; all files if empty
+    # only files that match one of these globs
     include: list[str] | None
-    # skip files that match one of these globs
+    # no files that match one of these globs
     exclude: list[str] | None
     # the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source
     file_path: str | None
+    # how gently its files are fetched
+    politeness: dict[str, float] | None
     # how many of its downloads run in parallel
     concurrency: int
-    # priority of its downloads
+    # priority of its scheduled scans and their downloads
     priority: int | None
-    # limits on reading the source: connections, bytes_per_s, delay_s, host_downloads
-    politeness: dict[str, float] | None
+    # when the source was read last, ISO 8601 UTC
+    last_scan: str | None
+    # a name for people
+    name: str
+    # when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`
+    schedule: str | None
+    # IANA name of the time zone of `schedule`, such as `Asia/Shanghai`
+    timezone: str
     # `active` or `paused`
     status: str
-    # when it was created, ISO 8601 UTC
-    create_time: str
-    # when the source was last scanned, ISO 8601 UTC
-    last_scan: str | None
-    # when the source is scanned next; absent without a schedule, or while paused
+    # increases with every change; send it with a change to refuse it if it is old
+    revision: int
+    # why the last run, or its last try, started nothing
+    last_error: str | None
+    # runs that failed in succession; at the third, `schedule.failing` is sent
+    failed_runs: int
+    # when it runs next; absent while it is paused
     next_run: str | None
+    # the planned time of the last run that started
+    last_run: str | None
+
+
+class ScanRun(Model):
+    """Returned by `GET /v1/subscriptions/{subscription_id}/runs`, in `items`."""
+
+    # the time at which the run was due
+    due: str
+    # `started`; or `skipped`, if nothing was, or it was refused
+    state: str
+    # why the run was skipped
+    reason: str | None
+    # the error of a run that failed; absent if the previous one still ran
+    code: str | None
+    # the scan that was queued
+    request_id: str | None
+    # the scan in its current state; absent if it was deleted
+    request: Request | None
 
 
 class Preview(Model):

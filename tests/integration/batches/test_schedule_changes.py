@@ -12,7 +12,7 @@ from tests.support.batches.schedules import batches, fire, new_schedule, now, to
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.batches import Batches
-from tidegate.batches.schedules import BatchScheduleStore
+from tidegate.batches.schedules import BatchSchedules
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 
@@ -76,7 +76,7 @@ def test_schedule_changed_after_crash_has_its_running_batch(world: BatchWorld, m
     made = new_schedule(world)
     to_next_run(world, made)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchScheduleStore, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        patched.setattr(BatchSchedules, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
         fire(world)
     path = f"/v1/batch-schedules/{made['schedule_id']}"
     changed = world.http("PATCH", path, {"schedule": "rate(1 hour)"}).json()

@@ -16,7 +16,7 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.batches.control import BatchControl
-from tidegate.batches.schedules import BatchSchedule, BatchScheduleStore
+from tidegate.batches.schedules import BatchSchedule, BatchSchedules
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 
@@ -51,7 +51,7 @@ def test_each_run_creates_and_starts_one_batch(world: BatchWorld) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(BatchControl, "start"), (BatchScheduleStore, "record_run")],
+    [(BatchControl, "start"), (BatchSchedules, "record_run")],
     ids=["created and not started", "started and not recorded"],
 )
 def test_crash_during_run_leaves_one_batch_started_once(
@@ -80,35 +80,43 @@ def test_batch_that_ended_before_retry_is_not_restarted(world: BatchWorld, monke
     made = new_schedule(world)
     to_next_run(world, made)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchScheduleStore, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        patched.setattr(BatchSchedules, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
         fire(world)
     world.act(batches(world)[0]["batch_id"], "stop")
+    world.cloud.clock.advance(60)
     fire(world)
     (batch,) = batches(world)
     assert batch["status"] == "stopped"
     assert now(world, made)["next_run"] > made["next_run"]
 
 
+def record(world: BatchWorld, made: dict[str, Any]) -> dict[str, Any]:
+    key = keys.BATCH_SCHEDULES.record(world.project.id, made["schedule_id"])
+    item = world.cloud.app.table.get(key, consistent=True)
+    assert item is not None
+    return item
+
+
 def test_two_functions_with_same_run_create_one_batch(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     schedules = world.cloud.app.batches.schedules
-    seen = schedules.get(world.project.id, made["schedule_id"])
+    seen = record(world, made)
     start = BatchControl.start
 
     def slow(control: BatchControl, *rest: Any) -> Any:
         """Another function completes the run while this one is about to start the batch."""
         monkeypatch.undo()
-        assert schedules._try_fire(seen)
+        assert schedules.fire_one(seen)
         return start(control, *rest)
 
     monkeypatch.setattr(BatchControl, "start", slow)
-    schedules._try_fire(seen)
+    schedules.fire_one(seen)
     (batch,) = batches(world)
     assert world.cloud.app.batches.batches.get(world.project.id, batch["batch_id"]).run == 1
     next_run = now(world, made)["next_run"]
     assert next_run > made["next_run"]
-    assert not schedules._try_fire(seen)
+    assert not schedules.fire_one(seen)
     assert now(world, made)["next_run"] == next_run
 
 
@@ -116,12 +124,12 @@ def test_stale_index_entry_creates_no_batch(world: BatchWorld) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     schedules = world.cloud.app.batches.schedules
-    seen = schedules.get(world.project.id, made["schedule_id"])
+    seen = record(world, made)
     path = f"/v1/batch-schedules/{made['schedule_id']}"
     assert world.http("PATCH", path, {"paused": True}).status == 200
-    assert not schedules._try_fire(seen)
+    assert not schedules.fire_one(seen)
     assert world.http("DELETE", path).status == 204
-    assert not schedules._try_fire(seen)
+    assert not schedules.fire_one(seen)
     assert batches(world) == []
 
 
@@ -214,7 +222,7 @@ def test_schedule_of_other_project_is_not_found(world: BatchWorld) -> None:
 
 def test_unreadable_record_does_not_stop_other_schedules(world: BatchWorld) -> None:
     broken, whole = new_schedule(world), new_schedule(world)
-    key = keys.batch_schedule_order(world.project.id, broken["schedule_id"])
+    key = keys.BATCH_SCHEDULES.order(world.project.id, broken["schedule_id"])
     world.cloud.app.table.write(update(key, {"batch": "not JSON"}, condition=""))
     to_next_run(world, whole)
     fire(world)
@@ -226,14 +234,14 @@ def test_unrecorded_refusal_does_not_stop_other_schedules(world: BatchWorld, mon
     world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "closed today"})
     refused, whole = new_schedule(world, "before_create"), new_schedule(world)
     to_next_run(world, whole)
-    record_run = BatchScheduleStore.record_run
+    record_run = BatchSchedules.record_run
 
-    def lost(store: BatchScheduleStore, schedule: BatchSchedule, *rest: Any) -> None:
-        if schedule.schedule_id == refused["schedule_id"]:
+    def lost(schedules: BatchSchedules, schedule: BatchSchedule, *rest: Any, **more: Any) -> None:
+        if more.get("record_id") == refused["schedule_id"]:
             raise LOST
-        record_run(store, schedule, *rest)
+        record_run(schedules, schedule, *rest, **more)
 
-    monkeypatch.setattr(BatchScheduleStore, "record_run", lost)
+    monkeypatch.setattr(BatchSchedules, "record_run", lost)
     fire(world)
     assert len(batches(world)) == 1
     assert now(world, whole)["next_run"] > whole["next_run"]

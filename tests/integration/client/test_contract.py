@@ -105,7 +105,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "batches.schedules": lambda c: c.batches.schedules(limit=1, cursor="c"),
     "batches.schedule": lambda c: c.batches.schedule("s"),
     "batches.update_schedule": lambda c: c.batches.update_schedule(
-        "s", schedule="rate(1 hour)", paused=False, batch={"rate": 2}, revision=1
+        "s", schedule="rate(1 hour)", timezone="Asia/Shanghai", paused=False, batch={"rate": 2}, revision=1
     ),
     "batches.runs": lambda c: c.batches.runs("s", limit=1, cursor="c"),
     "batches.delete_schedule": lambda c: c.batches.delete_schedule("s"),
@@ -144,6 +144,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "subscriptions.create": lambda c: c.subscriptions.create("n", "https://x", schedule="rate(1 hour)"),
     "subscriptions.list": lambda c: c.subscriptions.list(limit=1, cursor="c"),
     "subscriptions.download": lambda c: c.subscriptions.download("s"),
+    "subscriptions.runs": lambda c: c.subscriptions.runs("s", limit=1, cursor="c"),
     "subscriptions.tasks": lambda c: c.subscriptions.tasks("s", limit=1, cursor="c"),
     "subscriptions.delete": lambda c: c.subscriptions.delete("s"),
     "subscriptions.get": lambda c: c.subscriptions.get("s"),

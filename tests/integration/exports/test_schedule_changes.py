@@ -28,6 +28,12 @@ def change(world: ExportWorld, schedule_id: str, key: str | None = None, **field
     return call(world, "PATCH", f"/{schedule_id}", key=key, json=fields)
 
 
+def stored_order(world: ExportWorld, schedule_id: str) -> Any:
+    item = world.cloud.app.table.get(keys.EXPORT_SCHEDULES.order(world.project.id, schedule_id), consistent=True)
+    assert item is not None
+    return json.loads(item["order"])
+
+
 def changed(world: ExportWorld, schedule_id: str, **fields: Any) -> dict[str, Any]:
     answer = change(world, schedule_id, **fields)
     assert answer.status == 200, answer.body
@@ -109,7 +115,7 @@ def test_several_tables_are_changed_by_lists(world: ExportWorld) -> None:
     schedule_id = answer.json()["schedule_id"]
     assert change(world, schedule_id, title="one text").status == 422
     assert changed(world, schedule_id, title=["A", "B"], multi_type="tab")["revision"] == 1
-    order_kept = json.loads(str(world.cloud.app.exports.schedules._store.order(world.project.id, schedule_id)))
+    order_kept = stored_order(world, schedule_id)
     assert [table["title"] for table in order_kept["spec"]["tables"]] == ["A", "B"]
     assert order_kept["spec"]["multi_type"] == "tab"
 
@@ -154,7 +160,7 @@ def test_two_changes_at_once_do_not_mix_their_orders(world: ExportWorld, monkeyp
     schedules = world.cloud.app.exports.schedules
     check = type(schedules)._checked
 
-    def interrupted(self: Any, *arguments: Any) -> bytes:
+    def interrupted(self: Any, *arguments: Any) -> str:
         monkeypatch.setattr(type(schedules), "_checked", check)
         changed(world, schedule_id, name="between")
         return check(self, *arguments)
@@ -167,7 +173,7 @@ def test_two_changes_at_once_do_not_mix_their_orders(world: ExportWorld, monkeyp
 
 def test_schedule_without_revision_can_be_changed(world: ExportWorld) -> None:
     schedule_id = create(world)["schedule_id"]
-    old = update(keys.export_schedule(world.project.id, schedule_id), removes=("revision", "counted"))
+    old = update(keys.EXPORT_SCHEDULES.record(world.project.id, schedule_id), removes=("revision", "counted"))
     world.cloud.app.table.write(old)
     assert changed(world, schedule_id, name="renamed")["revision"] == 1
     assert call(world, "DELETE", f"/{schedule_id}").status == 204
@@ -190,7 +196,7 @@ def test_crash_during_a_change_leaves_it_old_or_new(world: ExportWorld) -> None:
         with killed_at(call_number) as died, suppress(Killed):
             changed(world, schedule_id, name="renamed", schedule="rate(1 day)")
         record = call(world, "GET", f"/{schedule_id}").json()
-        order = json.loads(str(world.cloud.app.exports.schedules._store.order(world.project.id, schedule_id)))
+        order = stored_order(world, schedule_id)
         state = record["name"], record["schedule"], order["options"]["name"], record["revision"]
         new = ("renamed", "rate(1 day)", "renamed", 1)
         assert state in (("orders", "rate(1 hour)", "orders", 0), new)
@@ -251,7 +257,7 @@ def test_lost_response_of_a_new_schedule_counts_as_created(
     path = f"/v1/projects/{world.project.id}"
     limits = {"quotas": {"export_schedules": limit}}
     assert world.cloud.http("PATCH", path, json=limits, key=world.cloud.admin_key).status == 200
-    transact, listed = Table.transact, keys.export_schedules_list(world.project.id)
+    transact, listed = Table.transact, keys.EXPORT_SCHEDULES.list(world.project.id)
 
     def written_twice(table: Table, writes: Sequence[Write], *args: Any, **kwargs: Any) -> None:
         transact(table, writes, *args, **kwargs)

@@ -16,6 +16,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.errors import Busy, Invalid
 from tidegate.exports.exports import Exports
+from tidegate.exports.schedules import ExportSchedule, ScheduledOrder
 
 HOURLY = "rate(1 hour)"
 
@@ -96,15 +97,15 @@ def test_crash_at_any_call_makes_one_export_per_run(world: ExportWorld) -> None:
 def test_two_functions_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_id = create(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
-    order, fired_meanwhile = schedules._store.order, list[int]()
+    order, fired_meanwhile = schedules.order, list[int]()
 
-    def fire_meanwhile(*key: str) -> str | None:
+    def fire_meanwhile(schedule: ExportSchedule) -> ScheduledOrder:
         if not fired_meanwhile:
             fired_meanwhile.append(0)
             fired_meanwhile[0] = schedules.fire()
-        return order(*key)
+        return order(schedule)
 
-    monkeypatch.setattr(schedules._store, "order", fire_meanwhile)
+    monkeypatch.setattr(schedules, "order", fire_meanwhile)
     fire(world)
     assert fired_meanwhile == [1]
     assert len(runs(world, schedule_id)) == len(world.get("/v1/tasks").json()["items"]) == 1
@@ -113,20 +114,22 @@ def test_two_functions_at_once_make_one_export(world: ExportWorld, monkeypatch: 
 def test_stale_index_repeats_no_run(world: ExportWorld) -> None:
     schedule_id = create(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
-    stale = schedules.get(world.project.id, schedule_id)
+    key = keys.EXPORT_SCHEDULES.record(world.project.id, schedule_id)
+    stale = world.cloud.app.table.get(key, consistent=True)
+    assert stale is not None
     assert fire(world) == 1
     (run,) = runs(world, schedule_id)
-    assert not schedules._fire(stale, world.cloud.clock())
+    assert not schedules.fire_one(stale)
     assert world.run(run["task_id"])["status"] == "completed"
-    assert not schedules._fire(stale, world.cloud.clock())
+    assert not schedules.fire_one(stale)
     assert runs(world, schedule_id)[0]["state"] == "started"
     assert call(world, "POST", f"/{schedule_id}/pause").status == 200
-    assert not schedules._fire(stale, world.cloud.clock())
+    assert not schedules.fire_one(stale)
 
 
 def test_unreadable_schedule_does_not_stop_the_others(world: ExportWorld) -> None:
     broken, intact = create(world)["schedule_id"], create(world)["schedule_id"]
-    key = keys.export_schedule(world.project.id, broken)
+    key = keys.EXPORT_SCHEDULES.record(world.project.id, broken)
     world.cloud.app.table.write(update(key, {}, removes=["name"], condition=""))
     assert fire(world) == 1
     assert [run["state"] for run in runs(world, intact)] == ["started"]
@@ -141,8 +144,8 @@ def test_refused_run_is_recorded_and_the_next_one_follows(world: ExportWorld, mo
     with monkeypatch.context() as patched:
         patched.setattr(Exports, "place", refuses)
         assert fire(world) == 0
-    assert [(run["state"], run["reason"]) for run in runs(world, schedule_id)] == [
-        ("skipped", "there is no type export")
+    assert [(run["state"], run["reason"], run["code"]) for run in runs(world, schedule_id)] == [
+        ("skipped", "there is no type export", "invalid")
     ]
     assert fire(world) == 1
 
@@ -170,14 +173,18 @@ def test_run_is_skipped_while_the_one_before_runs(world: ExportWorld) -> None:
     assert fire(world) == 1
 
 
-def test_run_is_skipped_if_the_quota_is_used_up(world: ExportWorld) -> None:
+def test_run_waits_within_its_period_for_the_quota(world: ExportWorld) -> None:
     schedule_id = create(world)["schedule_id"]
     project = f"/v1/projects/{world.project.id}"
     changed = world.cloud.http("PATCH", project, json={"quotas": {"queued": 1}}, key=world.cloud.admin_key)
     assert changed.status == 200, changed.body
     world.submit()
     assert fire(world) == 0
-    assert [(run["state"], "queued" in run["reason"]) for run in runs(world, schedule_id)] == [("skipped", True)]
+    assert runs(world, schedule_id) == []
+    for _ in range(58):
+        assert fire(world, 60) == 0
+    (run,) = runs(world, schedule_id)
+    assert (run["state"], run["code"], "queued" in run["reason"]) == ("skipped", "quota_exceeded", True)
 
 
 def test_paused_schedule_continues_from_its_resume(world: ExportWorld) -> None:

@@ -152,6 +152,7 @@ read   GET    /v1/requests/{request_id}/log
 write  DELETE /v1/subscriptions/{subscription_id}
 read   GET    /v1/subscriptions/{subscription_id}
 write  POST   /v1/subscriptions/{subscription_id}/download
+read   GET    /v1/subscriptions/{subscription_id}/runs
 read   GET    /v1/subscriptions/{subscription_id}/tasks
 read   GET    /v1/task
 write  POST   /v1/task

@@ -194,14 +194,17 @@ class Tour:
 
     def _schedules(self) -> None:
         order = {"name": "orders", "type": "excel", "file_name": "orders-{date}", "source_url": f"{self.shop}/orders"}
-        schedule = self.call("POST /v1/export-schedules", order | {"schedule": "rate(1 minute)"}, status=201)
+        schedule = self.call(
+            "POST /v1/export-schedules", order | {"schedule": "rate(1 minute)", "timezone": "Asia/Shanghai"}, status=201
+        )
         in_path = {"schedule_id": schedule["schedule_id"]}
         self.call("GET /v1/export-schedules")
         self.call("GET /v1/export-schedules/{schedule_id}", **in_path)
         self.cloud.clock.advance(60)
         self.cloud.invoke("start_scheduled_exports", {})
         self.call("GET /v1/export-schedules/{schedule_id}/runs", **in_path)
-        change = {"schedule": "rate(1 day)", "file_name": "orders-{date}"}
+        source_url = f"{order['source_url']}?from={{from}}&to={{to}}"
+        change = {"schedule": "cron(0 6 * * ? *)", "file_name": "orders-{date}", "source_url": source_url}
         self.call("PATCH /v1/export-schedules/{schedule_id}", change, **in_path)
         self.call("POST /v1/export-schedules/{schedule_id}/pause", **in_path)
         self.call("POST /v1/export-schedules/{schedule_id}/resume", **in_path)
@@ -236,7 +239,10 @@ class Tour:
         Library(self.cloud, self.project).run()
         self.call("GET /v1/subscriptions/{subscription_id}", subscription_id=subscription_id)
         self.call("GET /v1/subscriptions/{subscription_id}/tasks", subscription_id=subscription_id)
-        changes = {"schedule": "cron(0 3 * * ? *)", "priority": 7}
+        self.cloud.clock.advance(6 * 3600)
+        self.cloud.invoke("scan_subscriptions", {})
+        self.call("GET /v1/subscriptions/{subscription_id}/runs", subscription_id=subscription_id)
+        changes = {"schedule": "cron(0 3 * * ? *)", "timezone": "Asia/Shanghai", "priority": 7}
         self.call("PATCH /v1/subscriptions/{subscription_id}", changes, subscription_id=subscription_id)
         self.call("POST /v1/subscriptions/{subscription_id}/pause", subscription_id=subscription_id)
         self.call("POST /v1/subscriptions/{subscription_id}/resume", subscription_id=subscription_id)

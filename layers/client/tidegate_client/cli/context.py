@@ -187,6 +187,10 @@ def rate(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def add_timezone(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timezone", metavar="ZONE", help="of the schedule, as in Asia/Shanghai (default UTC)")
+
+
 def add_politeness(parser: argparse.ArgumentParser) -> None:
     """Adds the options that limit how fast a source is read."""
     parser.add_argument("--connections", type=int, metavar="N", help="connections to the source for one file")

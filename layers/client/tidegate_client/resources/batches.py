@@ -116,13 +116,14 @@ class Batches:
         name: str,
         total: int | None,
         rate: float,
+        timezone: str = "UTC",
         idempotency_key: str | None = None,
         **optional: Any,
     ) -> BatchSchedule:
-        """Creates and starts a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in UTC.
+        """Creates and starts a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in `timezone`.
 
         `optional` as for `create`."""
-        body = {"schedule": schedule, "batch": _batch_body(biz_id, name, total, rate, optional)}
+        body = {"schedule": schedule, "timezone": timezone, "batch": _batch_body(biz_id, name, total, rate, optional)}
         return BatchSchedule(self._http.create("/v1/batch-schedules", body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchSchedule]:
@@ -140,6 +141,7 @@ class Batches:
         schedule_id: str,
         *,
         schedule: str | None = None,
+        timezone: str | None = None,
         paused: bool | None = None,
         batch: Mapping[str, Any] | None = None,
         revision: int | None = None,
@@ -148,7 +150,7 @@ class Batches:
         (409) if it was changed since.
 
         Runs that are missed while it is paused are not repeated later."""
-        given = {"schedule": schedule, "paused": paused, "batch": batch, "revision": revision}
+        given = {"schedule": schedule, "timezone": timezone, "paused": paused, "batch": batch, "revision": revision}
         body = {field: value for field, value in given.items() if value is not None}
         # With a revision, a repeated call would be refused although the first one was carried out.
         repeatable = revision is None

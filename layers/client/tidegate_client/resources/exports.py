@@ -31,11 +31,20 @@ class Exports:
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
 
     def repeat(
-        self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = False, idempotency_key: str | None = None
+        self,
+        fields: Mapping[str, Any],
+        schedule: str,
+        *,
+        timezone: str = "UTC",
+        multiple: bool = False,
+        idempotency_key: str | None = None,
     ) -> ExportSchedule:
-        """Queues the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
+        """Queues the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in `timezone`.
+
+        Each run replaces `{date}`, `{time}`, `{from}` and `{to}` in `source_url`, `source`, `file_name` and the keys
+        of `deliver`."""
         path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
-        body = {**fields, "schedule": schedule}
+        body = {**fields, "schedule": schedule, "timezone": timezone}
         return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportSchedule]:
@@ -49,7 +58,8 @@ class Exports:
         return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
     def update_schedule(self, schedule_id: str, fields: Mapping[str, Any]) -> ExportSchedule:
-        """Changes a recurring export: any field of `submit`, and `schedule` and `paused`. None removes a field.
+        """Changes a recurring export: any field of `submit`, and `schedule`, `timezone` and `paused`. None
+        removes a field.
 
         With `revision`, raises `Conflict` if it was changed since that revision."""
         # With a revision, a repeated call would be refused although the first one was carried out.

@@ -11,6 +11,7 @@ from tidegate_client.models import (
     LogLine,
     Preview,
     Request,
+    ScanRun,
     Selection,
     Subscription,
     SubscriptionChanges,
@@ -94,7 +95,8 @@ class Subscriptions:
     ) -> Subscription:
         """Subscribes to a source.
 
-        Options: biz_id, app_id, credentials, format, include, exclude, file_path, concurrency, priority, politeness."""
+        Options: timezone (of the schedule), biz_id, app_id, credentials, format, include, exclude, file_path,
+        concurrency, priority, politeness."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return Subscription(self._http.create("/v1/subscriptions", given))
@@ -106,9 +108,11 @@ class Subscriptions:
         return one_page(self._http, "/v1/subscriptions", {}, limit, cursor, Subscription)
 
     def update(self, subscription_id: str, changes: SubscriptionChanges) -> Subscription:
-        """Changes the given fields; None removes a value."""
+        """Changes the given fields; None removes a value. With `revision`, `Conflict` if it was changed since."""
         path = f"/v1/subscriptions/{path_part(subscription_id)}"
-        return Subscription(self._http.call("PATCH", path, body={**changes}, idempotent=True).json())
+        # With a revision, a repeated call would be refused although the first one was carried out.
+        repeatable = changes.get("revision") is None
+        return Subscription(self._http.call("PATCH", path, body={**changes}, idempotent=repeatable).json())
 
     def preview(self, source_url: str, **selection: Unpack[Selection]) -> Preview:
         """Lists the files that a source would bring, without ingesting them. `selection`: format, include, exclude,
@@ -133,6 +137,10 @@ class Subscriptions:
 
     def tasks(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Request]:
         return one_page(self._http, f"/v1/subscriptions/{path_part(subscription_id)}/tasks", {}, limit, cursor, Request)
+
+    def runs(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ScanRun]:
+        """The runs of its schedule, newest first, each with its scan as it is now."""
+        return one_page(self._http, f"/v1/subscriptions/{path_part(subscription_id)}/runs", {}, limit, cursor, ScanRun)
 
     def delete(self, subscription_id: str) -> None:
         self._http.call("DELETE", f"/v1/subscriptions/{path_part(subscription_id)}")

@@ -11,7 +11,7 @@ from tidegate.batches.items import Outcomes
 from tidegate.batches.model import MOST_RUNNERS, Batch
 from tidegate.batches.rows import RowBucket, RowFiles
 from tidegate.batches.run_state import BatchRunStore, RateShares
-from tidegate.batches.schedules import BatchSchedules, BatchScheduleStore
+from tidegate.batches.schedules import BatchSchedules
 from tidegate.batches.slice import Milestones, SliceRunner, SliceTiming
 from tidegate.batches.steps import BatchSteps
 from tidegate.batches.store import BatchStore, BusinessStore
@@ -89,7 +89,7 @@ class BatchesPart:
             settings.batch_rounds,
             app.projects.runner_time,
         )
-        self.schedules = BatchSchedules(BatchScheduleStore(app.table), self.batches, self.control, quotas, clock)
+        self.schedules = BatchSchedules(app.table, self.batches, self.control, quotas, clock)
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _place(self, batch: Batch, index: int) -> int | None:

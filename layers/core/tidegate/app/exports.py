@@ -123,10 +123,10 @@ class ExportsPart:
 
     @cached_property
     def schedules(self) -> ExportSchedules:
-        from tidegate.exports.schedules import ExportSchedules, ScheduleStore
+        from tidegate.exports.schedules import ExportSchedules
 
         app = self._app
-        return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.projects.store, app.clock)
+        return ExportSchedules(app.table, self.exports, app.queue.queue, app.projects.store.quotas, app.clock)
 
     def _s3_of(self, region: str | None) -> Any:
         return client("s3", region=region) if region else self._app.s3

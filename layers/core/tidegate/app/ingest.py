@@ -12,7 +12,7 @@ from tidegate.ingest.fetch import Fetcher, UnfinishedStore
 from tidegate.ingest.sources import SourceReader, SubscriptionStore
 from tidegate.ingest.steps import Associate, Check, IngestSteps, Verify
 from tidegate.ingest.submit import IngestSubmit
-from tidegate.ingest.subscriptions import Scan, Subscriptions
+from tidegate.ingest.subscriptions import Scan, ScanSchedules, Subscriptions
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -31,8 +31,10 @@ class IngestPart:
             queue.queue, queue.channels, files, self.store, projects, app.http, clock, queue.unique
         )
         self.sources = SourceReader(app.http)
+        quotas = app.projects.store
+        scans = ScanSchedules(app.table, queue.store, queue.queue, self.submit, quotas.quotas, clock)
         self.subscriptions = Subscriptions(
-            self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, app.projects.store, clock
+            self.store, queue.store, queue.control, self.submit, self.sources, quotas, scans, clock
         )
         parts, credentials = self.parts, app.projects.credentials
         reader = TurnReader(app.files.bucket)

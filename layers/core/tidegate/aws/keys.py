@@ -8,11 +8,11 @@ Sections, in the order of the import contract:
 - files: files and their contents
 - notifications: notices, callbacks, WebSocket connections and watches
 - compensation: the poll
-- queue: requests, channels, slots, waiting places, retention
+- queue: requests, channels, slots, waiting places, retention, schedules
 - distribution: Jobs, Tasks, targets, transfers, agent inboxes
 - the fleet: hosts, their presence and enrolment
-- exports: exports and their schedules
-- batches: businesses, batches, their schedules, logs and results
+- exports: exports and their mail
+- batches: businesses, batches, their logs and results
 - ingest: subscriptions, unfinished downloads, limits of a host
 
 A pk starts with its project, so two projects share nothing; what belongs to no project belongs to `_system`. Names in
@@ -20,6 +20,8 @@ the singular return the key of one item, names in the plural the partition of a 
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from tidegate.common.ids import digest
 
@@ -426,6 +428,43 @@ def retention_partition(shard: int) -> str:
     return f"RETAIN#{shard}"
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleKeys:
+    """Keys of the schedules of one capability. `due_pk` is a partition of the due index that is read once a minute.
+
+    One partition takes several hundred writes a second; a schedule writes once for each run.
+    """
+
+    name: str
+    listed: str
+    due_pk: str
+    due_kind: str
+
+    def list(self, project_id: str) -> str:
+        return partition(project_id, self.listed)
+
+    def record(self, project_id: str, schedule_id: str) -> dict[str, str]:
+        return _key(project_id, self.name, schedule_id)
+
+    def order(self, project_id: str, schedule_id: str) -> dict[str, str]:
+        """What the schedule starts: an item of its own, because it can be large and lists do not show it."""
+        return _key(project_id, self.name, schedule_id, sk="ORDER")
+
+    def runs(self, project_id: str, schedule_id: str) -> str:
+        return partition(project_id, self.name, schedule_id, "RUNS")
+
+    def run(self, project_id: str, schedule_id: str, due: str) -> dict[str, str]:
+        return {"pk": self.runs(project_id, schedule_id), "sk": due}
+
+    def due(self, at: float) -> dict[str, str | int]:
+        return {"due_pk": self.due_pk, "due_at": int(at), "due_kind": self.due_kind}
+
+
+EXPORT_SCHEDULES = ScheduleKeys("EXPORT-SCHEDULE", "EXPORT-SCHEDULES", "EXPORT-SCHEDULE#0", "export-schedule")
+BATCH_SCHEDULES = ScheduleKeys("BATCH_SCHEDULE", "BATCH_SCHEDULES", "BATCH_SCHEDULES", "batch_schedule")
+SUBSCRIPTIONS = ScheduleKeys("SUBSCRIPTION", "SUBSCRIPTIONS", "SCAN#0", "scan")
+
+
 # --- distribution
 
 
@@ -574,35 +613,6 @@ def export(project_id: str, task_id: str) -> dict[str, str]:
     return _key(project_id, "EXPORT", task_id)
 
 
-def export_schedules_list(project_id: str) -> str:
-    return partition(project_id, "EXPORT-SCHEDULES")
-
-
-def export_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
-    return _key(project_id, "EXPORT-SCHEDULE", schedule_id)
-
-
-def export_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
-    """The export that the schedule submits: an item of its own, because it can be large and lists do not show it."""
-    return _key(project_id, "EXPORT-SCHEDULE", schedule_id) | {"sk": "ORDER"}
-
-
-def export_schedule_runs(project_id: str, schedule_id: str) -> str:
-    return partition(project_id, "EXPORT-SCHEDULE", schedule_id, "RUNS")
-
-
-def export_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
-    return {"pk": export_schedule_runs(project_id, schedule_id), "sk": due}
-
-
-EXPORT_SCHEDULES_DUE = "EXPORT-SCHEDULE#0"
-
-
-def export_schedule_due(at: float) -> dict[str, str | int]:
-    """Its next run, in a partition of the due index that is read once a minute."""
-    return {"due_pk": EXPORT_SCHEDULES_DUE, "due_at": int(at), "due_kind": "export-schedule"}
-
-
 # --- batches
 
 
@@ -674,40 +684,7 @@ def batch_called(project_id: str, batch_id: str, runner: int = 0) -> dict[str, s
     return _key(project_id, "BATCH", batch_id, sk=f"CALLED#{runner:02d}")
 
 
-def batch_schedules_list(project_id: str) -> str:
-    return partition(project_id, "BATCH_SCHEDULES")
-
-
-def batch_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
-    return _key(project_id, "BATCH_SCHEDULE", schedule_id)
-
-
-def batch_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
-    """The batch that the schedule creates: an item of its own, because it can be large and lists do not show it."""
-    return _key(project_id, "BATCH_SCHEDULE", schedule_id, sk="ORDER")
-
-
-def batch_schedule_runs(project_id: str, schedule_id: str) -> str:
-    return partition(project_id, "BATCH_SCHEDULE", schedule_id, "RUNS")
-
-
-def batch_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
-    return {"pk": batch_schedule_runs(project_id, schedule_id), "sk": due}
-
-
-# The partition of the due index with the next run of each batch schedule. Read once a minute.
-BATCH_SCHEDULES_DUE = "BATCH_SCHEDULES"
-
-
-def batch_scheduled(at: float) -> dict[str, str | int]:
-    return {"due_pk": BATCH_SCHEDULES_DUE, "due_at": int(at), "due_kind": "batch_schedule"}
-
-
 # --- ingest
-
-
-def subscriptions_list(project_id: str) -> str:
-    return partition(project_id, "SUBSCRIPTIONS")
 
 
 def subscription(project_id: str, subscription_id: str) -> dict[str, str]:
@@ -720,20 +697,6 @@ def manifest_entries(project_id: str, subscription_id: str) -> str:
 
 def manifest_entry(project_id: str, subscription_id: str, url: str) -> dict[str, str]:
     return {"pk": manifest_entries(project_id, subscription_id), "sk": digest(url, length=32)}
-
-
-# One partition takes several hundred writes a second; a subscription writes once for each scan.
-SCHEDULE_SHARDS = 1
-
-
-def scheduled(record_id: str, at: float) -> dict[str, str | int]:
-    """A subscription's next scan, in a partition of the due index that is read once a minute."""
-    shard = int(digest(record_id, length=8), 16) % SCHEDULE_SHARDS
-    return {"due_pk": schedule_partition(shard), "due_at": int(at), "due_kind": "scan"}
-
-
-def schedule_partition(shard: int) -> str:
-    return f"SCAN#{shard}"
 
 
 def unfinished(project_id: str, request_id: str) -> dict[str, str]:

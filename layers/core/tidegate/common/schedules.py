@@ -1,11 +1,16 @@
-"""Schedule expressions as EventBridge has them: `rate(5 minutes)` and `cron(0 2 * * ? *)`, in UTC, to the minute."""
+"""Schedule expressions as EventBridge has them: `rate(5 minutes)` and `cron(0 2 * * ? *)`, in a time zone."""
 
 from __future__ import annotations
 
 import re
 from calendar import monthrange
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
+from importlib import resources
+from itertools import product
+from zoneinfo import ZoneInfo
 
 from tidegate.errors import Invalid
 
@@ -16,6 +21,7 @@ _SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIRST_YEAR, _LAST_YEAR = 1970, 2199
+UTC_NAME = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,46 +44,75 @@ class Cron:
         )
 
 
-def next_run(expression: str, after: datetime) -> datetime:
+def next_run(expression: str, after: datetime, timezone: str = UTC_NAME) -> datetime:
     """The first moment later than `after` at which the schedule fires. Invalid if there is none."""
-    found = following_run(expression, after)
+    found = following_run(expression, after, timezone)
     if found is None:
         raise Invalid(f"{expression} never runs after {after:%Y-%m-%d %H:%M} UTC: choose a later year or day")
     return found
 
 
-def following_run(expression: str, after: datetime) -> datetime | None:
+def following_run(expression: str, after: datetime, timezone: str = UTC_NAME) -> datetime | None:
     """Like `next_run`, but None if the schedule does not fire again."""
-    rate = _RATE.fullmatch(expression.strip())
-    if rate:
-        return after + timedelta(seconds=int(rate[1]) * _SECONDS[rate[2]])
-    cron = _parse(expression.strip())
-    start = after.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    day = _first_day(cron, start.date())
-    if day == start.date() and (moment := _on(cron, day, start)):
-        return moment
-    if day == start.date():
+    if period := _period(expression):
+        return after + timedelta(seconds=period)
+    cron, zone = _parse(expression.strip()), ZoneInfo(timezone)
+    day = _first_day(cron, after.astimezone(zone).date())
+    while day:
+        moment = min((each for each in _moments(cron, day, zone) if each > after), default=None)
+        if moment:
+            return moment
         day = _first_day(cron, day + timedelta(days=1))
-    return _on(cron, day, start) if day else None
+    return None
 
 
-def run_after(expression: str, due_at: int, now: datetime) -> int | None:
+def run_after(expression: str, due_at: int, now: datetime, timezone: str = UTC_NAME) -> int | None:
     """The next time (seconds since 1970) of a schedule that was due at `due_at`; None if it does not fire again.
 
     A rate counts from `due_at`, so it does not drift. Runs that were missed are not made up for.
     """
-    rate = _RATE.fullmatch(expression.strip())
-    if rate:
-        period = int(rate[1]) * _SECONDS[rate[2]]
+    if period := _period(expression):
         missed = max(0, int(now.timestamp()) - due_at) // period
         return due_at + (missed + 1) * period
-    found = following_run(expression, max(now, datetime.fromtimestamp(due_at, UTC)))
+    found = following_run(expression, max(now, datetime.fromtimestamp(due_at, UTC)), timezone)
     return int(found.timestamp()) if found else None
+
+
+def run_before(expression: str, due_at: int, timezone: str = UTC_NAME) -> int:
+    """The last time before `due_at` at which the schedule would have fired; `due_at` if there is none."""
+    if period := _period(expression):
+        return due_at - period
+    due = datetime.fromtimestamp(due_at, UTC)
+    # Growing spans, so that a schedule of every minute is not followed through years.
+    for hours in (0.1, 3, 50, 200, 1500, 20_000, 80_000):
+        moment, last = due - timedelta(hours=hours), None
+        while (following := following_run(expression, moment, timezone)) and following < due:
+            moment = last = following
+        if last:
+            return int(last.timestamp())
+    return due_at
 
 
 def check_schedule(expression: str) -> None:
     """Invalid if the expression cannot be parsed, or never fires, as on 30 February."""
     next_run(expression, datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC))
+
+
+def check_timezone(name: str) -> None:
+    """Invalid if IANA has no such time zone. The machine may have further files, which another machine lacks."""
+    if name not in _zone_names():
+        raise Invalid(f"{name!r} is not a time zone: use an IANA name such as Asia/Shanghai, or UTC")
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset((resources.files("tzdata") / "zones").read_text().split())
+
+
+def _period(expression: str) -> int | None:
+    """Seconds between the runs of a rate; None for cron."""
+    rate = _RATE.fullmatch(expression.strip())
+    return int(rate[1]) * _SECONDS[rate[2]] if rate else None
 
 
 def _first_day(cron: Cron, start: date) -> date | None:
@@ -91,14 +126,36 @@ def _first_day(cron: Cron, start: date) -> date | None:
     return None
 
 
-def _on(cron: Cron, day: date, start: datetime) -> datetime | None:
-    """The first moment of the day, from `start` on, at which the schedule fires; None if there is none."""
-    for hour in sorted(cron.hours):
-        for minute in sorted(cron.minutes):
-            moment = datetime(day.year, day.month, day.day, hour, minute, tzinfo=start.tzinfo)
-            if moment >= start:
-                return moment
-    return None
+def _moments(cron: Cron, day: date, zone: ZoneInfo) -> Iterator[datetime]:
+    """When it fires on this day of the zone, in UTC.
+
+    As in cron: a time of day that daylight saving skips runs once, right after the gap; one that occurs twice runs
+    once, at the first. A schedule of every hour follows the real hours instead: it skips nothing and repeats nothing.
+    """
+    hourly = len(cron.hours) == 24
+    for hour, minute in product(sorted(cron.hours), sorted(cron.minutes)):
+        local = datetime.combine(day, time(hour, minute), zone)
+        moment = local.astimezone(UTC)
+        if moment.astimezone(zone).replace(fold=0) != local:
+            if not hourly:
+                yield _end_of_gap(local)
+            continue
+        yield moment
+        if hourly:
+            yield local.replace(fold=1).astimezone(UTC)
+
+
+def _end_of_gap(local: datetime) -> datetime:
+    """The moment at which clocks that show no `local` are put forward, in UTC."""
+    before, after = local.replace(fold=1).astimezone(UTC), local.astimezone(UTC)
+    offset = after.astimezone(local.tzinfo).utcoffset()
+    while after - before > timedelta(seconds=1):
+        middle = before + (after - before) / 2
+        if middle.astimezone(local.tzinfo).utcoffset() == offset:
+            after = middle
+        else:
+            before = middle
+    return after.replace(microsecond=0)
 
 
 def _parse(expression: str) -> Cron:

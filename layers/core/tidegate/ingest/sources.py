@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Table, Write, check, delete, put, put_new, update
-from tidegate.common.ids import iso
+from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
 from tidegate.common.sequences import Listed
 from tidegate.errors import QuotaExceeded, SourceBroken
 from tidegate.http.client import SafeHttp
@@ -19,7 +17,8 @@ from tidegate.http.model import Limits, Reply
 from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, chosen, unique
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import count_write
-from tidegate.queue.schedules import due_items
+from tidegate.queue.schedules import Schedule, changes, stored, unchanged
+from tidegate.records import F, record_from
 
 # --- source list
 # Reads a source's list of files, page by page.
@@ -107,42 +106,37 @@ class SourceReader:
 # Subscriptions: remote sources of files that are scanned by schedule or by hand.
 
 # A paused subscription is not scanned by its schedule, but can be scanned by hand.
-ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
+DELETING = "deleting"
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    subscription_id: str
-    project_id: str
-    name: str
-    source_url: str
-    created_at: str
-    schedule: str | None = None
-    # Where its files go in the library, and the stored credential that its source needs.
-    biz_id: int = 0
-    app_id: int = 0
-    credentials: str | None = None
-    # How the source is read and which of its files are chosen. `file_path` is a template for their paths.
-    format: str = "auto"
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    file_path: str | None = None
-    # How gently its files are fetched: connections, bytes_per_s, delay_s.
-    politeness: Mapping[str, Any] | None = None
-    # How many of its downloads run at once.
-    concurrency: int = 1
-    # Of its scheduled scans and their downloads; 5 if None.
-    priority: int | None = None
-    status: str = ACTIVE
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription(Schedule):
+    subscription_id: Annotated[str, F("id of the subscription")]
+    source_url: Annotated[str, F("URL of the page, feed or manifest that lists files")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
+    biz_id: Annotated[int, F("biz_id of its files")] = 0
+    app_id: Annotated[int, F("app_id of its files")] = 0
+    credentials: Annotated[str | None, F("the stored credential that is sent to the source")] = None
+    format: Annotated[str, F("how the source lists its files; `auto` detects it from the answer")] = "auto"
+    include: Annotated[Sequence[str], F("only files that match one of these globs")] = ()
+    exclude: Annotated[Sequence[str], F("no files that match one of these globs")] = ()
+    file_path: Annotated[
+        str | None,
+        F(
+            "the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source",
+        ),
+    ] = None
+    politeness: Annotated[Mapping[str, Any] | None, F("how gently its files are fetched")] = None
+    concurrency: Annotated[int, F("how many of its downloads run in parallel")] = 1
+    # 5 if None.
+    priority: Annotated[int | None, F("priority of its scheduled scans and their downloads")] = None
     etag: str | None = None
-    last_scan: str | None = None
+    last_scan: Annotated[str | None, F("when the source was read last, ISO 8601 UTC")] = None
+    # The scan of the last run.
     last_request_id: str | None = None
-    due_at: int | None = None
     # How many of its downloads have failed, in total and at the time `etag` was stored.
     failures: int = 0
     etag_failures: int = 0
-    # Whether the project's quota counts it; those from before the quota existed are not counted.
-    counted: bool = False
 
     @property
     def known_etag(self) -> str | None:
@@ -153,39 +147,15 @@ class Subscription:
     def selection(self) -> Selection:
         return Selection(self.format, self.include, self.exclude, self.file_path)
 
-    def shown(self) -> dict[str, Any]:
-        names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
-        shown = {
-            name: getattr(self, name)
-            for name in (*names, "format", "file_path", "concurrency", "priority", "politeness")
-        }
-        shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
-        next_run = iso(datetime.fromtimestamp(self.due_at, UTC)) if self.due_at and self.status == ACTIVE else None
-        shown |= {"create_time": self.created_at, "last_scan": self.last_scan, "next_run": next_run}
-        return {name: value for name, value in shown.items() if value is not None}
-
 
 # --- store
 # Subscriptions in the table, and the entries of their lists that were seen.
 
-_FIELDS = tuple(field.name for field in fields(Subscription))
 # Subscriptions are deleted by hand, not within seconds.
 _QUOTA_RETRY_SECONDS = 3600
 
 # In the class below, `list` is a method.
 Writes = list[Write]
-
-
-def subscription_from(item: Item) -> Subscription:
-    return Subscription(**{name: item[name] for name in _FIELDS if item.get(name) is not None})
-
-
-def _due(subscription: Subscription) -> dict[str, Any]:
-    return keys.scheduled(subscription.subscription_id, subscription.due_at) if subscription.due_at else {}
-
-
-def _moment(due_at: int | None) -> dict[str, Any]:
-    return {"due_at": due_at} if due_at else {}
 
 
 class SubscriptionStore:
@@ -194,12 +164,10 @@ class SubscriptionStore:
 
     def add(self, subscription: Subscription, line: AuditLine, limit: int) -> None:
         """QuotaExceeded if the project has `limit` of them already."""
-        given = {name: value for name, value in asdict(subscription).items() if value is not None}
-        item = keys.subscription(subscription.project_id, subscription.subscription_id) | given
-        listing = {"gsi1pk": keys.subscriptions_list(subscription.project_id), "gsi1sk": subscription.subscription_id}
+        item = stored(subscription, subscription.subscription_id, keys.SUBSCRIPTIONS)
         counted = count_write(subscription.project_id, "subscriptions", 1, limit)
         try:
-            self._table.transact([put_new(item | listing | _due(subscription)), counted, audit_write(line)])
+            self._table.transact([put_new(item), counted, audit_write(line)])
         except ConditionFailed as error:
             if 1 not in error.failed:
                 raise
@@ -207,55 +175,27 @@ class SubscriptionStore:
 
     def get(self, project_id: str, subscription_id: str) -> Subscription | None:
         item = self._table.get(keys.subscription(project_id, subscription_id), consistent=True)
-        return subscription_from(item) if item else None
+        return record_from(Subscription, item) if item else None
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
-        pk = keys.subscriptions_list(project_id)
-        page = self._table.find(pk, limit=limit, cursor=cursor, wanted={})
-        found = [subscription_from(item) for item in page.items]
+        page = self._table.find(keys.SUBSCRIPTIONS.list(project_id), limit=limit, cursor=cursor, wanted={})
+        found = [record_from(Subscription, item) for item in page.items]
         return Listed([one for one in found if one.status != DELETING], page.cursor)
 
     def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
         """False if it was changed or deleted meanwhile. `read_again`: the next scan sends no ETag."""
-        names = [name for name in _FIELDS if getattr(new, name) != getattr(old, name)]
-        sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None}
-        gone = [name for name in names if getattr(new, name) is None and name not in keys.DUE_ATTRIBUTES]
-        # Otherwise left alone: the schedule may have fired since `old` was read, and must not be due again.
-        if "due_at" in names:
-            sets |= _due(new)
-            gone += () if new.due_at else keys.DUE_ATTRIBUTES
-        key, same = keys.subscription(old.project_id, old.subscription_id), "#status = :was"
-        adds = {"failures": 1} if read_again else None
-        if sets or gone or adds:
-            write = update(key, sets, adds=adds, removes=gone, condition=same, was=old.status)
-        else:
-            write = check(key, same, was=old.status)
-        try:
-            self._table.transact([write, audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
-
-    def due(self, now: float) -> Iterator[Item]:
-        """Subscriptions that are due, one of each project in turn."""
-        return due_items(self._table, [keys.schedule_partition(shard) for shard in range(keys.SCHEDULE_SHARDS)], now)
-
-    def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
-        """Sets the next run, in the transaction that queues the scan: of two concurrent runs, only one succeeds."""
-        return update(
-            keys.subscription(subscription.project_id, subscription.subscription_id),
-            {"last_request_id": request_id} | _moment(due_at),
-            removes=() if due_at else keys.DUE_ATTRIBUTES,
-            condition="#due_at = :seen AND #status = :active",
-            seen=subscription.due_at,
-            active=ACTIVE,
+        sets, gone = changes(old, new, keys.SUBSCRIPTIONS)
+        same, values = unchanged(old)
+        write = update(
+            keys.subscription(old.project_id, old.subscription_id),
+            sets,
+            adds={"failures": 1} if read_again else None,
+            removes=gone,
+            condition=f"#status = :was AND {same}",
+            was=old.status,
+            **values,
         )
-
-    def skip(self, subscription: Subscription, due_at: int | None) -> None:
-        key = keys.subscription(subscription.project_id, subscription.subscription_id)
-        removes = () if due_at else keys.DUE_ATTRIBUTES
-        same = "#due_at = :seen"
-        self._table.try_write(update(key, _moment(due_at), removes=removes, condition=same, seen=subscription.due_at))
+        return self._table.try_write(write, audit_write(line))
 
     def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Write:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -11,34 +11,33 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
+from tidegate.aws import keys
+from tidegate.aws.table import Table
 from tidegate.common.ids import Clock, digest, iso, new_id
-from tidegate.common.schedules import next_run, run_after
 from tidegate.common.sequences import Listed
-from tidegate.errors import Conflict, Invalid, LeaseLost, QuotaExceeded, RecordNotFound, UrlNotAllowed, WrongState
+from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed, WrongState
 from tidegate.files.library import Announcement
 from tidegate.http.model import Limits
 from tidegate.ingest.download import HostPauses
 from tidegate.ingest.feeds import Entry
 from tidegate.ingest.sources import (
-    ACTIVE,
     DELETING,
-    PAUSED,
     Selection,
     SourceList,
     SourceReader,
     Subscription,
     SubscriptionStore,
-    subscription_from,
 )
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.values import Outcome, Step
 from tidegate.projects.audit import SYSTEM, act, named_at
+from tidegate.projects.model import Quotas
 from tidegate.projects.projects import Projects, ProjectStore
 from tidegate.projects.secrets import CredentialStore
 from tidegate.queue.control import Control
 from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
-from tidegate.queue.schedules import fire_all
+from tidegate.queue.schedules import ACTIVE, PAUSED, Schedules, check_revision
 from tidegate.queue.store import RequestStore
 
 # --- subscriptions
@@ -61,21 +60,21 @@ class Subscriptions:
         self,
         store: SubscriptionStore,
         requests: RequestStore,
-        queue: RequestQueue,
         control: Control,
         intake: IngestSubmit,
         sources: SourceReader,
         quotas: ProjectStore,
+        scans: ScanSchedules,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._requests = requests
-        self._queue = queue
         self._control = control
         self._intake = intake
         self._sources = sources
         self._quotas = quotas
+        self.scans = scans
         self._clock = clock
         self._monotonic = monotonic
 
@@ -86,8 +85,8 @@ class Subscriptions:
         """
         self._intake.check_url(described.project_id, described.source_url)
         now = self._clock()
-        due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
-        made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at, counted=True)
+        made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), counted=True)
+        made = made.rescheduled(replace(made, schedule=None), now)
         why = named_at(made.name, made.source_url)
         line = act(made.project_id, made.subscription_id, now, who, "subscription.create", why)
         self._store.add(made, line, self._quotas.quotas(made.project_id).subscriptions)
@@ -99,30 +98,34 @@ class Subscriptions:
             raise RecordNotFound(f"this project has no subscription with the id {subscription_id}")
         return found
 
-    def change(self, project_id: str, subscription_id: str, changes: Mapping[str, Any], *, who: str) -> Subscription:
-        """Sets the named fields; None removes one."""
+    def change(
+        self,
+        project_id: str,
+        subscription_id: str,
+        changes: Mapping[str, Any],
+        *,
+        revision: int | None = None,
+        who: str,
+    ) -> Subscription:
+        """Sets the named fields; None removes one. Conflict if `revision` is given and is not the present one."""
         old = self.get(project_id, subscription_id)
+        check_revision(old, revision, "subscription")
         if "source_url" in changes:
             self._intake.check_url(project_id, str(changes["source_url"]))
         new = replace(old, **changes)
-        return self._write(old, new, who, "subscription.update", ", ".join(sorted(changes)))
+        if new == old:
+            return old
+        if set(changes) == {"status"}:
+            return self._write(old, new, who, f"subscription.{'pause' if new.status == PAUSED else 'resume'}")
+        return self._write(old, new, who, "subscription.change", ", ".join(sorted(changes)))
 
-    def pause(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
-        """Stops its schedule. Scans by hand still work. Idempotent."""
-        old = self.get(project_id, subscription_id)
-        return old if old.status == PAUSED else self._write(old, replace(old, status=PAUSED), who, "subscription.pause")
-
-    def resume(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
-        old = self.get(project_id, subscription_id)
-        again = replace(old, status=ACTIVE)
-        return old if old.status == ACTIVE else self._write(old, again, who, "subscription.resume")
+    def switch(self, project_id: str, subscription_id: str, *, paused: bool, who: str) -> Subscription:
+        """Stops or continues its schedule. Scans by hand work in both states. Idempotent."""
+        return self.change(project_id, subscription_id, {"status": PAUSED if paused else ACTIVE}, who=who)
 
     def _write(self, old: Subscription, new: Subscription, who: str, action: str, why: str = "") -> Subscription:
         now = self._clock()
-        moved = (new.schedule, new.status) != (old.schedule, old.status)
-        if moved:
-            fires = new.schedule if new.status == ACTIVE else None
-            new = replace(new, due_at=int(next_run(fires, now).timestamp()) if fires else None)
+        new = replace(new.rescheduled(old, now), revision=old.revision + 1)
         line = act(new.project_id, new.subscription_id, now, who, action, why)
         reads = ("source_url", "format", "include", "exclude", "file_path", "credentials")
         read_again = any(getattr(new, name) != getattr(old, name) for name in reads)
@@ -147,57 +150,10 @@ class Subscriptions:
         self.get(project_id, subscription_id)
         return self._requests.of_subscription(project_id, subscription_id, limit, cursor)
 
-    def fire(self) -> int:
-        """Queues a scan for each subscription that is due. Called once a minute. Returns how many were queued."""
-        due = self._store.due(self._clock().timestamp())
-        return fire_all(due, lambda item: self._fire(subscription_from(item)))
-
-    def _fire(self, subscription: Subscription) -> bool:
-        due_at = self._after(subscription)
-        if self._still_scanning(subscription):
-            self._store.skip(subscription, due_at)
-            return False
-        name = digest(subscription.subscription_id, str(subscription.due_at), length=26)
-        request_id = f"req-{name}"
-        fired = self._store.fired_write(subscription, due_at, request_id)
-        try:
-            self._intake.scan(
-                subscription.project_id,
-                subscription.subscription_id,
-                priority=subscription.priority or BY_SCHEDULE,
-                who="schedule",
-                request_id=request_id,
-                extra_writes=[fired],
-            )
-        except (Conflict, RecordNotFound):
-            # Another invocation fired it, or it was deleted meanwhile.
-            return False
-        except QuotaExceeded as error:
-            # The project's queue is full: skip this run, so that other projects' scans go on.
-            logger.warning(
-                "a scheduled scan was skipped", subscription_id=subscription.subscription_id, why=error.detail
-            )
-            self._store.skip(subscription, due_at)
-            return False
-        return True
-
-    def _after(self, subscription: Subscription) -> int | None:
-        """When the next scan is due; None after the last one of a one-shot schedule."""
-        try:
-            return run_after(str(subscription.schedule), subscription.due_at or 0, self._clock())
-        except Invalid:
-            logger.exception(
-                "a stored schedule is invalid and will not run again", subscription_id=subscription.subscription_id
-            )
-            return None
-
-    def _still_scanning(self, subscription: Subscription) -> bool:
-        if not subscription.last_request_id:
-            return False
-        try:
-            return not self._queue.get(subscription.project_id, subscription.last_request_id).is_over
-        except RecordNotFound:
-            return False
+    def runs(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
+        """The runs of its schedule, newest first, each with the present state of its scan."""
+        self.get(project_id, subscription_id)
+        return self.scans.runs(project_id, subscription_id, limit, cursor)
 
     def delete(self, project_id: str, subscription_id: str, who: str) -> None:
         self.get(project_id, subscription_id)
@@ -239,6 +195,50 @@ class Subscriptions:
             self._control.cancel(request.project_id, request.request_id, who, "its subscription was deleted")
         except (WrongState, RecordNotFound):
             logger.info("the request had ended already", request_id=request.request_id)
+
+
+class ScanSchedules(Schedules[Subscription, None]):
+    """Queues the scans of subscriptions that are due. The subscription is the record of the schedule."""
+
+    record, keys, id_name, work_name = Subscription, keys.SUBSCRIPTIONS, "subscription_id", "request_id"
+    noun = "subscription"
+
+    def __init__(
+        self,
+        table: Table,
+        requests: RequestStore,
+        queue: RequestQueue,
+        intake: IngestSubmit,
+        quotas: Callable[[str], Quotas],
+        clock: Clock,
+    ) -> None:
+        super().__init__(table, quotas, clock)
+        self._requests = requests
+        self._queue = queue
+        self._intake = intake
+
+    def _work_id(self, schedule: Subscription) -> str:
+        return f"req-{digest(schedule.subscription_id, str(schedule.planned), length=26)}"
+
+    def _is_active(self, project_id: str, work_id: str) -> bool:
+        try:
+            return not self._queue.get(project_id, work_id).is_over
+        except RecordNotFound:
+            return False
+
+    def _start(self, schedule: Subscription, work_id: str) -> None:
+        self._intake.scan(
+            schedule.project_id,
+            schedule.subscription_id,
+            priority=schedule.priority or BY_SCHEDULE,
+            who="schedule",
+            request_id=work_id,
+            extra_writes=self.started_writes(schedule, work_id),
+        )
+
+    def _works(self, project_id: str, work_ids: Sequence[str]) -> Mapping[str, Any]:
+        found = self._requests.get_many((project_id, work_id) for work_id in work_ids)
+        return {request.request_id: self._queue.shown(request) for request in found.values()}
 
 
 # --- scan

@@ -1,18 +1,503 @@
-"""Runs schedules that are due. Shared by the functions that do this once a minute."""
+"""The one engine of schedules: exports, batches and scans that run again and again.
+
+Each planned time is run once, even if functions die, run twice or read stale records: what a run starts has an id made
+of the schedule and the planned time, and the schedule moves on only if nobody else has moved it. Runs that were missed
+become one. A run that fails is tried again with growing pauses until its next time comes; then it is recorded with the
+reason, and the next run follows.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from aws_lambda_powertools import Logger
 
-from tidegate.aws.table import Item, Key, Table
+from tidegate.aws.keys import DUE_ATTRIBUTES, ScheduleKeys
+from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, delete, put, put_new, update
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.schedules import UTC_NAME, check_schedule, check_timezone, next_run, run_after
+from tidegate.common.sequences import Listed
+from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
+from tidegate.projects.audit import act, audit_write
+from tidegate.projects.limits import count_write
+from tidegate.projects.model import Quotas
+from tidegate.records import F, item_of, record_from
 
 logger = Logger(service="tidegate", child=True)
+
+# --- model
+# When something runs, and how its last runs went.
+
+ACTIVE, PAUSED = "active", "paused"
+STARTED, SKIPPED = "started", "skipped"
+
+
+def _checked_by(check: Callable[[str], None]) -> Callable[[str], str]:
+    """For a declaration of a field: returns the value, or raises ValueError."""
+
+    def checked(value: str) -> str:
+        try:
+            check(value)
+        except Invalid as error:
+            raise ValueError(error.detail) from error
+        return value
+
+    return checked
+
+
+When = Annotated[
+    str,
+    F(
+        "when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`",
+        min_length=1,
+        max_length=200,
+        check=_checked_by(check_schedule),
+    ),
+]
+TimeZone = Annotated[
+    str,
+    F("IANA name of the time zone of `schedule`, such as `Asia/Shanghai`", check=_checked_by(check_timezone)),
+]
+Status = Literal["active", "paused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The fields that the records of all schedules share. Their times are in Unix seconds."""
+
+    project_id: str
+    name: Annotated[str, F("a name for people")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    schedule: Annotated[When | None, F("when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`", changes=True)] = None
+    timezone: Annotated[
+        TimeZone, F("IANA name of the time zone of `schedule`, such as `Asia/Shanghai`", changes=True)
+    ] = UTC_NAME
+    status: Annotated[str, F("`active` or `paused`")] = ACTIVE
+    # Not with runs.
+    revision: Annotated[int, F("increases with every change; send it with a change to refuse it if it is old")] = 0
+    # When it is run or tried next; None while it is paused, and after its last run.
+    due_at: int | None = None
+    # The planned time of a run that failed and is tried again at `due_at`, and how often it was tried.
+    planned_at: int | None = None
+    tries: int = 0
+    # The planned time of the last run that started.
+    last_run_at: int | None = None
+    last_error: Annotated[str | None, F("why the last run, or its last try, started nothing")] = None
+    # Those that were skipped because the one before still ran do not count.
+    failed_runs: Annotated[int, F("runs that failed in succession; at the third, `schedule.failing` is sent")] = 0
+    # Whether the project's quota counts it; records older than the quota are not counted.
+    counted: bool = False
+
+    @property
+    def planned(self) -> int:
+        """The planned time of the run that is due."""
+        return self.planned_at or self.due_at or 0
+
+    @property
+    def next_run(self) -> Annotated[str | None, F("when it runs next; absent while it is paused")]:
+        return _moment(self.planned) if self.due_at and self.status == ACTIVE else None
+
+    @property
+    def last_run(self) -> Annotated[str | None, F("the planned time of the last run that started")]:
+        return _moment(self.last_run_at) if self.last_run_at else None
+
+    def rescheduled(self: S, old: S, now: datetime) -> S:
+        """The record with the time of its next run, which is another one if `old` had another schedule or status."""
+        if self.status != ACTIVE or not self.schedule:
+            return replace(self, due_at=None, planned_at=None, tries=0)
+        if all(getattr(self, name) == getattr(old, name) for name in ("schedule", "timezone", "status")):
+            return self
+        due_at = int(next_run(self.schedule, now, self.timezone).timestamp())
+        return replace(self, due_at=due_at, planned_at=None, tries=0)
+
+
+S = TypeVar("S", bound=Schedule)
+Order = TypeVar("Order")
+# In the class below, `list` is a method.
+Writes = list[Write]
+
+
+def stored(made: Schedule, record_id: str, keys: ScheduleKeys) -> Item:
+    """The item of a new record."""
+    listing = {"gsi1pk": keys.list(made.project_id), "gsi1sk": record_id}
+    due = keys.due(made.due_at) if made.due_at else {}
+    return keys.record(made.project_id, record_id) | item_of(made) | listing | due
+
+
+def changes(old: S, new: S, keys: ScheduleKeys) -> tuple[dict[str, Any], list[str]]:
+    """The attributes to set and to remove, to make `new` of `old`."""
+    names = [field.name for field in fields(new) if getattr(new, field.name) != getattr(old, field.name)]
+    sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None}
+    gone = [name for name in names if getattr(new, name) is None and name != "due_at"]
+    # Otherwise left alone: the schedule may have run since `old` was read, and must not be due again.
+    if "due_at" in names:
+        sets |= keys.due(new.due_at) if new.due_at else {}
+        gone += () if new.due_at else DUE_ATTRIBUTES
+    return sets, gone
+
+
+def unchanged(old: Schedule, *names: str) -> tuple[str, dict[str, Any]]:
+    """The condition, with its values, that these fields and the revision are as they were read."""
+    # Records older than revisions have none.
+    terms, values = ["(attribute_not_exists(#revision) OR #revision = :revision)"], {"revision": old.revision}
+    for name in names:
+        value = getattr(old, name)
+        terms.append(f"attribute_not_exists(#{name})" if value is None else f"#{name} = :{name}_seen")
+        values |= {} if value is None else {f"{name}_seen": value}
+    return " AND ".join(terms), values
+
+
+def check_revision(old: Schedule, revision: int | None, what: str = "schedule") -> None:
+    """Conflict if a revision is given and is not the present one."""
+    if revision not in (None, old.revision):
+        raise Conflict(f"the {what} has revision {old.revision}, not {revision}: read it and try again")
+
+
+def _moment(seconds: int) -> str:
+    return iso(datetime.fromtimestamp(seconds, UTC))
+
+
+# --- schedules
+# Create, change, pause and delete schedules; and once a minute, run those that are due.
+
+_RUNS_KEPT = timedelta(days=31)
+# People delete schedules; a slot does not become free within seconds.
+_QUOTA_RETRY_SECONDS = 3600
+_CHANGE_TRIES = 5
+_CHANGED = "the schedule was changed by another request at the same time: read it and try again"
+# Pauses before a failed run is tried again: 60 s, doubled each time, at most 15 minutes; about a day in all.
+_FIRST_PAUSE, _LONGEST_PAUSE, _MOST_TRIES = 60, 900, 100
+# After this many failed runs in succession, a notice is sent.
+FAILING_RUNS = 3
+_LONGEST_REASON = 500
+
+
+class Schedules(Generic[S, Order]):
+    """The schedules of one capability. A subclass says what they start, and how."""
+
+    record: type[S]
+    keys: ScheduleKeys
+    # The names of the field with the record's id, and of the one with the id of what a run started.
+    id_name = "schedule_id"
+    work_name: str
+    # The first word of audit lines.
+    action: str
+    # How error texts call a schedule; the prefix of its id; the project's quota; the attribute with its order.
+    noun: str
+    prefix: str
+    quota: str
+    order_name: str
+
+    def __init__(self, table: Table, quotas: Callable[[str], Quotas], clock: Clock) -> None:
+        self._table = table
+        self._quotas = quotas
+        self._clock = clock
+
+    # What a subclass says.
+
+    def _about(self, order: Order) -> dict[str, Any]:
+        """The fields of the record that come from the order."""
+        raise NotImplementedError
+
+    def _checked(self, schedule: S, order: Order) -> str:
+        """The order as it is stored. Raises if its runs could only fail."""
+        raise NotImplementedError
+
+    def _order_from(self, text: str) -> Order:
+        raise NotImplementedError
+
+    def _work_id(self, schedule: S) -> str:
+        """The id of what the run that is due starts: the same for every try."""
+        raise NotImplementedError
+
+    def _is_active(self, project_id: str, work_id: str) -> bool:
+        raise NotImplementedError
+
+    def _start(self, schedule: S, work_id: str) -> None:
+        """Starts the run, with `started_writes` in the same transaction; or else calls `record_run` afterwards."""
+        raise NotImplementedError
+
+    def _is_started(self, schedule: S) -> bool:  # noqa: ARG002
+        """Whether the run that is due was started, but is not recorded: a function died in between."""
+        return False
+
+    def _works(self, project_id: str, work_ids: Sequence[str]) -> Mapping[str, Any]:
+        """What runs started, as callers see it, by id."""
+        raise NotImplementedError
+
+    # For callers.
+
+    def create(self, project_id: str, schedule: str, order: Order, who: str, *, timezone: str = UTC_NAME) -> S:
+        """Checks the order as if it were placed now. QuotaExceeded if the project has as many schedules as it may."""
+        now = self._clock()
+        given: dict[str, Any] = {"schedule_id": new_id(self.prefix, now), "created_at": iso(now), "created_by": who}
+        given |= {"project_id": project_id, "schedule": schedule, "timezone": timezone, "counted": True}
+        due_at = int(next_run(schedule, now, timezone).timestamp())
+        made = self.record(**given, due_at=due_at, **self._about(order))
+        new = put_new(stored(made, self._id(made), self.keys))
+        order_put = put(self._order_key(made) | {self.order_name: self._checked(made, order)})
+        line = act(project_id, self._id(made), now, who, f"{self.action}.create", f"{made.name}: {schedule}")
+        limit: int | None = getattr(self._quotas(project_id), self.quota)
+        counted = count_write(project_id, self.quota, 1, limit)
+        try:
+            self._table.transact([new, order_put, counted, audit_write(line)])
+        except ConditionFailed as error:
+            # If the record exists, the response to the first try was lost and the SDK wrote again.
+            if 0 not in error.failed:
+                raise QuotaExceeded.of(self.quota, limit, _QUOTA_RETRY_SECONDS) from error
+        return made
+
+    def get(self, project_id: str, schedule_id: str) -> S:
+        item = self._table.get(self.keys.record(project_id, schedule_id), consistent=True)
+        if item is None:
+            raise RecordNotFound(f"this project has no {self.noun} with the id {schedule_id[:200]}")
+        return record_from(self.record, item)
+
+    def order(self, schedule: S) -> Order:
+        item = self._table.get(self._order_key(schedule), consistent=True)
+        if item is None:
+            raise RecordNotFound(f"this project has no {self.noun} with the id {self._id(schedule)}")
+        return self._order_from(str(item[self.order_name]))
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[S]:
+        page = self._table.find(self.keys.list(project_id), limit=limit, cursor=cursor, wanted={})
+        return Listed([record_from(self.record, item) for item in page.items], page.cursor)
+
+    def change(
+        self,
+        project_id: str,
+        schedule_id: str,
+        who: str,
+        *,
+        schedule: str | None = None,
+        timezone: str | None = None,
+        paused: bool | None = None,
+        revision: int | None = None,
+        reorder: Callable[[Order], Order] | None = None,
+        fields: Iterable[str] = (),
+    ) -> S:
+        """Changes what is not None. `fields` are the names of those of the order that `reorder` changes.
+
+        Conflict if it is changed by another request meanwhile, or if `revision` is given and is not the present one.
+        A run that has begun continues with the order that it started with; those missed during a pause are not made
+        up for.
+        """
+        first = old = self.get(project_id, schedule_id)
+        check_revision(old, revision)
+        for _ in range(_CHANGE_TRIES):
+            status = old.status if paused is None else PAUSED if paused else ACTIVE
+            new = replace(old, schedule=schedule or old.schedule, timezone=timezone or old.timezone, status=status)
+            changed = self._try_change(old, new.rescheduled(old, self._clock()), who, reorder, sorted(fields))
+            if changed is not None:
+                return changed
+            # It ran meanwhile, or was changed.
+            old = self.get(project_id, schedule_id)
+            if old.revision != first.revision:
+                break
+        raise Conflict(_CHANGED)
+
+    def _try_change(
+        self, old: S, new: S, who: str, reorder: Callable[[Order], Order] | None, order_fields: Sequence[str]
+    ) -> S | None:
+        """None if it was changed or has run since it was read."""
+        now, writes = self._clock(), Writes()
+        names = [name for name in ("schedule", "timezone", "status") if getattr(new, name) != getattr(old, name)]
+        if reorder is not None:
+            order = reorder(self.order(old))
+            new = replace(new, **self._about(order))
+            writes.append(put(self._order_key(new) | {self.order_name: self._checked(new, order)}))
+        elif new == old:
+            return old
+        action = "change" if order_fields or names != ["status"] else "pause" if new.status == PAUSED else "resume"
+        why = ", ".join([*names, *order_fields])
+        line = act(old.project_id, self._id(old), now, who, f"{self.action}.{action}", why)
+        if old.due_at is not None and old.planned <= now.timestamp() and self._is_started(old):
+            run = self._run(old, self._work_id(old))
+            new = replace(new, **{self._last: run[self.work_name], "last_run_at": old.planned})
+            writes.append(self._run_put(old, self._id(old), run))
+        new = replace(new, revision=old.revision + 1)
+        sets, gone = changes(old, new, self.keys)
+        condition, values = unchanged(old, "due_at", self._last)
+        write = update(self._key(old), sets, removes=gone, condition=condition, **values)
+        return new if self._table.try_write(write, *writes, audit_write(line)) else None
+
+    def delete(self, project_id: str, schedule_id: str, who: str) -> None:
+        """Deletes the schedule. What it started stays; the records of its runs expire."""
+        old = self.get(project_id, schedule_id)
+        counted = [count_write(project_id, self.quota, -1)] if old.counted else []
+        line = audit_write(act(project_id, schedule_id, self._clock(), who, f"{self.action}.delete"))
+        gone = delete(self._key(old), "attribute_exists(#pk)")
+        if not self._table.try_write(gone, delete(self._order_key(old)), *counted, line):
+            raise RecordNotFound(f"this project has no {self.noun} with the id {schedule_id[:200]}")
+
+    def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
+        """Its runs, newest first, each with the present state of what it started, unless that was deleted."""
+        self.get(project_id, schedule_id)
+        keys = self.keys.runs(project_id, schedule_id)
+        page = self._table.query(keys, limit=limit, cursor=cursor, newest_first=True)
+        names = ("due", "state", self.work_name, "reason", "code")
+        runs = [{name: item[name] for name in names if name in item} for item in page.items]
+        works = self._works(project_id, [run[self.work_name] for run in runs if self.work_name in run])
+        for run in runs:
+            if (work := works.get(run.get(self.work_name, ""))) is not None:
+                run[self.work_name.removesuffix("_id")] = work
+        return Listed(runs, page.cursor)
+
+    # Once a minute.
+
+    def fire(self) -> int:
+        """Starts all runs that are due. Returns how many."""
+        return fire_all(due_items(self._table, [self.keys.due_pk], self._clock().timestamp()), self.fire_one)
+
+    def fire_one(self, seen: Item) -> bool:
+        """Starts the run that is due. False if it failed, was skipped, or another function was first."""
+        # `seen` may be stale: it was paused, changed or deleted, or another function has run it.
+        item = self._table.get({"pk": seen["pk"], "sk": seen["sk"]}, consistent=True)
+        if item is None or (item.get("due_pk"), item.get("due_at")) != (self.keys.due_pk, seen["due_at"]):
+            return False
+        try:
+            return self._fire(record_from(self.record, item))
+        except Exception as error:
+            self._failed(item, error)
+            return False
+
+    def _fire(self, schedule: S) -> bool:
+        work_id, last = self._work_id(schedule), getattr(schedule, self._last)
+        if last and last != work_id and self._is_active(schedule.project_id, last):
+            self.record_run(schedule, None, reason=f"the previous run, {last}, still ran")
+            return False
+        self._start(schedule, work_id)
+        return True
+
+    def _failed(self, item: Item, error: Exception) -> None:
+        """Has the run tried again later; or, if its time is over or that cannot help, records that it failed.
+
+        Reads from the item what this needs: perhaps it failed because the record is malformed.
+        """
+        schedule = record_from(Schedule, {"project_id": "", "name": "", "created_at": ""} | item)
+        record_id, now = str(item[self.id_name]), self._clock()
+        code, reason = "internal", f"an internal error ({type(error).__name__})"
+        # A conflict: another function was first, and the writes below are refused; or else another try helps.
+        retryable = not isinstance(error, DomainError) or error.retryable or isinstance(error, Conflict)
+        if isinstance(error, DomainError):
+            code, reason = error.code, error.detail
+            logger.warning("a scheduled run failed", record=record_id, code=code, why=reason, tries=schedule.tries + 1)
+        else:
+            logger.exception("a scheduled run failed", record=record_id, tries=schedule.tries + 1)
+        again = int(now.timestamp()) + min(_FIRST_PAUSE * 2**schedule.tries, _LONGEST_PAUSE)
+        following = self._following(schedule)
+        if not retryable or schedule.tries + 1 >= _MOST_TRIES or (following is not None and again >= following):
+            self.record_run(schedule, None, reason=reason, code=code, record_id=record_id)
+            return
+        tried = {"due_at": again, "planned_at": schedule.planned, "tries": schedule.tries + 1}
+        self._table.try_write(self._moved(schedule, record_id, tried | {"last_error": reason[:_LONGEST_REASON]}))
+
+    def started_writes(self, schedule: S, work_id: str) -> Writes:
+        """Moves the schedule to its next run and records this one. If two functions try, one succeeds."""
+        return self._run_writes(schedule, self._id(schedule), self._run(schedule, work_id))
+
+    def record_run(
+        self,
+        schedule: Schedule,
+        work_id: str | None,
+        *,
+        reason: str | None = None,
+        code: str | None = None,
+        record_id: str | None = None,
+    ) -> None:
+        """Records a run and moves the schedule to the next one. With a reason, it did not start, or was refused.
+
+        If the schedule was changed meanwhile, its new time stays and only what was started is stored: the next run
+        must not start while this one runs.
+        """
+        record_id, run = record_id or self._id(schedule), self._run(schedule, work_id, reason, code)
+        if self._table.try_write(*self._run_writes(schedule, record_id, run)) or work_id is None:
+            return
+        newer = f"attribute_exists(#pk) AND (attribute_not_exists(#{self._last}) OR #{self._last} < :made)"
+        key = self.keys.record(schedule.project_id, record_id)
+        started = update(key, {self._last: work_id, "last_run_at": schedule.planned}, condition=newer, made=work_id)
+        self._table.try_write(started, self._run_put(schedule, record_id, run))
+
+    def _run(
+        self, schedule: Schedule, work_id: str | None, reason: str | None = None, code: str | None = None
+    ) -> dict[str, Any]:
+        run = {"due": _moment(schedule.planned), "state": SKIPPED if reason else STARTED, self.work_name: work_id}
+        run |= {"reason": reason and reason[:_LONGEST_REASON], "code": code}
+        return {name: value for name, value in run.items() if value is not None}
+
+    def _run_put(self, schedule: Schedule, record_id: str, run: dict[str, Any]) -> Write:
+        expires_at = int((self._clock() + _RUNS_KEPT).timestamp())
+        return put(self.keys.run(schedule.project_id, record_id, run["due"]) | run | {"expires_at": expires_at})
+
+    def _run_writes(self, schedule: Schedule, record_id: str, run: dict[str, Any]) -> Writes:
+        started, following = run["state"] == STARTED, self._following(schedule)
+        failed_runs = 0 if started else schedule.failed_runs + ("code" in run)
+        sets = {self._last: run.get(self.work_name), "due_at": following, "failed_runs": failed_runs}
+        sets |= {"last_run_at": schedule.planned} if started else {"last_error": run["reason"]}
+        removes = ["planned_at", "tries", *(["last_error"] if started else []), *(() if following else DUE_ATTRIBUTES)]
+        given = {name: value for name, value in sets.items() if value is not None}
+        writes = [self._moved(schedule, record_id, given, removes), self._run_put(schedule, record_id, run)]
+        if "code" in run and failed_runs == FAILING_RUNS:
+            writes.append(self._failing_notice(schedule, record_id, run))
+        return writes
+
+    def _moved(self, schedule: Schedule, record_id: str, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Write:
+        return update(
+            self.keys.record(schedule.project_id, record_id),
+            sets,
+            removes=removes,
+            condition="#due_at = :seen AND #status = :active",
+            seen=schedule.due_at,
+            active=ACTIVE,
+        )
+
+    def _failing_notice(self, schedule: Schedule, record_id: str, run: Mapping[str, Any]) -> Write:
+        data = {self.id_name: record_id, "name": schedule.name, "status": "failing", "failed_runs": FAILING_RUNS}
+        return notice_write(
+            Notice(
+                notice_id=notice_id_for("schedule.failing", record_id, run["due"]),
+                project_id=schedule.project_id,
+                kind="schedule.failing",
+                record_id=record_id,
+                status="failing",
+                data=data | {"due": run["due"], "reason": run["reason"], "code": run["code"]},
+                callback=None,
+                created_at=self._clock(),
+            )
+        )
+
+    def _following(self, schedule: Schedule) -> int | None:
+        """When the next run is planned; None after the last one."""
+        try:
+            return run_after(str(schedule.schedule), schedule.planned, self._clock(), schedule.timezone)
+        except (DomainError, KeyError, ValueError):
+            # Of an older release, or its time zone no longer exists. `last_error` says so.
+            logger.exception("a stored schedule is invalid and will not run again", schedule=schedule.schedule)
+            return None
+
+    @property
+    def _last(self) -> str:
+        return f"last_{self.work_name}"
+
+    def _id(self, schedule: Schedule) -> str:
+        return str(getattr(schedule, self.id_name))
+
+    def _key(self, schedule: Schedule) -> dict[str, str]:
+        return self.keys.record(schedule.project_id, self._id(schedule))
+
+    def _order_key(self, schedule: Schedule) -> dict[str, str]:
+        return self.keys.order(schedule.project_id, self._id(schedule))
+
+
+# --- what is due
+# Lists due schedules, one of each project in turn, and runs them in parallel.
 
 # Schedules that became due within this many seconds are tried for the first or second time.
 _RECENT_SECONDS = 90

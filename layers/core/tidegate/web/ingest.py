@@ -15,10 +15,12 @@ from tidegate.ingest.feeds import template_fault
 from tidegate.ingest.sources import Selection, Subscription
 from tidegate.projects.audit import act
 from tidegate.projects.secrets import LARGEST_SECRET, CredentialRecord, secret_text
+from tidegate.queue.schedules import ACTIVE, PAUSED, TimeZone, When
+from tidegate.records import view_of
 from tidegate.web.idempotency import idempotent
 from tidegate.web.queue import CREDENTIAL_NAME, CredentialName, PolitenessBody, RequestAnswer, RequestList, Url
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, Number, Priority, Schedule, Text
+from tidegate.web.schemas import Answer, Body, F, Number, Page, Priority, ScheduleChange, ScheduleRun, Text
 
 # --- schemas
 # Bodies and answers of subscriptions and credentials.
@@ -81,7 +83,8 @@ SourceFormat = Annotated[
 class SubscriptionBody(Body):
     name: Text
     source_url: Url
-    schedule: Schedule | None = None
+    schedule: When | None = None
+    timezone: TimeZone = "UTC"
     biz_id: Number = 0
     app_id: Number = 0
     credentials: CredentialName | None = None
@@ -94,12 +97,11 @@ class SubscriptionBody(Body):
     politeness: PolitenessBody | None = None
 
 
-class SubscriptionChanges(Body):
+class SubscriptionChanges(ScheduleChange, changes=Subscription):
     """Fields that are left out stay as they are; null removes one."""
 
     name: Text | None = None
     source_url: Url | None = None
-    schedule: Schedule | None = None
     biz_id: Number | None = None
     app_id: Number | None = None
     credentials: CredentialName | None = None
@@ -113,7 +115,7 @@ class SubscriptionChanges(Body):
 
     @model_validator(mode="after")
     def _check_required(self) -> Self:
-        needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
+        needed = ("name", "source_url", "timezone", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
         removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
         if removed:
             raise ValueError(f"{', '.join(removed)} cannot be null: leave out what is not to change")
@@ -145,33 +147,24 @@ class PreviewAnswer(Answer):
     items: list[PreviewEntry]
 
 
-class SubscriptionAnswer(Answer):
-    subscription_id: str
-    name: str
-    source_url: str
-    schedule: str | None = None
-    biz_id: int
-    app_id: int
-    credentials: str | None = None
-    format: str = "auto"
+class SubscriptionAnswer(Answer, record=Subscription):
     include: list[str] | None = None
     exclude: list[str] | None = None
-    file_path: str | None = None
-    concurrency: int = 1
-    priority: int | None = None
     politeness: dict[str, int | float] | None = None
-    status: str
-    create_time: str
-    last_scan: str | None = None
-    next_run: (
-        Annotated[str, Field(description="when the source is scanned next; absent without a schedule, or while paused")]
-        | None
-    ) = None
 
 
 class SubscriptionList(Answer):
     items: list[SubscriptionAnswer]
     next_cursor: str | None = None
+
+
+class ScanRunAnswer(ScheduleRun):
+    request_id: Annotated[str | None, F("the scan that was queued")] = None
+    request: Annotated[RequestAnswer | None, F("the scan in its current state; absent if it was deleted")] = None
+
+
+class ScanRunList(Page):
+    items: list[ScanRunAnswer]
 
 
 class CredentialBody(Body):
@@ -220,7 +213,8 @@ _PREVIEWED = 100
 
 
 def _shown(subscription: Subscription) -> SubscriptionAnswer:
-    return SubscriptionAnswer.model_validate(subscription.shown())
+    shown = {name: value for name, value in view_of(subscription).items() if value not in ([], ())}
+    return SubscriptionAnswer(**shown)
 
 
 def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
@@ -238,7 +232,8 @@ def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
 )
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     caller = router.caller
-    described = Subscription("", caller.project_id, created_at="", **(body.model_dump() | _politeness(body)))
+    given: dict[str, Any] = {"subscription_id": "", "project_id": caller.project_id, "created_at": ""}
+    described = Subscription(**given, **(body.model_dump() | _politeness(body)))
     return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
 
 
@@ -272,20 +267,29 @@ def show(subscription_id: str) -> SubscriptionAnswer:
 @router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change a subscription")
 def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswer:
     caller = router.caller
-    changes = body.model_dump(exclude_unset=True) | _politeness(body)
-    return _shown(app().ingest.subscriptions.change(caller.project_id, subscription_id, changes, who=caller.key_id))
+    changes = body.model_dump(exclude_unset=True, exclude={"paused", "revision"}) | _politeness(body)
+    if body.paused is not None:
+        changes["status"] = PAUSED if body.paused else ACTIVE
+    return _shown(
+        app().ingest.subscriptions.change(
+            caller.project_id, subscription_id, changes, revision=body.revision, who=caller.key_id
+        )
+    )
 
 
 @router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", tags=_TAGS, summary="Pause the schedule")
 def pause(subscription_id: str) -> SubscriptionAnswer:
-    caller = router.caller
-    return _shown(app().ingest.subscriptions.pause(caller.project_id, subscription_id, who=caller.key_id))
+    return _switched(subscription_id, paused=True)
 
 
 @router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", tags=_TAGS, summary="Resume the schedule")
 def resume(subscription_id: str) -> SubscriptionAnswer:
-    caller = router.caller
-    return _shown(app().ingest.subscriptions.resume(caller.project_id, subscription_id, who=caller.key_id))
+    return _switched(subscription_id, paused=False)
+
+
+def _switched(subscription_id: str, *, paused: bool) -> SubscriptionAnswer:
+    project_id, who = router.caller.project_id, router.caller.key_id
+    return _shown(app().ingest.subscriptions.switch(project_id, subscription_id, paused=paused, who=who))
 
 
 @router.delete(
@@ -322,6 +326,12 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
     page = app().ingest.subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
     items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
     return RequestList(items=items, next_cursor=page.next_cursor)
+
+
+@router.get("/v1/subscriptions/<subscription_id>/runs", scope="read", tags=_TAGS, summary="List its scheduled scans")
+def runs(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> ScanRunList:
+    page = app().ingest.subscriptions.runs(router.caller.project_id, subscription_id, limit, cursor)
+    return ScanRunList(items=[ScanRunAnswer(**run) for run in page.items], next_cursor=page.next_cursor)
 
 
 @router.get(

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import MISSING
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from tidegate.common.schedules import check_schedule
-from tidegate.errors import Invalid
 from tidegate.files.model import FileName, FilePath, FileSize, Signature, plain_name
 from tidegate.records import F, Number, Priority, Text, Url, bare, declared
 
@@ -126,13 +124,24 @@ class LinkAnswer(Answer):
     expires_at: str
 
 
-def _valid_schedule(value: str) -> str:
-    try:
-        check_schedule(value)
-    except Invalid as error:
-        raise ValueError(error.detail) from error
-    return value
-
-
-Schedule = Annotated[str, Field(max_length=200), AfterValidator(_valid_schedule)]
 JsonObject = dict[str, Any]
+
+
+class ScheduleChange(Body):
+    """What a change of anything that runs on a schedule may have, besides the fields of its record."""
+
+    paused: Annotated[
+        bool | None, F("true stops the schedule, false resumes it; missed runs are not made up for")
+    ] = None
+    revision: Annotated[int | None, F("the `revision` that you read: 409 if it is another one now", ge=0, le=2**53)] = (
+        None
+    )
+
+
+class ScheduleRun(Answer):
+    """One run of a schedule."""
+
+    due: Annotated[str, F("the time at which the run was due")]
+    state: Annotated[Literal["started", "skipped"], F("`started`; or `skipped`, if nothing was, or it was refused")]
+    reason: Annotated[str | None, F("why the run was skipped")] = None
+    code: Annotated[str | None, F("the error of a run that failed; absent if the previous one still ran")] = None

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tidegate_client.cli.commands.exports import follow_export
-from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, add_timezone, given
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import UsageError
 
-_WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)', in UTC"
+_WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)'"
 
 
 def register(subparsers: Subparsers) -> None:
@@ -64,12 +64,13 @@ def register(subparsers: Subparsers) -> None:
     listing = batch.command("list", _list, "list batches, newest first")
     listing.add_argument("--status")
     add_paging(listing)
-    _register_schedules(batch.group("schedule", "batches that run on a schedule; times are UTC"))
+    _register_schedules(batch.group("schedule", "batches that run on a schedule"))
 
 
 def _register_schedules(schedule: Group) -> None:
     create = schedule.command("create", _repeat, "create and start a batch on a schedule")
     create.add_argument("schedule", metavar="WHEN", help=_WHEN)
+    add_timezone(create)
     _add_batch_options(create)
     add_paging(schedule.command("list", _schedules, "list recurring batches"))
     for name, run, text in (
@@ -85,6 +86,7 @@ def _register_schedules(schedule: Group) -> None:
     change = schedule.command("change", _change, "change when it runs, or the batch that it creates; the rest stays")
     change.add_argument("schedule_id")
     change.add_argument("schedule", metavar="WHEN", nargs="?", help=_WHEN)
+    add_timezone(change)
     change.add_argument("--revision", type=int, metavar="N", help="refuse if it was changed since this revision")
     _add_batch_options(change, required=False)
 
@@ -255,13 +257,13 @@ def _list(context: Context, args: argparse.Namespace) -> None:
 
 
 def _repeat(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.repeat(args.schedule, **_batch_of(args)))
+    context.output.record(context.client.batches.repeat(args.schedule, **given(args, "timezone"), **_batch_of(args)))
 
 
 def _schedules(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.batches.schedules(limit=args.limit, cursor=cursor),
-        ("schedule_id", "name", "schedule", "status", "next_run", "last_batch_id", "last_error"),
+        ("schedule_id", "name", "schedule", "timezone", "status", "next_run", "last_batch_id", "last_error"),
     )
 
 
@@ -280,11 +282,15 @@ def _change(context: Context, args: argparse.Namespace) -> None:
     batch = {**given(args, "biz_id", "name", "total"), **_options(args)}
     if args.rate is not None:
         batch["rate"] = _whole(args.rate)
-    if not batch and not args.schedule:
-        raise UsageError("nothing to change: give WHEN, or options of the batch such as --rate")
+    if not batch and not args.schedule and not args.timezone:
+        raise UsageError("nothing to change: give WHEN, --timezone, or options of the batch such as --rate")
     context.output.record(
         context.client.batches.update_schedule(
-            args.schedule_id, schedule=args.schedule, batch=batch or None, revision=args.revision
+            args.schedule_id,
+            schedule=args.schedule,
+            timezone=args.timezone,
+            batch=batch or None,
+            revision=args.revision,
         )
     )
 

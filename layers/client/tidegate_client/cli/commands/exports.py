@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, add_timezone, given
 from tidegate_client.cli.output import ByteBar
 from tidegate_client.cli.views import follow
 from tidegate_client.errors import UsageError
@@ -43,8 +43,9 @@ def register(subparsers: Subparsers) -> None:
     )
     submit.add_argument("--email", action="append", metavar="ADDRESS", help="send a link there (repeatable)")
     submit.add_argument(
-        "--schedule", metavar="WHEN", help="run it on a schedule: 'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC"
+        "--schedule", metavar="WHEN", help="run it on a schedule: 'rate(1 day)' or 'cron(0 6 ? * MON *)'"
     )
+    add_timezone(submit)
     submit.add_argument("--file-name")
     submit.add_argument("--template", type=_json, metavar="JSON", help="the columns, as JSON or @FILE")
     submit.add_argument("--title")
@@ -85,7 +86,8 @@ def register(subparsers: Subparsers) -> None:
 
     change = export.command("change", _change, "change when a recurring export runs, or what it exports")
     change.add_argument("schedule_id")
-    change.add_argument("--schedule", metavar="WHEN", help="'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC")
+    change.add_argument("--schedule", metavar="WHEN", help="'rate(1 day)' or 'cron(0 6 ? * MON *)'")
+    add_timezone(change)
     change.add_argument("--name", help="2 to 60 characters")
     change.add_argument("--file-name")
     change.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
@@ -167,8 +169,11 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             raise UsageError(
                 "--watch and --schedule cannot be combined; `tidegate export runs` lists the runs of a schedule"
             )
-        context.output.record(context.client.exports.repeat(fields, args.schedule, multiple=args.multiple))
+        made = context.client.exports.repeat(fields, args.schedule, multiple=args.multiple, **given(args, "timezone"))
+        context.output.record(made)
         return None
+    if args.timezone:
+        raise UsageError("--timezone is that of a schedule: give --schedule too")
     if args.watch:
         _require_folder(args.output)
     made = context.client.exports.submit(fields, multiple=args.multiple)
@@ -217,7 +222,7 @@ def _delete(context: Context, args: argparse.Namespace) -> None:
 def _schedules(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.exports.schedules(limit=args.limit, cursor=cursor),
-        ("schedule_id", "name", "type", "schedule", "status", "next_run", "last_task_id"),
+        ("schedule_id", "name", "type", "schedule", "timezone", "status", "next_run", "last_task_id", "last_error"),
     )
 
 
@@ -229,9 +234,9 @@ def _runs(context: Context, args: argparse.Namespace) -> None:
 
 
 def _change(context: Context, args: argparse.Namespace) -> None:
-    fields = {**given(args, "schedule", "name", "file_name", "template", "revision"), **(args.fields or {})}
+    fields = {**given(args, "schedule", "timezone", "name", "file_name", "template", "revision"), **(args.fields or {})}
     if not set(fields) - {"revision"}:
-        raise UsageError("nothing to change: give --schedule, --name, --file-name, --template or --fields")
+        raise UsageError("nothing to change: give --schedule, --timezone, --name, --file-name, --template or --fields")
     context.output.record(context.client.exports.update_schedule(args.schedule_id, fields))
 
 

@@ -1,4 +1,4 @@
-"""subscription create, preview, update, pause, resume, show, list, download, tasks, delete;
+"""subscription create, preview, update, pause, resume, show, list, download, tasks, runs, delete;
 credential put, list, delete
 """
 
@@ -15,6 +15,7 @@ from tidegate_client.cli.context import (
     Subparsers,
     add_paging,
     add_politeness,
+    add_timezone,
     given,
     politeness,
 )
@@ -27,7 +28,8 @@ def register(subparsers: Subparsers) -> None:
     create = subscription.command("create", _create, "subscribe to a source")
     create.add_argument("name")
     create.add_argument("source_url")
-    create.add_argument("--schedule", help="when to scan it: 'rate(1 hour)' or 'cron(0 6 * * ? *)', in UTC")
+    create.add_argument("--schedule", help="when to scan it: 'rate(1 hour)' or 'cron(0 6 * * ? *)'")
+    add_timezone(create)
     create.add_argument("--biz-id", type=int, help="biz_id of its files")
     create.add_argument("--app-id", type=int, help="app_id of its files")
     create.add_argument("--credentials", metavar="NAME", help="the stored credentials to send to the source")
@@ -43,6 +45,8 @@ def register(subparsers: Subparsers) -> None:
     update.add_argument("subscription_id")
     for option in ("--name", "--source-url", "--schedule", "--credentials"):
         update.add_argument(option, help="'none' removes it" if option in ("--schedule", "--credentials") else None)
+    add_timezone(update)
+    update.add_argument("--revision", type=int, metavar="N", help="refuse if it was changed since this revision")
     _add_selection(update)
     _add_concurrency(update)
     add_politeness(update)
@@ -54,6 +58,9 @@ def register(subparsers: Subparsers) -> None:
     tasks = subscription.command("tasks", _tasks, "list its requests, newest first")
     tasks.add_argument("subscription_id")
     add_paging(tasks)
+    runs = subscription.command("runs", _runs, "list the runs of its schedule, newest first")
+    runs.add_argument("subscription_id")
+    add_paging(runs)
     subscription.command("delete", _delete, "delete a subscription and cancel its queued requests").add_argument(
         "subscription_id"
     )
@@ -73,6 +80,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 _SELECTION = ("format", "include", "exclude", "file_path")
+_OPTIONS = ("schedule", "timezone", "credentials", *_SELECTION, "priority", "concurrency")
 # For these "none" is a value like any other.
 _NOT_REMOVABLE = frozenset({"name", "source_url"})
 
@@ -96,11 +104,11 @@ def _preview(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
-    named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority", "concurrency")
+    named = given(args, "name", "source_url", *_OPTIONS, "revision")
     changes = {
         name: None if value == "none" and name not in _NOT_REMOVABLE else value for name, value in named.items()
     } | politeness(args)
-    if not changes:
+    if not set(changes) - {"revision"}:
         raise UsageError(
             "nothing to change: give an option such as --schedule; `tidegate subscription update --help` lists them"
         )
@@ -115,7 +123,7 @@ def _switch(name: str) -> Command:
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "schedule", "biz_id", "app_id", "credentials", *_SELECTION, "priority", "concurrency")
+    optional = given(args, "biz_id", "app_id", *_OPTIONS)
     options = {**optional, **politeness(args)}
     context.output.record(context.client.subscriptions.create(args.name, args.source_url, **options))
 
@@ -139,6 +147,13 @@ def _tasks(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.subscriptions.tasks(args.subscription_id, limit=args.limit, cursor=cursor),
         ("request_id", "type", "status", "attempts", "create_time", "finish_time"),
+    )
+
+
+def _runs(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.subscriptions.runs(args.subscription_id, limit=args.limit, cursor=cursor),
+        ("due", "state", "request_id", "reason"),
     )
 
 
