@@ -250,7 +250,7 @@ class AsyncExports:
         fields: Mapping[str, Any],
         schedule: str,
         *,
-        timezone: str = ...,
+        timezone: str | None = ...,
         multiple: bool = ...,
         idempotency_key: str | None = ...,
     ) -> ExportSchedule: ...
@@ -314,7 +314,7 @@ class AsyncBatches:
         name: str,
         total: int | None,
         rate: float,
-        timezone: str = ...,
+        timezone: str | None = ...,
         idempotency_key: str | None = ...,
         **optional: Any,
     ) -> BatchSchedule: ...

@@ -116,14 +116,15 @@ class Batches:
         name: str,
         total: int | None,
         rate: float,
-        timezone: str = "UTC",
+        timezone: str | None = None,
         idempotency_key: str | None = None,
         **optional: Any,
     ) -> BatchSchedule:
         """Creates and starts a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in `timezone`.
 
         `optional` as for `create`."""
-        body = {"schedule": schedule, "timezone": timezone, "batch": _batch_body(biz_id, name, total, rate, optional)}
+        body: dict[str, Any] = {"schedule": schedule, "batch": _batch_body(biz_id, name, total, rate, optional)}
+        body |= {"timezone": timezone} if timezone else {}
         return BatchSchedule(self._http.create("/v1/batch-schedules", body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchSchedule]:

@@ -35,7 +35,7 @@ class Exports:
         fields: Mapping[str, Any],
         schedule: str,
         *,
-        timezone: str = "UTC",
+        timezone: str | None = None,
         multiple: bool = False,
         idempotency_key: str | None = None,
     ) -> ExportSchedule:
@@ -44,7 +44,7 @@ class Exports:
         Each run replaces `{date}`, `{time}`, `{from}` and `{to}` in `source_url`, `source`, `file_name` and the keys
         of `deliver`."""
         path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
-        body = {**fields, "schedule": schedule, "timezone": timezone}
+        body = {**fields, "schedule": schedule, **({"timezone": timezone} if timezone else {})}
         return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportSchedule]:

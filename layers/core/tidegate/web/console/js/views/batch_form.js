@@ -5,7 +5,7 @@ import { t } from "../i18n.js";
 import { code } from "../parts/basics.js";
 import { act, dialog, saved, toast } from "../parts/dialog.js";
 import { field, FieldError, form, readJson, textLines } from "../parts/form.js";
-import { scheduleFields, scheduleOf } from "../parts/schedule.js";
+import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const NUMBERS = ["total", "rate", "max_errors", "start_index", "retries", "retry_delay", "priority", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout", "runners", "progress_every_items", "progress_every_percent"];
@@ -23,14 +23,15 @@ const pausesText = ({ pause_windows: windows }) => (windows || []).map(({ start,
 // With `repeat`, the form always creates a schedule.
 export async function batchDialog(businesses, go, { repeat = false } = {}) {
   const files = await readyFiles();
-  const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", { label: t("schedules.repeatBatch"), none: repeat ? undefined : t("schedules.onceBatch"), hint: t("schedules.batchHint") });
+  const schedule = scheduleFields({ schedule: repeat ? "cron(0 2 * * ? *)" : "" }, { label: t("schedules.repeatBatch"), none: repeat ? undefined : t("schedules.onceBatch"), hint: t("schedules.batchHint") });
   const close = dialog(t(repeat ? "schedules.new" : "batches.new"), () => form([
     ...batchFields(businesses, files, { rate: 10, retries: 5 }),
     schedule,
     moreFields({}),
   ], t("action.create"), async (given, once) => {
-    const repeated = scheduleOf(given);
-    const made = repeated ? await create("v1/batch-schedules", { schedule: repeated, batch: bodyOf(given) }, once) : await create("v1/batches", bodyOf(given), once);
+    const timing = timingOf(given);
+    const repeated = Boolean(timing.schedule);
+    const made = repeated ? await create("v1/batch-schedules", { ...timing, batch: bodyOf(given) }, once) : await create("v1/batches", bodyOf(given), once);
     close();
     toast(t(repeated ? "schedules.saved" : "batches.made"));
     go(repeated ? `batch-schedules/${at(made.schedule_id)}` : `batches/${at(made.batch_id)}`);
@@ -44,11 +45,11 @@ export async function changeScheduleDialog(path, refresh) {
   const [record, businesses, files] = await Promise.all([get(path), get("v1/biz", { limit: 100 }), readyFiles()]);
   const known = record.batch;
   const close = dialog(t("schedules.change"), () => form([
-    scheduleFields(record.schedule),
+    scheduleFields(record),
     ...batchFields(withKnown(businesses.items, "biz_id", known.biz_id), withKnown(files, "file_id", known.source?.file_id), known),
     moreFields(known),
   ], t("action.save"), async (given) => {
-    await patch(path, { schedule: scheduleOf(given), batch: changesOf({ pause_windows: [], ...bodyOf(given) }, known), revision: record.revision });
+    await patch(path, { ...timingOf(given), batch: changesOf({ pause_windows: [], ...bodyOf(given) }, known), revision: record.revision });
     saved(close, refresh);
   }));
 }

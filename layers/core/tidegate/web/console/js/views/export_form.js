@@ -7,7 +7,7 @@ import { button, card, crumbs, link, pageHead } from "../parts/basics.js";
 import { ColumnsEditor } from "../parts/columns_editor.js";
 import { act, toast } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
-import { scheduleFields, scheduleOf } from "../parts/schedule.js";
+import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { sheet } from "../parts/sheet.js";
 import { advancedFields, bodyOf, fileFields, JSON_FIELDS } from "./export_fields.js";
 import { pretty, samples } from "./export_samples.js";
@@ -27,8 +27,8 @@ export function exportForm(root, { go, repeat = false }) {
   });
   const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(element)));
   const direct = new DirectSource();
-  const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", {
-    label: t("schedules.repeatExport"), none: repeat ? undefined : t("schedules.once"), hint: t("schedules.exportHint", { date: "{date}", time: "{time}" }),
+  const schedule = scheduleFields({ schedule: repeat ? "cron(0 2 * * ? *)" : "" }, {
+    label: t("schedules.repeatExport"), none: repeat ? undefined : t("schedules.once"), hint: t("schedules.exportHint", { date: "{date}", time: "{time}", from: "{from}", to: "{to}" }),
     onchange: (chosen) => draw(element.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
   });
   const element = form(fields(editor, tables, direct, schedule, () => pull(element, editor, redraw)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
@@ -57,10 +57,10 @@ export function exportForm(root, { go, repeat = false }) {
 }
 
 async function send(go, given, tables, once) {
-  const schedule = scheduleOf(given);
+  const timing = timingOf(given);
   const body = tables.several ? tables.body(given) : bodyOf(given);
-  if (schedule) {
-    const order = { ...body, schedule };
+  if (timing.schedule) {
+    const order = { ...body, ...timing };
     const made = tables.several ? await create("v1/export-schedules/multiple", order, once) : await create("v1/export-schedules", order, once);
     toast(t("schedules.saved"));
     return go(`export-schedules/${at(made.schedule_id)}`);

@@ -5,7 +5,7 @@ import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
 import { act, confirm } from "../parts/dialog.js";
-import { nextRun } from "../parts/schedule.js";
+import { nextRun, runsCard } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages } from "../parts/table.js";
 import { session } from "../session.js";
@@ -14,18 +14,20 @@ import { bulkTools, requestTable } from "./queue.js";
 export function subscription(root, { id, go }) {
   const path = `v1/subscriptions/${at(id)}`;
   const pages = new Pages((page) => get(`${path}/tasks`, page));
+  const runs = new Pages((page) => get(`${path}/runs`, page));
   return screen(root, {
     async load() {
-      const [record, shown] = await Promise.all([get(path), pages.read()]);
-      return { record, shown };
+      const [record, shown, fired] = await Promise.all([get(path), pages.read(), runs.read()]);
+      return { record, shown, fired };
     },
     watch: ({ shown }) => shown.items.map((request) => [request.request_id, request.status]),
-    view: ({ record, shown }, refresh) => [
+    view: ({ record, shown, fired }, refresh) => [
       crumbs(link(t("nav.ingest"), "#/ingest")),
       pageHead(record.name, record.source_url, badge(record.status), session.can("write") && actions(record, path, refresh, go)),
       h("div", { class: "grid" },
         card(t("ingest.when"), { id: "when" }, facts([
           [t("ingest.schedule"), record.schedule ? code(record.schedule) : t("ingest.byHand")],
+          [t("schedules.timezone"), record.schedule && record.timezone],
           [t("ingest.next"), nextRun(record)],
           [t("ingest.lastScan"), record.last_scan ? moment(record.last_scan) : t("overview.never")],
         ])),
@@ -40,6 +42,7 @@ export function subscription(root, { id, go }) {
           [t("queue.priority"), record.priority],
           [t("field.created"), moment(record.create_time)],
         ])),
+        (record.schedule || fired.items.length > 0) && runsCard(record, fired, { work: "request", area: "queue" }, runs.moreButton(fired, refresh)),
         card(t("ingest.requests"), { id: "requests", wide: true, tools: session.can("write") && bulkTools({ subscription_id: id }, refresh) },
           shown.items.length ? requestTable(shown.items, refresh) : empty(t("ingest.noRequests"), t("ingest.noRequestsAdvice")),
           pages.moreButton(shown, refresh))),

@@ -7,7 +7,7 @@ import { button, card, crumbs, empty, failure, link, pageHead, skeleton } from "
 import { toast } from "../parts/dialog.js";
 import { field, form, textLines } from "../parts/form.js";
 import { politenessFields, politenessOf } from "../parts/politeness.js";
-import { scheduleFields, scheduleOf } from "../parts/schedule.js";
+import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"];
@@ -23,7 +23,7 @@ export function newSubscription(root, { go }) {
 export function changeSubscription(root, { id, go }) {
   draw(root, skeleton(5));
   get(`v1/subscriptions/${at(id)}`).then((known) => showForm(root, known, known.name, async (body) => {
-    await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null, priority: body.priority ?? null, politeness: body.politeness ?? null });
+    await patch(`v1/subscriptions/${at(id)}`, { ...body, revision: known.revision, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null, priority: body.priority ?? null, politeness: body.politeness ?? null });
     toast(t("action.saved"));
     go(`ingest/${at(id)}`);
   }), (error) => draw(root, failure(error)));
@@ -47,7 +47,7 @@ function showForm(root, known, title, save) {
 }
 
 function fields(known) {
-  const [schedule, other] = scheduleFields(known.schedule, { none: t("ingest.byHand") });
+  const [schedule, other, zone] = scheduleFields(known, { none: t("ingest.byHand") });
   return [
     field("name", t("field.name"), { required: true, value: known.name || "" }),
     field("source_url", t("ingest.url"), { type: "url", required: true, value: known.source_url || "", placeholder: "https://", hint: t("ingest.urlHint") }),
@@ -55,6 +55,7 @@ function fields(known) {
       field("format", t("ingest.format"), { options: FORMATS.map((name) => [name, t(`ingest.format_${name}`)]), value: known.format || "auto" }),
       schedule),
     other,
+    zone,
     h("div", { class: "pair" },
       field("include", t("ingest.include"), { rows: 2, value: (known.include || []).join("\n"), hint: t("ingest.globHint"), placeholder: "*.iso" }),
       field("exclude", t("ingest.exclude"), { rows: 2, value: (known.exclude || []).join("\n"), placeholder: "*.tmp" })),
@@ -71,10 +72,9 @@ function fields(known) {
 }
 
 function bodyOf(given) {
-  const schedule = scheduleOf(given);
-  const body = { name: given.name, source_url: given.source_url, format: given.format, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
+  const body = { ...timingOf(given), name: given.name, source_url: given.source_url, format: given.format, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
   if (given.priority) body.priority = Number(given.priority);
-  for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
+  for (const [name, value] of [["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
 }
 

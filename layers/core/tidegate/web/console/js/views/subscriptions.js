@@ -28,7 +28,7 @@ function list(items) {
     { title: t("field.name"), kind: "main", cell: (item) => nameAndId(item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id) },
     { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.source"), kind: "grow", cell: (item) => h("span", { title: item.source_url }, item.source_url) },
-    { title: t("ingest.schedule"), cell: (item) => (item.schedule ? scheduleText(item.schedule) : t("ingest.byHand")) },
+    { title: t("ingest.schedule"), cell: (item) => (item.schedule ? scheduleText(item) : t("ingest.byHand")) },
     { title: t("ingest.next"), cell: nextRun },
     { title: t("ingest.lastScan"), cell: (item) => (item.last_scan ? when(item.last_scan) : t("overview.never")) },
   ], items, { keyOf: (item) => item.subscription_id });

@@ -50,7 +50,7 @@ export const zhPages = {
     lead: "按计划扫描的数据源，新文件自动入库。", new: "新建数据源", none: "还没有数据源", noneAdvice: "填写列表、订阅源、网页目录或存储桶；保存前可预览会带来什么。", source: "数据源", schedule: "计划", byHand: "手动", next: "下次运行", lastScan: "最近扫描",
     formLead: "请先预览：保存前不会获取任何内容。", preview: "预览", previewHint: "点击“预览”，查看数据源有哪些文件、其中哪些会被获取。", url: "地址", urlHint: "JSON 列表、RSS 或 Atom、HTML 目录、SHA256SUMS、站点地图，或 s3://bucket/prefix。", format: "格式",
     format_auto: "自动识别", format_json: "JSON 列表", format_html: "HTML 目录", format_rss: "RSS", format_atom: "Atom", format_s3: "S3 列表", format_sums: "SHA256SUMS", format_sitemap: "站点地图", other: "其他……",
-    scheduleOther: "计划表达式", scheduleHint: "rate(n minutes) 或 cron(分 时 日 月 周 年)，UTC。", include: "只要这些", exclude: "排除这些", globHint: "每行一个，如 *.iso", path: "库中路径", pathHint: "留空则与数据源一致。", credential: "凭证", credentialHint: "已保存的名称。", found: "{format}：{listed} 个文件中将获取 {chosen} 个。",
+    scheduleOther: "计划表达式", scheduleHint: "rate(n minutes) 或 cron(分 时 日 月 周 年)。", include: "只要这些", exclude: "排除这些", globHint: "每行一个，如 *.iso", path: "库中路径", pathHint: "留空则与数据源一致。", credential: "凭证", credentialHint: "已保存的名称。", found: "{format}：{listed} 个文件中将获取 {chosen} 个。",
     nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即扫描数据源，或等待计划运行。", scanNow: "立即扫描", scanning: "正在扫描数据源", deleteSure: "删除“{name}”并取消其排队内容？",
   },
   log: { title: "执行日志", none: "还没有步骤", noneAdvice: "采集请求的每一步都会写一行日志。", attempt: "第 {n} 次", stack: "调用栈" },

@@ -4,8 +4,9 @@ export const zhSchedules = {
     title: "计划", new: "新建计划", none: "还没有计划", last: "上次运行", runs: "运行记录", due: "计划时间", id: "计划编号", change: "修改计划", fields: "导出的其他字段", fieldsHint: "JSON，格式与 API 相同。未写的字段不变；null 表示去掉该字段。", save: "保存计划", saved: "计划已保存",
     exportsLead: "按计划反复生成的导出。", exportsAdvice: "创建第一个：填写导出内容，再选择何时生成。", batchesLead: "按计划反复创建并启动的批次。", batchesAdvice: "创建第一个：填写批次内容，再选择何时创建并启动。",
     noRuns: "还没有运行过", noRunsAdvice: "首次运行时间：{time}。", noRunsPaused: "已暂停：恢复后在下一个时间点运行。", deleteExports: "删除计划“{name}”？已生成的导出保留。", deleteBatches: "删除计划“{name}”？已创建的批次保留。",
-    repeatExport: "重复此导出", repeatBatch: "重复此批次", once: "不重复：立即导出一次", onceBatch: "不重复：创建后手动启动", formLead: "填写导出内容并选择生成时间。每次运行都重新读取数据源。", exportHint: "每次运行都重新读取数据源；此处填写的数据行保持不变。文件名中的 {date} 和 {time} 替换为运行时间。", batchHint: "到点即创建并启动一个批次；上一批次仍在运行时跳过。",
-    every15: "每 15 分钟", hourly: "每小时", dailyAt: "每天 {time} UTC", onDays: "{days} {time} UTC", daily2: "每天 02:00 UTC", weekly: "每周一 06:00 UTC", monthly: "每月 1 日 02:00 UTC",
+    repeatExport: "重复此导出", repeatBatch: "重复此批次", once: "不重复：立即导出一次", onceBatch: "不重复：创建后手动启动", formLead: "填写导出内容并选择生成时间。每次运行都重新读取数据源。", exportHint: "每次运行都重新读取数据源；此处填写的数据行保持不变。地址、查询和文件名中的 {date}、{time}、{from}、{to} 替换为本次运行的时间及自上次运行以来的时段。", batchHint: "到点即创建并启动一个批次；上一批次仍在运行时跳过。",
+    timezone: "时区", timezoneHint: "用于 cron 表达式，跟随夏令时。", failedRuns: "连续 {n} 次运行失败。",
+    every15: "每 15 分钟", hourly: "每小时", dailyAt: "每天 {time}", onDays: "{days} {time}", daily2: "每天 02:00", weekly: "每周一 06:00", monthly: "每月 1 日 02:00",
   },
   exports: {
     schedule: "由计划生成", openSchedule: "所属计划", copies: "副本", emails: "邮件", advanced: "直接数据源、邮件与速率",
