@@ -130,9 +130,9 @@ JsonObject = dict[str, Any]
 class ScheduleChange(Body):
     """What a change of anything that runs on a schedule may have, besides the fields of its record."""
 
-    paused: Annotated[
-        bool | None, F("true stops the schedule, false resumes it; missed runs are not made up for")
-    ] = None
+    paused: Annotated[bool | None, F("true stops the schedule, false resumes it; missed runs are not made up for")] = (
+        None
+    )
     revision: Annotated[int | None, F("the `revision` that you read: 409 if it is another one now", ge=0, le=2**53)] = (
         None
     )

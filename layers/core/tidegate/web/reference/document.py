@@ -85,7 +85,7 @@ def _describe_fields(schemas: Schema, texts: Schema) -> None:
     for model, schema in schemas.items():
         model_texts = texts.get(model, {})
         for name, field in _fields_of(schema):
-            for option in (field, *field.get("anyOf", ())):
+            for option in _options(field):
                 if option.get("items") == {}:
                     option["items"] = {"description": "any JSON value"}
             text = model_texts.get(name) or _text_of_option(field) or texts["any"].get(name)
@@ -93,6 +93,13 @@ def _describe_fields(schemas: Schema, texts: Schema) -> None:
                 field["description"] = text
             for option in field.get("anyOf", ()):
                 option.pop("description", None)
+
+
+def _options(field: Schema) -> Iterator[Schema]:
+    """The schema itself, and all in its `anyOf`: that of a change of an export has some inside others."""
+    yield field
+    for option in field.get("anyOf", ()):
+        yield from _options(option)
 
 
 def _text_of_option(field: Schema) -> str | None:
