@@ -169,8 +169,8 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             raise UsageError(
                 "--watch and --schedule cannot be combined; `tidegate export runs` lists the runs of a schedule"
             )
-        made = context.client.exports.repeat(fields, args.schedule, multiple=args.multiple, **given(args, "timezone"))
-        context.output.record(made)
+        repeated = context.client.exports.repeat(fields, args.schedule, timezone=args.timezone, multiple=args.multiple)
+        context.output.record(repeated)
         return None
     if args.timezone:
         raise UsageError("--timezone is that of a schedule: give --schedule too")
