@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -19,6 +18,7 @@ from tidegate.files.store import file_item
 from tidegate.queue.model import COMPLETED, POLICIES, Request
 from tidegate.queue.model import FAILED as REQUEST_FAILED
 from tidegate.queue.store import request_item
+from tidegate.records import item_of
 
 _TYPES = [("export", 5, 20.0, 0.98), ("download", 6, 9.0, 0.93), ("scan", 2, 3.0, 1.0), ("batch", 1, 60.0, 1.0)]
 _NAMES = ["model.tar.gz", "map-tiles.bin", "firmware-2.4.img", "catalogue.sqlite", "报表-十月.xlsx"]
@@ -83,10 +83,9 @@ def _jobs(project_id: str, count: int, now: datetime, chance: random.Random) -> 
             shard_count=1,
             counts=TargetCounts(total=total, success=total - failed, failed=failed),
         )
-        plain = {name: value for name, value in asdict(job).items() if name not in ("spec", "closed", "portions")}
         order = f"{job.create_time}#{job.key}"
         index = {"gsi1pk": keys.jobs_list(project_id), "gsi1sk": order}
-        yield keys.job(project_id, job.key) | plain | asdict(spec) | index
+        yield keys.job(project_id, job.key) | item_of(job) | index
 
 
 def _files(project_id: str, count: int, now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:

@@ -145,10 +145,14 @@ class Task(Model):
     start_time: str | None
     # when the host finished, by its clock
     end_time: str | None
-    # id of the Task: one target gets one file
-    task_id: str
-    # id of the Job: one file, one window, all its targets
-    job_id: str
+    # 0 success, 115 in progress, any other value failure
+    error_code: int | None
+    # the reason of a failure, for people
+    error_msg: str | None
+    # progress in percent
+    progress: int | None
+    # since when the host has the file and waits for activate_at
+    staged_at: str | None
     # a number of your choice for a business; recorded, and a filter of lists
     biz_id: int
     # a number of your choice for an application; recorded, and a filter of lists
@@ -159,31 +163,33 @@ class Task(Model):
     file_name: str
     # SHA-256 of the content, 64 hexadecimal digits
     file_signature: str
-    # id of the host that gets the file
-    target_agent_id: str
-    # a container on that host; empty for the host itself
-    target_container_id: str
-    # absolute path of the directory on the host
-    target_file_dir: str
     # owner of the file on the host
     target_user: str
-    # hosts download the file at once and put it in place at this time by their clocks, all together; RFC 3339, at
-    # most 7 days ahead; not with waves
+    # absolute path of the directory on the host
+    target_file_dir: str
+    # permissions of the file on the host in octal, such as `0640`
+    mode: str | None
+    # limit in bytes per second on each host, for this Job
+    limit_rate: int | None
+    # the key of the Job whose targets this Job retries
+    redrive_of: str | None
+    # hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, at
+    # most 7 days ahead); not with waves
     activate_at: str | None
-    # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`
-    status: str
-    # 0 success, 115 in progress, any other value failure
-    error_code: int | None
-    # the reason of a failure, for people
-    error_msg: str | None
-    # progress in percent
-    progress: int | None
-    # since when the host has the file and waits for activate_at
-    staged_at: str | None
+    # id of the Job: one file, one window, all its targets
+    job_id: str
     # when it was created, ISO 8601 UTC
     create_time: str
     # when it last changed, ISO 8601 UTC
     update_time: str
+    # id of the Task: one target gets one file
+    task_id: str
+    # id of the host that gets the file
+    target_agent_id: str
+    # a container on that host; empty for the host itself
+    target_container_id: str
+    # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`
+    status: str
 
 
 class Job(Model):
@@ -193,9 +199,6 @@ class Job(Model):
     job_id: str
     # a short form of the id, for use in paths
     key: str
-    # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (no
-    # target failed, and none got the file, because all have newer content)
-    status: str
     # a number of your choice for a business; recorded, and a filter of lists
     biz_id: int
     # a number of your choice for an application; recorded, and a filter of lists
@@ -206,40 +209,44 @@ class Job(Model):
     file_name: str
     # SHA-256 of the content, 64 hexadecimal digits
     file_signature: str
-    # absolute path of the directory on the host
-    target_file_dir: str
     # owner of the file on the host
     target_user: str
-    # permissions of the file on the host, in octal
+    # absolute path of the directory on the host
+    target_file_dir: str
+    # permissions of the file on the host in octal, such as `0640`
     mode: str | None
-    # limit in bytes per second on each host
+    # limit in bytes per second on each host, for this Job
     limit_rate: int | None
-    # size of the file in bytes; absent until it is sent
-    file_size: int | None
-    # when the hosts put the file in place
+    # the key of the Job whose targets this Job retries
+    redrive_of: str | None
+    # hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, at
+    # most 7 days ahead); not with waves
     activate_at: str | None
-    # id of the transfer
-    transfer_id: str | None
     # when the window closes and the Job is sent, ISO 8601 UTC
     window_closes_at: str
     # when it was created, ISO 8601 UTC
     create_time: str
+    # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (no
+    # target failed, and none got the file, because all have newer content)
+    status: str
     # when the transfer began, ISO 8601 UTC
     execute_time: str | None
     # when it ended, ISO 8601 UTC
     finish_time: str | None
-    # number of targets in each state
-    counts: Counts
+    # id of the transfer
+    transfer_id: str | None
+    # size of the file in bytes; absent until it is sent
+    file_size: int | None
     # why it failed
     error: Problem | None
+    # when it was cancelled, ISO 8601 UTC
+    cancelled_at: str | None
+    # number of targets in each state
+    counts: Counts
     # where the bytes came from; absent until hosts of a swarm have reported
     swarm: JobSwarm | None
     # how fast the transfer was; absent until hosts have reported
     speed: JobSpeed | None
-    # when it was cancelled, ISO 8601 UTC
-    cancelled_at: str | None
-    # the key of the Job whose targets this Job retries
-    redrive_of: str | None
     # the stages in which the Job is sent
     waves: list[JobWave] | None
     # number of the current wave, from 1
@@ -328,13 +335,6 @@ class JobTarget(Model):
     start_time: str | None
     # when the host finished, by its clock
     end_time: str | None
-    # id of the host
-    agent_id: str
-    # a container on the host; empty for the host itself
-    container_id: str
-    # `Pending`, `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (the host has newer content
-    # for the path)
-    status: str
     # 0 success, 115 in progress, any other value failure
     error_code: int | None
     # the reason of a failure, for people
@@ -343,6 +343,13 @@ class JobTarget(Model):
     progress: int | None
     # since when the host has the file and waits for activate_at
     staged_at: str | None
+    # id of the host
+    agent_id: str
+    # a container on the host; empty for the host itself
+    container_id: str
+    # `Pending`, `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (the host has newer content
+    # for the path)
+    status: str
     # whether the host is connected: `online` or `offline`
     agent_state: str | None
 

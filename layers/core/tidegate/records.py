@@ -155,12 +155,16 @@ def bare(kind: Any) -> Any:
 
 # --- items
 
+_PLAIN_TYPES = frozenset({str, int, float, bool, bytes})
+
 
 class _Plan(NamedTuple):
-    """How a record is stored: (field, attribute) of its plain fields, and the types of flat ones."""
+    """How a record is stored: (field, attribute) of its plain fields, the types of flat ones, and the default values
+    that are records."""
 
     plain: tuple[tuple[str, str], ...]
     flat: tuple[tuple[str, Any], ...]
+    defaults: Mapping[str, Any]
 
 
 @cache
@@ -174,16 +178,26 @@ def _plan(record: Any) -> _Plan:
             flat.append((each.name, bare(_evaluated(record, each.name)[0])))
         elif f.stored:
             plain.append((each.name, f.stored if isinstance(f.stored, str) else each.name))
-    return _Plan(tuple(plain), tuple(flat))
+    defaults = {each.name: each.default for each in fields(record) if is_dataclass(each.default)}
+    return _Plan(tuple(plain), tuple(flat), defaults)
 
 
 def item_of(record: Any) -> dict[str, Any]:
-    """The attributes of a record for the table: fields without a value are left out, records in it become maps."""
+    """The attributes of a record for the table. Fields without a value and empty tuples are left out; records in it
+    become maps, and are left out if they are as by default."""
     kind: Any = type(record)
     plan = _plan(kind)
-    item = {stored: _stored(value) for name, stored in plan.plain if (value := getattr(record, name)) is not None}
+    item = {}
+    for name, stored in plan.plain:
+        value = getattr(record, name)
+        if type(value) in _PLAIN_TYPES:
+            item[stored] = value
+        elif value is not None and value != () and value is not plan.defaults.get(name):
+            item[stored] = _stored(value)
     for name, _ in plan.flat:
-        item |= item_of(getattr(record, name))
+        part = getattr(record, name)
+        # A part that is a named tuple has texts, which are left out if they are empty.
+        item |= {k: v for k, v in part._asdict().items() if v} if hasattr(part, "_asdict") else item_of(part)
     return item
 
 
@@ -198,18 +212,15 @@ def record_from(record: type[R], item: Mapping[str, Any], **given: Any) -> R:
     values. Ignores other attributes, such as those of a later version."""
     kind: Any = record
     plan = _plan(kind)
-    values = {}
+    values: dict[str, Any] = {}
     for name, stored in plan.plain:
         value = item.get(stored)
-        if value is not None and name not in given:
+        if value is not None:
             values[name] = value if type(value) in _PLAIN_TYPES else _converter(kind, name)(value)
     for name, part in plan.flat:
-        if name not in given:
-            values[name] = record_from(part, item)
-    return record(**values, **given)
-
-
-_PLAIN_TYPES = frozenset({str, int, float, bool, bytes})
+        known = {field: item[field] for field in getattr(part, "_fields", ()) if field in item}
+        values[name] = part(**known) if known else record_from(part, item)
+    return record(**values | given)
 
 
 @cache
@@ -252,7 +263,7 @@ def view_of(record: Any) -> dict[str, Any]:
     for name, shown in _shown(kind):
         value = getattr(record, name)
         if not shown:
-            view |= view_of(value)
+            view |= _viewed(value)
         elif value is not None:
             view[shown] = _viewed(value)
     return view

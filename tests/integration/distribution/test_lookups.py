@@ -33,7 +33,7 @@ def test_task_is_found_by_uuid_or_whole_id(fleet: Fleet) -> None:
         "target_user": "root",
         "status": "Pending",
         **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
-        **dict.fromkeys(("activate_at", "staged_at")),
+        **dict.fromkeys(("activate_at", "staged_at", "mode", "limit_rate", "redrive_of")),
     }
     assert made["status"] == "Pending"
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Item, Table, delete, put_new, update
@@ -16,13 +16,14 @@ from tidegate.distribution.model import (
     OUTAGE_SECONDS,
     UNREPORTED,
     Figures,
+    SwarmFigures,
     Target,
     TargetReport,
     TargetState,
     cut,
-    figures_from,
     shard_of,
 )
+from tidegate.records import F, item_of, record_from
 
 # --- inbox
 # Entries of an agent's inbox. The id of a transfer contains the place of its entries, so no lookup is needed.
@@ -63,27 +64,30 @@ def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
     project_id: str
-    transfer_id: str
-    target: Target
-    file_name: str
-    target_file_dir: str
-    target_user: str
-    signature: str
-    size: int
+    transfer_id: Annotated[str, F("id of the transfer, for the report")]
+    target: Annotated[Target, F(flat=True, shown=False)]
+    file_name: Annotated[str, F("name of the file")]
+    target_file_dir: Annotated[str, F("absolute path of the directory on the host")]
+    target_user: Annotated[str, F("owner of the file on the host")]
+    signature: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits")]
+    size: Annotated[int, F("size in bytes")]
     # From then on (Unix time) it is no longer offered.
     until: float
-    job_id: str | None = None
-    # Rises with each Job for the same path: the agent refuses an older one.
-    sequence: int | None = None
-    mode: str | None = None
+    job_id: Annotated[str | None, F("id of the Job: one file, one window, all its targets")] = None
+    sequence: Annotated[
+        int | None, F("increases with every transfer for one path; a host refuses a lower one than it has seen")
+    ] = None
+    mode: Annotated[str | None, F("permissions of the file on the host, in octal")] = None
     # The host's seat in the Job's swarm, as `swarm.plan.terms` returns it.
-    swarm: Mapping[str, Any] | None = None
-    # The hosts of this Job spread their requests and reports over this many seconds.
-    spread_s: int = 0
-    limit_rate: int | None = None
-    # When the host is to activate the file; it fetches it immediately.
-    activate_at: str | None = None
-    state: TargetState = UNREPORTED
+    swarm: Annotated[Mapping[str, Any] | None, F(stored=False, shown=False)] = None
+    spread_s: Annotated[
+        int, F("wait a random time up to this many seconds before reporting, because the Job has many hosts")
+    ] = 0
+    limit_rate: Annotated[int | None, F("bytes per second, over all transfers of this Job on the host")] = None
+    activate_at: Annotated[
+        str | None, F("download the file now, and put it in place at this time by the host's clock")
+    ] = None
+    state: Annotated[TargetState, F(stored=False, shown=False)] = UNREPORTED
 
 
 # --- agent inbox
@@ -109,49 +113,26 @@ def _item(entry: InboxEntry, expires_at: int) -> Item:
     key = _key(entry.project_id, entry.transfer_id, entry.target)
     if key is None:
         raise ValueError(f"{entry.transfer_id} is not the id of a transfer")
-    return key | {
-        "project_id": entry.project_id,
-        "transfer_id": entry.transfer_id,
-        "agent_id": entry.target.agent_id,
-        "container_id": entry.target.container_id or None,
-        "file_name": entry.file_name,
-        "target_file_dir": entry.target_file_dir,
-        "target_user": entry.target_user,
-        "signature": entry.signature,
-        "size": entry.size,
-        "until": int(entry.until),
-        "job_id": entry.job_id,
-        "sequence": entry.sequence,
-        "mode": entry.mode,
-        "swarm": json.dumps(entry.swarm, separators=(",", ":")) if entry.swarm else None,
-        "spread_s": entry.spread_s or None,
-        "limit_rate": entry.limit_rate,
-        "activate_at": entry.activate_at,
-        "gsi1pk": keys.inbox(entry.project_id, entry.target.agent_id),
-        # Oldest first, so that of two contents for one path the newer one is fetched last.
-        "gsi1sk": f"{entry.sequence or 0:020d}#{entry.transfer_id}#{entry.target.container_id}",
-        "expires_at": expires_at,
-    }
+    return (
+        key
+        | item_of(entry)
+        | {
+            "until": int(entry.until),
+            "swarm": json.dumps(entry.swarm, separators=(",", ":")) if entry.swarm else None,
+            "spread_s": entry.spread_s or None,
+            "gsi1pk": keys.inbox(entry.project_id, entry.target.agent_id),
+            # Oldest first, so that of two contents for one path the newer one is fetched last.
+            "gsi1sk": f"{entry.sequence or 0:020d}#{entry.transfer_id}#{entry.target.container_id}",
+            "expires_at": expires_at,
+        }
+    )
 
 
 def _entry(item: Item) -> InboxEntry:
-    return InboxEntry(
-        project_id=item["project_id"],
-        transfer_id=item["transfer_id"],
-        target=_target(item),
-        file_name=item["file_name"],
-        target_file_dir=item["target_file_dir"],
-        target_user=item["target_user"],
-        signature=item["signature"],
-        size=item["size"],
-        until=item["until"],
-        job_id=item.get("job_id"),
-        sequence=item.get("sequence"),
-        mode=item.get("mode"),
+    return record_from(
+        InboxEntry,
+        item,
         swarm=json.loads(item["swarm"]) if "swarm" in item else None,
-        spread_s=item.get("spread_s", 0),
-        limit_rate=item.get("limit_rate"),
-        activate_at=item.get("activate_at"),
         state=TargetState(
             item.get("code"), item.get("message", ""), item.get("progress"), _figures(item), item.get("staged_at")
         ),
@@ -168,7 +149,7 @@ def _figures(item: Item) -> Figures | None:
 
 
 def _report(item: Item) -> TargetReport:
-    swarm = figures_from(item["swarm_figures"]) if "swarm_figures" in item else None
+    swarm = record_from(SwarmFigures, item["swarm_figures"]) if "swarm_figures" in item else None
     figures, staged_at = _figures(item), item.get("staged_at")
     return TargetReport(item["code"], item.get("message", ""), item.get("progress"), figures, swarm, staged_at)
 
@@ -225,7 +206,7 @@ class AgentInboxStore:
         if report.staged_at:
             sets["staged_at"] = report.staged_at
         if report.swarm is not None:
-            sets["swarm_figures"] = report.swarm.stored()
+            sets["swarm_figures"] = item_of(report.swarm)
         self._change(key, entry.transfer_id, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], transfer_id: str, sets: dict[str, Any], removes: Sequence[str]) -> None:

@@ -8,14 +8,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from tidegate.common.ids import digest
 from tidegate.errors import DomainError, FileNotFound, QuotaExceeded, SignatureMismatch, TransferRefused, WaveFailed
+from tidegate.files.model import FileName, FilePath, Signature
+from tidegate.records import F, Number, Text, view_of
 
 # --- figures
 # Where the bytes of a Job came from, as its hosts report it.
@@ -25,17 +27,18 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
-    """`fallbacks` counts hosts that fetched pieces from S3 which peers should have sent, `fallback_reasons` counts them
-    by reason. `bad_peers` sent bad pieces. `reused_bytes` were found in older versions on the hosts."""
-
-    origin_bytes: int = 0
-    peer_bytes: int = 0
-    bad_pieces: int = 0
-    fallbacks: int = 0
-    hosts: int = 0
-    bad_peers: tuple[str, ...] = ()
-    reused_bytes: int = 0
-    fallback_reasons: Mapping[str, int] = field(default_factory=dict)
+    origin_bytes: Annotated[int, F("bytes that came from S3")] = 0
+    peer_bytes: Annotated[int, F("bytes that came from other hosts")] = 0
+    bad_pieces: Annotated[int, F("pieces that were rejected because their SHA-256 was wrong")] = 0
+    fallbacks: Annotated[int, F("hosts that downloaded the rest from S3, because peers did not send it")] = 0
+    hosts: Annotated[int, F("number of hosts that reported figures")] = 0
+    bad_peers: Annotated[tuple[str, ...], F("peers that sent wrong pieces")] = ()
+    reused_bytes: Annotated[
+        int, F("bytes that hosts copied from an older version of the file instead of downloading them")
+    ] = 0
+    fallback_reasons: Annotated[
+        Mapping[str, int], F("number of hosts by the reason why they fell back to S3: see `fell_back`")
+    ] = field(default_factory=dict)
 
     def __add__(self, other: SwarmFigures) -> SwarmFigures:
         named = sorted({*self.bad_peers, *other.bad_peers})[:MOST_NAMED]
@@ -50,23 +53,12 @@ class SwarmFigures:
             dict(Counter(self.fallback_reasons) + Counter(other.fallback_reasons)),
         )
 
-    def stored(self) -> dict[str, Any]:
-        return asdict(self) | {"bad_peers": list(self.bad_peers)}
-
     def shown(self, file_size: int | None = None) -> dict[str, Any]:
         """As the API shows them. `egress`: the bytes sent by S3, in file sizes."""
-        return self.stored() | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
+        return view_of(self) | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
 
 
 NO_FIGURES = SwarmFigures()
-
-
-def figures_from(stored: Mapping[str, Any] | None) -> SwarmFigures:
-    """The stored figures. Ignores fields of later versions."""
-    if not stored:
-        return NO_FIGURES
-    fields = {name: value for name, value in stored.items() if name in SwarmFigures.__slots__}
-    return SwarmFigures(**fields | {"bad_peers": tuple(stored.get("bad_peers", ()))})
 
 
 # --- targets
@@ -299,34 +291,51 @@ class Wave(NamedTuple):
     max_failed_percent: int = 0
 
 
+def _absolute(value: str) -> str:
+    if not (value.startswith("/") or (value[1:3] in (":\\", ":/") and value[0].isalpha())):
+        raise ValueError("must be an absolute path, such as /srv/releases")
+    return value
+
+
+def _four_digits(mode: str) -> str:
+    return mode.zfill(4)
+
+
 @dataclass(frozen=True, slots=True)
 class TransferSpec:
     """What is delivered and where: everything that the Tasks of a Job share."""
 
-    biz_id: int
-    app_id: int
-    file_path: str
-    file_name: str
-    file_signature: str
-    target_user: str
-    target_file_dir: str
-    # Octal permissions, such as "0640". None: those of the file that is replaced, or 0644.
-    mode: str | None = None
+    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")]
+    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")]
+    file_path: Annotated[FilePath, F("path of the file in the library")]
+    file_name: Annotated[FileName, F("name of the file")]
+    file_signature: Annotated[Signature, F("SHA-256 of the content, 64 hexadecimal digits")]
+    target_user: Annotated[Text, F("owner of the file on the host")]
+    target_file_dir: Annotated[FilePath, F("absolute path of the directory on the host", check=_absolute)]
+    # None: those of the file that is replaced, or 0644.
+    mode: Annotated[
+        str | None,
+        F(
+            "permissions of the file on the host in octal, such as `0640`",
+            pattern=r"^0?[0-7]{3}$",
+            check=_four_digits,
+        ),
+    ] = None
     # "off": every host fetches the file from S3. None: the project's setting applies.
     swarm: str | None = None
     waves: tuple[Wave, ...] = ()
-    # Bytes per second that a host may use for this Job. The host's own limit applies too.
-    limit_rate: int | None = None
-    # The key of the Job whose failed targets this Job repeats.
-    redrive_of: str | None = None
-    # Preheat: hosts fetch the file now and activate it at this time (ISO 8601, UTC). None: on arrival.
-    activate_at: str | None = None
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """The spec from the output of `asdict`, which may have been JSON. Ignores fields of later versions."""
-        fields = {name: data[name] for name in cls.__slots__ if name in data}
-        return cls(**fields | {"waves": tuple(Wave(*wave) for wave in data.get("waves") or ())})
+    # The host's own limit applies too.
+    limit_rate: Annotated[
+        int | None, F("limit in bytes per second on each host, for this Job", strict=True, ge=1024, le=2**40)
+    ] = None
+    redrive_of: Annotated[str | None, F("the key of the Job whose targets this Job retries")] = None
+    activate_at: Annotated[
+        str | None,
+        F(
+            "hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, "
+            "at most 7 days ahead); not with waves"
+        ),
+    ] = None
 
     @property
     def digest(self) -> str:
@@ -434,25 +443,31 @@ class Job:
     """One file, one window. `open_shards` are the shards with unfinished targets."""
 
     project_id: str
-    job_id: str
-    key: str
-    spec: TransferSpec
+    job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
+    key: Annotated[str, F("a short form of the id, for use in paths")]
+    spec: Annotated[TransferSpec, F(flat=True)]
     bucket: int
-    closes_at: str
-    create_time: str
+    closes_at: Annotated[str, F("when the window closes and the Job is sent, ISO 8601 UTC", shown="window_closes_at")]
+    create_time: Annotated[str, F("when it was created, ISO 8601 UTC")]
     # Rises with each Job for the same target path.
     sequence: int | None = None
-    status: str = PENDING
+    status: Annotated[
+        str,
+        F(
+            "`Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` "
+            "(no "
+            "target failed, and none got the file, because all have newer content)"
+        ),
+    ] = PENDING
     generation: int = 0
     rev: int = 0
     # Counts the writes of shards: the Job ends only with the targets' states that its counts were made from.
     shard_rev: int = 0
-    execute_time: str | None = None
-    finish_time: str | None = None
+    execute_time: Annotated[str | None, F("when the transfer began, ISO 8601 UTC")] = None
+    finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
     deadline: float | None = None
-    transfer_id: str | None = None
-    # In bytes; set when the file is sent.
-    file_size: int | None = None
+    transfer_id: Annotated[str | None, F("id of the transfer")] = None
+    file_size: Annotated[int | None, F("size of the file in bytes; absent until it is sent")] = None
     shard_count: int | None = None
     open_shards: tuple[int, ...] = ()
     # The (first, last) shard of each transfer.
@@ -460,15 +475,15 @@ class Job:
     counts: TargetCounts = TargetCounts()
     # Counts of the shards that are no longer open.
     closed: TargetCounts = TargetCounts()
-    swarm: SwarmFigures = NO_FIGURES
-    closed_swarm: SwarmFigures = NO_FIGURES
+    swarm: Annotated[SwarmFigures, F(stored="swarm_figures", shown=False)] = NO_FIGURES
+    closed_swarm: Annotated[SwarmFigures, F(stored="swarm_closed", shown=False)] = NO_FIGURES
     # Created when the window closes. The hosts' seats and tokens in their swarm are derived from it.
     swarm_key: str | None = field(default=None, repr=False)
     rest_code: int | None = None
     due_at: float | None = None
-    error: Mapping[str, str] | None = None
-    # When it was cancelled, and the id of the API key that did it.
-    cancelled_at: str | None = None
+    error: Annotated[Mapping[str, str] | None, F("why it failed")] = None
+    cancelled_at: Annotated[str | None, F("when it was cancelled, ISO 8601 UTC")] = None
+    # The id of the API key that cancelled it.
     cancelled_by: str | None = None
     # The present wave; for each wave, its highest target rank and the number of targets up to it.
     wave: int = 0
@@ -501,21 +516,12 @@ class Job:
         return previous < wave_rank(target) <= self.wave_limits[wave]
 
     def shown(self, counts: TargetCounts | None = None) -> dict[str, Any]:
-        names = ("job_id", "key", "status", "transfer_id", "create_time", "execute_time", "finish_time")
-        of_spec = ("biz_id", "app_id", "file_path", "file_name", "file_signature", "target_file_dir", "target_user")
+        counts = counts or self.counts
         return (
-            {name: getattr(self, name) for name in names}
-            | {name: getattr(self.spec, name) for name in of_spec}
-            | {"window_closes_at": self.closes_at, "counts": (counts or self.counts).shown()}
-            | ({"error": dict(self.error)} if self.error else {})
-            | ({"mode": self.spec.mode} if self.spec.mode else {})
-            | ({"file_size": self.file_size} if self.file_size else {})
-            | ({"limit_rate": self.spec.limit_rate} if self.spec.limit_rate else {})
-            | ({"activate_at": self.spec.activate_at} if self.spec.activate_at else {})
+            view_of(self)
+            | {"counts": counts.shown()}
             | ({"swarm": self.swarm.shown(self.file_size)} if self.swarm.hosts else {})
-            | ({"redrive_of": self.spec.redrive_of} if self.spec.redrive_of else {})
-            | ({"cancelled_at": self.cancelled_at} if self.cancelled_at else {})
-            | ({"speed": speed} if (speed := (counts or self.counts).speed()) else {})
+            | ({"speed": speed} if (speed := counts.speed()) else {})
             | self._waves_shown()
         )
 
@@ -528,40 +534,16 @@ class Job:
         return {"waves": waves, "wave": self.wave + 1}
 
 
-# How a Job is stored: as its own attributes, those of its spec, and those with parts.
-_NESTED_FIELDS = ("spec", "counts", "closed", "portions", "swarm", "closed_swarm")
-PLAIN_FIELDS = tuple(each.name for each in fields(Job) if each.name not in _NESTED_FIELDS)
-LIST_FIELDS = ("open_shards", "wave_limits", "wave_sizes")
-
-
-def job_from(item: Mapping[str, Any]) -> Job:
-    """The Job from its item in the table. Ignores fields of later versions."""
-    plain = {name: item[name] for name in PLAIN_FIELDS if name in item}
-    return Job(
-        **plain | {name: tuple(item.get(name, ())) for name in LIST_FIELDS},
-        spec=TransferSpec.from_data(item),
-        portions=tuple((first, last) for first, last in item.get("portions", ())),
-        counts=_counts_from(item.get("counts")),
-        closed=_counts_from(item.get("closed")),
-        swarm=figures_from(item.get("swarm_figures")),
-        closed_swarm=figures_from(item.get("swarm_closed")),
-    )
-
-
-def _counts_from(stored: Mapping[str, int] | None) -> TargetCounts:
-    return TargetCounts(**{name: value for name, value in (stored or {}).items() if name in TargetCounts.__slots__})
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """One caller's request, as stored. Its state, and everything that it shares with its Job, is read from the Job."""
 
     project_id: str
     uuid: str
-    job_id: str
-    target: Target
-    create_time: str
-    update_time: str
+    job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
+    target: Annotated[Target, F(flat=True, shown=False)]
+    create_time: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    update_time: Annotated[str, F("when it last changed, ISO 8601 UTC")]
     callback: str | None = None
     # The sequence of its content for the target's path; None: that of its Job.
     sequence: int | None = None

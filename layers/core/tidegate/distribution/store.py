@@ -6,7 +6,7 @@ import contextlib
 import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -35,10 +35,8 @@ from tidegate.distribution.model import (
     FAILED,
     FIRST_WATCH,
     INTENDED,
-    LIST_FIELDS,
     OUTAGE_SECONDS,
     PENDING,
-    PLAIN_FIELDS,
     REFUSED,
     RUNNING,
     SUCCESS,
@@ -48,13 +46,12 @@ from tidegate.distribution.model import (
     Job,
     Rebound,
     Shard,
+    SwarmFigures,
     Target,
     TargetCounts,
     TargetState,
     Task,
     Transfer,
-    figures_from,
-    job_from,
     shard_of,
     states_before,
     watch_seconds,
@@ -64,6 +61,7 @@ from tidegate.errors import Busy, RecordNotFound
 from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import SYSTEM, AuditLine, audit_item, audit_write
 from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write
+from tidegate.records import item_of, record_from, view_of
 
 # --- jobs
 # Jobs in the table. Every transition is one conditional write.
@@ -79,7 +77,7 @@ _SEQUENCE_TRIES = 10
 def _swarm(job: Job) -> dict[str, Any]:
     if not job.swarm.hosts:
         return {}
-    return {"swarm_figures": job.swarm.stored(), "swarm_closed": job.closed_swarm.stored()}
+    return {"swarm_figures": item_of(job.swarm), "swarm_closed": item_of(job.closed_swarm)}
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
@@ -122,7 +120,7 @@ class JobStore:
             except ConditionFailed as refused:
                 if 0 in refused.failed:
                     met = refused.met.get(0)
-                    return (job_from(met) if met else self._known(job)), False
+                    return (record_from(Job, met) if met else self._known(job)), False
                 job = replace(job, sequence=self._next_sequence(job, refused.met.get(1)))
                 continue
             except Busy:
@@ -184,10 +182,8 @@ class JobStore:
         spec = job.spec
         return (
             keys.job(job.project_id, job.key)
+            | item_of(job)
             | keys.due(job.key, due_at.timestamp(), DUE_KIND)
-            | {name: getattr(job, name) for name in PLAIN_FIELDS if name not in (*LIST_FIELDS, "due_at")}
-            | asdict(spec)
-            | {"waves": [list(wave) for wave in spec.waves] or None}
             | {
                 "gsi1pk": keys.jobs_list(job.project_id),
                 "gsi1sk": f"{job.create_time}#{job.key}",
@@ -203,7 +199,7 @@ class JobStore:
 
     def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
-        return job_from(item) if item else None
+        return record_from(Job, item) if item else None
 
     def require(self, project_id: str, job_key: str, *, named: str = "") -> Job:
         """The Job, from a consistent read. RecordNotFound if there is none; `named` is what the caller called it."""
@@ -217,7 +213,7 @@ class JobStore:
     def get_many(self, project_id: str, job_keys: Sequence[str], *, consistent: bool = False) -> dict[str, Job]:
         wanted = (keys.job(project_id, key) for key in dict.fromkeys(job_keys))
         found = self._table.batch_get(wanted, consistent=consistent)
-        return {item["key"]: job_from(item) for item in found}
+        return {item["key"]: record_from(Job, item) for item in found}
 
     def list(
         self, project_id: str, place: tuple[int, int, str] | None, limit: int, cursor: str | None, **wanted: object
@@ -225,7 +221,7 @@ class JobStore:
         pk = keys.jobs_at_path(project_id, *place) if place else keys.jobs_list(project_id)
         index = "gsi2" if place else "gsi1"
         page = self._table.find(pk, limit=limit, cursor=cursor, wanted=wanted, index=index)
-        return Listed([job_from(item) for item in page.items], page.cursor)
+        return Listed([record_from(Job, item) for item in page.items], page.cursor)
 
     def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
         """Pending → Running, once. Returns the stored Job, whichever call closed it."""
@@ -255,7 +251,7 @@ class JobStore:
             "shard_count": len(sizes),
             "open_shards": list(range(len(sizes))),
             "portions": [list(portion) for portion in portions],
-            "counts": asdict(TargetCounts(total=sum(sizes))),
+            "counts": item_of(TargetCounts(total=sum(sizes))),
             "swarm_key": secrets.token_hex(32),
         }
         unsharded = "#status = :running AND attribute_not_exists(#shard_count)"
@@ -279,7 +275,7 @@ class JobStore:
         here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"
         step = update(key, sets | lives, removes=("wave_at",), condition=here, running=RUNNING, wave=job.wave)
         try:
-            return job_from(self._table.write(step))
+            return record_from(Job, self._table.write(step))
         except ConditionFailed:
             return self._known(job)
 
@@ -304,8 +300,8 @@ class JobStore:
     def progress(self, job: Job, now: datetime, counted: Job) -> Job:
         sets: dict[str, Any] = {
             "open_shards": list(counted.open_shards),
-            "counts": asdict(counted.counts),
-            "closed": asdict(counted.closed),
+            "counts": item_of(counted.counts),
+            "closed": item_of(counted.closed),
             **_swarm(counted),
             "rev": job.rev + 1,
         }
@@ -322,8 +318,9 @@ class JobStore:
         sets = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
         same = "#generation = :seen"
         try:
-            return job_from(
-                self._table.write(update(keys.job(job.project_id, job.key), sets, condition=same, seen=job.generation))
+            return record_from(
+                Job,
+                self._table.write(update(keys.job(job.project_id, job.key), sets, condition=same, seen=job.generation)),
             )
         except ConditionFailed:
             return self._known(job)
@@ -335,7 +332,7 @@ class JobStore:
         sets = {
             "status": job.status,
             "finish_time": job.finish_time,
-            "counts": asdict(job.counts),
+            "counts": item_of(job.counts),
             **_swarm(job),
             "rest_code": job.rest_code,
             "error": dict(job.error) if job.error else None,
@@ -376,9 +373,9 @@ class JobStore:
         due = keys.due(job.key, due_at.timestamp(), DUE_KIND) if due_at else {}
         key = keys.job(job.project_id, job.key)
         try:
-            return job_from(self._table.write(update(key, sets | lives | due, condition=condition, **values)))
+            return record_from(Job, self._table.write(update(key, sets | lives | due, condition=condition, **values)))
         except ConditionFailed as met:
-            return job_from(met.item) if met.item else self._known(job)
+            return record_from(Job, met.item) if met.item else self._known(job)
 
     def _known(self, job: Job) -> Job:
         return self.get(job.project_id, job.key) or job
@@ -390,40 +387,22 @@ class JobStore:
 _WRITTEN_TOGETHER = 100
 
 
-def task_from(item: Mapping[str, Any]) -> Task:
-    return Task(
-        project_id=item["project_id"],
-        uuid=item["uuid"],
-        job_id=item["job_id"],
-        target=Target(item["agent_id"], item.get("container_id", "")),
-        create_time=item["create_time"],
-        update_time=item["update_time"],
-        callback=item.get("callback"),
-        sequence=item.get("sequence"),
-    )
-
-
 def _item(task: Task, expires_at: int) -> dict[str, Any]:
     """A Task is needed until its Job has ended (for its callback and its status), but nothing rewrites all Tasks of a
     Job when it ends: `expires_at` allows for an outage, and a Task whose Job has expired is not shown any more."""
     spread = keys.task_spread(task.uuid)
     order = _order(task)
-    return keys.task(task.project_id, task.uuid) | {
-        "project_id": task.project_id,
-        "uuid": task.uuid,
-        "job_id": task.job_id,
-        "agent_id": task.target.agent_id,
-        "container_id": task.target.container_id or None,
-        "create_time": task.create_time,
-        "update_time": task.update_time,
-        "callback": task.callback,
-        "sequence": task.sequence,
-        "gsi1pk": keys.tasks_of_job(task.project_id, key_of_job(task.job_id), spread),
-        "gsi1sk": order,
-        "gsi2pk": keys.tasks_list(task.project_id, spread),
-        "gsi2sk": order,
-        "expires_at": expires_at,
-    }
+    return (
+        keys.task(task.project_id, task.uuid)
+        | item_of(task)
+        | {
+            "gsi1pk": keys.tasks_of_job(task.project_id, key_of_job(task.job_id), spread),
+            "gsi1sk": order,
+            "gsi2pk": keys.tasks_list(task.project_id, spread),
+            "gsi2sk": order,
+            "expires_at": expires_at,
+        }
+    )
 
 
 def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, expires_at: int) -> Write:
@@ -469,11 +448,11 @@ class TaskStore:
 
     def get(self, project_id: str, uuid: str) -> Task | None:
         item = self._table.get(keys.task(project_id, uuid), consistent=True)
-        return task_from(item) if item else None
+        return record_from(Task, item) if item else None
 
     def get_many(self, project_id: str, uuids: Iterable[str], *, consistent: bool = False) -> list[Task]:
         wanted = (keys.task(project_id, uuid) for uuid in uuids)
-        return [task_from(item) for item in self._table.batch_get(wanted, consistent=consistent)]
+        return [record_from(Task, item) for item in self._table.batch_get(wanted, consistent=consistent)]
 
     def uuids_of_job(self, job: Job) -> Iterator[str]:
         """The ids of a Job's Tasks, from an eventually consistent index."""
@@ -496,9 +475,9 @@ class TaskStore:
         found.sort(key=lambda item: str(item[range_name]), reverse=True)
         shown = found[:limit]
         # As they are now: a Task that has just moved would be shown with the status of its former Job.
-        tasks = [task_from(item) for item in self._table.current(shown)]
+        tasks = [record_from(Task, item) for item in self._table.current(shown)]
         here = [task for task in tasks if job_key is None or key_of_job(task.job_id) == job_key]
-        return Listed(here, self.cursor_after(task_from(shown[-1])) if len(found) > limit else None)
+        return Listed(here, self.cursor_after(record_from(Task, shown[-1])) if len(found) > limit else None)
 
     @staticmethod
     def cursor_after(task: Task) -> str:
@@ -534,7 +513,8 @@ def shard_from(item: dict[str, Any]) -> Shard:
     }
     moved = unpack(item["sequences"]) if "sequences" in item else ()
     sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
-    return Shard(item["number"], states, item["rev"], item["update_time"], sequences, figures_from(item.get("swarm")))
+    swarm = record_from(SwarmFigures, item.get("swarm", {}))
+    return Shard(item["number"], states, item["rev"], item["update_time"], sequences, swarm)
 
 
 def _optional(rest: Sequence[Any]) -> tuple[Figures | None, str | None]:
@@ -654,7 +634,7 @@ class TargetStore:
                     keys.shard(job.project_id, job.key, shard.number),
                     {
                         "packed": _packed(shard),
-                        **({"swarm": shard.swarm.stored()} if shard.swarm.hosts else {}),
+                        **({"swarm": item_of(shard.swarm)} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
                         "expires_at": self._needed_until(job, now),
@@ -683,12 +663,6 @@ class TargetStore:
 # --- transfers
 # Transfers in the table. Each is stored before it is requested from the provider.
 
-_FIELDS = tuple(field.name for field in fields(Transfer))
-
-
-def _transfer(item: dict[str, Any]) -> Transfer:
-    return Transfer(**{name: item[name] for name in _FIELDS if name in item})
-
 
 class TransferStore:
     def __init__(self, table: Table, *, lasts: int) -> None:
@@ -697,7 +671,7 @@ class TransferStore:
 
     def list(self, job: Job) -> list[Transfer]:
         found = self._table.query_all(keys.transfers(job.project_id, job.key), consistent=True)
-        return [_transfer(item) for item in found]
+        return [record_from(Transfer, item) for item in found]
 
     def intend(self, job: Job, transfer: Transfer, counted: Write | None = None) -> tuple[Transfer, bool] | None:
         """Stores the intent if there is none. Returns the stored transfer, and whether this call may request it.
@@ -707,14 +681,14 @@ class TransferStore:
         key = keys.transfer(job.project_id, job.key, transfer.number)
         extra = job.spec.extra_seconds(self._lasts, transfer.asked_at)
         expires_at = int(transfer.asked_at) + self._lasts + extra + OUTAGE_SECONDS
-        item = key | asdict(transfer) | {"expires_at": expires_at}
+        item = key | item_of(transfer) | {"expires_at": expires_at}
         try:
             self._table.transact([put_new(item), *([counted] if counted else [])])
         except ConditionFailed as met:
             stored = self._table.get(key, consistent=True)
             if stored is None and 0 not in met.failed:
                 return None
-            return (_transfer(stored) if stored else transfer), False
+            return (record_from(Transfer, stored) if stored else transfer), False
         return transfer, True
 
     def ask_again(self, job: Job, transfer: Transfer, now: float) -> bool:
@@ -768,18 +742,10 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
     changes = [task.update_time, shard.update_time if shard and state else "", job.finish_time or "" if state else ""]
     return {
         "task_id": spec.task_id(task.uuid),
-        "job_id": task.job_id,
-        "biz_id": spec.biz_id,
-        "app_id": spec.app_id,
-        "file_path": spec.file_path,
-        "file_name": spec.file_name,
-        "file_signature": spec.file_signature,
+        **view_of(spec),
+        **view_of(task),
         "target_agent_id": task.target.agent_id,
         "target_container_id": task.target.container_id,
-        "target_file_dir": spec.target_file_dir,
-        "target_user": spec.target_user,
-        **({"activate_at": spec.activate_at} if spec.activate_at else {}),
         **result,
-        "create_time": task.create_time,
         "update_time": max(changes),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, daily_limit, day_exceeded, is_used_up
 from tidegate.projects.model import GseGrant, Quotas
+from tidegate.records import item_of, record_from
 
 # --- grants
 # What a project may reach through GSE. Checked when a file is submitted, and again before it is sent.
@@ -207,7 +208,7 @@ class TargetMessages:
         common = {
             "project_id": job.project_id,
             "job_id": job.job_id,
-            "spec": asdict(job.spec),
+            "spec": item_of(job.spec),
             "sequence": job.sequence,
             "at": at,
             **({"callback": callback} if callback else {}),
@@ -226,7 +227,7 @@ class TargetMessages:
 def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
     """Raises ValueError, KeyError or TypeError if the body is not such a message."""
     arrivals = [Arrival(*row) for row in body["targets"]]
-    spec = TransferSpec.from_data(body["spec"]) if "spec" in body else None
+    spec = record_from(TransferSpec, body["spec"]) if "spec" in body else None
     new = NewTasks(*body["new"]) if "new" in body else None
     rest = (body.get("sequence"), body.get("callback"), new, body.get("at"))
     return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, *rest)

@@ -14,10 +14,12 @@ from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.distribution.agents import OfferedTransfer, Result
 from tidegate.distribution.fleet import agent_process
+from tidegate.distribution.inbox import InboxEntry
 from tidegate.distribution.model import AgentProcess, Figures, SwarmFigures, TargetReport
 from tidegate.distribution.swarm import Presence
+from tidegate.records import view_of
 from tidegate.web.routing import Router
-from tidegate.web.schemas import Answer, Body
+from tidegate.web.schemas import Answer, Body, F
 from tidegate.web.submits import AgentId, ContainerId
 
 # --- agent schemas
@@ -27,69 +29,47 @@ Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\
 
 
 class PeerAnswer(Answer):
-    id: str
-    at: list[str]
-    pin: str
-    token: str
-    near: bool
+    id: Annotated[str, F("agent_id of the peer")]
+    at: Annotated[list[str], F("addresses `host:port` of the peer")]
+    pin: Annotated[str, F("SHA-256 of the TLS certificate, base64url")]
+    token: Annotated[str, F("the token to send to the peer")]
+    near: Annotated[bool, F("whether the peer is in the same zone")]
 
 
 class SwarmAnswer(Answer):
     """The host's place in the swarm of its Job, and the peers that it may ask for pieces."""
 
-    id: str
-    number: int
-    members: int
-    seed: int
-    ranks: int
-    hold: float
-    patience: float
-    age: float
-    lasts: float
-    piece_size: int
-    pieces_sha256: str
-    pieces_url: str
-    blocks_sha256: str | None = None
-    blocks_url: str | None = None
-    accept: str
-    peers: list[PeerAnswer]
+    id: Annotated[str, F("id of the swarm")]
+    number: Annotated[int, F("this host's number in the swarm")]
+    members: Annotated[int, F("number of hosts in the swarm")]
+    seed: Annotated[int, F("seed of the random order in which pieces are downloaded")]
+    ranks: Annotated[int, F("number of groups in which hosts take turns at S3")]
+    hold: Annotated[float, F("seconds to wait for peers before downloading from S3")]
+    patience: Annotated[float, F("seconds without a byte after which another peer is used")]
+    age: Annotated[float, F("seconds since the swarm began")]
+    lasts: Annotated[float, F("seconds until the swarm ends")]
+    piece_size: Annotated[int, F("bytes of a piece")]
+    pieces_sha256: Annotated[str, F("SHA-256 of the list of pieces")]
+    pieces_url: Annotated[str, F("URL of the list with the SHA-256 of every piece")]
+    blocks_sha256: Annotated[
+        str | None, F("SHA-256 of the list of blocks; absent for files that were stored before such lists existed")
+    ] = None
+    blocks_url: Annotated[
+        str | None,
+        F("URL of the list of blocks, in which a host with an older version finds the parts that it already has"),
+    ] = None
+    accept: Annotated[str, F("the token that peers of this Job must show")]
+    peers: Annotated[list[PeerAnswer], F("the peers to ask for pieces")]
 
 
-class TransferAnswer(Answer):
-    transfer_id: str
-    container_id: str
-    url: str
-    expires_at: str
-    file_name: str
-    target_file_dir: str
-    target_user: str
-    signature: str
-    size: int
-    job_id: str | None = None
-    sequence: int | None = None
-    mode: str | None = None
-    swarm: SwarmAnswer | None = None
-    limit_rate: (
-        Annotated[int, Field(description="bytes per second, over all transfers of this Job on the host")] | None
-    ) = None
-    activate_at: (
-        Annotated[str, Field(description="download the file now, and put it in place at this time by the host's clock")]
-        | None
-    ) = None
-    activate_until: (
-        Annotated[str, Field(description="the end of the Job; do not put the file in place after it")] | None
-    ) = None
-    staged_at: (
-        Annotated[str, Field(description="when the host reported that it has the whole file; absent before that")]
-        | None
-    ) = None
-    spread_s: (
-        Annotated[
-            int,
-            Field(description="wait a random time up to this many seconds before reporting: the Job has many hosts"),
-        ]
-        | None
-    ) = None
+class TransferAnswer(Answer, record=InboxEntry):
+    container_id: Annotated[str, F("a container on the host; empty for the host itself")]
+    url: Annotated[str, F("a presigned URL, which needs no key")]
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
+    spread_s: int | None = None
+    swarm: Annotated[SwarmAnswer | None, F("the host's place in a swarm, if there is one")] = None
+    activate_until: Annotated[str | None, F("the end of the Job; do not put the file in place after it")] = None
+    staged_at: Annotated[str | None, F("when the host reported that it has the whole file; absent before that")] = None
 
 
 class TransferList(Answer):
@@ -239,23 +219,10 @@ def _swarm_figures(result: SwarmResult | None) -> SwarmFigures | None:
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:
     entry = offer.entry
-    return TransferAnswer(
-        transfer_id=entry.transfer_id,
-        container_id=entry.target.container_id,
-        url=offer.url,
-        expires_at=offer.expires_at,
-        file_name=entry.file_name,
-        target_file_dir=entry.target_file_dir,
-        target_user=entry.target_user,
-        signature=entry.signature,
-        size=entry.size,
-        job_id=entry.job_id,
-        sequence=entry.sequence,
-        mode=entry.mode,
-        spread_s=entry.spread_s or None,
-        limit_rate=entry.limit_rate,
-        activate_at=entry.activate_at,
-        activate_until=iso(datetime.fromtimestamp(entry.until, UTC)) if entry.activate_at else None,
-        staged_at=entry.state.staged_at,
-        swarm=SwarmAnswer.model_validate(offer.swarm) if offer.swarm else None,
+    until = iso(datetime.fromtimestamp(entry.until, UTC)) if entry.activate_at else None
+    return TransferAnswer.model_validate(
+        view_of(entry)
+        | {"container_id": entry.target.container_id, "url": offer.url, "expires_at": offer.expires_at}
+        | {"spread_s": entry.spread_s or None, "activate_until": until, "staged_at": entry.state.staged_at}
+        | {"swarm": offer.swarm or None}
     )

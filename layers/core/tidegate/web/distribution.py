@@ -8,17 +8,181 @@ from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from tidegate.app import app
 from tidegate.distribution import control
+from tidegate.distribution.model import Job, SwarmFigures, Task, TransferSpec
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, Number
-from tidegate.web.submits import Callback, FiguresAnswer, Status, TaskAnswer, TaskList
+from tidegate.web.schemas import Answer, Body, ErrorAnswer, F, Number, Page
+from tidegate.web.submits import Callback, Status
 
-# --- tasks
-# Routes for Tasks.
+# --- schemas
+# Bodies and answers of Tasks, Jobs and targets.
+
+
+class FiguresAnswer(Answer):
+    """Figures of a target's transfer, as far as its host reported them. Times are by the host's clock."""
+
+    size: Annotated[int | None, F("bytes that the host downloaded")] = None
+    speed: Annotated[int | None, F("bytes per second")] = None
+    start_time: Annotated[str | None, F("when the host started, by its clock")] = None
+    end_time: Annotated[str | None, F("when the host finished, by its clock")] = None
+
+
+class OutcomeAnswer(FiguresAnswer):
+    error_code: Annotated[int | None, F("0 success, 115 in progress, any other value failure")] = None
+    error_msg: Annotated[str | None, F("the reason of a failure, for people")] = None
+    progress: Annotated[int | None, F("progress in percent")] = None
+    staged_at: Annotated[str | None, F("since when the host has the file and waits for activate_at")] = None
+
+
+class TaskAnswer(OutcomeAnswer, record=(TransferSpec, Task)):
+    task_id: Annotated[str, F("id of the Task: one target gets one file")]
+    target_agent_id: Annotated[str, F("id of the host that gets the file")]
+    target_container_id: Annotated[str, F("a container on that host; empty for the host itself")]
+    status: Annotated[
+        Status,
+        F("`Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`"),
+    ]
+
+
+class TaskList(Page):
+    items: list[TaskAnswer]
+
+
+class CountsAnswer(Answer):
+    total: Annotated[int, F("all targets of the Job")]
+    success: Annotated[int, F("targets that have the file")]
+    failed: Annotated[int, F("targets that failed")]
+    downloading: Annotated[int, F("targets that have begun")]
+    timeout: Annotated[int, F("targets that did not finish in time")]
+    waiting: Annotated[int | None, F("targets that have not begun; absent if there are none")] = None
+    staged: Annotated[
+        int | None, F("targets that have the file and wait for activate_at; absent if there are none")
+    ] = None
+    cancelled: Annotated[int | None, F("cancelled targets; absent if there are none")] = None
+    superseded: Annotated[
+        int | None,
+        F(
+            "targets whose host has newer content for the path, neither successes nor failures; absent if there are "
+            "none"
+        ),
+    ] = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        # A return annotation would replace the fields in the OpenAPI schema.
+        return {name: value for name, value in serialize(self).items() if value is not None}
+
+
+class SpeedAnswer(Answer):
+    """Totals of the hosts that reported figures."""
+
+    moved_bytes: Annotated[int, F("bytes that the hosts downloaded in total")]
+    mean: Annotated[int, F("mean speed of the hosts in bytes per second")]
+    hosts: Annotated[int, F("number of hosts that reported figures")]
+
+
+class WaveAnswer(Answer):
+    percent: Annotated[int, F("the targets to which the Job was sent after this wave, in percent of all")]
+    wait_s: Annotated[int, F("seconds from the start of this wave to the earliest start of the next one")]
+    max_failed_percent: Annotated[
+        int, F("the most targets of the wave that may fail, in percent, for the Job to continue")
+    ]
+    targets: Annotated[int | None, F("number of targets in this wave")] = None
+
+
+class JobSwarmAnswer(Answer, record=SwarmFigures):
+    """Where the bytes of the file came from: the sum over hosts that took part in a swarm and have ended."""
+
+    reused_bytes: int = 0
+    fallback_reasons: dict[str, int] = {}
+    egress: Annotated[
+        float | None, F("bytes sent by S3 divided by the size of the file (origin_bytes ÷ file_size)")
+    ] = None
+
+
+class JobAnswer(Answer, record=Job):
+    status: Status
+    error: ErrorAnswer | None = None
+    counts: Annotated[CountsAnswer, F("number of targets in each state")]
+    swarm: Annotated[
+        JobSwarmAnswer | None, F("where the bytes came from; absent until hosts of a swarm have reported")
+    ] = None
+    speed: Annotated[SpeedAnswer | None, F("how fast the transfer was; absent until hosts have reported")] = None
+    waves: Annotated[list[WaveAnswer] | None, F("the stages in which the Job is sent")] = None
+    wave: Annotated[int | None, F("number of the current wave, from 1")] = None
+
+
+class JobList(Page):
+    items: list[JobAnswer]
+
+
+class JobTargetAnswer(OutcomeAnswer):
+    agent_id: Annotated[str, F("id of the host")]
+    container_id: Annotated[str, F("a container on the host; empty for the host itself")]
+    status: Annotated[
+        Status,
+        F(
+            "`Pending`, `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded` (the host has newer "
+            "content for the path)"
+        ),
+    ]
+    agent_state: Annotated[
+        Literal["online", "offline"] | None, F("whether the host is connected: `online` or `offline`")
+    ] = None
+
+
+class JobTargetList(Page):
+    items: list[JobTargetAnswer]
+
+
+class JobMapAnswer(Answer):
+    """The state of thousands of targets in a compact form."""
+
+    names: Annotated[list[str], F("the targets: agent_id, and after a space the container if there is one")]
+    states: Annotated[
+        str,
+        F(
+            "one letter for each name: W waiting, R running, S success, F failed, T timeout, C cancelled, N superseded "
+            "by newer content"
+        ),
+    ]
+    next_shard: Annotated[int | None, F("pass it as `shard` to continue; absent at the end")] = None
+
+
+class RedriveBody(Body):
+    statuses: Annotated[
+        list[Literal["Failed", "Timeout", "Cancelled", "Superseded"]],
+        F("which targets are retried", min_length=1, max_length=4),
+    ] = ["Failed", "Timeout"]
+    callback: Annotated[
+        Callback | None, F("an http or https URL that gets a signed POST when the record has ended")
+    ] = None
+    force: Annotated[bool, F("send the content also to targets that have, or are to get, newer content")] = False
+
+
+class SkippedTarget(Answer):
+    agent_id: Annotated[str, F("id of the host")]
+    container_id: Annotated[str, F("a container on the host; empty for the host itself")]
+    newer_job: Annotated[str, F("the key of the newest Job that sent content to this path since")]
+
+
+class RedrivenAnswer(Answer):
+    job_id: Annotated[str, F("id of the new Job")]
+    key: Annotated[str, F("a short form of the new Job's id, for use in paths")]
+    targets: Annotated[int, F("how many targets the new Job has")]
+    skipped: Annotated[
+        list[SkippedTarget],
+        F("targets that were left out, because a newer Job sent content to their path; at most 1,000"),
+    ] = []
+    skipped_targets: Annotated[int, F("how many targets were left out")] = 0
+
+
+# --- routes
+# Routes for Tasks, Jobs and their targets.
 
 router = Router()
 _TAGS = ["Distribution"]
@@ -37,181 +201,8 @@ def list_tasks(
     cursor: Cursor = None,
 ) -> TaskList:
     page = app().distribution.lookup.tasks(router.caller.project_id, job_id, status, limit, cursor)
-    return TaskList(items=[TaskAnswer.model_validate(task) for task in page.items], next_cursor=page.next_cursor)
+    return TaskList.model_validate(page)
 
-
-# --- job schemas
-# Bodies and answers of Jobs.
-
-
-class CountsAnswer(Answer):
-    total: int
-    success: int
-    failed: int
-    downloading: Annotated[int, Field(description="targets that have begun")]
-    timeout: int
-    waiting: Annotated[int, Field(description="targets that have not begun; absent if there are none")] | None = None
-    staged: (
-        Annotated[
-            int, Field(description="targets that have the file and wait for activate_at; absent if there are none")
-        ]
-        | None
-    ) = None
-    cancelled: Annotated[int, Field(description="cancelled targets; absent if there are none")] | None = None
-    superseded: (
-        Annotated[
-            int,
-            Field(
-                description="targets whose host has newer content for the path, neither successes nor failures; absent "
-                "if there are none"
-            ),
-        ]
-        | None
-    ) = None
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, serialize: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        # A return annotation would replace the fields in the OpenAPI schema.
-        return {name: value for name, value in serialize(self).items() if value is not None}
-
-
-class SpeedAnswer(Answer):
-    """Totals of the hosts that reported figures."""
-
-    moved_bytes: int
-    mean: int
-    hosts: int
-
-
-class WaveAnswer(Answer):
-    percent: int
-    wait_s: int
-    max_failed_percent: int
-    targets: int | None = None
-
-
-class ErrorAnswer(Answer):
-    code: str
-    detail: str
-
-
-class JobSwarmAnswer(Answer):
-    """Where the bytes of the file came from: the sum over hosts that took part in a swarm and have ended."""
-
-    origin_bytes: int
-    peer_bytes: int
-    bad_pieces: int
-    fallbacks: int
-    hosts: int
-    bad_peers: list[str]
-    reused_bytes: int = 0
-    fallback_reasons: Annotated[
-        dict[str, int], Field(description="number of hosts by the reason why they fell back to S3: see `fell_back`")
-    ] = {}
-    egress: (
-        Annotated[
-            float, Field(description="bytes sent by S3 divided by the size of the file (origin_bytes ÷ file_size)")
-        ]
-        | None
-    ) = None
-
-
-class JobAnswer(Answer):
-    job_id: str
-    key: str
-    status: Status
-    biz_id: int
-    app_id: int
-    file_path: str
-    file_name: str
-    file_signature: str
-    target_file_dir: str
-    target_user: str
-    mode: str | None = None
-    limit_rate: Annotated[int, Field(description="limit in bytes per second on each host")] | None = None
-    file_size: Annotated[int, Field(description="size of the file in bytes; absent until it is sent")] | None = None
-    activate_at: Annotated[str, Field(description="when the hosts put the file in place")] | None = None
-    transfer_id: str | None = None
-    window_closes_at: str
-    create_time: str
-    execute_time: str | None = None
-    finish_time: str | None = None
-    counts: CountsAnswer
-    error: ErrorAnswer | None = None
-    swarm: JobSwarmAnswer | None = None
-    speed: SpeedAnswer | None = None
-    cancelled_at: str | None = None
-    redrive_of: Annotated[str, Field(description="the key of the Job whose targets this Job retries")] | None = None
-    waves: list[WaveAnswer] | None = None
-    wave: Annotated[int, Field(description="number of the current wave, from 1")] | None = None
-
-
-class JobList(Answer):
-    items: list[JobAnswer]
-    next_cursor: str | None = None
-
-
-class JobTargetAnswer(FiguresAnswer):
-    agent_id: str
-    container_id: str
-    status: Status
-    error_code: int | None = None
-    error_msg: str | None = None
-    progress: int | None = None
-    staged_at: (
-        Annotated[str, Field(description="since when the host has the file and waits for activate_at")] | None
-    ) = None
-    agent_state: Literal["online", "offline"] | None = None
-
-
-class JobTargetList(Answer):
-    items: list[JobTargetAnswer]
-    next_cursor: str | None = None
-
-
-class JobMapAnswer(Answer):
-    """The state of thousands of targets in a compact form."""
-
-    names: list[str]
-    states: Annotated[
-        str,
-        Field(
-            description="one letter for each name: W waiting, R running, S success, F failed, T timeout, C cancelled, "
-            "N superseded by newer content"
-        ),
-    ]
-    next_shard: int | None = None
-
-
-class RedriveBody(Body):
-    statuses: Annotated[
-        list[Literal["Failed", "Timeout", "Cancelled", "Superseded"]], Field(min_length=1, max_length=4)
-    ] = ["Failed", "Timeout"]
-    callback: Callback | None = None
-    force: Annotated[
-        bool, Field(description="send the content also to targets that have, or are to get, newer content")
-    ] = False
-
-
-class SkippedTarget(Answer):
-    agent_id: str
-    container_id: str
-    newer_job: Annotated[str, Field(description="the key of the newest Job that sent content to this path since")]
-
-
-class RedrivenAnswer(Answer):
-    job_id: str
-    key: str
-    targets: Annotated[int, Field(description="how many targets the new Job has")]
-    skipped: Annotated[
-        list[SkippedTarget],
-        Field(description="targets that were left out, because a newer Job sent content to their path; at most 1,000"),
-    ] = []
-    skipped_targets: Annotated[int, Field(description="how many targets were left out")] = 0
-
-
-# --- jobs
-# Routes for Jobs and their targets.
 
 # More would be megabytes.
 _SKIPPED_SHOWN = 1000
@@ -274,8 +265,7 @@ def list_targets(
     job: str, status: Annotated[Status | None, Query()] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> JobTargetList:
     page = app().distribution.lookup.targets(router.caller.project_id, unquote(job), status, limit, cursor)
-    items = [JobTargetAnswer.model_validate(target) for target in page.items]
-    return JobTargetList(items=items, next_cursor=page.next_cursor)
+    return JobTargetList.model_validate(page)
 
 
 @router.get("/v1/jobs/<job>/map", scope="read", tags=_TAGS, summary="Get the state of all targets in compact form")
@@ -295,4 +285,4 @@ def list_jobs(
     page = app().distribution.lookup.jobs(
         router.caller.project_id, limit, cursor, file_path=file_path, biz_id=biz_id, app_id=app_id, status=status
     )
-    return JobList(items=[JobAnswer.model_validate(job) for job in page.items], next_cursor=page.next_cursor)
+    return JobList.model_validate(page)

@@ -22,6 +22,7 @@ from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import (
     Answer,
     Body,
+    ErrorAnswer,
     FileName,
     FilePath,
     FileSize,
@@ -98,11 +99,6 @@ class CapacityBody(RootModel[dict[ChannelName, Annotated[int, Field(ge=0, le=MAX
 
 class ScopeBody(Body):
     scope: Annotated[str, Field(max_length=40)] = ALL
-
-
-class ErrorAnswer(Answer):
-    code: str
-    detail: str
 
 
 class RequestAnswer(Answer):

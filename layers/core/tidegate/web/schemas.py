@@ -64,7 +64,7 @@ _Fields = Iterator[tuple[str, Any, Any, str]]
 
 def _shown(record: type) -> _Fields:
     for field in declared(record).values():
-        if field.f.flat:
+        if field.f.flat and field.f.shown:
             yield from _shown(bare(field.type))
         elif field.f.shown:
             name = field.f.shown if isinstance(field.f.shown, str) else field.name
@@ -119,9 +119,14 @@ class Page(Answer):
     ] = None
 
 
+class ErrorAnswer(Answer):
+    code: Annotated[str, F("identifies the kind of error; stable")]
+    detail: Annotated[str, F("what was wrong, with which value, and what to do; for people")]
+
+
 class LinkAnswer(Answer):
-    url: str
-    expires_at: str
+    url: Annotated[str, F("a presigned URL, which needs no key")]
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
 
 
 JsonObject = dict[str, Any]

@@ -14,9 +14,10 @@ from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.distribution import submit
 from tidegate.distribution.model import Target, TransferSpec, Wave
+from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Caller, Router, answer
-from tidegate.web.schemas import Answer, Body, FileName, FilePath, Number, Signature, Text
+from tidegate.web.schemas import Answer, Body, F
 
 # --- task schemas
 # Bodies and answers of submits and Tasks.
@@ -34,12 +35,6 @@ def _machine_id(value: str) -> str:
     return value
 
 
-def _absolute(value: str) -> str:
-    if not (value.startswith("/") or (value[1:3] in (":\\", ":/") and value[0].isalpha())):
-        raise ValueError("must be an absolute path, such as /srv/releases")
-    return value
-
-
 def _web(value: str) -> str:
     if not value.startswith(("http://", "https://")):
         raise ValueError("must be a URL that starts with http:// or https://")
@@ -47,12 +42,11 @@ def _web(value: str) -> str:
 
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
-Group = Annotated[str, Field(pattern=_NAME, description="1 to 63 letters, digits and `._/-`")]
-LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
-AgentId = Annotated[str, Field(min_length=1), AfterValidator(_machine_id)]
-ContainerId = Annotated[str, AfterValidator(_machine_id)]
-Directory = Annotated[FilePath, AfterValidator(_absolute)]
-Callback = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_web)]
+Group = Annotated[str, F("1 to 63 letters, digits and `._/-`", pattern=_NAME)]
+LabelValue = Annotated[str, F(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
+AgentId = Annotated[str, F(min_length=1, check=_machine_id)]
+ContainerId = Annotated[str, F(check=_machine_id)]
+Callback = Annotated[str, F(min_length=1, max_length=300, check=_web)]
 
 
 def _moment(value: str) -> str:
@@ -71,70 +65,59 @@ def _moment(value: str) -> str:
 
 
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})")
-ActivateAt = Annotated[str, AfterValidator(_moment)]
-Mode = Annotated[
-    str, Field(pattern=r"^0?[0-7]{3}$", description="permissions of the file on the host in octal, such as `0640`")
-]
 
 
-class TransferBody(Body):
-    biz_id: Number
-    app_id: Number
-    file_path: FilePath
-    file_name: FileName
-    target_user: Text
-    target_file_dir: Directory
-    file_signature: Signature
-    mode: Mode | None = None
+class TransferBody(Body, record=TransferSpec, without=("waves", "redrive_of")):
     swarm: Annotated[
         Literal["auto", "off"],
-        Field(description="`auto`: hosts also send the file to each other; `off`: every host downloads it from S3"),
+        F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3"),
     ] = "auto"
-    limit_rate: (
-        Annotated[
-            StrictInt, Field(ge=1024, le=2**40, description="limit in bytes per second on each host, for this Job")
-        ]
-        | None
-    ) = None
-    activate_at: (
-        Annotated[
-            ActivateAt,
-            Field(
-                max_length=40,
-                description="hosts download the file now and put it in place then (RFC 3339, at most 7 days ahead)",
-            ),
-        ]
-        | None
-    ) = None
-    callback: Callback | None = None
+    activate_at: Annotated[str, Field(max_length=40), AfterValidator(_moment)] | None = None
+    callback: Annotated[
+        Callback | None, F("an http or https URL that gets a signed POST when the record has ended")
+    ] = None
 
 
 class DownloadBody(TransferBody):
-    target_agent_id: AgentId
-    target_container_id: ContainerId = ""
+    target_agent_id: Annotated[AgentId, F("id of the host that gets the file")]
+    target_container_id: Annotated[ContainerId, F("a container on that host; empty for the host itself")] = ""
 
 
 class TargetBody(Body):
-    agent_id: AgentId
-    container_id: ContainerId = ""
+    agent_id: Annotated[AgentId, F("id of the host")]
+    container_id: Annotated[ContainerId, F("a container on the host; empty for the host itself")] = ""
 
 
 class WaveBody(Body):
     """A stage of a rollout: the Job is sent to `percent` of its targets in total. The next wave starts when all targets
     of this one have ended, at most `max_failed_percent` of them failed, and `wait_s` has passed since it was sent."""
 
-    percent: Annotated[StrictInt, Field(ge=1, le=100)]
-    wait_s: Annotated[StrictInt, Field(ge=0, le=3600)] = 0
-    max_failed_percent: Annotated[StrictInt, Field(ge=0, le=100)] = 0
+    percent: Annotated[
+        StrictInt, F("the targets to which the Job is sent after this wave, in percent of all", ge=1, le=100)
+    ]
+    wait_s: Annotated[
+        StrictInt, F("seconds from the start of this wave to the earliest start of the next one", ge=0, le=3600)
+    ] = 0
+    max_failed_percent: Annotated[
+        StrictInt, F("the most targets of the wave that may fail, in percent, for the Job to continue", ge=0, le=100)
+    ] = 0
 
 
 class DownloadBatchBody(TransferBody):
     """Either `targets`, or `groups` (hosts in any of them) and `labels` (hosts with all of them)."""
 
-    targets: Annotated[list[TargetBody], Field(min_length=1, max_length=1000)] | None = None
-    groups: Annotated[list[Group], Field(min_length=1, max_length=20)] | None = None
-    labels: Annotated[dict[Group, LabelValue], Field(min_length=1, max_length=20)] | None = None
-    waves: Annotated[list[WaveBody], Field(min_length=1, max_length=10)] | None = None
+    targets: Annotated[
+        list[TargetBody] | None,
+        F("the hosts; or select them by `groups` and `labels`", min_length=1, max_length=1000),
+    ] = None
+    groups: Annotated[list[Group] | None, F("all hosts in any of these groups", min_length=1, max_length=20)] = None
+    labels: Annotated[
+        dict[Group, LabelValue] | None, F("all hosts with all of these labels", min_length=1, max_length=20)
+    ] = None
+    waves: Annotated[
+        list[WaveBody] | None,
+        F("send the file in stages, and stop if too many targets of one fail", min_length=1, max_length=10),
+    ] = None
 
     @model_validator(mode="after")
     def _check_targets_and_waves(self) -> DownloadBatchBody:
@@ -146,62 +129,31 @@ class DownloadBatchBody(TransferBody):
         return self
 
 
+JobId = Annotated[str, F("id of the Job: one file, one window, all its targets")]
+WindowEnd = Annotated[str, F("when the window closes and the Job is sent, ISO 8601 UTC")]
+
+
 class SubmittedAnswer(Answer):
-    task_id: str
-    job_id: str
-    status: Status = "Pending"
-    window_closes_at: str
+    task_id: Annotated[str, F("id of the Task: GET /v1/downloads/{task}")]
+    job_id: JobId
+    status: Annotated[Status, F("`Pending`: the window is open until window_closes_at")] = "Pending"
+    window_closes_at: WindowEnd
 
 
 class SubmittedTask(Answer):
-    task_id: str
-    agent_id: str
-    container_id: str
+    task_id: Annotated[str, F("id of the Task")]
+    agent_id: Annotated[str, F("id of the host")]
+    container_id: Annotated[str, F("a container on the host; empty for the host itself")]
 
 
 class SubmittedBatchAnswer(Answer):
-    job_id: str
-    tasks: list[SubmittedTask]
-    targets: int
-    window_closes_at: str
-
-
-class FiguresAnswer(Answer):
-    """Figures of a target's transfer, as far as its host reported them. Times are by the host's clock."""
-
-    size: int | None = None
-    speed: int | None = None
-    start_time: str | None = None
-    end_time: str | None = None
-
-
-class TaskAnswer(FiguresAnswer):
-    task_id: str
-    job_id: str
-    biz_id: int
-    app_id: int
-    file_path: str
-    file_name: str
-    file_signature: str
-    target_agent_id: str
-    target_container_id: str
-    target_file_dir: str
-    target_user: str
-    activate_at: str | None = None
-    status: Status
-    error_code: int | None = None
-    error_msg: str | None = None
-    progress: int | None = None
-    staged_at: (
-        Annotated[str, Field(description="since when the host has the file and waits for activate_at")] | None
-    ) = None
-    create_time: str
-    update_time: str
-
-
-class TaskList(Answer):
-    items: list[TaskAnswer]
-    next_cursor: str | None = None
+    job_id: JobId
+    tasks: Annotated[
+        list[SubmittedTask],
+        F("one Task for each target; empty for more than 1,000 targets: list them with GET /v1/downloads?job_id="),
+    ]
+    targets: Annotated[int, F("number of targets")]
+    window_closes_at: WindowEnd
 
 
 # --- submits
@@ -211,19 +163,10 @@ _TAGS = ["Distribution"]
 
 
 def _transfer_spec(body: TransferBody) -> TransferSpec:
-    return TransferSpec(
-        biz_id=body.biz_id,
-        app_id=body.app_id,
-        file_path=body.file_path,
-        file_name=body.file_name,
-        file_signature=body.file_signature,
-        target_user=body.target_user,
-        target_file_dir=body.target_file_dir,
-        mode=body.mode and body.mode.zfill(4),
-        swarm="off" if body.swarm == "off" else None,
-        limit_rate=body.limit_rate,
-        activate_at=body.activate_at,
-    )
+    """The spec of the body. If its waves do not add up to 100 percent, a last one is for the remaining targets."""
+    spec = record_from(TransferSpec, vars(body), swarm="off" if body.swarm == "off" else None)
+    rest = (Wave(100, 0, 100),) if spec.waves and spec.waves[-1].percent < 100 else ()
+    return replace(spec, waves=(*spec.waves, *rest))
 
 
 def build_router() -> Router:
@@ -266,7 +209,7 @@ def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
 
 
 def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
-    spec = replace(_transfer_spec(body), waves=_waves(body))
+    spec = _transfer_spec(body)
     targets = _targets(caller, body)
     who, is_admin, d = caller.key_id, caller.is_admin, app().distribution
     submitted = submit.submit_any_number(d, caller.project_id, spec, targets, body.callback, who=who, is_admin=is_admin)
@@ -286,11 +229,3 @@ def _targets(caller: Caller, body: DownloadBatchBody) -> list[Target]:
         return [Target(target.agent_id, target.container_id) for target in body.targets]
     fleet = app().distribution.fleet
     return [Target(name) for name in fleet.selected(caller.project_id, body.groups or (), body.labels or {})]
-
-
-def _waves(body: DownloadBatchBody) -> tuple[Wave, ...]:
-    """The waves of the body, and a last one for the remaining targets if they do not add up to 100 percent."""
-    waves = [Wave(wave.percent, wave.wait_s, wave.max_failed_percent) for wave in body.waves or ()]
-    if waves and waves[-1].percent < 100:
-        waves.append(Wave(100, 0, 100))
-    return tuple(waves)
