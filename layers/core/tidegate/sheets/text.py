@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.sheets.rows import RowBlocks
 from tidegate.sheets.table import Row, column_of
-from tidegate.sheets.values import SEPARATORS, STARTERS, guard, nested_text, write_exact
+from tidegate.sheets.values import MARK, SEPARATORS, STARTERS, guard, guard_all, nested_text, write_exact
 from tidegate.sheets.xlsx_cells import NUMBERS, number_text, number_texts
 
 # --- csv writer
@@ -19,8 +19,7 @@ from tidegate.sheets.xlsx_cells import NUMBERS, number_text, number_texts
 # other columns are checked one by one. That makes it as fast as the standard library's writer, which guards nothing.
 
 BOM = b"\xef\xbb\xbf"
-_SEP = "\n"
-_CELL_STARTS = tuple((char, _SEP + char) for char in sorted(STARTERS - {_SEP}))
+_CELL_STARTS = tuple((char, MARK + char) for char in sorted(STARTERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,12 @@ class CsvWriter:
         head = BOM if marked else b""
         if options.header != "none" and keys:
             names = [self._titles.get(key, key) for key in keys] if options.header == "titles" else keys
-            head += self._encoded(self._text([self._cells([name]) for name in names]))
+            head += self._encoded(self._text(_not_sylk([self._cells([name]) for name in names])))
         return head
 
     def lines(self, rows: Sequence[Row]) -> bytes:
-        return self._encoded(self._text([self._cells(column_of(rows, key)) for key in self._keys]))
+        columns = [self._cells(column_of(rows, key)) for key in self._keys]
+        return self._encoded(self._text(columns if self._options.header != "none" else _not_sylk(columns)))
 
     def _encoded(self, text: str) -> bytes:
         return text.encode("utf-8" if self._options.encoding == "utf-8-sig" else self._options.encoding, "replace")
@@ -86,16 +86,17 @@ class CsvWriter:
         return [self._cell(value) for value in values]
 
     def _texts(self, values: list[str]) -> list[str]:
-        joined = _SEP + _SEP.join(values)
-        broken = joined.count(_SEP) != len(values)
-        if self._options.guard and (broken or self._may_run(joined)):
+        joined = MARK + MARK.join(values)
+        if self._options.guard and joined.count(MARK) != len(values):
             values = [guard(value, self._separators) for value in values]
-        unsafe = broken or '"' in joined or self._options.delimiter in joined or "\r" in joined
+        elif self._options.guard and self._may_run(joined):
+            values = guard_all(joined, self._separators).split(MARK)[1:]
+        unsafe = '"' in joined or self._options.delimiter in joined or "\n" in joined or "\r" in joined
         return [self._quoted(value) for value in values] if unsafe else values
 
     def _may_run(self, joined: str) -> bool:
-        """Whether each cell must be checked; the caller has counted line breaks within cells."""
-        if any(separator in joined for separator in self._separators if separator != _SEP):
+        """Whether a cell of the column may have to be guarded."""
+        if any(separator in joined for separator in self._separators):
             return True
         return any(char in joined and start in joined for char, start in _CELL_STARTS)
 
@@ -115,6 +116,11 @@ class CsvWriter:
         if '"' in text or self._options.delimiter in text or "\n" in text or "\r" in text:
             return '"' + text.replace('"', '""') + '"'
         return text
+
+
+def _not_sylk(columns: list[list[str]]) -> list[list[str]]:
+    """Quotes first cells that begin with ID: Excel takes a file that begins so for another format, and fails."""
+    return [[f'"{cell}"' if cell.startswith("ID") else cell for cell in columns[0]], *columns[1:]] if columns else []
 
 
 def csv_chunks(

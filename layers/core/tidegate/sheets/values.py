@@ -108,23 +108,40 @@ TRIGGERS = "=+-@＝＋－＠"
 # A spreadsheet drops these before the first visible character; U+FEFF is the byte-order mark.
 STARTERS = frozenset(TRIGGERS + "\t\r\n\x00\ufeff")
 SEPARATORS = ";\t\r\n"
+# What starts like a formula and cannot be one: a sign alone; a number as people write it, such as -1,234.50, -12.5 %,
+# -$5 or -1.234,50; a phone number with its country code. Nothing in it is tried twice, so it takes linear time.
+_AMOUNT = r"(?:\d++(?:\.\d*+)?|\.\d++|\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3})*+,\d++)(?:[eE][+-]?\d++)?"
+_PHONE = r"\+(?=(?:[ ().-]*+\d){6})\d++(?:[ .-]*+\(\d++\)|[ .-]++\d++|(?<=\))\d++)*+"
+_HARMLESS = rf"(?:[-+＋－]|[+-] ?[$€£¥￥]? ?{_AMOUNT} ?%?|{_PHONE})"
+_HARMLESS_TEXT = re.compile(_HARMLESS, re.ASCII)
+# Stands before each text of a column that is checked as a whole. A spreadsheet does not split there.
+MARK = "\x1e"
+_MARKED = re.compile(rf"{MARK}(?=[{re.escape(''.join(STARTERS))}])(?!{_HARMLESS}(?:{MARK}|\Z))", re.ASCII)
 
 
 @cache
-def _inner(separators: str) -> re.Pattern[str]:
-    at = re.escape(separators)
-    return re.compile(rf'(?<=[{at}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_NUMBER}(?:[{at}"]|\Z))', re.ASCII)
+def _inner(separators: str, end: str = "") -> re.Pattern[str]:
+    """The places after a separator where a formula begins, in texts that also end at `end`."""
+    at, past = re.escape(separators), re.escape(separators + end)
+    return re.compile(rf'(?<=[{at}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_HARMLESS}(?:[{past}"]|\Z))', re.ASCII)
 
 
 def guard(text: str, separators: str = SEPARATORS) -> str:
-    """Returns `text`, safe for a spreadsheet that splits at `separators`; a number such as -12.5 is unchanged."""
+    """`text`, safe for a spreadsheet that splits at `separators`; what only looks like a formula is unchanged."""
     if not text:
         return text
     if any(separator in text for separator in separators):
         text = _inner(separators).sub(r"\1'", text)
-    if text[0] in STARTERS and not NUMBER.fullmatch(text):
+    if text[0] in STARTERS and not _HARMLESS_TEXT.fullmatch(text):
         return f"'{text}"
     return text
+
+
+def guard_all(marked: str, separators: str = SEPARATORS) -> str:
+    """`guard` of many texts: each follows a MARK and has none itself."""
+    if any(separator in marked for separator in separators):
+        marked = _inner(separators, MARK).sub(r"\1'", marked)
+    return _MARKED.sub(f"{MARK}'", marked)
 
 
 # --- xml text

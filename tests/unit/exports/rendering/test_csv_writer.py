@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.exports.samples import mixed_rows
 from tidegate.sheets.table import flat_rows, keys_of
 from tidegate.sheets.text import CsvOptions, csv_chunks
-from tidegate.sheets.values import guard
+from tidegate.sheets.values import MARK, SEPARATORS, guard, guard_all
 
 
 def text(rows: list[dict[str, Any]], **options: Any) -> str:
@@ -42,7 +43,11 @@ def test_bom_and_head_line_follow_the_options() -> None:
     assert text([]) == ""
 
 
-@pytest.mark.parametrize("bad", ["=1+1", "+a", "-a", "@a", "\ta", "\ra", '=HYPERLINK("x")', "-1,-2"])
+# Nearly a number, a phone number or a sign.
+LOOKALIKES = ["--", "-1-1", "+1-1", "-1,23,4", "-5a", "+86 138 0013 8000+A1", "+86 1380013800|A", "-=1", "-%", "+(1)"]
+
+
+@pytest.mark.parametrize("bad", ["=1+1", "+a", "-a", "@a", "\ta", "\ra", '=HYPERLINK("x")', "-1,-2", *LOOKALIKES])
 @pytest.mark.parametrize("column", [0, 1, 2])
 def test_formula_injection_is_guarded_in_any_column(bad: str, column: int) -> None:
     row = dict.fromkeys("abc", "ok") | {"abc"[column]: bad}
@@ -100,6 +105,25 @@ def test_formulas_of_other_locales_and_readers_are_guarded(value: str, written: 
         "x,=1+1",
         "",
         "-1e5",
+        "-",
+        "+",
+        "－",
+        "-1,234.50",
+        "+1,234,567",
+        "-1.234,50",
+        "-12.5%",
+        "-12,5 %",
+        "- 5",
+        "-$1,234.50",
+        "-￥12",
+        "+86 13800138000",
+        "+86 138 0013 8000",
+        "+8613800138000",
+        "+86-755-8888-8888",
+        "+1 (415) 555-2671",
+        "+1(415)5552671",
+        "a;-1,234.50;-",
+        "x;+86 138 0013 8000",
     ],
 )
 def test_ordinary_values_are_not_changed(value: str) -> None:
@@ -110,6 +134,32 @@ def test_ordinary_values_are_not_changed(value: str) -> None:
 def test_text_within_nested_values_is_guarded_and_stays_json() -> None:
     (row,) = csv.DictReader(io.StringIO(text([{"a": ["x;=1+1"]}])))
     assert json.loads(row["a"]) == ["x;'=1+1"]
+
+
+@given(st.lists(st.text("=+-@ 1,.%$x;\t\r\n\"'()\x00\x1e＝", max_size=12), min_size=1, max_size=8))
+def test_guard_of_many_texts_is_that_of_each(texts: list[str]) -> None:
+    for separators in (SEPARATORS, f"{SEPARATORS},|"):
+        unmarked = [each.replace(MARK, "") for each in texts]
+        joined = "".join(f"{MARK}{each}" for each in unmarked)
+        assert guard_all(joined, separators).split(MARK)[1:] == [guard(each, separators) for each in unmarked]
+        column = text([{"a": each, "b": 1} for each in texts], header="none", delimiter="|")
+        assert [row[0] for row in csv.reader(io.StringIO(column, newline=""), delimiter="|")] == [
+            guard(each, f"{SEPARATORS},|") for each in texts
+        ]
+
+
+@pytest.mark.parametrize("text", ["+" + "1 " * 20_000 + "x", "-" + "1," * 20_000, "-" + "1.000" * 9000 + "x"])
+def test_guard_takes_linear_time(text: str) -> None:
+    began = time.process_time()
+    assert guard(text) == f"'{text}"
+    assert time.process_time() - began < 1
+
+
+def test_file_that_begins_with_id_is_no_sylk_file() -> None:
+    """Excel reads a file that begins with ID as SYLK, and refuses it."""
+    assert text([{"ID": "ID1", "b": "ID2"}]) == '"ID",b\nID1,ID2\n'
+    assert text([{"a": "ID1", "b": "ID2"}], header="none") == '"ID1",ID2\n'
+    assert text([{"a": 1}], header="titles", titles={"a": 'IDs, "all"'}).startswith('"IDs, ""all"""\n')
 
 
 def test_keys_are_guarded_too() -> None:
