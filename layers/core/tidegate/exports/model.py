@@ -147,6 +147,7 @@ class ExportSpec:
             freeze=self.freeze,
             autofilter=self.autofilter,
             auto_width=self.auto_width,
+            late_footer=spec.data is None,
         )
 
 

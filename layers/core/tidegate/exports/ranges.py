@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from itertools import zip_longest
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -414,6 +415,7 @@ class _Range:
             if rest := rendering.end():
                 self._writer.add(rest, 0)
             self._writer.end()
+            self._record.widths.append((self._sheet, rendering.take_widths()))
         self._record.groups = [group.as_data() for group in rendering.groups]
         self._record.refused = rendering.refused
         self._record.cut = rendering.cut
@@ -535,6 +537,7 @@ class _Range:
         if self._writer is None or sheet != self._sheet:
             if self._writer:
                 self._writer.end()
+                self._record.widths.append((self._sheet, self._rendering.tables[self._span.table].take_widths()))
             self._sheet = sheet
             self._writer = FragmentWriter(self._send, packed=self._rendering.packed)
         return self._writer
@@ -654,7 +657,11 @@ def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
             stored = Stored(each["key"], each["etag"], each["packed"])
             measure = Measure(each["size"], each["crc"], each["packed"], each["rows"])
             found.setdefault(each["sheet"], []).append((stored, measure))
-    return [SheetRows(found[number]) for number in sorted(found)]
+    widths: dict[int, list[int]] = {}
+    for record in records:
+        for sheet, seen in record.widths:
+            widths[sheet] = [max(pair) for pair in zip_longest(widths.get(sheet, ()), seen, fillvalue=0)]
+    return [SheetRows(found[number], widths.get(number, ())) for number in sorted(found)]
 
 
 def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedFile) -> str:

@@ -147,7 +147,7 @@ def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("header", "footer"):
         if data.get(name):
-            found[name] = _texts(unpacked(data[name]), f"data.{name}")
+            found[name] = _texts(unpacked_texts(data[name]), f"data.{name}")
     if data.get("template"):
         found["template"] = plain(unpacked(data["template"]))
         try:
@@ -165,6 +165,11 @@ def unpacked(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+def unpacked_texts(value: Any) -> Any:
+    """As `unpacked`; a text may begin with a bracket, because a header or footer is no list."""
+    return value if isinstance(value, str) and value.lstrip()[:1] == "[" else unpacked(value)
 
 
 def _texts(value: Any, where: str) -> Any:

@@ -16,8 +16,10 @@ from tidegate.sheets.xlsx_frame import (
     Frame,
     SheetInfo,
     TableFrame,
+    cols_xml,
     filter_range,
     footer_row,
+    grown,
     merge,
     page_breaks,
     sheet_end,
@@ -38,6 +40,8 @@ class SheetRows:
     """The fragments of one sheet of one table, in order; a text file is a single sheet."""
 
     fragments: Sequence[tuple[Stored, Measure]]
+    # The widths of the widest texts of its columns.
+    widest: Sequence[int] = ()
 
     @property
     def measure(self) -> Measure:
@@ -84,6 +88,9 @@ class TextTable:
     def end(self) -> bytes:
         """Returns buffered output; lines are not buffered."""
         return b""
+
+    def take_widths(self) -> list[int]:
+        return []
 
     def head(self) -> bytes:
         return self._csv.head() if self._csv else b""
@@ -180,6 +187,9 @@ class BookTable:
     def text(self, rows: Sequence[Row]) -> bytes:
         return self._writer.xml(rows)
 
+    def take_widths(self) -> list[int]:
+        return self._writer.take_widths()
+
     @property
     def cut(self) -> int:
         return self._writer.cut
@@ -217,7 +227,7 @@ class JoinedBook:
         ]
 
     def _room(self, frame: TableFrame) -> int:
-        return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.end_rows
+        return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.reserved_rows
 
     def unfit(self, made: Made) -> str:
         """Why the tables do not fit below each other on one sheet; empty if they do."""
@@ -225,10 +235,10 @@ class JoinedBook:
         for number, (table, sheets) in enumerate(zip(self.tables, made, strict=True) if self._shared else ()):
             row += GAP_ROWS if number else 0
             rows = total(sheet.measure for sheet in sheets).rows
-            row += table.layout.data_top - 1 + max(1, rows) + table.layout.end_rows
-            if row > self._sheet_rows:
+            row += table.layout.data_top - 1 + max(1, rows)
+            if row + table.layout.reserved_rows > self._sheet_rows:
                 return f"the tables need more than the {self._sheet_rows} rows of a sheet"
-            row -= 0 if rows else 1
+            row += table.layout.end_rows - (0 if rows else 1)
         return ""
 
     def pieces(self, made: Made, sums: Sums, _groups: Sequence[Group] = ()) -> Iterator[Piece]:
@@ -256,7 +266,7 @@ class JoinedBook:
             count = max(1, len(sheets))
             for number, sheet in enumerate(sheets or [SheetRows([])], 1):
                 last, only = number == count, count == 1
-                info, head, tail = self._edges(index, table, sheet.measure.rows, own_sums, names, last=last, only=only)
+                info, head, tail = self._edges(index, table, sheet, own_sums, names, last=last, only=only)
                 infos.append(info)
                 yield len(infos), head, list(sheet.fragments), tail
 
@@ -264,7 +274,7 @@ class JoinedBook:
         self,
         index: int,
         table: BookTable,
-        rows: int,
+        sheet: SheetRows,
         sums: Sequence[Total | None],
         names: SheetNames,
         *,
@@ -273,7 +283,7 @@ class JoinedBook:
     ) -> tuple[SheetInfo, tuple[bytes, Measure], tuple[bytes, Measure]]:
         layout, (before, after) = table.layout, self._frame.edges(index)
         merges = [merge(cell, 0) for cell in layout.top_merges]
-        data_end = layout.data_top - 1 + rows
+        data_end = layout.data_top - 1 + sheet.measure.rows
         ending, row = (
             _ending(table, sums, data_end, merges, (layout.data_top, data_end) if only else None)
             if last
@@ -284,7 +294,8 @@ class JoinedBook:
         )
         filtered = filter_range(table.table, layout, data_end)
         info = sheet_info(names.take(table.table.title), layout, row, layout.width, alone=True, filtered=filtered)
-        head = packed_piece(f"{before}<sheetData>{self._frame.head_xml(index)}".encode())
+        cols = cols_xml([grown(table.frame, sheet.widest, sums if last else ())])
+        head = packed_piece(f"{before}{cols}<sheetData>{self._frame.head_xml(index)}".encode())
         tail = packed_piece((ending + sheet_end(merges, filtered, after)).encode(), last=True)
         return info, head, tail
 
@@ -292,7 +303,12 @@ class JoinedBook:
         self, made: Made, sums: Sums, names: SheetNames
     ) -> tuple[SheetInfo, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]:
         before, after = self._frame.edges(0)
-        row, merges, text = 0, list[str](), f"{before}<sheetData>"
+        widths = [
+            grown(table.frame, sheet.widest, own_sums)
+            for table, sheets, own_sums in zip(self.tables, made, sums, strict=True)
+            for sheet in sheets or [SheetRows([])]
+        ]
+        row, merges, text = 0, list[str](), f"{before}{cols_xml(widths)}<sheetData>"
         rows, head, starts = list[tuple[Piece, Measure]](), None, list[int]()
         for number, (table, sheets, own_sums) in enumerate(zip(self.tables, made, sums, strict=True)):
             if number:

@@ -298,6 +298,9 @@ class ParquetTable:
         self._rows = 0
         return bytes(out)
 
+    def take_widths(self) -> list[int]:
+        return []
+
     def footer(self, groups: Iterable[Group]) -> bytes:
         """The footer of a file with these groups, in order, after the magic number."""
         offset, found, rows = len(MAGIC), list[Struct](), 0

@@ -156,6 +156,8 @@ class SheetTable:
     freeze: bool | None = None
     autofilter: bool | None = None
     auto_width: bool | None = None
+    # Whether a footer may come with the last rows. Its row is kept free on every sheet.
+    late_footer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class Layout:
     head_rows: int
     row_head_width: int
     footer: TextRow | None
+    late_footer: bool = False
 
     @property
     def width(self) -> int:
@@ -196,6 +199,11 @@ class Layout:
     def end_rows(self) -> int:
         """How many rows follow the data: totals and footer."""
         return int(self.has_totals) + (1 if self.footer else 0)
+
+    @property
+    def reserved_rows(self) -> int:
+        """How many rows of a sheet are kept free for what follows the data."""
+        return int(self.has_totals) + (1 if self.footer or self.late_footer else 0)
 
     @property
     def top_height(self) -> float:
@@ -219,7 +227,7 @@ def lay_out(table: SheetTable, keys: Sequence[str] = ()) -> Layout:
     if row_heads and head_rows:
         head.insert(0, HeadCell("", head_top, 1, head_rows, row_heads))
     footer = _line("footer", joined(table.footer), table.footer_align)
-    return Layout(texts, tuple(head), tuple(leaves(cols)), head_top, head_rows, row_heads, footer)
+    return Layout(texts, tuple(head), tuple(leaves(cols)), head_top, head_rows, row_heads, footer, table.late_footer)
 
 
 def _top_texts(table: SheetTable) -> tuple[TextRow, ...]:
@@ -265,6 +273,9 @@ CELL_TYPES = ("string", "number", "date", "datetime", "currency", "percent", "bo
 NODE_FIELDS = ("title", "name", "children", "row_count", "style")
 STYLE_FIELDS = ("width", "align", "color", "bg_color", "bold", "wrap", "type", "format", "total")
 LONGEST_FORMAT = 255
+# One section of a number format. Excel finds a file broken if letters stand outside of quotes and mean nothing to it.
+_SECTION = r"""(?:"[^"]*"|\\.|[_*].|\[[^\[\]"]+\]|General|am/pm|a/p|E[+-]|[0#?@.,%/:ymdhsgeb]|[^"\\\[\];_*A-Za-z])*+"""
+_NUMBER_FORMAT = re.compile(rf"{_SECTION}(?:;{_SECTION}){{0,3}}", re.IGNORECASE)
 NAMED_COLORS = {
     "black": "000000",
     "white": "FFFFFF",
@@ -394,10 +405,11 @@ def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: st
 def _format(value: object, where: str) -> str | None:
     if value is None or value == "":
         return None
-    if not isinstance(value, str) or len(value) > LONGEST_FORMAT or not value.isprintable():
+    is_format = isinstance(value, str) and len(value) <= LONGEST_FORMAT and value.isprintable()
+    if not isinstance(value, str) or not is_format or not _NUMBER_FORMAT.fullmatch(value):
         raise BadTable(
-            f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters: "
-            f"{_shown(value)}"
+            f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters, four "
+            f'sections and with words in quotes (0.0 "kg"): {_shown(value)}'
         )
     return value
 

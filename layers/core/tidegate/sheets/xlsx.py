@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidegate.common.sequences import Chunk
+from tidegate.common.sequences import Chunk, Later
 from tidegate.errors import BadTable
 from tidegate.sheets.rows import RowBlocks, gather
 from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Row, SheetTable, lay_out
@@ -17,9 +17,11 @@ from tidegate.sheets.xlsx_frame import (
     Frame,
     SheetInfo,
     TableFrame,
+    cols_xml,
     column_widths,
     filter_range,
     footer_row,
+    grown,
     merge,
     page_breaks,
     sheet_end,
@@ -84,14 +86,11 @@ def xlsx_chunks(
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()).entries())
 
 
-def laid_out(
-    table: SheetTable, keys: Sequence[str], sample: Sequence[Row], *, alone: bool = True
-) -> tuple[Layout, list[float]]:
+def laid_out(table: SheetTable, keys: Sequence[str], sample: Sequence[Row]) -> tuple[Layout, list[float]]:
     """The layout of a table and its column widths, measured by `sample`, its first rows."""
     columns = [key for key in keys if key != ROW_HEAD] if table.template.rows else keys
     layout = lay_out(table, columns)
-    measured = table.auto_width is not False and (alone or table.auto_width is True)
-    widths = column_widths(table, layout, sample, measured=measured)
+    widths = column_widths(table, layout, sample)
     return with_heights(layout, widths), widths
 
 
@@ -120,10 +119,12 @@ class _Book:
             yield f"xl/worksheets/sheet{len(self._sheets) + 1}.xml", self._sheet()
         yield from self._frame.parts(self._sheets)
 
-    def _sheet(self) -> Iterator[bytes]:
+    def _sheet(self) -> Iterator[Chunk]:
         first = self._streams[0]
         before, after = self._frame.edges(0 if self._together else first.index)
-        yield f"{before}<sheetData>".encode()
+        # The widths of the columns stand before the rows that they follow from.
+        top, widths = Later(), list[list[float]]()
+        yield top
         row, last_col, merges, done, data_end = 0, 1, list[str](), 0, 0
         starts = list[int]()
         while self._streams and (not done or (self._together and self._streams[0].fits_below(row))):
@@ -136,6 +137,7 @@ class _Book:
                 row += height
                 yield xml
             last_col = max(last_col, stream.layout.width)
+            widths.append(stream.grown())
             data_end = stream.data_end
             done += 1
             if stream.more():
@@ -143,6 +145,7 @@ class _Book:
             self._streams.popleft()
             self._notes.cut_cells += stream.writer.cut
             self._notes.take_totals(stream.layout.columns, stream.writer.sums)
+        top.fill(f"{before}{cols_xml(widths)}<sheetData>".encode())
         filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
         yield sheet_end(merges, filtered, after, page_breaks(starts, row)).encode()
         name = self._names.take("" if self._together and done > 1 else first.table.title)
@@ -162,7 +165,7 @@ class _TableStream:
         self.writer = RowWriter(frame.columns, frame.row_height)
         self._row_heads: list[HeadCell] = []
         self._heads: Iterator[str] | None = None
-        self._needs = self.layout.data_top + self.layout.end_rows
+        self._needs = self.layout.data_top + self.layout.reserved_rows
         if table.template.rows:
             room = sheet_rows - self._needs + 1
             gathered = gather(table.template.rows, rows, top=self.layout.data_top, most=room)
@@ -179,6 +182,10 @@ class _TableStream:
     def more(self) -> bool:
         return self._rows.more()
 
+    def grown(self) -> list[float]:
+        """The widths of the columns that the rows on the present sheet need."""
+        return grown(self._frame, self.writer.take_widths(), () if self.more() else self.writer.sums)
+
     def fits_below(self, row: int) -> bool:
         return row + GAP_ROWS + self._needs <= self._sheet_rows
 
@@ -189,7 +196,7 @@ class _TableStream:
         yield self._head_xml.encode(), layout.data_top - 1
         merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
         row = above + layout.data_top - 1
-        last = self._sheet_rows - layout.end_rows
+        last = self._sheet_rows - layout.reserved_rows
         while block := self._rows.take(last - row):
             row += len(block)
             heads = [next(self._heads) for _ in block] if self._heads else None

@@ -26,6 +26,7 @@ from tidegate.sheets.values import (
     lines_of,
     nested_text,
     text_element,
+    width_of,
 )
 
 # --- typed cells
@@ -177,6 +178,9 @@ _WITHOUT_DIGITS = dict.fromkeys(map(ord, "0123456789.+-"))
 # Excel shows no more digits.
 _SHOWN_DIGITS = 15
 _LONGEST_NUMBER = 40
+# A column is not made wider for its texts.
+MEASURED_WIDTH = 60
+_LONGEST_SHOWN = 200
 _encode = msgspec.json.Encoder().encode
 
 
@@ -190,6 +194,8 @@ class Column:
     wrapped: float = 0.0
     # The style of its booleans, which need their own number format.
     boolean_style: int | None = None
+    # Whether its width follows its cells.
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +262,34 @@ class ColumnWriter:
         self.total = Total(fixed=column.kind not in NUMERIC) if column.summed else None
         # How many texts were too long for a cell.
         self.cut = 0
+        # The width of the widest text so far, as far as it matters.
+        self.widest = 0
+        self._most = MEASURED_WIDTH if column.measured else 0
 
     def cells(self, values: list[Any]) -> Cells:
         made = self._cells(values)
+        if self.widest < self._most:
+            self._measure(values, made)
         if self.total is not None:
             self.total += self._total_of(values, made)
         return made
+
+    def _measure(self, values: list[Any], made: Cells) -> None:
+        """Looks closely only at texts that may be wider than those before: most blocks cost two passes in C."""
+        if made.before == self._number[0] or made.texts is values:
+            self.widest = max(self.widest, max(map(len, made.texts)))
+            return
+        texts: list[str] = values
+        if made.before == self._text[0] and made.blanks:
+            texts = [value or "" for value in values]
+        elif made.before != self._text[0] and set(map(type, values)) != {str}:
+            texts = list(map(shown_text, values))
+        longest = max(map(len, texts))
+        # In UTF-8 a wide character takes at least three bytes.
+        most = longest * 2 if made.before != self._text[0] else (max(map(len, made.texts)) + longest + 1) // 2
+        if most > self.widest:
+            wider = (width_of(text[:_LONGEST_SHOWN]) for text in texts if len(text) * 2 > self.widest)
+            self.widest = max(self.widest, *wider, 0)
 
     def _total_of(self, values: list[Any], made: Cells) -> Total:
         if made.before == self._number[0]:
@@ -340,6 +368,15 @@ class ColumnWriter:
         if len(text) > _SURELY_FITS and is_cut(text):
             self.cut += 1
         return text_cell(text, self._style)
+
+
+def shown_text(value: object) -> str:
+    """The text of a cell, as far as its width matters."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value[:_LONGEST_SHOWN]
+    return number_text(value) if type(value) in NUMBERS else nested_text(value)[:_LONGEST_SHOWN]  # type: ignore[arg-type]
 
 
 class _CellCache(dict[str | None, str]):
@@ -523,6 +560,13 @@ class RowWriter:
     def sums(self) -> list[Total | None]:
         """The totals of the columns that have one; None for the others."""
         return [column.total for column in self._columns]
+
+    def take_widths(self) -> list[int]:
+        """The widths of the widest texts since the last call: a sheet is as wide as its own rows need."""
+        widths = [column.widest for column in self._columns]
+        for column in self._columns:
+            column.widest = 0
+        return widths
 
     def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> bytes:
         """The XML of the rows; `heads` has the row-head cells that precede each row."""

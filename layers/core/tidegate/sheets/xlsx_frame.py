@@ -30,33 +30,43 @@ from tidegate.sheets.table import (
     column_of,
     text_height,
 )
-from tidegate.sheets.values import clean, lines_of, literal, nested_text, width_of
+from tidegate.sheets.values import clean, lines_of, literal, width_of
 from tidegate.sheets.xlsx_cells import (
     BOOLEAN_FORMAT,
     FORMATS,
-    NUMBERS,
+    MEASURED_WIDTH,
+    NUMERIC,
     Column,
     Total,
     blank_cell,
-    number_text,
+    shown_text,
     text_cell,
 )
 
 # --- widths
-# Column widths: from the template, else measured from the heads and the first rows.
+# Column widths: from the template, else measured: the heads and the first rows decide the heights of texts and the
+# orientation of the page, all rows and the totals how wide the columns of a sheet are.
 
 # Excel's default.
 DEFAULT_WIDTH = 8.43
-WIDEST = 60.0
+WIDEST = float(MEASURED_WIDTH)
+# Excel refuses wider columns.
+_MOST_DIGITS = 255.0
 _PADDING = 2
 _TALLEST = 409.0
 # Extra characters of formatted numbers.
 _TYPE_WIDTHS = {"date": 10, "datetime": 19}
-_TYPE_EXTRA = {"currency": 5, "percent": 4}
+# In a number format: conditions, escapes, and marks that show nothing themselves.
+_NOT_SHOWN = re.compile(r'\[[^\]]*\]|[_*\\].|[#?,"@]|;.*', re.DOTALL)
 
 
-def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row], *, measured: bool) -> list[float]:
+def is_measured(table: SheetTable) -> bool:
+    return table.auto_width is not False
+
+
+def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row]) -> list[float]:
     """The widths in digits of the default font, starting with the columns of row heads; 0 for Excel's default."""
+    measured = is_measured(table)
     given = _digits(table.default_width) if table.default_width else None
     heads = [given or (_row_head_width(table, level) if measured else 0.0) for level in range(layout.row_head_width)]
     columns = [
@@ -83,10 +93,48 @@ def _fitted(line: TextRow, room: float) -> TextRow:
 
 
 def _measured(leaf: Node, values: Sequence[object]) -> float:
-    kind = leaf.style.type or ""
-    texts = map(_shown, values)
-    needed = max((_TYPE_WIDTHS.get(kind) or width_of(text) + _TYPE_EXTRA.get(kind, 0) for text in texts), default=0)
-    return min(WIDEST, max(DEFAULT_WIDTH, needed + _PADDING, width_of(leaf.title) + _PADDING))
+    widest = max((width_of(shown_text(value)) for value in values), default=0)
+    return max(_needed(leaf.style, widest), min(WIDEST, max(DEFAULT_WIDTH, width_of(leaf.title) + _PADDING)))
+
+
+def _needed(style: LeafStyle, widest: int) -> float:
+    """The width of a column whose widest text, before it is formatted, has this width."""
+    if not widest:
+        return 0.0
+    literal = width_of(_NOT_SHOWN.sub("", style.format)) if style.format else 0
+    if style.type in _TYPE_WIDTHS:
+        return float(max(_TYPE_WIDTHS[style.type], literal) + _PADDING)
+    if style.type == "percent":
+        widest += 4
+    elif style.type == "currency" or (style.format and style.type in NUMERIC):
+        # Separators of thousands, two decimals or what the format adds.
+        widest += widest // 3 + max(3, literal)
+    return min(WIDEST, float(widest + _PADDING))
+
+
+def grown(frame: TableFrame, widest: Sequence[int], sums: Sequence[Total | None] = ()) -> list[float]:
+    """The widths that a table needs on a sheet, from its widest texts there and the totals below them."""
+    heads = frame.layout.row_head_width
+    widths = list(frame.widths)
+    if sums:
+        # Totals are bold.
+        shown = (0 if total is None else len(total.as_number or total.as_text) + 1 for total in sums)
+        widest = [max(pair) for pair in zip_longest(widest, shown, fillvalue=0)]
+    for at, (leaf, column, text) in enumerate(zip(frame.layout.columns, frame.columns, widest, strict=False)):
+        if column.measured:
+            widths[heads + at] = max(widths[heads + at], _needed(leaf.style, text))
+    return widths
+
+
+def cols_xml(tables: Sequence[Sequence[float]]) -> str:
+    """The widths of a sheet's columns, of which each of its tables has its own."""
+    widths = [max(column) for column in zip_longest(*tables, fillvalue=0.0)]
+    cols = "".join(
+        f'<col min="{col}" max="{col}" width="{width:g}" customWidth="1"/>'
+        for col, width in enumerate(widths, 1)
+        if width
+    )
+    return f"<cols>{cols}</cols>" if cols else ""
 
 
 def _row_head_width(table: SheetTable, level: int) -> float:
@@ -96,17 +144,9 @@ def _row_head_width(table: SheetTable, level: int) -> float:
     return min(WIDEST, max([DEFAULT_WIDTH, *(width_of(node.title) + _PADDING for node in nodes)]))
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value[:200]
-    return number_text(value) if type(value) in NUMBERS else nested_text(value)[:200]  # type: ignore[arg-type]
-
-
 def _digits(points: float) -> float:
     """Converts points: Excel measures columns in digits of its default font, 7 pixels each, plus 5 of padding."""
-    return max(0.5, (points * 4 / 3 - 5) / 7)
+    return min(_MOST_DIGITS, max(0.5, (points * 4 / 3 - 5) / 7))
 
 
 # --- frame
@@ -124,6 +164,7 @@ _TALLEST_FROZEN = 250.0
 _PORTRAIT_WIDTH = 110.0
 _DIMENSION = re.compile(r"<dimension [^>]*/>")
 _ROW = re.compile(r"<row.*?</row>", re.DOTALL)
+_TIMES = re.compile(r"<dcterms:(created|modified)[^>]*>[^<]*</dcterms:\1>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +177,8 @@ class TableFrame:
     head_style: int
     footer_style: int
     total_styles: tuple[int, ...]
+    # Of the columns of row heads and of data, measured by the heads and the first rows; 0 for Excel's default.
+    widths: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +212,6 @@ class Frame:
             )
             for (table, layout), table_widths in zip(tables, widths, strict=True)
         ]
-        for sheet, columns in zip(self._book.worksheets, [shared] if shared else widths, strict=False):
-            for col, width in enumerate(columns, 1):
-                if width:
-                    sheet.column_dimensions[get_column_letter(col)].width = width
 
     @cached_property
     def _sheets_xml(self) -> list[str]:
@@ -185,7 +224,7 @@ class Frame:
         return _NUMBERING.sub(r"\1", "".join(rows))
 
     def edges(self, index: int) -> tuple[str, str]:
-        """The XML before a sheet's rows and after its merges."""
+        """The XML before a sheet's columns, and after its merges."""
         before, _, rest = self._sheets_xml[index].partition("<sheetData")
         _, _, after = rest.partition("</sheetData>")
         return _DIMENSION.sub("", before), after
@@ -211,7 +250,8 @@ class Frame:
         out = io.BytesIO()
         self._book.save(out)
         with zipfile.ZipFile(out) as archive:
-            return [(name, archive.read(name).decode()) for name in archive.namelist()]
+            # No time of creation, so that equal rows give equal bytes.
+            return [(name, _TIMES.sub("", archive.read(name).decode())) for name in archive.namelist()]
 
     def _draft(
         self, table: SheetTable, layout: Layout, *, alone: bool, portrait: bool, widths: Sequence[float]
@@ -231,7 +271,7 @@ class _Draft:
     """A sheet with the heads of one table, and below them a sample cell of each data style."""
 
     def __init__(self, sheet: Worksheet, table: SheetTable, layout: Layout, widths: Sequence[float]) -> None:
-        self._sheet, self._table, self._layout = sheet, table, layout
+        self._sheet, self._table, self._layout, self._widths = sheet, table, layout, tuple(widths)
         for row, line in enumerate(layout.texts, 1):
             sheet.row_dimensions[row].height = line.height
             for col in range(1, layout.width + 1):
@@ -253,6 +293,7 @@ class _Draft:
                 leaf.style.total,
                 (widths[layout.row_head_width + col - 1] or DEFAULT_WIDTH) if leaf.style.wrap else 0.0,
                 self._data_style(row + 4, col, replace(leaf.style, format=_boolean_format(leaf.style))),
+                measured=is_measured(table) and not (leaf.style.width or leaf.style.wrap or table.default_width),
             )
             for col, leaf in enumerate(layout.columns, 1)
         )
@@ -264,7 +305,8 @@ class _Draft:
 
     def frame(self) -> TableFrame:
         height = self._table.default_height
-        return TableFrame(self._layout, self._columns, height, self._head, self._footer, self._totals)
+        styles = self._head, self._footer, self._totals
+        return TableFrame(self._layout, self._columns, height, *styles, self._widths)
 
     def _write(self, row: int, col: int, text: str) -> None:
         if not text:

@@ -114,11 +114,23 @@ class _Deflated:
         self._chunks = chunks
         self.crc = self.size = self.packed = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        packer = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW)
+    def __iter__(self) -> Iterator[Chunk]:
+        """A `Later` becomes a piece of its own: the pieces around it do not refer to its bytes."""
+        packer, late = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW), list[tuple[Later, Later]]()
+        # The checksum and size of the bytes up to each `Later`, and after the last.
+        pieces = [(0, 0)]
         for chunk in self._chunks:
-            self.crc = isal_zlib.crc32(chunk, self.crc)
-            self.size += len(chunk)
+            if isinstance(chunk, Later):
+                if pieces[-1][1]:
+                    yield (data := packer.flush(isal_zlib.Z_FULL_FLUSH))
+                    self.packed += len(data)
+                packer = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW)
+                late.append((chunk, packed := Later()))
+                pieces.append((0, 0))
+                yield packed
+                continue
+            crc, size = pieces[-1]
+            pieces[-1] = isal_zlib.crc32(chunk, crc), size + len(chunk)
             data = packer.compress(chunk)
             if data:
                 self.packed += len(data)
@@ -126,6 +138,14 @@ class _Deflated:
         data = packer.flush()
         self.packed += len(data)
         yield data
+        self.crc, self.size = pieces[0]
+        for (chunk, packed), (crc, size) in zip(late, pieces[1:], strict=True):
+            packer = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW)
+            packed.fill(packer.compress(chunk) + packer.flush(isal_zlib.Z_FULL_FLUSH))
+            self.packed += len(packed)
+            for part, length in ((isal_zlib.crc32(chunk), len(chunk)), (crc, size)):
+                self.crc = isal_zlib.crc32_combine(self.crc, part, length)
+                self.size += length
 
 
 class _Stored:

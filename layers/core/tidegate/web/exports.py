@@ -145,6 +145,16 @@ def _from_json(value: Any) -> Any:
     return value
 
 
+def _texts_from_json(value: Any) -> Any:
+    """A text is no JSON unless it can be read as an object: a heading may begin with a bracket or a brace."""
+    if not isinstance(value, str) or value.lstrip()[:1] != "{":
+        return value or None
+    try:
+        return read_json(value)
+    except ValueError:
+        return value
+
+
 def _texts(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
@@ -186,7 +196,7 @@ def _compression(value: Any) -> Any:
 
 Json = Annotated[Any, BeforeValidator(_from_json)]
 Rows = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_rows)]
-Texts = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_texts)]
+Texts = Annotated[Any, BeforeValidator(_texts_from_json), AfterValidator(_texts)]
 Source = Annotated[DirectSource | None, BeforeValidator(_from_json)]
 Name = Annotated[Text, F(min_length=2, max_length=60)]
 EmailAddress = Annotated[str, F(max_length=254, pattern=r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+$")]
@@ -595,11 +605,11 @@ def with_exact_texts(spec: ExportSpec, given: Mapping[str, Any] | None = None) -
 
 
 def _texts_of_table(given: Any, number: int) -> Any:
-    from tidegate.exports.source import as_written, unpacked
+    from tidegate.exports.source import as_written, unpacked, unpacked_texts
 
     given = unpacked(given)
     if isinstance(given, list):
-        given = unpacked(given[number]) if number < len(given) else None
+        given = unpacked_texts(given[number]) if number < len(given) else None
     return as_written(given) if isinstance(given, dict) else None
 
 

@@ -17,7 +17,7 @@ from openpyxl.utils.escape import unescape
 from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.sheets.table import SheetTable, broken, keys_of
 from tidegate.sheets.text import CsvOptions, csv_chunks
-from tidegate.sheets.values import NUMBER, STARTERS, guard
+from tidegate.sheets.values import STARTERS, guard
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
 Rows = list[dict[str, Any]]
@@ -66,7 +66,8 @@ def test_guarded_csv_has_no_formula(rows: Rows) -> None:
     text = b"".join(csv_chunks(rows, ["a", "b"], CsvOptions(header="none"))).decode()
 
     for cell in (cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row):
-        assert cell[:1] not in STARTERS or not cell or NUMBER.fullmatch(cell)
+        harmless = not cell.strip("0123456789.,eE+-＋－%$€£¥￥ ()")
+        assert cell[:1] not in STARTERS or not cell or harmless
 
 
 @examples(60)

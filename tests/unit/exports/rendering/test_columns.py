@@ -35,7 +35,7 @@ def test_rows_of_another_shape_are_refused_with_their_place(data: object, messag
         flat_rows(data)
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\rx", "-", "+", "-1,5"])
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\rx", "--", "+a", "-1,5,"])
 def test_text_that_starts_a_formula_is_guarded(text: str) -> None:
     assert guard(text) == f"'{text}"
 

@@ -53,7 +53,7 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
     """Renders the rows as several workers and a joiner do, each with its own file object."""
     store: dict[str, bytes] = {}
     sheets: dict[int, list[tuple[Stored, Measure]]] = {}
-    sums = list[Any]()
+    sums, widths = list[Any](), dict[int, list[list[int]]]()
     rows_per_range = -(-len(rows) // ranges)
     source = TableRows(table, KEYS, ())
     for start in range(0, len(rows), rows_per_range):
@@ -75,10 +75,14 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
                 writer.add(file.tables[0].text(block), len(block))
                 at += len(block)
             writer.end()
+            if output.type == "excel":
+                widths.setdefault(sheet, []).append(file.tables[0].take_widths())
         sums.append(file.tables[0].sums)
     file = joined_file(output, source, rows[:250], sheet_rows)
     totals = [None if None in column else sum(column, Total()) for column in zip(*sums, strict=True)]
-    pieces = list(file.pieces([[SheetRows(sheets[number]) for number in sorted(sheets)]], [totals]))
+    widest = {sheet: [max(column) for column in zip(*seen, strict=True)] for sheet, seen in widths.items()}
+    made = [SheetRows(sheets[number], widest.get(number, ())) for number in sorted(sheets)]
+    pieces = list(file.pieces([made], [totals]))
     parts = plan_parts(pieces, smallest=3000)
     return b"".join(bytes_of(piece, store) for part in parts for piece in part.pieces)
 
@@ -90,7 +94,7 @@ def bytes_of(piece: Piece, store: dict[str, bytes]) -> bytes:
 def entries(data: bytes) -> dict[str, bytes]:
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert archive.testzip() is None
-    return {name: archive.read(name) for name in archive.namelist() if name != "docProps/core.xml"}
+    return {name: archive.read(name) for name in archive.namelist()}
 
 
 @pytest.mark.parametrize("ranges", [1, 7, 100])

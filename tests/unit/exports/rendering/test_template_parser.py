@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -67,6 +68,11 @@ def test_leaf_style_is_parsed() -> None:
         ([leaf("a", "a", style={"type": "day"})], "must be one of string, number, date"),
         ([leaf("a", "a", style={"color": "12345"})], "not a colour"),
         ([leaf("a", "a", style={"width": -1})], "width"),
+        ([leaf("a", "a", style={"format": '0"kg'})], "format"),
+        ([leaf("a", "a", style={"format": "0.0 kilo"})], "with words in quotes"),
+        ([leaf("a", "a", style={"format": "0;0;0;0;0"})], "four sections"),
+        ([leaf("a", "a", style={"format": "[red"})], "format"),
+        ([leaf("a", "a", style={"format": "0\\"})], "format"),
         ({"col": LISTED, "row": [leaf("x", "x", row_count=0)]}, "row_count"),
         ({"col": LISTED, "row": [leaf("x", "x"), leaf("y", "x")]}, "names x twice"),
         ({"col": LISTED, "rows": []}, "template has no field rows"),
@@ -85,3 +91,35 @@ def test_tree_that_is_too_deep_is_refused() -> None:
 
     with pytest.raises(BadTable, match="deeper than 32"):
         parse_template([tree])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#,##0.00",
+        '0.0 "kg"',
+        "[Red]-0;[>=100]0.0;;@",
+        "yyyy-mm-dd hh:mm:ss",
+        "[$-409]d-mmm-yy;@",
+        "[h]:mm:ss.000",
+        "0.00E+00",
+        "# ?/?",
+        '_-* #,##0.00 "€"_-;-* #,##0.00 "€"_-;_-* "-"?? "€"_-;_-@_-',
+        "yyyy年mm月dd日",
+        "¥#,##0",
+        "h:mm AM/PM",
+        "General",
+        "\\x0",
+        "(000) 000-0000",
+    ],
+)
+def test_number_formats_of_excel_are_taken(text: str) -> None:
+    (node,) = parse_template([leaf("a", "a", style={"format": text})]).cols
+    assert node.style.format == text
+
+
+def test_format_is_checked_in_linear_time() -> None:
+    began = time.process_time()
+    with pytest.raises(BadTable):
+        parse_template([leaf("a", "a", style={"format": "0" * 253 + '"'})])
+    assert time.process_time() - began < 0.5

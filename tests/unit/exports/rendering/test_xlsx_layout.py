@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import time_machine
 from openpyxl.cell.cell import MergedCell
 
 from tests.support.exports.samples import SEED_TABLE, leaf, seed_rows
 from tidegate.errors import BadTable
 from tidegate.sheets.table import SheetTable, flat_rows, keys_of, parse_template
-from tidegate.sheets.xlsx import TableRows
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 
 Render = Callable[..., Any]
 
@@ -191,6 +192,80 @@ def test_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None:
 def test_workbook_without_rows_opens(render: Render) -> None:
     assert list(render(TableRows(SheetTable(), [], [])).active.values) == []
     assert list(render(TableRows(SheetTable(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]
+
+
+def wide(rows: int, at: int, value: Any) -> list[dict[str, Any]]:
+    return [{"n": value if row == at else 1, "t": "x"} for row in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("value", "style", "width"),
+    [
+        ("名字名字名字名字", {}, 18),
+        ("x" * 30, {}, 32),
+        ("<" * 20, {}, 22),
+        ("x" * 300, {}, 60),
+        (12345678901234, {}, 16),
+        (123456789.25, {"type": "currency"}, 21),
+        ("123456789.25", {"type": "currency"}, 21),
+        (123456789, {"format": '#,##0.00" 元"'}, 21),
+        (True, {}, 8.43),
+        ({"a": [1, 2, 3, 4, 5]}, {}, 24),
+        ("2026-11-18", {"type": "date"}, 12),
+        ("x" * 30, {"width": 100}, 18.33),
+        ("x" * 30, {"wrap": True}, 8.43),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("nulls", [False, True])
+def test_column_is_as_wide_as_its_widest_row(
+    render: Render, value: Any, style: dict[str, Any], width: float, nulls: bool
+) -> None:
+    """The widest row is far beyond those that are measured first."""
+    rows = wide(900, 777, value)
+    if nulls:
+        rows[778]["n"] = rows[3]["n"] = None
+    table = SheetTable(parse_template([leaf("N", "n", style=style), leaf("T", "t")]))
+    sheet = render(source(table, rows)).active
+    found = sheet.column_dimensions["A"].width
+    assert (found == pytest.approx(width, abs=0.01)) if style.get("type") != "date" else found >= width
+    assert sheet.column_dimensions["B"].width == pytest.approx(8.43)
+
+
+def test_column_is_as_wide_as_its_total(render: Render) -> None:
+    table = SheetTable(parse_template([leaf("N", "n", style={"type": "currency", "total": True})]))
+    sheet = render(source(table, [{"n": 99_999_999} for _ in range(900)])).active
+    # 89,999,999,100.00 in bold.
+    assert sheet.column_dimensions["A"].width >= 18
+
+
+def test_sheet_is_as_wide_as_its_own_rows_need(render: Render) -> None:
+    book = render(source(SheetTable(), wide(900, 777, "x" * 30)), sheet_rows=501)
+    assert [sheet.column_dimensions["A"].width for sheet in book] == [pytest.approx(8.43), 32]
+
+
+def test_tables_below_each_other_share_the_widest_columns(render: Render) -> None:
+    first, second = source(SheetTable(), wide(400, 377, "x" * 30)), source(SheetTable(), wide(400, 377, "y" * 40))
+    sheet = render(first, second).active
+    assert sheet.column_dimensions["A"].width == 42
+
+
+def test_widths_over_excels_limit_are_cut(render: Render) -> None:
+    table = SheetTable(parse_template([leaf("N", "n", style={"width": 1400})]), default_width=1400)
+    assert render(source(table, [{"n": 1}])).active.column_dimensions["A"].width == 255
+
+
+def test_no_column_is_measured_without_auto_width(render: Render) -> None:
+    sheet = render(source(SheetTable(auto_width=False), wide(300, 277, "x" * 30))).active
+    assert not dict(sheet.column_dimensions)
+
+
+def test_equal_rows_give_equal_bytes() -> None:
+    made = []
+    for day in (16, 17):
+        with time_machine.travel(f"2026-11-{day}"):
+            made.append(b"".join(xlsx_chunks([source(SEED_TABLE, seed_rows())])))
+    assert made[0] == made[1]
 
 
 def test_rows_are_as_high_as_their_wrapped_texts(render: Render) -> None:
