@@ -18,7 +18,14 @@ from tests.bench.figures import Figure
 from tests.support.template import ROOT, functions, load_template, resources
 from tidegate.batches.workers import CALL_BYTES
 from tidegate.projects.limits import HOST_POLLS
-from tidegate.projects.model import AGENT_RATE, ANSWER_BYTES, DEFAULT_BURST_SECONDS, DEFAULTS
+from tidegate.projects.model import (
+    AGENT_RATE,
+    AGENT_READ_UNITS,
+    ANSWER_BYTES,
+    DEFAULT_BURST_SECONDS,
+    DEFAULTS,
+    READ_UNITS,
+)
 
 SECTION = "The most that a key can cost (us-east-1 list prices)"
 SECURITY = ROOT / "SECURITY.md"
@@ -33,10 +40,11 @@ LOG_BYTES, ACCESS_BYTES, REFUSED_BYTES = 1_500, 400, 260
 # A warm authorizer looks the key up in memory; for an unknown key it makes one consistent read.
 AUTHORIZER_MS = 3
 # What one request of a route uses at most. Measured on moto: POST /v1/requests 34 writes and 19 ms, POST /v1/files 22
-# writes and an S3 PUT, GET /v1/overview 10 reads and 147 ms; an overview of full pages reads 400 records of 2 KB.
+# writes and an S3 PUT, GET /v1/overview 10 reads and 147 ms. One that reads more than READ_UNITS counts as several
+# requests, and so does one with a larger answer (`web/resolver.py`).
 # Requests are accepted only as fast as runner-hours allow, and a full queue is refused by a read; so 22 are sustained.
 API_MS, POST_MS, AGENT_MS = 150, 60, 30
-READS_A_GET, WRITES_A_POST = 100, 22
+WRITES_A_POST = 22
 # Functions that serve one project at once may each let a burst pass before they know of each other.
 FUNCTIONS_AT_ONCE = 4
 # Requests of strangers that one authorizer passes on (functions/authorizer), and how many authorizers there may be.
@@ -151,7 +159,7 @@ def _requests(quotas: dict[str, Any]) -> tuple[float, float, str]:
 def read(quotas: dict[str, Any]) -> list[Way]:
     rate, burst, bound = _requests(quotas)
     get = _gateway(ANSWER_BYTES) + _authorizer() + _lambda("ApiFunction", API_MS)
-    get += READS_A_GET * prices.DYNAMODB_READ
+    get += READ_UNITS * prices.DYNAMODB_READ
     message = prices.WEBSOCKET_MESSAGE * 2 + _lambda("WebSocketFunction", 50) + 100 * prices.DYNAMODB_READ
     # A connection lasts two hours at most, and needs a request for its ticket.
     connect = (prices.WEBSOCKET_MINUTE * 120 + _lambda("WebSocketFunction", 50) + get / 2) / 2
@@ -185,9 +193,11 @@ def _slow_calls(quotas: dict[str, Any]) -> Way:
 
 
 def agent(quotas: dict[str, Any]) -> list[Way]:
-    poll = _gateway(4096) + _authorizer() + _lambda("AgentsFunction", AGENT_MS) + 8 * prices.DYNAMODB_READ
+    poll = (
+        _gateway(4096) + _authorizer() + _lambda("AgentsFunction", AGENT_MS) + AGENT_READ_UNITS * prices.DYNAMODB_READ
+    )
     report = _gateway(100) + _authorizer() + _lambda("AgentsFunction", AGENT_MS)
-    report += 4 * prices.DYNAMODB_WRITE + 8 * prices.DYNAMODB_READ
+    report += 4 * prices.DYNAMODB_WRITE + AGENT_READ_UNITS * prices.DYNAMODB_READ
     waiting = HOST_POLLS * _gb("AgentsFunction") * prices.LAMBDA_GB_SECOND
     bound = f"{AGENT_RATE:g} a second of a host"
     return [

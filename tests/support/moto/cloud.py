@@ -16,7 +16,7 @@ from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch as replace
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from moto import mock_aws
 
@@ -200,7 +200,9 @@ class MotoCloud:
         headers: dict[str, str] | None = None,
         body: str | None = None,
     ) -> Answer:
-        """Sends a request as API Gateway does: to the authorizer, then to the function of its route."""
+        """Sends a request as API Gateway does: to the authorizer, then to the function of its route.
+
+        `path` is percent-encoded; an HTTP API passes it on decoded."""
         path, _, inline = path.partition("?")
         raw_query = "&".join(filter(None, [inline, urlencode(query or {}, doseq=True)]))
         sent = {"content-type": "application/json", **(headers or {})}
@@ -227,12 +229,12 @@ class MotoCloud:
         return {
             "version": "2.0",
             "routeKey": "$default",
-            "rawPath": path,
+            "rawPath": unquote(path),
             "rawQueryString": query,
             "headers": headers,
             "queryStringParameters": parsed,
             "requestContext": {
-                "http": {"method": method, "path": path, "sourceIp": "127.0.0.1"},
+                "http": {"method": method, "path": unquote(path), "sourceIp": "127.0.0.1"},
                 "requestId": str(uuid.uuid4()),
                 "stage": "$default",
                 "domainName": "api.test",

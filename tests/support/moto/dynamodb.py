@@ -1,7 +1,7 @@
 """Patches that make moto's DynamoDB behave more like AWS, and faster.
 
 Each call is atomic. A cancelled transaction is rolled back without copying the table. Keys that are too long, also in
-reads and queries, and text that is not valid UTF-8 are refused with AWS's errors.
+reads and queries, and text that is not valid UTF-8 are refused with AWS's errors. Reads say how many units they used.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
 
 from tests.support.moto import speed
+from tests.support.moto.aws_limits import item_size
 
 # Held during each call on the tables.
 LOCK = threading.RLock()
@@ -57,6 +58,42 @@ def _called(self: DynamoHandler) -> Any:
     # items in place, so it would fail to copy one that another thread writes to.
     with nullcontext() if self.headers["X-Amz-Target"].endswith("BatchWriteItem") else LOCK:
         return _call_action(self)
+
+
+def _units(size: int, consistent: bool) -> float:
+    """The read units of one item, or of all items that a query read."""
+    return max(1, -(-size // 4096)) * (1.0 if consistent else 0.5)
+
+
+def _metered(call: Any, units: Callable[[dict[str, Any], dict[str, Any]], float]) -> Any:
+    """moto says the same units for every read."""
+
+    def run(self: DynamoHandler) -> Any:
+        answer = call(self)
+        if self.body.get("ReturnConsumedCapacity", "NONE") != "NONE":
+            used = {"TableName": self.body.get("TableName", ""), "CapacityUnits": units(self.body, answer.result)}
+            answer.result["ConsumedCapacity"] = used if "TableName" in self.body else [used]
+        return answer
+
+    return run
+
+
+def _units_of_get(body: dict[str, Any], answer: dict[str, Any]) -> float:
+    return _units(item_size(answer.get("Item") or {}), body.get("ConsistentRead", False))
+
+
+def _units_of_batch(body: dict[str, Any], answer: dict[str, Any]) -> float:
+    ((name, asked),) = body["RequestItems"].items()
+    found, consistent = answer["Responses"][name], asked.get("ConsistentRead", False)
+    missing = len(asked["Keys"]) - len(found)
+    return sum(_units(item_size(item), consistent) for item in found) + missing * _units(0, consistent)
+
+
+def _units_of_query(body: dict[str, Any], _: dict[str, Any]) -> float:
+    return _units(speed.READ.bytes, body.get("ConsistentRead", False))
+
+
+_METERS = {"get_item": _units_of_get, "batch_get_item": _units_of_batch, "query": _units_of_query}
 
 
 def patch() -> Callable[[], None]:
@@ -109,6 +146,8 @@ def patch() -> Callable[[], None]:
     patches: list[Any] = [replace.object(DynamoDBBackend, name, atomic(call)) for name, call in calls.items()]
     patches.append(replace.object(DynamoDBBackend, "get_keys_value", checked_keys))
     patches.append(replace.object(DynamoHandler, "call_action", _called))
+    metered = {name: _metered(getattr(DynamoHandler, name), units) for name, units in _METERS.items()}
+    patches += [replace.object(DynamoHandler, name, call) for name, call in metered.items()]
     patches.append(replace.object(models, "copy", SimpleNamespace(deepcopy=_copy, copy=copy.copy)))
     patches += speed.patches()
     for each in patches:

@@ -11,6 +11,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tests.unit.client.fakes import Store
+from tidegate.distribution.model import job_key
 from tidegate_client import watching
 from tidegate_client.cli import main
 
@@ -88,7 +89,7 @@ def test_watch_without_a_terminal_prints_plain_lines(api: HTTPServer, capsys: py
     counts = {"total": 4, "success": 1, "failed": 0, "downloading": 3, "timeout": 0}
     for status, done in (("Running", 1), ("Running", 2), ("Success", 4)):
         job = {"job_id": "j", "status": status, "file_name": "b.bin", "counts": counts | {"success": done}}
-        api.expect_ordered_request("/v1/jobs/AsyncDownloadJob:1").respond_with_json(job)
+        api.expect_ordered_request(f"/v1/jobs/{job_key('AsyncDownloadJob:1')}").respond_with_json(job)
     api.expect_request("/v1/ws-tickets").respond_with_json({}, 404)
 
     assert main(["watch", "AsyncDownloadJob:1", "--poll"]) == 0

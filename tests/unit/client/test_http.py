@@ -16,6 +16,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tests.support.deployed import free_port
+from tidegate.distribution.model import job_key
 from tidegate_client.cli import main
 from tidegate_client.client import Client
 from tidegate_client.download import ResumingDownload
@@ -130,9 +131,25 @@ def test_key_and_project_are_sent_as_headers(httpserver: HTTPServer) -> None:
 def test_ids_with_slashes_stay_one_path_segment(httpserver: HTTPServer, client: Client) -> None:
     seen = answers(httpserver)
 
-    client.jobs.get("AsyncDownloadJob:1:2:/a/b c:77")
+    client.agents.get("a/b c")
 
-    assert seen[0].environ["REQUEST_URI"] == "/v1/jobs/AsyncDownloadJob%3A1%3A2%3A%2Fa%2Fb%20c%3A77"
+    assert seen[0].environ["REQUEST_URI"] == "/v1/agents/a%2Fb%20c"
+
+
+def test_job_is_named_by_its_key_and_task_by_its_uuid(httpserver: HTTPServer, client: Client) -> None:
+    seen = answers(httpserver)
+    # A gateway decodes paths, so the whole id would not survive.
+    job_id, uuid = "AsyncDownloadJob:1:2:/a/b%41?é.bin:77", "0b50a6a8-7e5b-4f39-9f0e-2f2f6ad0c111"
+
+    for call in (client.jobs.get, client.jobs.cancel, client.jobs.redrive, client.jobs.targets, client.jobs.map):
+        call(job_id)
+    client.downloads.get(f"AsyncDownloadTask:1:2:/a/b%41?.bin:{uuid}")
+
+    paths = [each.path for each in seen]
+    assert paths[:5] == [
+        f"/v1/jobs/{job_key(job_id)}{tail}" for tail in ("", "/cancel", "/redrive", "/targets", "/map")
+    ]
+    assert paths[5] == f"/v1/downloads/{uuid}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from tidegate_client.http import Http, path_part
@@ -8,6 +9,20 @@ from tidegate_client.models import BatchSubmitted, Job, JobMap, JobTarget, Redri
 from tidegate_client.resources.paging import one_page
 
 TARGETS_A_CALL = 1000
+
+
+def _job(job_id: str) -> str:
+    """The Job's key as a part of a path. An HTTP API decodes paths, and the file name in an id may have a % in it."""
+    if not job_id.startswith("AsyncDownloadJob:"):
+        return path_part(job_id)
+    raw = job_id.encode("utf-8", "surrogatepass")
+    sized = (len(part).to_bytes(8, "big") + part for part in (b"job", raw))
+    return hashlib.sha256(b"".join(sized)).hexdigest()[:32]
+
+
+def _task(task_id: str) -> str:
+    """The Task's uuid as a part of a path."""
+    return path_part(task_id.rsplit(":", 1)[-1] if task_id.startswith("AsyncDownloadTask:") else task_id)
 
 
 class Downloads:
@@ -111,7 +126,7 @@ class Downloads:
         return BatchSubmitted(self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))
 
     def get(self, task_id: str) -> Task:
-        return Task(self._http.get(f"/v1/downloads/{path_part(task_id)}"))
+        return Task(self._http.get(f"/v1/downloads/{_task(task_id)}"))
 
     def list(
         self,
@@ -131,11 +146,11 @@ class Jobs:
         self._http = http
 
     def get(self, job_id: str) -> Job:
-        return Job(self._http.get(f"/v1/jobs/{path_part(job_id)}"))
+        return Job(self._http.get(f"/v1/jobs/{_job(job_id)}"))
 
     def cancel(self, job_id: str) -> Job:
         """Cancels the Job: targets that do not have the file yet become Cancelled within seconds."""
-        return Job(self._http.act(f"/v1/jobs/{path_part(job_id)}/cancel", idempotent=True))
+        return Job(self._http.act(f"/v1/jobs/{_job(job_id)}/cancel", idempotent=True))
 
     def redrive(
         self,
@@ -152,19 +167,17 @@ class Jobs:
         that is all of them. `force` sends the content to them too, and replaces the newer."""
         given = {"statuses": statuses and [*statuses], "callback": callback, "force": force}
         body = {name: value for name, value in given.items() if value}
-        path = f"/v1/jobs/{path_part(job_id)}/redrive"
+        path = f"/v1/jobs/{_job(job_id)}/redrive"
         return Redriven(self._http.create(path, body, idempotency_key=idempotency_key))
 
     def targets(
         self, job_id: str, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[JobTarget]:
-        return one_page(
-            self._http, f"/v1/jobs/{path_part(job_id)}/targets", {"status": status}, limit, cursor, JobTarget
-        )
+        return one_page(self._http, f"/v1/jobs/{_job(job_id)}/targets", {"status": status}, limit, cursor, JobTarget)
 
     def map(self, job_id: str, shard: int = 0) -> JobMap:
         """The state of every target, one letter each. Continue with `next_shard` until it is None."""
-        return JobMap(self._http.get(f"/v1/jobs/{path_part(job_id)}/map", {"shard": shard}))
+        return JobMap(self._http.get(f"/v1/jobs/{_job(job_id)}/map", {"shard": shard}))
 
     def list(
         self,

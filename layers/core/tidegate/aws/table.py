@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ _SMALLEST, _LARGEST = 1e-100, 1e125
 _DIGITS = 38
 _TOO_LARGE = 10**_DIGITS
 _LONGEST_HASH_KEY, _LONGEST_RANGE_KEY = 2048, 1024
+# The only number in a key is a time in seconds.
+_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _serialize = TypeSerializer().serialize
 _deserialize = TypeDeserializer().deserialize
 
@@ -134,9 +137,12 @@ def decode_cursor(cursor: str) -> dict[str, Any]:
 
 
 def _is_key_value(value: Any) -> bool:
-    """Keys are strings and numbers; DynamoDB writes both as strings."""
+    """Keys are strings and numbers; DynamoDB writes both as strings. It refuses half a surrogate pair."""
     held = list(value.items()) if isinstance(value, dict) else []
-    return len(held) == 1 and held[0][0] in ("S", "N") and isinstance(held[0][1], str)
+    if len(held) != 1 or not isinstance(held[0][1], str):
+        return False
+    kind, text = held[0]
+    return bool(_NUMBER.fullmatch(text)) if kind == "N" else kind == "S" and text != "" and can_be_stored(text)
 
 
 # --- writes
@@ -387,8 +393,9 @@ def _moved(write: Write, shard: int) -> Write:
 
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
-# A filtered list returns what it found after this many reads, with a cursor to continue from.
+# A filtered list returns what it found after reading this much, with a cursor to continue from.
 _FIND_PAGES = 20
+_FIND_UNITS = 300
 
 
 class ConditionFailed(Conflict):
@@ -429,12 +436,22 @@ class Table:
         self.name = name
         self._sleep = sleep
         self._due_shards = due_shards
+        # Read units that this process has used. A project pays for those of its requests (`web/resolver.py`).
+        self.units_read = 0.0
+
+    def _metered(self, consumed: Any) -> None:
+        """Adds what AWS says a read used; an emulator may say nothing."""
+        for each in consumed if isinstance(consumed, list) else [consumed or {}]:
+            self.units_read += float(each.get("CapacityUnits", 0))
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
         """The item; None if there is none."""
         if not can_be_stored(*key.values()):
             return None
-        answer = self._client.get_item(TableName=self.name, Key=to_wire(key), ConsistentRead=consistent)
+        answer = self._client.get_item(
+            TableName=self.name, Key=to_wire(key), ConsistentRead=consistent, ReturnConsumedCapacity="TOTAL"
+        )
+        self._metered(answer.get("ConsumedCapacity"))
         return from_wire(answer["Item"]) if "Item" in answer else None
 
     def write(self, write: Write) -> Item:
@@ -526,6 +543,7 @@ class Table:
             "KeyConditionExpression": expression,
             "ScanIndexForward": not newest_first,
             "ConsistentRead": consistent,
+            "ReturnConsumedCapacity": "TOTAL",
         }
         if index:
             request["IndexName"] = index
@@ -537,47 +555,52 @@ class Table:
         if limit:
             request["Limit"] = limit
         if cursor:
-            request["ExclusiveStartKey"] = self._start_key(cursor, hash_name, pk)
+            request["ExclusiveStartKey"] = _start_key(cursor, index, pk, sk_prefix, sk_between)
         try:
             answer = self._client.query(**request, ExpressionAttributeNames=names, ExpressionAttributeValues=params)
         except ClientError as error:
             if cursor and code_of(error) == "ValidationException":
                 raise unknown_cursor() from error
             raise
+        self._metered(answer.get("ConsumedCapacity"))
         last = answer.get("LastEvaluatedKey")
         return ItemPage([from_wire(item) for item in answer["Items"]], encode_cursor(last) if last else None)
 
-    @staticmethod
-    def _start_key(cursor: str, hash_name: str, pk: str) -> dict[str, Any]:
-        """Checks that a cursor belongs to this partition: callers can send any text."""
-        key = decode_cursor(cursor)
-        if key.get(hash_name) != {"S": pk}:
-            raise unknown_cursor()
-        return key
+    def page(self, pk: str, *, limit: int, cursor: str | None, index: str | None = None, **options: Any) -> ItemPage:
+        """One page of a list. Without a cursor if nothing follows, where `query` has one after a page that is full."""
+        found = self.query(pk, index=index, limit=limit + 1, cursor=cursor, **options)
+        if len(found.items) <= limit:
+            return found
+        return ItemPage(found.items[:limit], encode_cursor(self._key_of(found.items[limit - 1], index)))
 
     def find(
         self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1"
     ) -> ItemPage:
-        """The newest `limit` items that match, as they are now. Reads further pages while too few were found."""
+        """The newest `limit` items that match, as they are now. Reads further pages while too few were found.
+
+        Looks for one more: without it the page is the last one and has no cursor."""
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
+        listed: dict[tuple[str, str], Item] = {}
+        most_units = self.units_read + _FIND_UNITS
         for _ in range(_FIND_PAGES):
-            size = limit - len(found) if not where else _READ_LIMIT
-            page = self.query(pk, index=index, newest_first=True, limit=size, cursor=cursor, where=where, **wanted)
-            matching = [
+            if where:
+                page = self.query(
+                    pk, index=index, newest_first=True, limit=_READ_LIMIT, cursor=cursor, where=where, **wanted
+                )
+            else:
+                page = self.page(pk, index=index, newest_first=True, limit=limit - len(found), cursor=cursor)
+            listed |= {(item["pk"], item["sk"]): item for item in page.items}
+            found += [
                 item
                 for item in self.current(page.items)
                 if all(item.get(name) == value for name, value in wanted.items())
             ]
-            if len(found) + len(matching) > limit:
-                found += matching[: limit - len(found)]
-                last = next(
-                    item for item in page.items if (item["pk"], item["sk"]) == (found[-1]["pk"], found[-1]["sk"])
-                )
-                return ItemPage(found, encode_cursor(self._key_of(last, index)))
-            found += matching
             cursor = page.cursor
-            if cursor is None or len(found) == limit:
+            if len(found) > limit:
+                last = listed[found[limit - 1]["pk"], found[limit - 1]["sk"]]
+                return ItemPage(found[:limit], encode_cursor(self._key_of(last, index)))
+            if cursor is None or (len(found) == limit and not where) or self.units_read >= most_units:
                 break
         return ItemPage(found, cursor)
 
@@ -591,7 +614,7 @@ class Table:
         return [found[place] for item in listed if (place := (item["pk"], item["sk"])) in found]
 
     @staticmethod
-    def _key_of(item: Item, index: str) -> dict[str, Any]:
+    def _key_of(item: Item, index: str | None) -> dict[str, Any]:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
     def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
@@ -603,10 +626,12 @@ class Table:
             "ExpressionAttributeValues": {":h": to_wire_value(pk)},
             "Select": "COUNT",
             "ConsistentRead": consistent,
+            "ReturnConsumedCapacity": "TOTAL",
         }
         found = 0
         for _ in range(pages):
             answer = self._client.query(**request)
+            self._metered(answer.get("ConsumedCapacity"))
             found += int(answer["Count"])
             if "LastEvaluatedKey" not in answer:
                 return found, True
@@ -631,7 +656,8 @@ class Table:
         while wanted:
             asked, wanted = wanted[:_READ_LIMIT], wanted[_READ_LIMIT:]
             request: Any = {self.name: {"Keys": asked, "ConsistentRead": consistent}}
-            answer: Any = self._client.batch_get_item(RequestItems=request)
+            answer: Any = self._client.batch_get_item(RequestItems=request, ReturnConsumedCapacity="TOTAL")
+            self._metered(answer.get("ConsumedCapacity"))
             found.extend(from_wire(item) for item in answer["Responses"].get(self.name, []))
             left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             attempt = self._after_unprocessed(bool(left), attempt)
@@ -674,3 +700,19 @@ _INDEX_KEYS: dict[str | None, tuple[str, str]] = {
     "gsi2": ("gsi2pk", "gsi2sk"),
     "due": ("due_pk", "due_at"),
 }
+
+
+def _start_key(
+    cursor: str, index: str | None, pk: str, sk_prefix: str | None, sk_between: tuple[Any, Any] | None
+) -> dict[str, Any]:
+    """The key to continue after. Callers can send any text, and DynamoDB refuses a key outside of the query."""
+    key = decode_cursor(cursor)
+    hash_name, range_name = _INDEX_KEYS[index]
+    kinds = {name: "N" if name == "due_at" else "S" for name in ("pk", "sk", hash_name, range_name)}
+    if {name: next(iter(value)) for name, value in key.items()} != kinds or key[hash_name] != {"S": pk}:
+        raise unknown_cursor()
+    place = key[range_name].get("S", "")
+    outside = sk_between is not None and range_name != "due_at" and not sk_between[0] <= place <= sk_between[1]
+    if outside or not place.startswith(sk_prefix or "") or not can_be_stored(key["pk"]["S"], key["sk"]["S"], place):
+        raise unknown_cursor()
+    return key

@@ -252,12 +252,12 @@ class BatchStore:
         self, project_id: str, batch_id: str, *, index: int | None, limit: int, cursor: str | None
     ) -> Listed[LogLine]:
         if index is None:
-            page = self._table.query(
+            page = self._table.page(
                 keys.batch_logs(project_id, batch_id), newest_first=True, limit=limit, cursor=cursor
             )
         else:
             partition = keys.batch_item_logs(project_id, batch_id, index)
-            page = self._table.query(partition, index="gsi1", newest_first=True, limit=limit, cursor=cursor)
+            page = self._table.page(partition, index="gsi1", newest_first=True, limit=limit, cursor=cursor)
         return Listed([record_from(LogLine, item) for item in page.items], page.cursor)
 
     def newest_logs(self, project_id: str, batch_id: str) -> Iterable[LogLine]:

@@ -21,6 +21,7 @@ from tidegate.aws.table import (
     Item,
     Table,
     Write,
+    can_be_stored,
     decode_cursor,
     delete,
     encode_cursor,
@@ -250,7 +251,9 @@ def _position(cursor: str | None) -> tuple[int, str]:
         return 0, " "
     text = decode_cursor(cursor).get("after", {}).get("S", "")
     spread, hash_sign, after = str(text).partition("#")
-    if not hash_sign or not after or not spread.isdecimal() or int(spread) >= keys.AGENT_SPREAD:
+    known = hash_sign and re.fullmatch("[0-9]{1,4}", spread) and int(spread) < keys.AGENT_SPREAD
+    # A bound above the other one is an error for DynamoDB.
+    if not known or not " " <= after < _LAST or not can_be_stored("", after):
         raise unknown_cursor()
     return int(spread), after
 
@@ -435,17 +438,14 @@ class Fleet:
         found: list[FleetAgent] = []
         for _ in range(_READS):
             page = self._d.fleet_store.list(project_id, cursor)
-            for agent in page.items:
-                if agent.has(wanted, {}) and state in (None, agent.state(now)):
-                    found.append(agent)
-                    if len(found) == limit:
-                        last = agent is page.items[-1] and page.next_cursor is None
-                        shown = self._shown(project_id, found)
-                        return Listed([*shown], None if last else self._d.fleet_store.cursor_after(agent))
+            found += [a for a in page.items if a.has(wanted, {}) and state in (None, a.state(now))]
             cursor = page.next_cursor
+            if len(found) > limit:
+                cursor = self._d.fleet_store.cursor_after(found[limit - 1])
+                break
             if cursor is None:
                 break
-        return Listed([*self._shown(project_id, found)], cursor)
+        return Listed([*self._shown(project_id, found[:limit])], cursor)
 
     def _shown(self, project_id: str, agents: Sequence[FleetAgent]) -> Sequence[dict[str, Any]]:
         now, last_jobs = self._d.clock(), _last_jobs(self._d, project_id, agents)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.aws.table import unknown_cursor
 from tidegate.common.ids import Clock
 from tidegate.common.sequences import Listed
 from tidegate.distribution.fleet import FleetStore
@@ -24,12 +25,15 @@ from tidegate.distribution.model import (
     why_silent,
 )
 from tidegate.distribution.store import JobStore, TargetStore, TaskStore, outcome, seen, shard_number
-from tidegate.errors import Invalid, RecordNotFound
+from tidegate.errors import RecordNotFound
 
 Record = dict[str, Any]
 # A list returns what it found after this many pages, with a cursor to continue from.
 _PAGES = 10
 _PAGE = 100
+
+# A list of targets returns what it found after this many shards (of up to 500 targets), with a cursor.
+_SHARDS = 40
 
 # Targets on one page of a map: some hundred kilobytes.
 _MAPPED = 20_000
@@ -79,20 +83,19 @@ class Lookup:
         self, project_id: str, job: str | None, status: str | None, limit: int, cursor: str | None
     ) -> Listed[Record]:
         key = job_key_of(job) if job else None
-        found: list[Record] = []
+        found: list[tuple[Task, Record]] = []
         for number in range(_PAGES):
-            page = self._tasks.list(project_id, key, _PAGE if status or number else limit, cursor)
-            for task, record in zip(page.items, self._seen(project_id, page.items), strict=True):
-                # Tasks outlive their Job, and are listed as long as it is there.
-                if record and status in (None, record["status"]):
-                    found.append(record)
-                    if len(found) == limit:
-                        more = page.next_cursor is not None or task is not page.items[-1]
-                        return Listed(found, self._tasks.cursor_after(task) if more else None)
+            page = self._tasks.list(project_id, key, _PAGE if status or number else limit + 1, cursor)
+            seen_now = zip(page.items, self._seen(project_id, page.items), strict=True)
+            # Tasks outlive their Job, and are listed as long as it is there.
+            found += [(task, each) for task, each in seen_now if each and status in (None, each["status"])]
             cursor = page.next_cursor
+            if len(found) > limit:
+                cursor = self._tasks.cursor_after(found[limit - 1][0])
+                break
             if cursor is None:
                 break
-        return Listed(found, cursor)
+        return Listed([record for _, record in found[:limit]], cursor)
 
     def _seen(self, project_id: str, tasks: Sequence[Task]) -> list[Record]:
         """The Tasks as callers see them. Returns {} for a Task whose Job has expired."""
@@ -145,20 +148,22 @@ class Lookup:
     ) -> Listed[Record]:
         """The targets, shard by shard, sorted within a shard. The cursor is `shard.index`."""
         job = self._job(project_id, given)
-        number, place = _position(cursor)
-        found: list[Record] = []
-        while (states := self._states(job, number)) is not None:
-            rows = sorted(states.items())
-            for index, (target, state) in enumerate(rows[place:], place):
+        first, place = _position(cursor)
+        found: list[tuple[str, Record]] = []
+        for number in range(first, first + _SHARDS):
+            states = self._states(job, number)
+            if states is None:
+                return Listed(self._with_agent_state(job, [record for _, record in found]), None)
+            for index, (target, state) in list(enumerate(sorted(states.items())))[place:]:
                 shown = {"status": PENDING} if job.shard_count is None else outcome(job, state)
                 if status is None or shown["status"] == status:
-                    found.append({"agent_id": target.agent_id, "container_id": target.container_id, **shown})
-                    if len(found) == limit:
-                        return Listed(
-                            self._with_agent_state(job, found), self._cursor(job, number, index + 1, len(rows))
-                        )
-            number, place = number + 1, 0
-        return Listed(self._with_agent_state(job, found), None)
+                    record = {"agent_id": target.agent_id, "container_id": target.container_id, **shown}
+                    found.append((f"{number}.{index + 1}", record))
+            if len(found) > limit:
+                break
+            place = 0
+        after = found[limit - 1][0] if len(found) > limit else f"{first + _SHARDS}.0"
+        return Listed(self._with_agent_state(job, [record for _, record in found[:limit]]), after)
 
     def map(self, project_id: str, given: str, first: int) -> TargetMap:
         """The names and states of some thousand targets, from shard `first` on, for the console's map."""
@@ -197,12 +202,6 @@ class Lookup:
         shard = self._targets.one_shard(job, number)
         return dict(shard.states) if shard else {}
 
-    @staticmethod
-    def _cursor(job: Job, number: int, place: int, size: int) -> str | None:
-        if place < size:
-            return f"{number}.{place}"
-        return f"{number + 1}.0" if number + 1 < (job.shard_count or 0) else None
-
     def _job(self, project_id: str, given: str) -> Job:
         return self._jobs.require(project_id, job_key_of(given), named=given)
 
@@ -225,8 +224,5 @@ def _letter(job: Job, state: TargetState) -> str:
 def _position(cursor: str | None) -> tuple[int, int]:
     number, dot, place = (cursor or "0.0").partition(".")
     if not dot or not number.isdecimal() or not place.isdecimal() or len(number + place) > 12:
-        raise Invalid(
-            "the cursor does not belong to this list: send next_cursor of the previous page, or none for the first one",
-            errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
-        )
+        raise unknown_cursor()
     return int(number), int(place)

@@ -16,6 +16,7 @@ from tidegate.aws.table import (
     ConditionFailed,
     Table,
     Write,
+    can_be_stored,
     check,
     decode_cursor,
     delete,
@@ -468,9 +469,9 @@ class TaskStore:
         found: list[dict[str, Any]] = []
         for spread in range(keys.TASK_SPREAD):
             pk = keys.tasks_of_job(project_id, job_key, spread) if job_key else keys.tasks_list(project_id, spread)
-            between = (" ", before) if before else None
-            # One more than needed: the bound itself was on the page before.
-            page = self._table.query(pk, index=index, newest_first=True, limit=limit + 1, sk_between=between)
+            between = (_FIRST, before) if before else None
+            # Two more than needed: the bound itself was on the page before, and one tells if more follow.
+            page = self._table.query(pk, index=index, newest_first=True, limit=limit + 2, sk_between=between)
             found += [item for item in page.items if item[range_name] != before]
         found.sort(key=lambda item: str(item[range_name]), reverse=True)
         shown = found[:limit]
@@ -484,6 +485,10 @@ class TaskStore:
         return encode_cursor({"before": {"S": _order(task)}})
 
 
+# Sorts before every place in a list of Tasks.
+_FIRST = " "
+
+
 def _order(task: Task) -> str:
     return f"{task.create_time}#{task.uuid}"
 
@@ -492,7 +497,8 @@ def _position(cursor: str | None) -> str | None:
     if cursor is None:
         return None
     position = decode_cursor(cursor).get("before", {}).get("S")
-    if not isinstance(position, str) or not position:
+    # A bound below the other one is an error for DynamoDB.
+    if not isinstance(position, str) or not position > _FIRST or not can_be_stored("", position):
         raise unknown_cursor()
     return position
 

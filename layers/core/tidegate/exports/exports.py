@@ -178,14 +178,22 @@ class Exports:
         self, project_id: str, *, status: str | None, wanted: Mapping[str, Any], limit: int, cursor: str | None
     ) -> Listed[dict[str, Any]]:
         found: list[dict[str, Any]] = []
+        after = None
         for _ in range(_ROUNDS):
-            page = self._store.page(project_id, limit - len(found), cursor, wanted)
+            # When the page is full, only whether one more follows.
+            page = self._store.page(project_id, limit - len(found) or limit, cursor, wanted)
             records = [self.shown(request) for _, request in page.items if request is not None]
-            found += [record for record in records if status in (None, record["status"])]
+            matching = [record for record in records if status in (None, record["status"])]
+            if len(found) == limit and matching:
+                return Listed(found, after)
+            found += matching
             cursor = page.next_cursor
-            if cursor is None or len(found) >= limit:
+            if cursor is None:
                 break
-        return Listed(found, cursor)
+            after = after or (cursor if len(found) == limit else None)
+            if after and status is None:
+                break
+        return Listed(found, (after or cursor) if cursor else None)
 
     def link(self, project_id: str, task_id: str) -> DownloadLink:
         request = self._request(project_id, task_id)

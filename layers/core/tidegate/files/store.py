@@ -204,7 +204,7 @@ class FileStore:
         """Files at one (biz_id, app_id, file_path), newest first."""
         biz_id, app_id, path = place
         partition = keys.files_at_path(project_id, str(biz_id), str(app_id), path)
-        page = self._table.query(partition, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
+        page = self._table.page(partition, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
         return Listed([file_from(item) for item in self._table.current(page.items)], page.cursor)
 
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[File]:

@@ -159,8 +159,8 @@ class AuditStore:
         found: Items = []
         cursor: str | None = None
         for _ in range(_PAGES):
-            # One more than asked for: the upper bound itself was on the page before.
-            size = _PAGE_SIZE if where else limit + 1
+            # Two more than asked for: the upper bound itself was on the page before, and one tells if more follow.
+            size = _PAGE_SIZE if where else limit + 2
             page = self._table.query(
                 pk,
                 index=index,
@@ -177,8 +177,6 @@ class AuditStore:
                 return found[:limit], _order(found[limit - 1])
             if cursor is None:
                 return found, ""
-            if len(found) == limit:
-                return found, _order(found[-1])
         return found, str(decode_cursor(cursor or "")["sk"]["S"])
 
 

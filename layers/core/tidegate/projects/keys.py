@@ -143,7 +143,7 @@ class ApiKeyStore:
         return key_of(item) if item else None
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]:
-        page = self._table.query(
+        page = self._table.page(
             keys.api_keys_list(project_id), index="gsi1", newest_first=True, limit=limit, cursor=cursor
         )
         return Listed([key_of(item) for item in self._table.current(page.items)], page.cursor)

@@ -123,7 +123,7 @@ class ProjectStore:
         return self._table.try_write(changed, audit_write(line))
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
-        page = self._table.query(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)
+        page = self._table.page(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)
         return Listed([_project(item) for item in page.items], page.cursor)
 
 

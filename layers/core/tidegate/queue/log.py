@@ -81,7 +81,7 @@ class RequestLog:
 
     def list(self, project_id: str, request_id: str, limit: int, cursor: str | None) -> Listed[LogLine]:
         """Oldest first."""
-        page = self._table.query(keys.request_log(project_id, request_id), limit=limit, cursor=cursor)
+        page = self._table.page(keys.request_log(project_id, request_id), limit=limit, cursor=cursor)
         return Listed([_line(item) for item in page.items], page.cursor)
 
 

@@ -341,7 +341,7 @@ class Schedules(Generic[S, Order]):
         """Its runs, newest first, each with the present state of what it started, unless that was deleted."""
         self.get(project_id, schedule_id)
         keys = self.keys.runs(project_id, schedule_id)
-        page = self._table.query(keys, limit=limit, cursor=cursor, newest_first=True)
+        page = self._table.page(keys, limit=limit, cursor=cursor, newest_first=True)
         names = ("due", "state", self.work_name, "reason", "code")
         runs = [{name: item[name] for name in names if name in item} for item in page.items]
         works = self._works(project_id, [run[self.work_name] for run in runs if self.work_name in run])

@@ -428,7 +428,7 @@ class RequestStore:
 
     def of_subscription(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
         pk = keys.subscription_requests(project_id, subscription_id)
-        page = self._table.query(pk, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
+        page = self._table.page(pk, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
         return Listed([request_from(item) for item in self._table.current(page.items)], page.cursor)
 
 

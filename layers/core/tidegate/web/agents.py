@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Annotated, Literal
-from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import Field, StrictInt
@@ -157,7 +156,7 @@ def build_router() -> Router:
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
         # A header, because an older API ignores it; it would refuse an unknown parameter.
         can_stage = "stage" in (router.current_event.headers.get("x-tidegate-can") or "").split(",")
-        project_id, host = router.caller.project_id, unquote(agent_id)
+        project_id, host = router.caller.project_id, agent_id
         # A poll that waits holds a function.
         with app().projects.slow_calls.poll_held(project_id, host) if wait else nullcontext():
             offers = app().distribution.agents.inbox(
@@ -168,7 +167,7 @@ def build_router() -> Router:
     @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
-        app().distribution.agents.report(router.caller.project_id, unquote(agent_id), results, _process(router))
+        app().distribution.agents.report(router.caller.project_id, agent_id, results, _process(router))
         return TakenAnswer(taken=len(results))
 
     @router.put(
@@ -178,7 +177,7 @@ def build_router() -> Router:
         summary="Announce an agent to its peers",
     )
     def put_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
-        caller, host = router.caller, unquote(agent_id)
+        caller, host = router.caller, agent_id
         app().distribution.fleet.admit(caller.project_id, host, _process(router))
         presence = Presence(host, body.site, body.zone, tuple(body.listen), body.pin, body.upload_mbit, body.reached)
         source = router.current_event.request_context.http.source_ip

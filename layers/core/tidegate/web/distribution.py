@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 from typing import Annotated, Literal
-from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
@@ -190,7 +189,7 @@ _TAGS = ["Distribution"]
 
 @router.get("/v1/downloads/<task>", scope="read", tags=_TAGS, summary="Get a Task")
 def show_task(task: str) -> TaskAnswer:
-    return TaskAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, unquote(task)))
+    return TaskAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, task))
 
 
 @router.get("/v1/downloads", scope="read", tags=_TAGS, summary="List Tasks")
@@ -210,7 +209,7 @@ _SKIPPED_SHOWN = 1000
 
 @router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="Get a Job")
 def show_job(job: str) -> JobAnswer:
-    return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, unquote(job)))
+    return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, job))
 
 
 @router.post(
@@ -222,7 +221,7 @@ def show_job(job: str) -> JobAnswer:
 )
 def cancel(job: str) -> Response[JobAnswer]:
     caller = router.caller
-    cancelled = control.cancel(app().distribution, caller.project_id, unquote(job), caller.key_id)
+    cancelled = control.cancel(app().distribution, caller.project_id, job, caller.key_id)
     return answer(JobAnswer.model_validate(cancelled.shown()), 202)
 
 
@@ -239,7 +238,7 @@ def redrive(job: str, body: RedriveBody | None = None) -> Response[RedrivenAnswe
     made = control.redrive(
         app().distribution,
         caller.project_id,
-        unquote(job),
+        job,
         fields.statuses,
         fields.callback,
         caller.key_id,
@@ -264,13 +263,13 @@ def redrive(job: str, body: RedriveBody | None = None) -> Response[RedrivenAnswe
 def list_targets(
     job: str, status: Annotated[Status | None, Query()] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> JobTargetList:
-    page = app().distribution.lookup.targets(router.caller.project_id, unquote(job), status, limit, cursor)
+    page = app().distribution.lookup.targets(router.caller.project_id, job, status, limit, cursor)
     return JobTargetList.model_validate(page)
 
 
 @router.get("/v1/jobs/<job>/map", scope="read", tags=_TAGS, summary="Get the state of all targets in compact form")
 def target_map(job: str, shard: Annotated[int, Query(ge=0, le=100_000)] = 0) -> JobMapAnswer:
-    return JobMapAnswer.model_validate(app().distribution.lookup.map(router.caller.project_id, unquote(job), shard))
+    return JobMapAnswer.model_validate(app().distribution.lookup.map(router.caller.project_id, job, shard))
 
 
 @router.get("/v1/jobs", scope="read", tags=_TAGS, summary="List Jobs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
@@ -156,7 +155,7 @@ def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
 
 @router.get("/v1/agents/<agent_id>", scope="read", tags=_TAGS, summary="Get an agent")
 def show(agent_id: str) -> AgentAnswer:
-    project_id, name = router.caller.project_id, unquote(agent_id)
+    project_id, name = router.caller.project_id, agent_id
     agent = AgentAnswer.model_validate(app().distribution.fleet.get(project_id, name))
     presence = app().distribution.presences.of(project_id, name)
     if presence is None:
@@ -170,9 +169,7 @@ def show(agent_id: str) -> AgentAnswer:
 @router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Change the groups and labels of an agent")
 def change(agent_id: str, body: AgentChange) -> AgentAnswer:
     caller = router.caller
-    changed = app().distribution.fleet.change(
-        caller.project_id, unquote(agent_id), body.groups, body.labels, caller.key_id
-    )
+    changed = app().distribution.fleet.change(caller.project_id, agent_id, body.groups, body.labels, caller.key_id)
     return AgentAnswer.model_validate(changed)
 
 
@@ -185,7 +182,7 @@ def change(agent_id: str, body: AgentChange) -> AgentAnswer:
 )
 def remove(agent_id: str) -> Response[Any]:
     caller = router.caller
-    app().distribution.fleet.remove(caller.project_id, unquote(agent_id), caller.key_id)
+    app().distribution.fleet.remove(caller.project_id, agent_id, caller.key_id)
     return answer(None, 204)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.app import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.projects.model import AGENT_RATE, ANSWER_BYTES, DEFAULT_BURST_SECONDS
+from tidegate.projects.model import AGENT_RATE, AGENT_READ_UNITS, ANSWER_BYTES, DEFAULT_BURST_SECONDS, READ_UNITS
 from tidegate.web.openapi import Api
 from tidegate.web.routing import Caller, caller_of, set_current_caller
 from tidegate.web.scopes import invalid_fields, problem
@@ -131,7 +132,7 @@ def _methods_of(method: Any) -> list[str]:
 def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Answers one request. Logs every request, also a refused one, with its key id and request id."""
     http = event["requestContext"]["http"]
-    method, path = http["method"], _with_quoted_ids(_path_of(event))
+    method, path = http["method"], _quoted(_path_of(event))
     event = {**event, "rawPath": path, "requestContext": {**event["requestContext"], "stage": "$default"}}
     request_id = str(event["requestContext"].get("requestId", ""))
     caller = caller_of(event)
@@ -145,9 +146,10 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     except DomainError as error:
         answer = _lambda_answer(problem(error))
     else:
+        units_before = running_app().table.units_read if caller is not None else 0.0
         answer = app.resolve(event, context)
         if caller is not None:
-            _count_answer(caller, len(answer.get("body") or ""))
+            _charge(caller, len(answer.get("body") or ""), running_app().table.units_read - units_before)
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
@@ -166,18 +168,21 @@ def _limit(caller: Caller) -> None:
         running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
 
 
-def _count_answer(caller: Caller, size: int) -> None:
-    """A large answer counts as several requests."""
-    more = (size - 1) // ANSWER_BYTES
-    if caller.agent_id is not None:
+def _charge(caller: Caller, answer_bytes: int, units_read: float) -> None:
+    """A request with a large answer, or that read much of the table, counts as several requests."""
+    is_host = caller.agent_id is not None
+    read_as = math.ceil(units_read / (AGENT_READ_UNITS if is_host else READ_UNITS))
+    more = max(math.ceil(answer_bytes / ANSWER_BYTES), read_as) - 1
+    if is_host:
         running_app().projects.agent_rate_limiter.charge(caller.key_id, more)
     elif caller.requests_per_s is not None:
         running_app().projects.rate_limiter.charge(caller.project_id, more)
 
 
 def _has_control_character(path: str) -> bool:
-    """Checks the path as it came and decoded once more, because a gateway may or may not have decoded it."""
-    return any(unicodedata.category(char) in _CONTROL for char in path + unquote(path))
+    """Also one that was percent-encoded twice, which somebody else may decode."""
+    decoded = unquote(path)
+    return any(unicodedata.category(char) in _CONTROL for char in decoded + unquote(decoded))
 
 
 def _lambda_answer(response: Response[str]) -> dict[str, Any]:
@@ -193,12 +198,17 @@ def _path_of(event: dict[str, Any]) -> str:
     return path or "/"
 
 
-def _with_quoted_ids(path: str) -> str:
-    """Percent-encodes the id of a Task or Job again, if a gateway decoded it: such ids contain slashes."""
+def _quoted(path: str) -> str:
+    """The path percent-encoded again: HTTP APIs pass it on decoded, and the router knows no `?` or `#` in a part.
+
+    Of the ids, only those of Tasks and Jobs contain slashes. `%25` is decoded, because some gateways leave it as it
+    is: so a `%25` in a name does not survive, and clients send a Job's `key` and a Task's uuid instead of such ids.
+    """
+    decoded = path.replace("%25", "%")
     for start in _RECORD_PATHS:
-        if path.startswith(start + _ID_PREFIX):
-            rest = path[len(start) :]
+        if decoded.startswith(start + _ID_PREFIX):
+            rest = decoded[len(start) :]
             tail = next((sub for sub in _SUB_PATHS if rest.endswith(sub)), "")
             record_id = rest[: len(rest) - len(tail)] if tail else rest
-            return start + quote(record_id, safe="%:") + tail
-    return path
+            return start + quote(record_id, safe=":", errors="replace") + tail
+    return quote(decoded, safe="/:@$", errors="replace")

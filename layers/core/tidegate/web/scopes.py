@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.api_gateway import ResponseBuilder, Route
@@ -67,10 +69,10 @@ def invalid_fields(errors: Iterable[Mapping[str, Any]]) -> Invalid:
 BODY_LIMIT = 1024 * 1024
 
 
-def text_body(event: dict[str, Any]) -> str:
-    """The body as text; API Gateway encodes bodies that it does not recognise as text in base64.
+def json_body(event: dict[str, Any], *, takes_forms: bool = False) -> str:
+    """The body as JSON text; API Gateway encodes bodies that it does not recognise as text in base64.
 
-    Raises BrokenJson or BodyTooLarge.
+    `takes_forms`: also reads a form, as PHP sends it. Raises BrokenJson or BodyTooLarge.
     """
     body = event.get("body") or ""
     if event.get("isBase64Encoded"):
@@ -84,6 +86,8 @@ def text_body(event: dict[str, Any]) -> str:
             f"the body has {size:,} bytes, but at most {BODY_LIMIT:,} are accepted: upload larger data as a file, or "
             "let it be pulled from a source_url"
         )
+    if body and takes_forms and is_form(event):
+        return json.dumps(form_fields(body))
     if body:
         _require_json(body)
     return str(body)
@@ -94,6 +98,61 @@ def _require_json(body: str) -> None:
         read_json(body, exact=True)
     except ValueError as error:
         raise BrokenJson(f"the body is not valid JSON: {str(error).partition(';')[0][:200]}") from error
+
+
+# --- forms
+# Bodies of the older PHP clients, which send objects and lists as `template[0][title]=Id` or as strings with JSON.
+
+_FORM = "application/x-www-form-urlencoded"
+# Routes that also take a form.
+_FORM_ROUTES = frozenset(("/v1/task", "/v1/task/multiple", "/v1/download/sync", "/v1/download/sync/multiple"))
+_FORM_NAME = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
+_FORM_DEPTH = 20
+# PHP sends true and false as 1 and 0, and all numbers as text.
+_FLAGS = {"0": False, "": False, "false": False, "1": True, "true": True}
+_WIDTH = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+_FLAG_FIELDS = ("bold", "wrap", "total", "merge")
+
+
+def is_form(event: Mapping[str, Any]) -> bool:
+    kinds = [value for name, value in (event.get("headers") or {}).items() if name.lower() == "content-type"]
+    return any(kind.partition(";")[0].strip().lower() == _FORM for kind in kinds)
+
+
+def form_fields(body: str) -> dict[str, Any]:
+    """The fields of a form: `a[b]=1` is an object, `a[]=1&a[]=2` and `a[0]=1&a[1]=2` are lists. BrokenJson if it is
+    not percent-encoded UTF-8 or has such a name as `a[b`."""
+    try:
+        pairs = parse_qsl(body, keep_blank_values=True, errors="strict", max_num_fields=100_000)
+    except ValueError as error:
+        raise BrokenJson("the body is not a valid form: send percent-encoded UTF-8, or JSON") from error
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        known = _FORM_NAME.fullmatch(name)
+        steps = [known[1], *known[2][1:-1].split("][")] if known and known[2] else [name]
+        if known is None or len(steps) > _FORM_DEPTH:
+            raise BrokenJson(f"the body is not a valid form: {name[:100]!r} is no name of a field")
+        holder = fields
+        for step, following in pairwise([*steps, None]):
+            # PHP numbers the entries of a list without indexes.
+            here = step or str(len(holder))
+            if following is None:
+                holder[here] = value
+            elif not isinstance(holder.get(here), dict):
+                holder[here] = {}
+            holder = holder[here] if following is not None else holder
+    return {name: _form_value(value, name) for name, value in fields.items()}
+
+
+def _form_value(value: Any, name: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if name == "style":
+        typed = {each: _FLAGS.get(given, given) if each in _FLAG_FIELDS else given for each, given in value.items()}
+        width = str(typed.get("width"))
+        return typed | {"width": float(width)} if _WIDTH.fullmatch(width) else typed
+    inner = {each: _form_value(given, each) for each, given in value.items()}
+    return list(inner.values()) if list(inner) == [str(number) for number in range(len(inner))] else inner
 
 
 # --- scopes
@@ -137,6 +196,8 @@ class ScopedResolver(APIGatewayHttpResolver):
         return super().route(rule, method, *args, **options)
 
     def _call_route(self, route: Route, route_arguments: dict[str, str]) -> ResponseBuilder[Any]:
+        # The parts of the path were percent-encoded by `serve`.
+        route_arguments = {name: unquote(value) for name, value in route_arguments.items()}
         try:
             self._authorize(route, route_arguments)
         except DomainError as error:
@@ -159,6 +220,32 @@ class ScopedResolver(APIGatewayHttpResolver):
             if scope != "any":
                 caller.require(scope)
             if scope == "agent":
-                caller.require_agent(unquote(route_arguments["agent_id"]))
+                caller.require_agent(route_arguments["agent_id"])
+        _refuse_unknown_parameters(route, self.current_event.raw_event)
         event = self.current_event.raw_event
-        event.update(body=text_body(event), isBase64Encoded=False)
+        takes_forms = route.method == "POST" and route.path in _FORM_ROUTES
+        event.update(body=json_body(event, takes_forms=takes_forms), isBase64Encoded=False)
+        if takes_forms and is_form(event):
+            event["headers"] = {
+                name: "application/json" if name.lower() == "content-type" else value
+                for name, value in event["headers"].items()
+            }
+
+
+_UNPAGED_LISTS = ("/v1/credentials", "/v1/stats", "/v1/queue/stats")
+
+
+def _refuse_unknown_parameters(route: Route, event: Mapping[str, Any]) -> None:
+    """A list with a misspelt filter would return everything. The parameters of a list are those of its function."""
+    given = event.get("queryStringParameters")
+    if route.method != "GET" or not given:
+        return
+    declared = [field.alias for field in route.dependant.query_params]
+    if "cursor" not in declared and route.path not in _UNPAGED_LISTS:
+        return
+    # An admin key names the project with `project_id`; other keys may too.
+    unknown = [name for name in given if name not in declared and name != "project_id"]
+    if unknown:
+        errors: list[FieldError] = [{"loc": ["query", name[:100]], "msg": "unknown parameter"} for name in unknown[:20]]
+        names = ", ".join(name[:100] for name in unknown[:20])
+        raise Invalid(f"this list has no parameter {names}: it takes {', '.join(declared) or 'none'}", errors=errors)

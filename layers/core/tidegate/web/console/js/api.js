@@ -14,7 +14,7 @@ class ApiError extends Error {
 }
 
 export async function call(method, path, { body, query, key, once } = {}) {
-  const url = new URL(path, document.baseURI);
+  const url = new URL(await shortened(path), document.baseURI);
   for (const [name, value] of Object.entries(query || {})) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
   }
@@ -43,6 +43,31 @@ function parsed(text) {
   }
 }
 
+// An HTTP API decodes paths, so the id of a Job or Task does not survive if its file name has a % in it. The Job's key
+// and the Task's uuid do.
+async function shortened(path) {
+  const [, start, part, rest] = path.match(/^(v1\/(?:jobs|downloads)\/)(AsyncDownload[^/]*)(.*)$/) || [];
+  if (!part) return path;
+  const id = decodeURIComponent(part);
+  return start + (start.endsWith("downloads/") ? id.split(":").pop() : await jobKey(id)) + rest;
+}
+
+async function jobKey(id) {
+  // Browsers have it on https and on this machine only.
+  if (!crypto.subtle) return at(id);
+  const parts = ["job", id].map((text) => new TextEncoder().encode(text));
+  const hashed = new Uint8Array(parts.reduce((size, part) => size + 8 + part.length, 0));
+  let place = 0;
+  for (const part of parts) {
+    new DataView(hashed.buffer).setUint32(place + 4, part.length);
+    hashed.set(part, place + 8);
+    place += 8 + part.length;
+  }
+  return hex(new Uint8Array(await crypto.subtle.digest("SHA-256", hashed))).slice(0, 32);
+}
+
+const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+
 export const get = (path, query) => call("GET", path, { query });
 export const post = (path, body) => call("POST", path, { body: body ?? {} });
 export const put = (path, body) => call("PUT", path, { body });
@@ -53,5 +78,5 @@ export const create = (path, body, once) => call("POST", path, { body, once });
 export const at = (id) => encodeURIComponent(id);
 
 export function onceKey() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return hex(crypto.getRandomValues(new Uint8Array(16)));
 }

@@ -1,0 +1,346 @@
+"""Every list: its last page, its cursors, its parameters. A list that is not seeded here fails the first test."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.moto.cloud import Answer, MotoCloud
+from tidegate.aws.table import ItemPage, Table, put
+from tidegate.distribution.model import job_key
+from tidegate.notifications.deliveries import DeliveryStore, new_delivery
+from tidegate.web.api import build_api
+
+SOURCE = "https://source.invalid/x"
+PATH = {"biz_id": 1, "app_id": 1, "file_path": "/a/b"}
+REQUEST = {"type": "download", "payload": {"source_url": SOURCE, **PATH}}
+OUTCOMES = [{"index": index, "state": "failed", "attempts": 1, "answer": {"result": "error"}} for index in range(2)]
+UNPAGED = ["/v1/credentials", "/v1/stats", "/v1/queue/stats"]
+
+
+def _list_routes() -> set[str]:
+    api = build_api()
+    api.include_all()
+    routes = [route for route in [*api._static_routes, *api._dynamic_routes] if route.method == "GET"]
+    return {route.path for route in routes if "cursor" in [field.alias for field in route.dependant.query_params]}
+
+
+def name_in(body: dict[str, Any], name: str) -> dict[str, Any]:
+    return {"batch": {**body["batch"], "name": name}} if "batch" in body else {"name": name}
+
+
+class World:
+    """A project in which every list has exactly two entries, or three where a filter leaves one out."""
+
+    def __init__(self, cloud: MotoCloud) -> None:
+        self.cloud, self.project = cloud, cloud.project()
+        self.key = cloud.make_key(self.project.id, ["read", "write", "admin"])
+        self.headers = {"x-project-id": self.project.id}
+        self.fleet = Fleet(cloud, self.project)
+
+    def send(self, method: str, path: str, json: Any = None, **query: Any) -> Answer:
+        # The project has the default rate of requests.
+        self.cloud.clock.advance(2)
+        path, _, inline = path.partition("?")
+        query = dict(pair.split("=") for pair in inline.split("&") if inline) | query
+        return self.cloud.http(method, path, json=json, query=query, key=self.key, headers=self.headers)
+
+    def made(self, path: str, json: Any, field: str) -> list[str]:
+        answers = [self.send("POST", path, {**json, **name_in(json, f"name-{number}")}) for number in range(2)]
+        assert all(answer.status in (200, 201, 202) for answer in answers), answers
+        return [answer.json()[field] for answer in answers]
+
+    def with_runs(self, path: str, **fields: str) -> str:
+        """Writes two entries into the partition that the list reads."""
+        seen: list[str] = []
+
+        class Looking(Table):
+            def query(self, pk: str, **_: Any) -> ItemPage:
+                seen.append(pk)
+                return ItemPage([], None)
+
+        table = self.cloud.app.table
+        table.__class__ = Looking
+        self.send("GET", path)
+        table.__class__ = Table
+        for moment in ("2026-11-01T00:00:00.000Z", "2026-11-02T00:00:00.000Z"):
+            table.write(put({"pk": seen[-1], "sk": moment, "due": moment, **fields}))
+        return path
+
+
+def agents(world: World) -> str:
+    for name in ("a-1", "a-2"):
+        key = world.project.agent_key(name)
+        assert world.cloud.http("GET", f"/v1/agents/{name}/transfers", key=key).status == 200
+    return "/v1/agents"
+
+
+def requests(world: World) -> str:
+    for _ in range(2):
+        body = REQUEST
+        assert world.send("POST", "/v1/requests", body).status in (201, 202)
+    return "/v1/queue?channel=no_cookie"
+
+
+def request_log(world: World) -> str:
+    request_id = world.send("POST", "/v1/requests", REQUEST).json()["request_id"]
+    for event in ("started", "ended"):
+        world.cloud.app.queue.log.write(world.project.id, request_id, 1, event)
+    return f"/v1/requests/{request_id}/log"
+
+
+def archive(world: World) -> str:
+    requests(world)
+    store = world.cloud.app.queue.store
+    listed = store.list(world.project.id, 2, None).items
+    world.cloud.app.queue.archive.keep([store.get(world.project.id, each.request_id) for each in listed])
+    return f"/v1/archive?day={world.cloud.clock():%Y-%m-%d}"
+
+
+def audit(world: World) -> str:
+    world.made("/v1/biz", {"process_url": SOURCE}, "biz_id")
+    return f"/v1/audit?actor={world.key.split('_')[1]}"
+
+
+def businesses(world: World) -> str:
+    world.made("/v1/biz", {"process_url": SOURCE}, "biz_id")
+    return "/v1/biz"
+
+
+def _batch(world: World) -> dict[str, Any]:
+    biz_id = world.send("POST", "/v1/biz", {"name": "b", "process_url": SOURCE}).json()["biz_id"]
+    return {"biz_id": biz_id, "name": "n", "total": 3, "rate": 1}
+
+
+def batches(world: World) -> str:
+    world.made("/v1/batches", _batch(world), "batch_id")
+    return "/v1/batches?status=created"
+
+
+def batch_items(world: World) -> str:
+    (batch_id, _) = world.made("/v1/batches", _batch(world), "batch_id")
+    return f"/v1/batches/{batch_id}/items?state=failed"
+
+
+def batch_logs(world: World) -> str:
+    (batch_id, _) = world.made("/v1/batches", _batch(world), "batch_id")
+    assert (
+        world.send("POST", f"/v1/batches/{batch_id}/logs", {"items": [{"message": "one"}, {"message": "two"}]}).status
+        < 300
+    )
+    return f"/v1/batches/{batch_id}/logs"
+
+
+def batch_schedules(world: World) -> str:
+    world.made("/v1/batch-schedules", {"batch": _batch(world), "schedule": "rate(1 hour)"}, "schedule_id")
+    return "/v1/batch-schedules"
+
+
+def batch_runs(world: World) -> str:
+    (one, _) = world.made("/v1/batch-schedules", {"batch": _batch(world), "schedule": "rate(1 hour)"}, "schedule_id")
+    return world.with_runs(f"/v1/batch-schedules/{one}/runs", state="skipped")
+
+
+def _export_schedule() -> dict[str, Any]:
+    return {"schedule": "rate(1 hour)", "source_url": SOURCE}
+
+
+def export_schedules(world: World) -> str:
+    world.made("/v1/export-schedules", _export_schedule(), "schedule_id")
+    return "/v1/export-schedules"
+
+
+def export_runs(world: World) -> str:
+    (one, _) = world.made("/v1/export-schedules", _export_schedule(), "schedule_id")
+    return world.with_runs(f"/v1/export-schedules/{one}/runs", state="skipped")
+
+
+def callbacks(world: World) -> str:
+    for number in range(2):
+        message = {
+            "project_id": world.project.id,
+            "callback": SOURCE,
+            "record_id": "req-1",
+            "message_id": f"msg-{number}",
+            "type": "task.completed",
+        }
+        delivery = new_delivery(message, "{}", world.cloud.clock())
+        assert DeliveryStore(world.cloud.app.table).add(delivery, 0)
+    return "/v1/callbacks?state=pending"
+
+
+def subscriptions(world: World) -> str:
+    world.made("/v1/subscriptions", {"source_url": SOURCE}, "subscription_id")
+    return "/v1/subscriptions"
+
+
+def subscription_tasks(world: World) -> str:
+    (one, _) = world.made("/v1/subscriptions", {"source_url": SOURCE}, "subscription_id")
+    for _ in range(2):
+        assert world.send("POST", f"/v1/subscriptions/{one}/download").status in (200, 202)
+    return f"/v1/subscriptions/{one}/tasks"
+
+
+def exports(world: World) -> str:
+    world.made("/v1/task", {"source_data": [{"a": 1}]}, "task_id")
+    return "/v1/tasks?status=pending"
+
+
+def tasks(world: World) -> str:
+    world.fleet.to_window_start()
+    made = world.fleet.submit_many(["a-1", "a-2"])
+    return f"/v1/downloads?status=Pending&job_id={job_key(made['job_id'])}"
+
+
+def jobs(world: World) -> str:
+    for number in range(2):
+        world.fleet.submit(file_path=f"/data/{number}")
+    return "/v1/jobs?status=Pending"
+
+
+def targets(world: World) -> str:
+    world.fleet.to_window_start()
+    made = world.fleet.submit_many(["a-1", "a-2"])
+    world.fleet.collect()
+    return f"/v1/jobs/{job_key(made['job_id'])}/targets?status=Pending"
+
+
+def files(world: World) -> str:
+    for _ in range(2):
+        assert world.send("POST", "/v1/files", PATH).status == 201
+    return "/v1/files?biz_id=1"
+
+
+def projects(world: World) -> str:
+    return "/v1/projects"
+
+
+def project_keys(world: World) -> str:
+    fresh = world.cloud.project()
+    world.cloud.make_key(fresh.id, ["read"])
+    return f"/v1/projects/{fresh.id}/keys"
+
+
+def admin_keys(world: World) -> str:
+    for _ in range(2):
+        assert world.send("POST", "/v1/keys", {}).status == 201
+    return "/v1/keys"
+
+
+SEEDS: dict[str, Callable[[World], str]] = {
+    "/v1/agents": agents,
+    "/v1/queue": requests,
+    "/v1/requests/<request_id>/log": request_log,
+    "/v1/archive": archive,
+    "/v1/audit": audit,
+    "/v1/biz": businesses,
+    "/v1/batches": batches,
+    "/v1/batches/<batch_id>/items": batch_items,
+    "/v1/batches/<batch_id>/logs": batch_logs,
+    "/v1/batch-schedules": batch_schedules,
+    "/v1/batch-schedules/<schedule_id>/runs": batch_runs,
+    "/v1/export-schedules": export_schedules,
+    "/v1/export-schedules/<schedule_id>/runs": export_runs,
+    "/v1/callbacks": callbacks,
+    "/v1/subscriptions": subscriptions,
+    "/v1/subscriptions/<subscription_id>/tasks": subscription_tasks,
+    "/v1/tasks": exports,
+    "/v1/downloads": tasks,
+    "/v1/jobs": jobs,
+    "/v1/jobs/<job>/targets": targets,
+    "/v1/files": files,
+    "/v1/projects": projects,
+    "/v1/projects/<project_id>/keys": project_keys,
+    "/v1/keys": admin_keys,
+}
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[MotoCloud]:
+    with MotoCloud() as made:
+        yield made
+
+
+@pytest.fixture
+def world(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("tidegate.batches.items.Outcomes._lines", lambda *_: iter(OUTCOMES))
+    return World(cloud)
+
+
+def test_every_list_is_tested_here() -> None:
+    assert set(SEEDS) == _list_routes()
+
+
+@pytest.mark.parametrize("route", SEEDS)
+def test_exactly_full_last_page_has_no_cursor(world: World, route: str) -> None:
+    path = SEEDS[route](world)
+    whole = world.send("GET", path, limit=100).json()
+    assert whole["next_cursor"] is None
+    count = len(whole["items"])
+    assert count >= 2
+
+    assert world.send("GET", path, limit=count).json() == whole
+
+    first = world.send("GET", path, limit=count - 1).json()
+    rest = world.send("GET", path, limit=1, cursor=first["next_cursor"]).json()
+    assert first["items"] + rest["items"] == whole["items"]
+    assert rest["next_cursor"] is None
+
+
+@pytest.mark.parametrize("route", [*SEEDS, *UNPAGED])
+def test_unknown_parameter_of_a_list_is_refused_and_named(world: World, route: str) -> None:
+    answer = world.send("GET", route.replace("<", "").replace(">", ""), staus="failed", project_id=world.project.id)
+    assert answer.status == 422
+    assert answer.json()["errors"] == [{"loc": ["query", "staus"], "msg": "unknown parameter"}]
+
+
+def _cursor(key: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _crafted(cursor: str) -> Iterator[str]:
+    """Cursors like this one, but with keys that DynamoDB refuses or that lead into another partition."""
+    yield from (
+        "x",
+        "9" * 4000,
+        "-1",
+        "1.x",
+        "0.-1",
+        "\u00b2",
+        "\ud800".encode("utf-8", "replace").decode(),
+        _cursor([]),
+    )
+    try:
+        key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError:
+        return
+    for name in key:
+        for value in ("\ud800", "", "\u0001", "\U0010ffff" * 300, "z" * 3000):
+            yield _cursor({**key, name: {"S": value}})
+        yield _cursor({**key, name: {"N": "1E999"}})
+        yield _cursor({**key, name: {"N": "1"}})
+        yield _cursor({**key, name: {"B": "AA=="}})
+        yield _cursor({other: value for other, value in key.items() if other != name})
+    yield _cursor({**key, "more": {"S": "x"}})
+    for name in key:
+        if name.endswith("pk"):
+            yield _cursor({**key, name: {"S": str(key[name]["S"]).replace("prj-", "prj-0")}})
+
+
+@pytest.mark.parametrize("route", SEEDS)
+def test_crafted_cursor_is_422_or_an_ordinary_page(world: World, route: str) -> None:
+    path = SEEDS[route](world)
+    cursor = world.send("GET", path, limit=1).json()["next_cursor"]
+    known = [str(item) for item in world.send("GET", path, limit=100).json()["items"]]
+    for crafted in _crafted(cursor):
+        answer = world.send("GET", path, limit=1, cursor=crafted)
+        assert answer.status in (200, 422), (crafted, answer.body)
+        if answer.status == 422:
+            assert answer.json()["errors"][0]["loc"] == ["query", "cursor"]
+        else:
+            assert all(str(item) in known for item in answer.json()["items"])
