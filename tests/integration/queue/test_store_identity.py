@@ -200,3 +200,85 @@ def test_objects_that_a_restored_table_needs_are_brought_back(cloud: MotoCloud, 
     assert stored(cloud) == [*names[:2], *names[3:]]
     assert s3.get_object(Bucket=bucket, Key=names[0])["Body"].read() == b"x"
     assert undelete(cloud.app) == (0, [])
+
+
+def announce(cloud: MotoCloud, project: Project, count: int) -> list[str]:
+    made = []
+    for number in range(count):
+        # As fast as the default rate allows.
+        cloud.clock.advance(1)
+        body = {"biz_id": 1, "app_id": 1, "file_path": f"/a/{number}", "size": 1}
+        answer = cloud.http("POST", "/v1/files", json=body, key=project.key)
+        assert answer.status == 201, answer.body
+        made.append(answer.json()["file_id"])
+    return made
+
+
+def test_deleted_uploads_of_one_project_do_not_stop_the_sweep(cloud: MotoCloud, project: Project) -> None:
+    run(cloud)
+    for file_id in announce(cloud, project, 101):
+        assert cloud.http("DELETE", f"/v1/files/{file_id}", key=project.key).status == 204
+    # Empty objects, so that the presigned URLs bring nothing back.
+    assert len(stored(cloud)) == 101
+    cloud.clock.advance(2 * DAY)
+
+    done = run(cloud)
+
+    assert (done["orphans"], "stopped" in done, stored(cloud)) == (101, False, [])
+
+
+def test_abandoned_uploads_of_one_project_do_not_stop_the_sweep(cloud: MotoCloud, project: Project) -> None:
+    run(cloud)
+    uploads = announce(cloud, project, 101)
+    store(cloud, *(f"content/{project.id}/{file_id}" for file_id in uploads))
+    cloud.clock.advance(30 * DAY)
+    # As the table's TTL does.
+    for file_id in uploads:
+        cloud.app.table.batch_delete([keys.file(project.id, file_id), keys.content(project.id, file_id)])
+
+    done = run(cloud)
+
+    assert (done["orphans"], "stopped" in done, stored(cloud)) == (101, False, [])
+
+
+def test_project_with_too_many_losses_holds_up_no_other(cloud: MotoCloud, project: Project) -> None:
+    lost, other = library(cloud, project, 120), cloud.project()
+    run(cloud)
+    lose_records(cloud, project, range(110))
+    orphan = content_object(other.id, "f" * 64)
+    store(cloud, orphan)
+    cloud.clock.advance(2 * DAY)
+
+    done = run(cloud)
+
+    assert (done["orphans"], stored(cloud)) == (1, lost)
+    shown = clean(cloud).json()["stopped"]
+    assert (project.id in shown["reason"], other.id in shown["reason"], shown["orphans"]) == (True, False, 110)
+    assert clean(cloud, confirm=done["stopped"]).status == 200
+    assert (run(cloud)["orphans"], stored(cloud)) == (110, lost[110:])
+
+
+def test_losses_spread_over_many_small_projects_stop_the_sweep(cloud: MotoCloud) -> None:
+    projects = [cloud.project() for _ in range(3)]
+    names = sorted(name for project in projects for name in library(cloud, project, 50))
+    run(cloud)
+    for project in projects:
+        lose_records(cloud, project, range(50))
+    cloud.clock.advance(2 * DAY)
+
+    done = run(cloud)
+
+    assert (done["orphans"], "stopped" in done, stored(cloud)) == (0, True, names)
+
+
+def test_confirmed_run_begins_where_the_stopped_one_began(cloud: MotoCloud, project: Project) -> None:
+    library(cloud, project, 120)
+    run(cloud)
+    lose_records(cloud, project, range(110))
+    cloud.clock.advance(2 * DAY)
+    stopped = run(cloud)["stopped"]
+    # A later run, which had no time for all objects, ended behind those.
+    cloud.app.table.write(update(keys.sweep_cursor(), {"after": "staging/"}, condition=""))
+    assert clean(cloud, confirm=stopped).status == 200
+
+    assert (run(cloud)["orphans"], len(stored(cloud))) == (110, 10)

@@ -83,8 +83,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the clean-up deletes any number of objects",
         "layers/core/tidegate/queue/retention.py",
-        "        if scan.count > confirmed + MOST_ORPHANS and",
-        "        if scan.count < 0 and",
+        "    return losses > confirmed + MOST_ORPHANS and",
+        "    return losses < 0 and",
         (_IDENTITY,),
     ),
     Mutant(

@@ -122,6 +122,7 @@ class Bucket:
 class Found(NamedTuple):
     key: str
     changed_at: datetime
+    size: int
 
 
 class Upload(NamedTuple):
@@ -136,7 +137,7 @@ class BucketListing(Bucket):
         begins: dict[str, Any] = {"StartAfter": after} if after else {}
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **begins):
             for entry in page.get("Contents", []):
-                yield Found(entry["Key"], entry["LastModified"])
+                yield Found(entry["Key"], entry["LastModified"], entry["Size"])
 
     def folders(self, prefix: str) -> Iterator[str]:
         """The names directly under a prefix that have objects under them."""

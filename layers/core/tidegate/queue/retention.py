@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -77,7 +77,8 @@ FOREIGN, TOO_MANY = "foreign", "too_many"
 
 @dataclass(frozen=True, slots=True)
 class StoppedRun:
-    """A run that deleted nothing, because it would have deleted too much or could not trust the table."""
+    """A run that deleted nothing, because it could not trust the table, or nothing of projects in which it would have
+    deleted too much."""
 
     run_id: str
     kind: str
@@ -87,6 +88,8 @@ class StoppedRun:
     examined: int = 0
     orphans: int = 0
     confirmed_by: str | None = None
+    # Where its scan began: there the run begins that carries it out.
+    after: str = ""
 
 
 _RUN = tuple(field.name for field in fields(StoppedRun))
@@ -103,9 +106,9 @@ class StoppedRuns:
         item = self._table.get(keys.stopped_sweep(), consistent=True)
         return StoppedRun(**{name: item[name] for name in _RUN if name in item}) if item else None
 
-    def stop(self, kind: str, reason: str, examined: int = 0, orphans: int = 0) -> StoppedRun:
+    def stop(self, kind: str, reason: str, examined: int = 0, orphans: int = 0, after: str = "") -> StoppedRun:
         now = self._clock()
-        run = StoppedRun(new_id("sweep", now), kind, reason, iso(now), examined, orphans)
+        run = StoppedRun(new_id("sweep", now), kind, reason, iso(now), examined, orphans, after=after)
         self._table.write(put(keys.stopped_sweep() | {k: v for k, v in asdict(run).items() if v is not None}))
         logger.error("the clean-up stopped itself", run_id=run.run_id, why=reason, examined=examined, orphans=orphans)
         return run
@@ -272,6 +275,9 @@ class RecordOwners:
             if owner["pk"] not in records or not self._needs(records[owner["pk"]], key)
         }
 
+    def project_of(self, key: str) -> str:
+        return key.removeprefix(self.prefix).partition("/")[0]
+
     def _owner(self, key: str) -> dict[str, str] | None:
         project_id, _, rest = key.removeprefix(self.prefix).partition("/")
         record_id = rest.partition("/")[0].partition(".")[0]
@@ -361,7 +367,8 @@ _CALLERS = "content/"
 _GROUP = 100
 
 
-# A run that would delete more than this many objects, and more than this share of those that it looked at, stops.
+# A run that would delete more than this many objects, and more than this share of those that it looked at, stops. A
+# project in which it would do so is left out first: one project cannot keep the sweep from the others.
 MOST_ORPHANS = 100
 MOST_PERCENT = 5
 # More are left to the next run: they are kept in memory until all objects were looked at.
@@ -381,12 +388,27 @@ class _Scan:
     """The objects without a record, by their owner, and where the scan ended: "" after the last object."""
 
     orphans: list[tuple[RecordOwners, list[str]]] = field(default_factory=list)
-    examined: int = 0
+    # By project: the objects that were looked at, and those of them without a record whose content would be lost.
+    examined: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
     cursor: str = ""
 
     @property
     def count(self) -> int:
         return sum(len(found) for _, found in self.orphans)
+
+    def doubtful(self, confirmed: int) -> tuple[int, int, list[str]]:
+        """(losses, examined, projects) of what must not be deleted without a confirmation; nothing if that is none."""
+        held = [name for name in self.losses if _is_too_much(self.losses[name], self.examined[name], confirmed)]
+        others = self.losses.total() - sum(self.losses[name] for name in held)
+        looked_at = self.examined.total() - sum(self.examined[name] for name in held)
+        if _is_too_much(others, looked_at, confirmed):
+            held = sorted(self.losses)
+        return sum(self.losses[name] for name in held), sum(self.examined[name] for name in held), sorted(held)
+
+
+def _is_too_much(losses: int, examined: int, confirmed: int) -> bool:
+    return losses > confirmed + MOST_ORPHANS and losses * 100 > examined * MOST_PERCENT
 
 
 class Sweep:
@@ -409,27 +431,31 @@ class Sweep:
         self._clock = clock
 
     def sweep(self, has_time: Callable[[], bool] = lambda: True) -> Swept:
-        """Deletes nothing if the table and the bucket do not belong together, or if it would delete too much: then the
-        run is stored, and a person must confirm it."""
+        """Deletes nothing if the table and the bucket do not belong together, and nothing of projects in which it would
+        delete too much: then the run is stored, and a person must confirm it."""
         if foreign := self._identity.check():
             return Swept(0, 0, foreign)
         before = self._clock() - STALE
         uploads = self._abort_uploads(has_time)
-        scan = self._scan(before, has_time)
         waiting = self._runs.get()
-        confirmed = waiting.orphans if waiting and waiting.confirmed_by else 0
-        if scan.count > confirmed + MOST_ORPHANS and scan.count * 100 > scan.examined * MOST_PERCENT:
-            share = f"{scan.count} of {scan.examined} objects have no record"
-            reason = f"{share}: more than {MOST_ORPHANS}, and more than {MOST_PERCENT} %"
-            return Swept(uploads, 0, self._runs.stop(TOO_MANY, reason, scan.examined, scan.count))
+        is_confirmed = waiting is not None and waiting.confirmed_by is not None
+        stored = self._table.get(keys.sweep_cursor(), consistent=True) or {}
+        start = waiting.after if waiting and is_confirmed else str(stored.get("after", ""))
+        scan = self._scan(start, before, has_time)
+        confirmed = waiting.orphans if waiting and is_confirmed else 0
+        losses, examined, held = scan.doubtful(confirmed)
         # Again, because the scan takes minutes, in which the table may have been replaced.
         if foreign := self._identity.check():
             return Swept(uploads, 0, foreign)
-        orphans = sum(self._remove(owner, found) for owner, found in scan.orphans)
+        orphans = sum(self._remove(owner, found, held) for owner, found in scan.orphans)
         self._table.write(update(keys.sweep_cursor(), {"after": scan.cursor}, condition=""))
-        if waiting and not scan.cursor:
+        logger.info("swept", uploads=uploads, orphans=orphans, held=held[:20])
+        if held:
+            share = f"{losses} of {examined} objects of {_named(held)} have no record"
+            reason = f"{share}: more than {MOST_ORPHANS}, and more than {MOST_PERCENT} %"
+            return Swept(uploads, orphans, self._runs.stop(TOO_MANY, reason, examined, losses, start))
+        if waiting and (is_confirmed or not scan.cursor):
             self._runs.clear(waiting)
-        logger.info("swept", uploads=uploads, orphans=orphans)
         return Swept(uploads, orphans)
 
     def _abort_uploads(self, has_time: Callable[[], bool]) -> int:
@@ -445,30 +471,46 @@ class Sweep:
             aborted += 1
         return aborted
 
-    def _scan(self, before: datetime, has_time: Callable[[], bool]) -> _Scan:
-        stored = self._table.get(keys.sweep_cursor(), consistent=True) or {}
-        start = cursor = str(stored.get("after", ""))
-        scan = _Scan()
+    def _scan(self, start: str, before: datetime, has_time: Callable[[], bool]) -> _Scan:
+        cursor, scan = start, _Scan()
         for owner in dropwhile(lambda owner: start and not start.startswith(owner.prefix), self._owners()):
             cursor = cursor or owner.prefix
             for found in _groups(self._objects.list(owner.prefix, cursor)):
                 if scan.count >= _MOST_KEPT or not has_time():
                     scan.cursor = cursor
                     return scan
-                old = [one.key for one in found if one.changed_at < before]
-                scan.examined += len(found)
+                old = {one.key: one.size for one in found if one.changed_at < before}
+                scan.examined.update(owner.project_of(one.key) for one in found)
                 if old and (orphans := owner.orphans(old)):
                     scan.orphans.append((owner, sorted(orphans)))
+                    scan.losses.update(owner.project_of(key) for key in self._with_content(owner, orphans, old))
                 cursor = found[-1].key
             cursor = ""
         return scan
 
-    def _remove(self, owner: RecordOwners, found: Sequence[str]) -> int:
-        """Deletes those of these objects that still have no record."""
-        orphans = owner.orphans(found)
+    def _with_content(self, owner: RecordOwners, orphans: set[str], sizes: Mapping[str, int]) -> Iterator[str]:
+        """Those whose content would be lost: not the empty objects in the place of deleted uploads, and not uploads
+        that were announced and never completed. A caller can make any number of both."""
+        uploads = {
+            key: keys.open_upload(owner.project_of(key), key.rsplit("/", 1)[-1])
+            for key in orphans
+            if sizes[key] and owner.prefix == _CALLERS
+        }
+        found = self._table.batch_get(uploads.values(), consistent=True)
+        still_open = [{"pk": item["pk"], "sk": item["sk"]} for item in found]
+        return (key for key in orphans if sizes[key] and uploads.get(key) not in still_open)
+
+    def _remove(self, owner: RecordOwners, found: Sequence[str], held: Collection[str]) -> int:
+        """Deletes those of these objects that still have no record, but none of the projects `held`."""
+        orphans = owner.orphans([key for key in found if owner.project_of(key) not in held])
         if orphans:
             self._objects.delete(*sorted(orphans))
         return len(orphans)
+
+
+def _named(projects: Sequence[str]) -> str:
+    more = f" and {len(projects) - 3} more" if len(projects) > 3 else ""
+    return f"the project{'s' if len(projects) > 1 else ''} {', '.join(projects[:3])}{more}"
 
 
 def _groups(listed: Iterator[Found]) -> Iterator[list[Found]]:
