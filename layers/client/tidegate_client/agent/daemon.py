@@ -27,6 +27,7 @@ from tidegate_client.agent.service import (
     local_pages,
     notify_systemd,
     write_health,
+    write_instance,
 )
 from tidegate_client.agent.threads import PollTrigger, SupervisedThread, WorkQueue
 from tidegate_client.agent.update import make_self_update, version
@@ -113,6 +114,7 @@ class Agent:
         require_private("--state-dir", options.state_dir, create=True)
         self._journal = Journal(options.state_dir)
         client.agents.instance = self._instance = self._journal.begin_process()
+        write_instance(options.state_dir, self._instance)
         self._partials = Partials(
             self._journal, self._fence, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
         )

@@ -121,7 +121,7 @@ def restore_stop_signals() -> None:
 # --- health
 # The agent's health: a file for `tidegate agent status`, two local HTTP pages, and systemd's watchdog.
 
-HEALTH_FILE = "health.json"
+HEALTH_FILE, INSTANCE_FILE = "health.json", "instance"
 REFUSED_PAUSE = (300.0, 600.0)
 
 
@@ -161,6 +161,14 @@ def read_health(directory: Path) -> Health | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "pid" in found else None  # type: ignore[return-value]
+
+
+def write_instance(directory: Path, instance: str) -> None:
+    """For `doctor`, which calls as the agent while it runs: the journal can be read by its own process only."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory / INSTANCE_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(instance.split()[0])
 
 
 def notify_systemd(state: str, address: str | None = None) -> None:
@@ -561,6 +569,8 @@ class Finding(NamedTuple):
 
 def examine(client: Client, options: AgentOptions, now: Callable[[], float] = time.time) -> Iterator[Finding]:
     """Yields the findings. Changes nothing on the host, and leaves the inbox as it is."""
+    with contextlib.suppress(OSError):
+        client.agents.instance = (options.state_dir / INSTANCE_FILE).read_text() or None
     yield _api(client, options.agent_id)
     yield _clock(client, now)
     yield _writable("root", options.root)

@@ -36,10 +36,17 @@ _PROGRESS_STEP = 10
 class OfferedTransfer:
     """`swarm`: the host's seat in the swarm, with URLs and ages as of this answer."""
 
+    transfer_id: str
     entry: InboxEntry
     url: str
     expires_at: str
     swarm: dict[str, Any] | None = None
+
+
+def offered_id(transfer_id: str, life: int | None) -> str:
+    """The id by which a host knows a transfer. It differs for a host that has replaced another one under the same id:
+    what was offered to its predecessor, as in a copied journal, is not its own to report."""
+    return f"{transfer_id}~{life}" if life else transfer_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class Agents:
             self._fleet.polled(project_id, agent_id, self._newest_job(offered), process.life)
             if any(not entry.state.staged_at for entry in offered) or (offered and poll == polls - 1):
                 objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
-                return [self._offer(entry, objects[entry.signature]) for entry in offered]
+                return [self._offer(entry, objects[entry.signature], process.life) for entry in offered]
         return []
 
     def _open_entries(self, project_id: str, agent_id: str, can_stage: bool) -> list[InboxEntry]:
@@ -126,9 +133,10 @@ class Agents:
         _, job_id, entry = max(of_jobs, key=lambda one: one[0])
         return FetchedJob(job_id, entry.file_name, entry.transfer_id, entry.target.container_id, iso(self._clock()))
 
-    def _offer(self, entry: InboxEntry, key: str) -> OfferedTransfer:
+    def _offer(self, entry: InboxEntry, key: str, life: int | None) -> OfferedTransfer:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))
-        return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(entry))
+        until, name = iso(self._clock() + timedelta(seconds=LINK_SECONDS)), offered_id(entry.transfer_id, life)
+        return OfferedTransfer(name, entry, url, until, self._swarm(entry))
 
     def _swarm(self, entry: InboxEntry) -> dict[str, Any] | None:
         """The swarm terms with ages by the server's clock, because hosts' clocks may be wrong."""
@@ -149,10 +157,16 @@ class Agents:
         """Stores the results. RecordNotFound, before anything is written, if one is not for this agent's transfer.
 
         AgentRemoved from a host that was deleted or replaced: its successor has the transfer now."""
-        places = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
+        places = [(_own_id(result.transfer_id), Target(agent_id, result.container_id)) for result in results]
         entries = self._inbox.read(project_id, places)
         # After the read: these transfers were offered while this host had the id.
         self._fleet.admit(project_id, agent_id, process)
+        for result in results:
+            if process.life is not None and result.transfer_id != offered_id(_own_id(result.transfer_id), process.life):
+                raise RecordNotFound(
+                    f"the transfer {result.transfer_id} was offered to a host that had the id {agent_id} before: leave "
+                    "it out of the report"
+                )
         if unknown := next((place for place in places if place not in entries), None):
             raise RecordNotFound(
                 f"the agent {agent_id} has no transfer {unknown[0]}, or it has expired: leave it out of the report"
@@ -161,6 +175,10 @@ class Agents:
         for place, result in dict(zip(places, results, strict=True)).items():
             if _is_news(entries[place], result.report):
                 self._inbox.report(entries[place], result.report)
+
+
+def _own_id(offered: str) -> str:
+    return offered.partition("~")[0]
 
 
 def _is_news(entry: InboxEntry, report: TargetReport) -> bool:

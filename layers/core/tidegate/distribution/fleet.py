@@ -34,6 +34,7 @@ from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.sequences import Listed, slices
 from tidegate.distribution import Distribution
 from tidegate.distribution.model import (
+    MOST_STARTS,
     OFFLINE,
     AgentProcess,
     Claim,
@@ -345,7 +346,9 @@ class Fleet:
                     f"the host {agent_id} was deleted or replaced after this key was created: enrol it again, under "
                     "another id if a new host has this one"
                 )
-            if process.instance is None or self._claim(project_id, agent_id, process, life, agent):
+            # An admin's key is not bound to a process.
+            anyone = process.instance is None and process.life is None
+            if anyone or self._claim(project_id, agent_id, process, life, agent):
                 return
         raise Busy(f"several processes call as the agent {agent_id}")
 
@@ -354,20 +357,35 @@ class Fleet:
     ) -> bool:
         """Stores the process as the one that the host runs, if it is not. False if another call was first."""
         now = self._d.clock()
+        if agent is None and process.instance is None:
+            return True
         claim = agent.claim_of(process, now) if agent else Claim.TAKES_OVER
         if claim is Claim.KNOWN:
             return True
+        if claim is Claim.NAMELESS:
+            _report_duplicate(project_id, agent_id)
+            raise AgentDuplicate(
+                f"the agent {agent_id} is online and names its process with each call, but this call does not: send "
+                "its X-Tidegate-Instance, or enrol this host under an id of its own"
+            )
         if claim is Claim.TOO_EARLY:
             raise Busy(f"another process of the agent {agent_id} has just started: try again in a minute")
         if agent and claim is Claim.REFUSED:
             self._refuse(agent, process, now, life)
-        sets: dict[str, Any] = {"instance": process.instance}
+        starts, since = agent.starts_at(now) if agent else (0, iso(now))
+        if starts >= MOST_STARTS:
+            raise Busy(f"the agent {agent_id} has started {starts} times since {since}: try again ten minutes later")
+        sets: dict[str, Any] = {"instance": process.instance, "starts": starts + 1, "starts_since": since}
         if agent and claim is Claim.COMES_BACK:
             sets |= {"rival": agent.instance, "rival_at": iso(now)}
         elif agent:
             sets |= {"former_instance": agent.instance}
         # Once the first host is offline, there are no longer two.
         ended = ("rival", "rival_at") if agent and agent.state(now) == OFFLINE else ()
+        if process.instance is None:
+            # An older version of the agent, which names no process.
+            del sets["instance"], sets["former_instance"]
+            ended = (*ended, "instance", "instance_at", *_OF_INSTANCE)
         if not self._d.fleet_store.change_instance(project_id, agent_id, agent, sets, now, life, removes=ended):
             return False
         if claim is Claim.COMES_BACK:
@@ -378,9 +396,9 @@ class Fleet:
         return True
 
     def _refuse(self, agent: FleetAgent, process: AgentProcess, now: datetime, life: int) -> NoReturn:
-        """Notes the refusal at most once a minute, and again after the refused host has restarted its agent."""
+        """Notes the refusal at most once a minute."""
         due = agent.rival_at is None or now - datetime.fromisoformat(agent.rival_at) >= _REFUSAL_NOTED_EVERY
-        if due or agent.rival != process.instance:
+        if due:
             sets = {"rival": process.instance, "rival_at": iso(now)}
             self._d.fleet_store.change_instance(agent.project_id, agent.agent_id, agent, sets, now, life)
             _report_duplicate(agent.project_id, agent.agent_id)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, Protocol
 
-from tidegate.common.ids import digest
+from tidegate.common.ids import digest, iso
 from tidegate.errors import DomainError, FileNotFound, QuotaExceeded, SignatureMismatch, TransferRefused, WaveFailed
 from tidegate.files.model import FileName, FilePath, Signature
 from tidegate.records import F, Number, Text, view_of
@@ -813,6 +813,8 @@ OPENING_LASTS = timedelta(minutes=1)
 HAND_OVER_LASTS = timedelta(seconds=30)
 # Longer than a refused agent waits before it tries again.
 DUPLICATE_LASTS = timedelta(minutes=15)
+# Each process that takes over costs a transaction.
+MOST_STARTS, STARTS_LAST = 30, timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -840,6 +842,8 @@ class Claim(StrEnum):
     TOO_EARLY = "too early"
     # It was replaced and still runs: there are two hosts. It stays, and the newer one is refused.
     COMES_BACK = "comes back"
+    # It does not name its process, while one that does runs on the host.
+    NAMELESS = "nameless"
     REFUSED = "refused"
 
 
@@ -888,6 +892,15 @@ class FleetAgent:
     former_instance: str | None = None
     rival: str | None = None
     rival_at: str | None = None
+    # How many processes have taken over since then.
+    starts: int = 0
+    starts_since: str | None = None
+
+    def starts_at(self, now: datetime) -> tuple[int, str]:
+        """How many processes have taken over in the current span of ten minutes, and since when it lasts."""
+        if self.starts_since is not None and self._within(self.starts_since, STARTS_LAST, now):
+            return self.starts, self.starts_since
+        return 0, iso(now)
 
     def claim_of(self, process: AgentProcess, now: datetime) -> Claim:
         """Whether this process may act as the host.
@@ -896,6 +909,9 @@ class FleetAgent:
         takes over. If the one before it calls again, both run: the first of them keeps the id."""
         if process.instance == self.instance:
             return Claim.KNOWN
+        if process.instance is None:
+            # It has named its process before: a copy of its key must not escape by leaving that out.
+            return Claim.TAKES_OVER if self.state(now) == OFFLINE else Claim.NAMELESS
         if self.instance is None or self.state(now) == OFFLINE:
             return Claim.TAKES_OVER
         if process.instance == self.former_instance:

@@ -221,7 +221,8 @@ def _shown(offer: OfferedTransfer) -> TransferAnswer:
     until = iso(datetime.fromtimestamp(entry.until, UTC)) if entry.activate_at else None
     return TransferAnswer.model_validate(
         view_of(entry)
-        | {"container_id": entry.target.container_id, "url": offer.url, "expires_at": offer.expires_at}
+        | {"transfer_id": offer.transfer_id, "container_id": entry.target.container_id}
+        | {"url": offer.url, "expires_at": offer.expires_at}
         | {"spread_s": entry.spread_s or None, "activate_until": until, "staged_at": entry.state.staged_at}
         | {"swarm": offer.swarm or None}
     )

@@ -227,6 +227,26 @@ class TestWithinTheCacheOfKeys:
             assert fleet.cloud.invoke("websocket", event)["statusCode"] == 401
 
 
+def test_replacement_cannot_report_what_was_offered_to_its_predecessor(fleet: Fleet) -> None:
+    """As from a copied journal: the file is on the former host, and not on this one."""
+    job_id = fleet.submit("h-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    (before,) = fleet.inbox("h-1")
+    delete(fleet)
+    fleet._keys["h-1"] = enrolled(fleet)
+
+    answer = fleet.report("h-1", 0, items=[before])
+
+    assert (answer.status, answer.json()["code"]) == (404, "not_found")
+    fleet.step("poll_transfer", job_id)
+    assert fleet.states(job_id) == {"h-1": "Running"}
+    (now,) = fleet.inbox("h-1")
+    assert now["transfer_id"] != before["transfer_id"]
+    assert fleet.report("h-1", 0, items=[now]).status == 200
+    fleet.step("poll_transfer", job_id)
+    assert fleet.states(job_id) == {"h-1": "Success"}
+
+
 def test_long_poll_of_a_deleted_host_ends_without_transfers(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.inbox("h-1")
     agents = fleet.cloud.app.distribution.agents

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.distribution.fleet.test_push import Hosts
+from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer
 
@@ -162,8 +163,42 @@ def test_same_process_connects_again_without_a_conflict(fleet: Fleet, hosts: Hos
 
 @pytest.mark.parametrize("odd", [None, "", "short", "x" * 65, "two many words01 aaaaaaaa01", "ab\ncdefgh"])
 def test_agents_without_a_valid_instance_keep_working(fleet: Fleet, odd: str | None) -> None:
-    for instance in (FIRST, odd, FIRST, odd):
+    for instance in (odd, odd, FIRST, FIRST):
         assert poll(fleet, instance).status == 200
         fleet.cloud.clock.advance(60)
 
     assert shown(fleet)["duplicate_at"] is None
+
+
+def test_copied_key_cannot_leave_the_instance_out(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    poll(fleet, FIRST)
+    capsys.readouterr()
+
+    answer = poll(fleet, None)
+
+    assert (answer.status, answer.json()["code"]) == (409, "agent_duplicate")
+    assert "X-Tidegate-Instance" in answer.json()["detail"]
+    assert '"AgentDuplicates"' in capsys.readouterr().out
+    assert poll(fleet, FIRST).status == 200
+
+
+def test_older_agent_takes_over_from_a_newer_one_that_is_offline(fleet: Fleet) -> None:
+    poll(fleet, FIRST)
+    fleet.cloud.clock.advance(600)
+
+    assert [poll(fleet, None).status, poll(fleet, None).status] == [200, 200]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_new_process_ids_cost_a_limited_number_of_transactions(fleet: Fleet, named: bool) -> None:
+    """Of a key that sends another id with each call, as one that was restarted or as a second host."""
+    if not named:
+        two_hosts(fleet)
+        poll(fleet, SECOND)
+    with count_calls(fleet.cloud.app) as calls:
+        for number in range(60):
+            poll(fleet, f"eeeeee{number:04d} eeeeee{number - 1:04d}" if named and number else f"eeeeee{number:04d}")
+
+    assert calls["dynamodb.TransactWriteItems"] <= (32 if named else 1)
+    fleet.cloud.clock.advance(601)
+    assert poll(fleet, FIRST).status == 200
