@@ -165,6 +165,7 @@ def test_file_that_one_invocation_cannot_read_is_continued_by_the_next(large: Fl
         "off for the project",
         "off by a change of the project",
         "free site",
+        "in the region",
         "no presence",
     ],
 )
@@ -184,6 +185,9 @@ def test_transfers_have_no_swarm_without_need_or_permission(large: Fleet, case: 
         pass
     elif case == "free site":
         settings = {"free_sites": ["dc1"]}
+    elif case == "in the region":
+        for agent_id in AGENTS:
+            report_presence(large, agent_id, zone="us-east-1a")
     else:
         agents = [f"b-{n}" for n in range(6)]
     if settings:
@@ -197,6 +201,32 @@ def test_transfers_have_no_swarm_without_need_or_permission(large: Fleet, case: 
     dispatched(large, agents, **more)
 
     assert all(swarm_of(large, agent) is None for agent in agents)
+
+
+@pytest.mark.parametrize(
+    ("zone", "settings"),
+    [
+        ("us-east-1a", {"swarm": "on"}),
+        ("us-east-2a", {}),
+        ("us-east-1-bos-1a", {}),
+        ("us-east-1", {}),
+        ("rack1", {}),
+        ("", {}),
+    ],
+)
+def test_hosts_outside_the_region_and_those_asked_for_have_a_swarm(
+    large: Fleet, zone: str, settings: dict[str, Any]
+) -> None:
+    """S3 serves the instances of its region for free; between availability zones every GB costs $0.02."""
+    for agent_id in AGENTS:
+        report_presence(large, agent_id, zone=zone)
+    if settings:
+        path = f"/v1/projects/{large.project.id}/swarm"
+        assert large.cloud.http("PUT", path, json=settings, key=large.cloud.admin_key).status == 200
+
+    dispatched(large)
+
+    assert all(swarm_of(large, agent) for agent in AGENTS)
 
 
 def test_presence_expires_after_two_hours(large: Fleet) -> None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from tidegate.aws import keys
+from tidegate.aws.clients import region
 from tidegate.aws.table import Item, Table, put, update
 from tidegate.common.ids import Clock, digest, iso
 from tidegate.distribution import Distribution
@@ -47,7 +48,9 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
-    """A project's settings: whether to use swarms, the networks of peers, and sites that S3 serves for free."""
+    """A project's settings: whether to use swarms, the networks of peers, and sites that S3 serves for free.
+
+    `swarm`: `auto`, `off`, or `on` for hosts in the bucket's region too, which S3 serves for free."""
 
     swarm: str = "auto"
     peer_networks: tuple[str, ...] = ()
@@ -56,6 +59,11 @@ class SwarmSettings:
     @property
     def enabled(self) -> bool:
         return self.swarm != "off"
+
+
+def in_region(zone: str, ours: str) -> bool:
+    """Whether a zone has the name of an availability zone of the region: `eu-central-1a`, but no local zone."""
+    return zone[:-1] == ours and zone[-1:].isalpha()
 
 
 def network_fault(given: str) -> str | None:
@@ -399,7 +407,7 @@ def _plan(d: Distribution, job: Job, size: int) -> JobSwarm:
     agents = (target.agent_id for shard in shards for target in shard.states)
     present = d.presence_store.get_many(job.project_id, agents, now)
     key = bytes.fromhex(job.swarm_key)
-    seats = plan(_members(present, settings.free_sites), job.key, key)
+    seats = plan(_members(present, settings), job.key, key)
     shared = {
         "piece_size": content.piece_size,
         "pieces_sha256": content.pieces_sha256,
@@ -409,11 +417,15 @@ def _plan(d: Distribution, job: Job, size: int) -> JobSwarm:
     return JobSwarm(seats, key, shared)
 
 
-def _members(present: Iterable[Presence], free_sites: Iterable[str]) -> Iterable[Member]:
-    """The hosts of the plan, except at sites that S3 serves for free. Hosts that peers cannot reach only fetch."""
-    free = set(free_sites)
+def _members(present: Iterable[Presence], settings: SwarmSettings) -> Iterable[Member]:
+    """The hosts of the plan, except those that S3 serves for free. Hosts that peers cannot reach only fetch.
+
+    From S3 to an instance of its region a TB costs $0.05 (requests); between two availability zones $0.01/GB each way.
+    """
+    ours = region()
     for one in present:
-        if one.site not in free:
+        is_free = settings.swarm != "on" and in_region(one.zone, ours)
+        if one.site not in settings.free_sites and not is_free:
             yield Member(one.agent_id, one.site, one.zone, one.listen if one.reached else (), one.pin)
 
 

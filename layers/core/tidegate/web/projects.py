@@ -103,7 +103,10 @@ class ProjectChange(Body):
     group: Text | None = None
     allow_private_urls: bool = False
     swarm: Annotated[
-        Literal["auto", "off"], Field(description="whether the project's hosts send files to each other")
+        Literal["auto", "on", "off"],
+        Field(
+            description="whether the project's hosts send files to each other: `auto` those outside the bucket's region"
+        ),
     ] = "auto"
     deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
     read_from: Annotated[list[SourcePattern], Field(max_length=20)] = []
@@ -189,7 +192,13 @@ class ProjectList(Answer):
 class SwarmSettingsBody(Body):
     """Whether a project's hosts send files to each other, and in which networks."""
 
-    swarm: Literal["auto", "off"] = "auto"
+    swarm: Annotated[
+        Literal["auto", "on", "off"],
+        Field(
+            description="`auto`: hosts of a site also send the file to each other, except those in an availability "
+            "zone of the bucket's region, which S3 serves for free; `on`: those too; `off`: every host downloads it"
+        ),
+    ] = "auto"
     peer_networks: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=32)] = []
     free_sites: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=100)] = []
 

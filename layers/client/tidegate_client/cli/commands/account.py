@@ -74,7 +74,11 @@ def register(subparsers: Subparsers) -> None:
         default=None,
         help="also sign with the secret that all receivers share, besides that of each origin",
     )
-    update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts exchange pieces of files")
+    update.add_argument(
+        "--swarm",
+        choices=("auto", "on", "off"),
+        help="whether its hosts exchange pieces of files; auto: those outside the bucket's region",
+    )
     update.add_argument(
         "--deliver-to",
         action="append",

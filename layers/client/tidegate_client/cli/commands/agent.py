@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import hashlib
+import http.client
 import socket
 import sys
 from collections.abc import Iterable
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from tidegate_client.swarm.host import SwarmOptions
 
 LOOPBACK = "127.0.0.1"
+# Who made this machine, and where an EC2 instance asks about itself.
+_VENDOR, _METADATA = Path("/sys/class/dmi/id/sys_vendor"), "169.254.169.254"
 
 
 def register(subparsers: Subparsers) -> None:
@@ -111,7 +115,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--site", help="location of this host; hosts of one site exchange pieces (default with --peer-listen: default)")
     add(
         "--zone",
-        help="zone within the site: pieces come from hosts of the same zone first; `tidegate fleet list` shows it",
+        help="zone within the site: pieces come from hosts of the same zone first; `tidegate fleet list` shows it "
+        "(default on EC2: the availability zone)",
     )
     add("--peer-upload-rate", type=rate, metavar="RATE", help="bytes a second to all peers together, as in 500K or 50M")
     add("--no-peers", action="store_true", help="take part in no swarm: download everything from S3")
@@ -263,6 +268,32 @@ def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
     return SwarmOptions(listen, site, zone, given.get("peer_upload_rate"))
 
 
+def availability_zone(vendor: Path = _VENDOR, service: str = _METADATA) -> str | None:
+    """The zone of an EC2 instance, such as eu-central-1a, from its metadata (IMDSv2); None elsewhere.
+
+    Nothing is sent on other machines. In a container the answer may not arrive: one hop is the default."""
+    try:
+        if "Amazon EC2" not in vendor.read_text():
+            return None
+        connection = http.client.HTTPConnection(service, timeout=1)
+        with contextlib.closing(connection):
+            connection.request("PUT", "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+            token = _metadata(connection)
+            path = "/latest/meta-data/placement/availability-zone"
+            connection.request("GET", path, headers={"X-aws-ec2-metadata-token": token})
+            return _metadata(connection)[:64] or None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+
+
+def _metadata(connection: http.client.HTTPConnection) -> str:
+    answer = connection.getresponse()
+    text = answer.read(1024).decode("ascii")
+    if answer.status != 200:
+        raise ValueError(f"the metadata service answers {answer.status}")
+    return text
+
+
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:
     """A directory for each agent, API and root: the results of one must never be reported to another."""
     identity = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
@@ -281,6 +312,8 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     from tidegate_client.agent.update import Releases, replace_process, start_current_release
     from tidegate_client.http import make_pool
 
+    if not getattr(args, "zone", None) and (zone := availability_zone()):
+        args.zone = zone
     options = _options(context, args)
     if options.self_update:
         start_current_release(

@@ -82,7 +82,7 @@ function quotas({ quotas: limits, usage }) {
 
 function swarmFacts(swarm) {
   return facts([
-    [t("projects.swarmMode"), badge(swarm.swarm === "auto" ? "active" : "off")],
+    [t("projects.swarmMode"), badge(swarm.swarm === "off" ? "off" : "active")],
     [t("projects.peerNetworks"), swarm.peer_networks.join(", ") || "–"],
     [t("projects.freeSites"), swarm.free_sites.join(", ") || "–"],
   ]);
@@ -149,7 +149,7 @@ function sharesOf(text) {
 
 function swarmDialog(swarm, path, refresh) {
   const close = dialog(t("projects.swarm"), () => form([
-    field("swarm", t("projects.swarmMode"), { options: [["auto", t("projects.swarmAuto")], ["off", t("projects.swarmOff")]], value: swarm.swarm }),
+    field("swarm", t("projects.swarmMode"), { options: [["auto", t("projects.swarmAuto")], ["on", t("projects.swarmOn")], ["off", t("projects.swarmOff")]], value: swarm.swarm }),
     field("peer_networks", t("projects.peerNetworks"), { rows: 3, value: swarm.peer_networks.join("\n"), hint: t("projects.perLine"), placeholder: "10.0.0.0/8" }),
     field("free_sites", t("projects.freeSites"), { rows: 2, value: swarm.free_sites.join("\n"), hint: t("projects.perLine") }),
   ], t("action.save"), async (given) => {

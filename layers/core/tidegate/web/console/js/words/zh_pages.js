@@ -13,7 +13,7 @@ export const zhPages = {
     lead: "租户：各自只能看到自己的记录。", new: "新建项目", none: "还没有项目", noneAdvice: "先建一个项目，再为它生成密钥。", group: "分组", groupHint: "可选，便于归类。",
     private: "私有地址", privateHint: "其数据源和回调可位于私有地址（10.…、127.0.0.1）。仅用于可信项目。", made: "{name} 已创建，请为它生成密钥", change: "修改项目",
     quotas: "配额与用量", stored_bytes: "存储字节", queued: "队列中的请求", export_schedules: "周期导出", batch_schedules: "周期批次", subscriptions: "订阅", businesses: "业务", unstarted_batches: "未启动的批次", open_uploads: "未完成的上传", slow_calls: "同时进行的慢调用", requests_per_s: "每秒请求数", running: "每个通道的槽位", runner_hours_per_day: "今日运行小时", egress_bytes_per_day: "今日流出字节", targets_per_day: "今日目标数", outgoing_calls_per_day: "今日业务调用", share: "各通道的槽位", shareHint: "每行一个：通道名，再写其他项目等待时本项目最多可占的槽位数。",
-    limitHint: "留空表示不限。", defaultHint: "留空则用默认值。", noLimit: "不限", swarm: "主机互传文件", swarmMode: "互传", swarmAuto: "自动", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
+    limitHint: "留空表示不限。", defaultHint: "留空则用默认值。", noLimit: "不限", swarm: "主机互传文件", swarmMode: "互传", swarmAuto: "自动", swarmOn: "开启，同区域的主机也互传", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
     secret: "回调密钥", secretWhat: "发往每个接收方的请求都用其专属密钥签名，并用这一所有接收方共享的密钥签名。新密钥与旧密钥同时使用，直到停用旧密钥。", originSecret: "单个接收方的密钥", origin: "接收方地址", originHint: "https://主机 或 https://主机:端口，不带路径。该密钥只交给这台服务器。", shared: "共享签名", sharedHint: "同时用所有接收方共享的密钥签名。各接收方都改用专属密钥后即可关闭。", newSecret: "生成新密钥", secretOnce: "只显示这一次。请先交给接收方，再停用旧密钥。", endSecret: "停用旧密钥", secretEnded: "旧密钥已停用",
   },
   keys: {
