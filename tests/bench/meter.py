@@ -14,12 +14,16 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+from moto.dynamodb.models import dynamodb_backends
+
 from tests.bench import prices
 from tests.support.calls import SERVICES
 from tests.support.moto.cloud import MotoCloud
+from tests.support.moto.resources import ACCOUNT, REGION
 from tests.support.template import directory_of, functions, load_template
 
-_INDEXES = ("gsi1pk", "gsi2pk", "due_pk")
+# The two keys of each index.
+_INDEXES = (("gsi1pk", "gsi1sk"), ("gsi2pk", "gsi2sk"), ("due_pk", "due_at"))
 _READS = {"GetItem", "BatchGetItem", "Query"}
 _FREE_OF_CHARGE = ("Delete", "Abort")
 _MESSAGES_A_CALL = 10
@@ -58,18 +62,50 @@ def _gigabytes() -> dict[str, float]:
 def _write_units(operation: str, body: dict[str, Any]) -> float:
     if operation == "TransactWriteItems":
         # Billed twice: for preparing and for committing.
-        return 2 * sum(_units(next(iter(part.values()))) for part in body["TransactItems"])
+        parts = [next(iter(part.items())) for part in body["TransactItems"]]
+        return 2 * sum(1 if kind == "ConditionCheck" else _units(part) for kind, part in parts)
     if operation == "BatchWriteItem":
-        return sum(_units(part.get("PutRequest", {})) for parts in body["RequestItems"].values() for part in parts)
+        writes = [
+            next(iter(part.values())) | {"TableName": n} for n, parts in body["RequestItems"].items() for part in parts
+        ]
+        return sum(map(_units, writes))
     return _units(body)
 
 
 def _units(write: dict[str, Any]) -> float:
-    """Returns the units of a write, with one more item for each index. An update counts as 1 KB and one index."""
-    item = write.get("Item")
-    if item is None:
-        return 2 if "UpdateExpression" in write else 1
-    return math.ceil(stored_bytes(item) / 1024) * (1 + sum(name in item for name in _INDEXES))
+    """Returns the units of a write: a KB of the larger of the items before and after it, in the table and again in each
+    index that the item is in (all indexes hold all attributes); twice in an index whose keys change.
+
+    docs.aws.amazon.com/amazondynamodb/latest/developerguide/GSI.html, "Write capacity units".
+    """
+    before = _stored(write)
+    names = set(write.get("ExpressionAttributeNames", {}).values())
+    if "Item" in write:
+        after = write["Item"]
+    elif "UpdateExpression" in write:
+        # Its values are added: it may replace some, so this is an upper limit. Removed keys still count as there.
+        after = before | {f":{name}": value for name, value in write.get("ExpressionAttributeValues", {}).items()}
+        after |= {name: {} for name in names}
+    else:
+        after = before
+    size = math.ceil(max(1, stored_bytes(before), stored_bytes(after)) / 1024)
+    return size * (1 + sum(_index_writes(before, after, keys, names) for keys in _INDEXES))
+
+
+def _index_writes(before: dict[str, Any], after: dict[str, Any], keys: tuple[str, str], changed: set[str]) -> int:
+    was, stays = keys[0] in before, keys[0] in after
+    if was and stays:
+        moves = bool(changed & set(keys)) or any(before.get(key) != after.get(key) for key in keys)
+        return 2 if moves else 1
+    return int(was or stays)
+
+
+def _stored(write: dict[str, Any]) -> dict[str, Any]:
+    """The item that a write is about to replace, change or delete."""
+    key = write.get("Key") or {name: write["Item"][name] for name in ("pk", "sk")}
+    region = dynamodb_backends[ACCOUNT][REGION]
+    found = region.get_item(write["TableName"], key)
+    return dict(found.to_json()["Attributes"]) if found is not None else {}
 
 
 def stored_bytes(item: dict[str, Any]) -> float:

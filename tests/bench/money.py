@@ -191,11 +191,43 @@ def _around() -> Figure:
     queues = len(queue_functions())
     polls = queues * 5 * _MONTH_SECONDS / 20
     dollars = alarms * prices.CLOUDWATCH_ALARM + METRICS * prices.CLOUDWATCH_METRIC + polls * prices.SQS_REQUEST
-    what = f"{alarms} alarmed metrics, {METRICS} metrics, Lambda's polls of {queues} queues; before the free tier"
+    dollars += prices.CLOUDWATCH_DASHBOARD
+    what = (
+        f"{alarms} alarmed metrics, {METRICS} metrics, a dashboard, Lambda's polls of {queues} queues; before the free "
+        f"tier. Of these {rollout_metrics()} metrics stop bad rollouts"
+    )
     return Figure(SECTION, "an idle month: what AWS adds by itself", dollars, "$", note=what)
+
+
+def rollout_metrics() -> int:
+    """The alarmed metrics that only a gradual rollout has."""
+    alarms = resources("AWS::CloudWatch::Alarm").values()
+    watched = [alarm["Properties"]["Metrics"] for alarm in alarms if alarm.get("Condition") == "Gradual"]
+    return sum("MetricStat" in metric for metrics in watched for metric in metrics)
+
+
+# Services that private functions reach by interface endpoints (docs/operations.md, "Private networks").
+_ENDPOINTS = ("sqs", "sns", "states", "ssm", "secretsmanager", "monitoring")
+_HOURS = 730
+
+
+def options() -> Iterator[Figure]:
+    """What options and stored data cost in a month, whether or not they are used."""
+    secret = prices.SECRET_MONTH + 1000 * prices.SECRET_CALL
+    yield Figure(SECTION, "a credential of a source, a month", secret, "$", note="a secret, and a thousand reads of it")
+    zones = 2
+    nat, endpoints = zones * _HOURS * prices.NAT_HOUR, zones * len(_ENDPOINTS) * _HOURS * prices.ENDPOINT_HOUR
+    note = f"NAT gateways in {zones} zones {nat:.0f}, and {prices.NAT_GB} a GB"
+    yield Figure(SECTION, "a private network (VpcSubnetIds), a month", nat, "$", note=note)
+    note = f"{len(_ENDPOINTS)} in {zones} zones, if public URLs are not needed"
+    yield Figure(SECTION, "the same with interface endpoints instead", endpoints, "$", note=note)
+    kept = prices.DYNAMODB_STORED_GB_MONTH + prices.PITR_GB_MONTH
+    note = f"storage {prices.DYNAMODB_STORED_GB_MONTH}, recovery {prices.PITR_GB_MONTH}; indexes the same again"
+    yield Figure(SECTION, "a GB of records, a month", kept, "$", note=note)
 
 
 def measure(quick: bool) -> Iterator[Figure]:
     yield from distribution()
     yield from exports(quick)
     yield from idle()
+    yield from options()

@@ -21,17 +21,25 @@ HOSTS = 10_000
 LOG_BYTES, ACCESS_BYTES = 1_500, 400
 # Milliseconds of the authorizer for a cached key; it caches a key for KeyCacheSeconds.
 AUTHORIZER_MS = 3
+# What it reads for a key that is not cached: the key by the index, the key itself and the project, consistently.
+KEY_READS = 2.5
 # File sizes that S3 sends for 50 hosts together: the bench of swarms measures 1.1 to 1.4.
 SWARM_HOSTS, SWARM_ORIGIN = 50, 1.4
 RANGE_BYTES = 8 * 1024**2
+# The share of a swarm's bytes that stays in a zone, if hosts say theirs (the simulation of zones of 40 hosts).
+IN_ZONE = 0.84
 
 
-def request(times: float = 1) -> dict[str, float]:
-    """Returns the cost of each HTTP request besides its own function: the authorizer and the access log."""
+def request(times: float = 1, *, misses: float = 1.0) -> dict[str, float]:
+    """Returns the cost of each HTTP request besides its own function: the authorizer and the access log.
+
+    `misses`: how many of the requests find their key in no authorizer's cache, and read it and its project: all, for
+    callers that come less often than every KeyCacheSeconds. A page of polls finds it there.
+    """
     gigabytes = load_template()["Globals"]["Function"]["MemorySize"] / 1024
     authorizer = prices.LAMBDA_REQUEST + AUTHORIZER_MS / 1000 * gigabytes * prices.LAMBDA_GB_SECOND
     return {
-        "authorizer": times * authorizer,
+        "authorizer": times * authorizer + times * misses * KEY_READS * prices.DYNAMODB_READ,
         "logs": times * _logs(1) + times * ACCESS_BYTES * prices.LOGS_GB / GIGABYTE,
     }
 
@@ -100,6 +108,16 @@ def terabyte() -> Iterator[Figure]:
     )
 
 
+def between_zones() -> Iterator[Figure]:
+    """Yields what a swarm costs between hosts of the bucket's region, where S3 costs its requests only."""
+    both_sides = 2 * prices.ZONE_GB * TERABYTE / GIGABYTE
+    alone = TERABYTE / RANGE_BYTES * prices.S3_GET
+    yield Figure(SECTION, "a TB to hosts in the bucket's region, each from S3", alone, "$", note="what `auto` does")
+    unknown = f"{2 / 3 * both_sides:.1f} if no zone is known"
+    note = f"{1 - IN_ZONE:.0%} of the bytes cross zones, billed on both sides; {unknown}"
+    yield Figure(SECTION, "the same in a swarm over three zones", (1 - IN_ZONE) * both_sides, "$", note=note)
+
+
 def slow_batch() -> Iterator[Figure]:
     """Yields the cost of a batch with a call a minute for a month: between calls it is in a Wait state."""
     memory = functions()["RunBatchSliceFunction"]["MemorySize"] / 1024
@@ -116,4 +134,5 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield from million_targets()
     yield from host_month()
     yield from terabyte()
+    yield from between_zones()
     yield from slow_batch()
