@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.app import app
+from tidegate.exports import steps
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    return app().exports.steps.publish(event)
+    return steps.publish(app().exports, event)

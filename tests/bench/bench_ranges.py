@@ -21,16 +21,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.bench.bench_export import peak_mb
 from tests.bench.figures import Figure, table
 from tests.support.exports.samples import mixed_rows
 from tidegate.aws.s3 import Part, Stored
+from tidegate.exports import PARALLEL
 from tidegate.exports.model import ExportSpec, TableSpec
 from tidegate.exports.paging import THREADS, RangePlan
-from tidegate.exports.pull import Puller
-from tidegate.exports.ranges import Joiner, RangeWorker
+from tidegate.exports.pull import pull
+from tidegate.exports.ranges import join, work
 from tidegate.exports.source import Place
 from tidegate.queue.model import Request
 
@@ -122,6 +124,11 @@ def _source(rows: int, wait: float) -> Any:
     return Source(rows, wait)
 
 
+def bench_exports(objects: Any, sources: Any, most_lanes: int = 8) -> Any:
+    """What pulling and rendering use of `Exports`."""
+    return SimpleNamespace(objects=objects, sources=sources, parallel=PARALLEL, most_lanes=most_lanes, sleep=time.sleep)
+
+
 def spec(parallel: int) -> ExportSpec:
     return ExportSpec((TableSpec(source_url="http://source/"),), type="excel", step=STEP, parallel=parallel)
 
@@ -129,8 +136,8 @@ def spec(parallel: int) -> ExportSpec:
 def lane(place: Path, rows: int, wait: float, parallel: int, number: int, plan: RangePlan) -> None:
     objects: Any = Folder(place)
     began = time.process_time()
-    worker = RangeWorker(objects, Puller(objects, _source(rows, wait), most_lanes=8))
-    worker.work(REQUEST, spec(parallel), number, lambda _: None, 900, plan)
+    exports = bench_exports(objects, _source(rows, wait))
+    work(exports, REQUEST, spec(parallel), number, lambda _: None, 900, plan)
     (place / f"seconds-{number}").write_text(str(time.process_time() - began))
 
 
@@ -150,7 +157,7 @@ def run(rows: int, wait: float, lanes: int) -> Ran:
         objects: Any = Folder(place)
         page_of_rows()
         began = time.perf_counter()
-        plan = Puller(objects, _source(rows, wait), most_lanes=8).pull(REQUEST, spec(parallel), lambda _: None, 900)
+        plan = pull(bench_exports(objects, _source(rows, wait)), REQUEST, spec(parallel), lambda _: None, 900)
         if not isinstance(plan, RangePlan) or plan.lanes != lanes:
             raise SystemExit(f"not planned as expected: {plan}")
         forked = multiprocessing.get_context("fork")
@@ -161,7 +168,7 @@ def run(rows: int, wait: float, lanes: int) -> Ran:
             worker.start()
         for worker in workers:
             worker.join()
-        made = Joiner(objects).join(REQUEST, spec(parallel))
+        made = join(objects, REQUEST, spec(parallel))
         seconds = time.perf_counter() - began
         if made is None or made.rows != rows:
             raise SystemExit(f"{rows} rows were expected: {made}")
@@ -174,7 +181,7 @@ def one_worker(rows: int) -> None:
     """In a process of its own: what the memory is at its peak."""
     with tempfile.TemporaryDirectory() as home:
         objects: Any = Folder(Path(home))
-        plan = Puller(objects, _source(rows, 0), most_lanes=8).pull(REQUEST, spec(4), lambda _: None, 900)
+        plan = pull(bench_exports(objects, _source(rows, 0)), REQUEST, spec(4), lambda _: None, 900)
         assert isinstance(plan, RangePlan)
         lane(Path(home), rows, 0, 4, 0, plan)
     print(peak_mb())

@@ -29,16 +29,16 @@ from isal import isal_zlib
 from local.emulator import Emulator
 from local.place import Place
 from tests.bench.bench_cells import KEYS
-from tests.bench.bench_ranges import REQUEST, STEP, Source, spec
+from tests.bench.bench_ranges import REQUEST, STEP, Source, bench_exports, spec
 from tests.bench.figures import Figure, table
 from tests.support.deployed import free_port
 from tests.support.exports import former_cells
 from tidegate.aws.s3 import Bucket
 from tidegate.exports.model import output_object, page_object, pages_prefix
 from tidegate.exports.paging import RangePlan
-from tidegate.exports.pull import Puller
-from tidegate.exports.ranges import Joiner, RangeWorker
-from tidegate.exports.render import Renderer
+from tidegate.exports.pull import pull
+from tidegate.exports.ranges import join, work
+from tidegate.exports.render import render_pages
 from tidegate.exports.source import Place as PagePlace
 from tidegate.exports.store import ExportBucket
 from tidegate.sheets.table import keys_of
@@ -102,19 +102,20 @@ def former_staged(store: Store, rows: int) -> None:
 
 def staged(store: Store, rows: int) -> None:
     """The present code for tables that cannot be rendered in ranges, such as those with row heads."""
-    if Puller(store.objects, _source(rows)).pull(REQUEST, spec(4), lambda _: None, 900) is not True:
+    exports = bench_exports(store.objects, _source(rows), most_lanes=0)
+    if pull(exports, REQUEST, spec(4), lambda _: None, 900) is not True:
         raise SystemExit("not all pages were staged")
-    Renderer(store.objects).render(REQUEST, spec(4), lambda _: None)
+    render_pages(store.objects, REQUEST, spec(4), lambda _: None)
 
 
 def fused(store: Store, rows: int) -> None:
     """The present code in ranges: one range worker and the joiner."""
-    puller = Puller(store.objects, _source(rows), most_lanes=8)
-    plan = puller.pull(REQUEST, spec(4), lambda _: None, 900)
+    exports = bench_exports(store.objects, _source(rows))
+    plan = pull(exports, REQUEST, spec(4), lambda _: None, 900)
     if not isinstance(plan, RangePlan):
         raise SystemExit("the export was not planned in ranges")
-    RangeWorker(store.objects, puller).work(REQUEST, spec(4), 0, lambda _: None, 900, plan)
-    joined = Joiner(store.objects).join(REQUEST, spec(4))
+    work(exports, REQUEST, spec(4), 0, lambda _: None, 900, plan)
+    joined = join(store.objects, REQUEST, spec(4))
     if joined is None or joined.rows != rows:
         raise SystemExit(f"{rows} rows were expected: {joined}")
 

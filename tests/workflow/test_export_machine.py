@@ -12,6 +12,7 @@ from pytest_httpserver import HTTPServer
 from tests.support.exports.paged_source import PagedSource, numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tests.support.moto.cloud import MotoCloud
+from tidegate.exports import Exports, steps
 
 
 @pytest.fixture
@@ -53,16 +54,15 @@ def test_machine_tries_a_failing_source_three_times(world: ExportWorld) -> None:
 
 def test_function_that_dies_ends_only_its_attempt(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.source.rows = numbered(150)
-    work = world.cloud.app.exports.steps
-    render, died = work.render, list[Any]()
+    render, died = steps.render, list[Any]()
 
-    def dies_once(event: Any) -> dict[str, Any]:
+    def dies_once(exports: Exports, event: Any) -> dict[str, Any]:
         if not died:
             died.append(event)
             raise MemoryError("the sandbox is full")
-        return render(event)
+        return render(exports, event)
 
-    monkeypatch.setattr(work, "render", dies_once)
+    monkeypatch.setattr(steps, "render", dies_once)
     task_id = world.submit(step=100)
     shown = run_to_end(world, task_id, attempts=2)
     assert shown["status"] == "completed"

@@ -11,6 +11,7 @@ from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tidegate.exports import direct as s3_object
 from tidegate.exports import paging as range_plan
+from tidegate.exports import steps
 from tidegate.exports.direct import AthenaQueries, DirectSources
 
 BUCKET, TABLE, WORKGROUP = "acme-data-1", "acme-orders", "acme-exports"
@@ -38,7 +39,7 @@ def put(world: ExportWorld, key: str, body: bytes) -> dict[str, Any]:
 
 
 def direct_sources(world: ExportWorld) -> DirectSources:
-    source = world.cloud.app.exports.steps._puller._source
+    source = world.cloud.app.exports.sources
     assert source._direct is not None
     return source._direct
 
@@ -171,9 +172,9 @@ def test_crash_at_any_call_loses_and_duplicates_no_row(world: ExportWorld, monke
         state = world.admit(task_id)
         with killed_at(calls) as died:
             try:
-                state = world.cloud.app.exports.steps.pull(state, 900)
+                state = steps.pull(world.cloud.app.exports, state, 900)
                 world.lanes(state)
-                state = world.cloud.app.exports.steps.render(state)
+                state = steps.render(world.cloud.app.exports, state)
             except Killed:
                 failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
                 state = {**state, "failure": failure}

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
+from tidegate.exports import steps
 
 
 @pytest.fixture
@@ -91,21 +92,21 @@ def rendered(world: ExportWorld, addresses: list[str]) -> dict[str, Any]:
 
 def test_publish_that_runs_twice_mails_once(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
     world, sent = mailing
-    state, steps = rendered(world, ["ann@acme.example"]), world.cloud.app.exports.steps
-    end, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
-    steps.publish(state)
-    steps._end = end  # type: ignore[method-assign]
-    steps.publish(state)
+    state, exports = rendered(world, ["ann@acme.example"]), world.cloud.app.exports
+    end, steps.end = steps.end, lambda *_, **__: "running"
+    steps.publish(exports, state)
+    steps.end = end
+    steps.publish(exports, state)
     assert len(sent) == 1
     assert world.shown(state["request_id"])["emails"][0]["state"] == "sent"
 
 
 def test_retried_export_mails_once(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
     world, sent = mailing
-    state, steps = rendered(world, ["ann@acme.example"]), world.cloud.app.exports.steps
-    end, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
-    steps.publish(state)
-    steps._end = end  # type: ignore[method-assign]
+    state, exports = rendered(world, ["ann@acme.example"]), world.cloud.app.exports
+    end, steps.end = steps.end, lambda *_, **__: "running"
+    steps.publish(exports, state)
+    steps.end = end
     failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
     assert world.cloud.invoke("publish_export", {**state, "failure": failure})["status"] == "pending"
     shown = world.attempt(state["request_id"])
@@ -120,10 +121,10 @@ def test_crash_at_any_call_of_publish_mails_at_most_once(
     addresses, states = ["ann@acme.example", "bob@acme.example"], set[str]()
     for call in range(1, 60):
         sent.clear()
-        state, steps = rendered(world, addresses), world.cloud.app.exports.steps
+        state, exports = rendered(world, addresses), world.cloud.app.exports
         with killed_at(call) as died, suppress(Killed):
-            steps.publish(state)
-        steps.publish(state)
+            steps.publish(exports, state)
+        steps.publish(exports, state)
         shown = world.shown(state["request_id"])
         assert shown["status"] == "completed", call
         for mail in shown["emails"]:

@@ -16,6 +16,7 @@ from werkzeug import Response
 
 from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tidegate.exports import steps
 from tidegate.http.model import Limits
 
 
@@ -100,7 +101,7 @@ def test_no_more_requests_than_wanted_are_in_flight(
         data = world.post("/v1/download/sync", **fields).body
     else:
         if how == "staged":
-            world.cloud.app.exports.steps._puller._most_lanes = 0
+            world.cloud.app.exports.most_lanes = 0
         _, data = world.export(**fields)
     assert most == [in_one]
     assert len(read_csv(data)) == 2500
@@ -264,7 +265,7 @@ def test_outage_in_the_body_is_retried_like_http_503(world: ExportWorld, how: st
 
     world.source.rows, world.source.answer = numbered(2050), answer
     if how == "staged":
-        world.cloud.app.exports.steps._puller._most_lanes = 0
+        world.cloud.app.exports.most_lanes = 0
     began = world.cloud.clock()
     shown, data = world.export(step=100)
     assert (shown["attempts"], world.source.pages[3], len(read_csv(data))) == (1, 3, 2050)
@@ -279,7 +280,7 @@ def test_manual_retry_goes_on_at_the_failed_page(world: ExportWorld, how: str, o
 
     world.source.rows, world.source.answer = numbered(2050), answer
     if how == "staged":
-        world.cloud.app.exports.steps._puller._most_lanes = 0
+        world.cloud.app.exports.most_lanes = 0
     task_id = world.submit(step=100, parallel=1)
     shown = world.run(task_id)
     assert (shown["status"], shown["attempts"]) == ("failed", 1 if outage == busy(403) else 3)
@@ -330,7 +331,7 @@ def test_page_slower_than_source_timeout_fails(world: ExportWorld, how: str) -> 
         assert len(read_csv(world.post("/v1/download/sync", **fields, source_timeout=3).body)) == 2050
         return
     if how == "staged":
-        world.cloud.app.exports.steps._puller._most_lanes = 0
+        world.cloud.app.exports.most_lanes = 0
     shown = world.run(world.submit(**fields, source_timeout=1))
     assert (shown["status"], "page 3 of the source: " in shown["failed_reason"]) == ("failed", True)
     _, data = world.export(**fields, source_timeout=3)
@@ -346,11 +347,11 @@ def test_default_page_limits_give_way_to_source_timeout(
             time.sleep(0.8)
         return honest(source, page, size)
 
-    signed = world.cloud.app.exports.steps._puller._source._signed
+    signed = world.cloud.app.exports.sources._signed
     monkeypatch.setattr(signed, "_limits", Limits(read=0.4, total=0.5))
     world.source.rows, world.source.answer = numbered(2050), slow
     if how == "staged":
-        world.cloud.app.exports.steps._puller._most_lanes = 0
+        world.cloud.app.exports.most_lanes = 0
     assert world.run(world.submit(step=100))["status"] == "failed"
     assert world.export(step=100, source_timeout=5)[0]["status"] == "completed"
 
@@ -365,10 +366,10 @@ def test_no_page_is_requested_that_could_outlast_the_function(world: ExportWorld
     """An invocation has 900 s, of which 50 are for what follows the last page."""
     world.source.rows = numbered(950)
     state = world.admit(world.submit(step=100, source_timeout=timeout))
-    puller = world.cloud.app.exports.steps
-    assert puller.pull(state, seconds_left=timeout + 51)["next"] == "render"
+    exports = world.cloud.app.exports
+    assert steps.pull(exports, state, seconds_left=timeout + 51)["next"] == "render"
     state = world.admit(world.submit(step=100, source_timeout=timeout))
-    assert puller.pull(state, seconds_left=timeout + 49)["next"] == "pull"
+    assert steps.pull(exports, state, seconds_left=timeout + 49)["next"] == "pull"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.support.exports.paged_source import honest, numbered
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tests.support.exports.samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
 from tidegate.aws import s3 as s3_sink
+from tidegate.exports import steps
 
 
 class Killed(BaseException):
@@ -121,7 +122,7 @@ def test_progress_is_visible_while_the_export_runs(world: ExportWorld) -> None:
         return honest(source, page, size)
 
     world.source.answer = watch
-    world.cloud.app.exports.steps._puller._parallel = 1
+    world.cloud.app.exports.parallel = 1
     world.run(task_id)
 
     assert [snapshot["status"] for snapshot in snapshots] == ["running"] * 3
@@ -136,10 +137,10 @@ def test_pull_out_of_time_continues_in_another_invocation(world: ExportWorld) ->
     world.source.rows = numbered(350)
     task_id = world.submit(step=100)
     state = world.admit(task_id)
-    work = world.cloud.app.exports.steps
-    assert work.pull(state, seconds_left=0)["next"] == "pull"
+    exports = world.cloud.app.exports
+    assert steps.pull(exports, state, seconds_left=0)["next"] == "pull"
     assert world.source.pages == {0: 1}
-    assert work.pull(state, seconds_left=900)["next"] == "render"
+    assert steps.pull(exports, state, seconds_left=900)["next"] == "render"
     assert world.source.pages == {0: 1, 1: 1, 2: 1, 3: 1}
 
 

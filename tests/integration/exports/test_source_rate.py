@@ -44,7 +44,7 @@ class Calls(list[float]):
 @pytest.fixture
 def calls(world: ExportWorld) -> Calls:
     made = Calls(HostUsage(world.cloud.app.table, world.cloud.clock))
-    source = world.cloud.app.exports.steps._puller._source
+    source = world.cloud.app.exports.sources
     assert isinstance(source, Sources)
     source._pace_of = cache(made.process)
     return made

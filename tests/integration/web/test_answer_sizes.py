@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.moto.cloud import Answer, MotoCloud, Project
-from tidegate.app.exports import ExportsPart
 from tidegate.batches.batches import DryRun
 from tidegate.batches.items import Outcomes
+from tidegate.exports import exports
 from tidegate.exports.exports import Sample
 
 SOURCE = "https://source.invalid/x"
@@ -73,7 +73,7 @@ def test_dry_run_of_large_items_leaves_out_some_data(
 
 
 def post_sample(cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch, sample: Sample) -> Answer:
-    monkeypatch.setattr(ExportsPart, "sample", lambda *_: sample)
+    monkeypatch.setattr(exports, "take_sample", lambda *_: sample)
     return cloud.http("POST", "/v1/task/sample", json={"source_url": SOURCE}, key=project.key)
 
 

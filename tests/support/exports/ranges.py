@@ -14,10 +14,10 @@ from tests.support.exports.running import ExportWorld
 @contextmanager
 def staged_only(world: ExportWorld) -> Iterator[None]:
     """Makes every export inside the block stage its pages."""
-    puller = world.cloud.app.exports.steps._puller
-    most, puller._most_lanes = puller._most_lanes, 0
+    exports = world.cloud.app.exports
+    most, exports.most_lanes = exports.most_lanes, 0
     yield
-    puller._most_lanes = most
+    exports.most_lanes = most
 
 
 def both_ways(world: ExportWorld, **fields: Any) -> tuple[bytes, bytes]:

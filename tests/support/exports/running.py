@@ -24,7 +24,7 @@ class ExportWorld:
     def __init__(self, cloud: MotoCloud, project: Project, source: PagedSource) -> None:
         self.cloud, self.project, self.source = cloud, project, source
         # Waits between retries of a page advance the clock of the test.
-        cloud.app.exports.steps._puller.sleep = self._sleep
+        cloud.app.exports.sleep = self._sleep
 
     def _sleep(self, seconds: float) -> None:
         self.cloud.clock.advance(seconds)

@@ -1,8 +1,8 @@
 """The composition root: wires every capability when a function first uses it.
 
 Read this file first: settings and clients, the capabilities in the order of the import contract, and the registries
-that connect them. Distribution is one object, of which its steps are functions; the wiring of the other capabilities is
-in the modules beside this one.
+that connect them. Distribution and exports are one object each, of which their steps are functions; the wiring of the
+other capabilities is in the modules beside this one.
 
 A capability's module is imported at its first use. Importing one adds 5 to 50 ms to a cold start (exports with
 openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_start.py` measures it.
@@ -24,7 +24,6 @@ from tidegate.settings import Settings
 if TYPE_CHECKING:
     from tidegate.app.batches import BatchesPart
     from tidegate.app.compensation import CompensationPart
-    from tidegate.app.exports import ExportsPart
     from tidegate.app.files import FilesPart
     from tidegate.app.ingest import IngestPart
     from tidegate.app.notifications import NotificationsPart
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
     from tidegate.distribution import Distribution
+    from tidegate.exports import Exports
     from tidegate.http.client import SafeHttp
     from tidegate.notifications.websocket import BatchLookup
     from tidegate.projects.model import Project
@@ -162,10 +162,28 @@ class App:
         )
 
     @cached_property
-    def exports(self) -> ExportsPart:
-        from tidegate.app.exports import ExportsPart
+    def exports(self) -> Exports:
+        from tidegate.exports import Exports
 
-        return ExportsPart(self)
+        projects, queue = self.projects, self.queue
+        return Exports(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            s3=self.s3,
+            dynamodb=self.dynamodb,
+            http=self.http,
+            sign=self.sign,
+            bucket=self.files.bucket,
+            queue=queue.queue,
+            control=lambda: queue.control,
+            projects=projects.projects,
+            project_store=projects.store,
+            credentials=projects.credentials,
+            check_urls=self.notifications.callbacks.check,
+            progress=self.notifications.progress,
+            runner_time=projects.runner_time,
+        )
 
     @cached_property
     def batches(self) -> BatchesPart:

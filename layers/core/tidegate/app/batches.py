@@ -130,4 +130,4 @@ class BatchesPart:
         rows = self.logs.rows(project_id, batch_id)
         spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
         options = ExportOptions(name="Batch logs", file_name=f"{batch_id}-logs")
-        return self._app.exports.exports.submit(project_id, spec, options, who)
+        return self._app.exports.orders.submit(project_id, spec, options, who)

@@ -1,0 +1,201 @@
+"""Exports: files of rows. The steps are functions of one object, which the app makes once.
+
+Importing any module of this package runs this file, so it imports the others only when a part is first used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+
+    from tidegate.aws.s3 import Bucket
+    from tidegate.aws.table import Table
+    from tidegate.common.ids import Clock
+    from tidegate.exports.direct import AllowedSources, DirectSources
+    from tidegate.exports.exports import Orders
+    from tidegate.exports.schedules import ExportSchedules
+    from tidegate.exports.source import SourcePace, Sources
+    from tidegate.exports.steps import Deliveries, LinkMail
+    from tidegate.exports.store import ExportBucket, ExportStore
+    from tidegate.http.client import SafeHttp
+    from tidegate.http.model import Limits
+    from tidegate.notifications.websocket import ProgressFeed
+    from tidegate.projects.limits import RunnerTime
+    from tidegate.projects.model import Project
+    from tidegate.projects.projects import Projects, ProjectStore
+    from tidegate.projects.secrets import CredentialStore, Signer
+    from tidegate.queue.control import Control
+    from tidegate.queue.model import Request
+    from tidegate.queue.queue import RequestQueue
+    from tidegate.settings import Settings
+
+# Requests for pages that a function has in flight.
+PARALLEL = 4
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Exports:
+    """What the steps of exports use: given by the app, or made from that when it is first used."""
+
+    settings: Settings
+    clock: Clock
+    table: Table
+    s3: S3Client
+    dynamodb: DynamoDBClient
+    http: SafeHttp
+    sign: Signer
+
+    # --- parts of other capabilities
+    bucket: Bucket
+    queue: RequestQueue
+    control: Callable[[], Control]
+    projects: Projects
+    project_store: ProjectStore
+    credentials: CredentialStore
+    check_urls: Callable[[str, Mapping[str, str | None]], None]
+    progress: ProgressFeed
+    runner_time: RunnerTime
+
+    # Waits between two requests for a page.
+    sleep: Callable[[float], None] = field(default=time.sleep)
+
+    # --- settings as the steps need them
+
+    @cached_property
+    def parallel(self) -> int:
+        return self.settings.export_pull_parallel
+
+    @cached_property
+    def most_lanes(self) -> int:
+        """How many workers may render ranges of one export in parallel; 0: always stage the pages."""
+        return self.settings.export_most_workers
+
+    # --- stores
+
+    @cached_property
+    def objects(self) -> ExportBucket:
+        from tidegate.exports.store import ExportBucket
+
+        return ExportBucket(self.s3, self.bucket)
+
+    @cached_property
+    def store(self) -> ExportStore:
+        from tidegate.exports.store import ExportStore
+
+        return ExportStore(self.table)
+
+    # --- sources
+
+    @cached_property
+    def sources(self) -> Sources:
+        from tidegate.exports.source import SignedSource, Sources
+
+        signed = SignedSource(self.http, self.sign, self.projects.get, self.clock, credentials=self.credentials)
+        return Sources(signed, self._direct, self._pace_of)
+
+    @cached_property
+    def sync_sources(self) -> Sources:
+        """For a caller who waits for the answer; API Gateway allows 30 s."""
+        from tidegate.http.model import Limits
+
+        return self._without_secrets(Limits(total=15.0), self._pace_of)
+
+    @cached_property
+    def sample_sources(self) -> Sources:
+        return self._without_secrets()
+
+    def _without_secrets(
+        self, limits: Limits | None = None, pace_of: Callable[[int], SourcePace] | None = None
+    ) -> Sources:
+        from tidegate.exports.source import PAGE_LIMITS, SignedSource, Sources
+
+        signed = SignedSource(self.http, self.sign, self.projects.get, self.clock, limits or PAGE_LIMITS)
+        return Sources(signed, pace_of=pace_of)
+
+    def _pace_of(self, rate: int) -> SourcePace:
+        from tidegate.aws.host_usage import HostUsage
+        from tidegate.exports.source import SourcePace
+
+        return SourcePace(HostUsage(self.table, self.clock), rate)
+
+    @cached_property
+    def _granted(self) -> Callable[[str], Project]:
+        """A consistent read, so that a grant that was just removed no longer counts."""
+        return partial(self.projects.get, consistent=True)
+
+    @cached_property
+    def allowed_sources(self) -> AllowedSources:
+        from tidegate.exports.direct import AllowedSources
+
+        settings = self.settings
+        own = frozenset([settings.files_bucket, settings.table_name])
+        places = settings.source_bucket, settings.source_table, settings.source_workgroup
+        return AllowedSources(*places, own, self._granted)
+
+    @cached_property
+    def _direct(self) -> DirectSources:
+        """The reader of direct sources. Athena's client is created when it is first read."""
+        from tidegate.aws.clients import client
+        from tidegate.exports.direct import AthenaQueries, DirectSources, DynamoQueries, S3Objects
+
+        return DirectSources(
+            self.allowed_sources,
+            {
+                "s3": lambda: S3Objects(self.s3),
+                "dynamodb": lambda: DynamoQueries(self.dynamodb),
+                "athena": lambda: AthenaQueries(client("athena")),
+            },
+        )
+
+    # --- copies and mails
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        from tidegate.aws.clients import client
+        from tidegate.exports.steps import Deliveries
+
+        def s3_of(region: str | None) -> Any:
+            return client("s3", region=region) if region else self.s3
+
+        return Deliveries(s3_of, self.settings.files_bucket, self.settings.delivery_bucket, self._granted)
+
+    @cached_property
+    def mail(self) -> LinkMail:
+        from tidegate.aws.clients import lazy_client
+        from tidegate.exports.steps import LinkMail
+
+        addresses = self.settings.email_sender, self.settings.email_recipients
+        return LinkMail(lazy_client("sesv2"), self.objects, self.store, self.clock, *addresses, self.settings.api_url)
+
+    # --- for callers and for other capabilities
+
+    @cached_property
+    def orders(self) -> Orders:
+        from tidegate.exports.exports import Orders
+
+        return Orders(self)
+
+    @cached_property
+    def schedules(self) -> ExportSchedules:
+        from tidegate.exports.schedules import ExportSchedules
+
+        return ExportSchedules(self.table, self.orders, self.queue, self.project_store.quotas, self.clock)
+
+    def shown(self, request: Request) -> dict[str, Any]:
+        from tidegate.exports.model import shown
+
+        return shown(request, self.clock(), self.settings.api_url)
+
+    def owned_objects(self, request: Request) -> list[str]:
+        """The objects that are deleted with the record: its own, and the pages that were kept for a retry."""
+        from tidegate.exports.model import keeps_pages, owned_objects, pages_prefix
+
+        pages = self.objects.keys(pages_prefix(request.project_id, request.request_id)) if keeps_pages(request) else ()
+        return [*owned_objects(request), *pages]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.ids import iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import (
     BadTable,
@@ -24,6 +24,7 @@ from tidegate.errors import (
     UseAsync,
     WrongState,
 )
+from tidegate.exports import PARALLEL
 from tidegate.exports import model as domain
 from tidegate.exports.model import (
     EXCEL,
@@ -37,11 +38,8 @@ from tidegate.exports.model import (
     sync_object,
 )
 from tidegate.exports.paging import TablePages
-from tidegate.exports.pull import PARALLEL
 from tidegate.exports.render import output_of
-from tidegate.exports.source import Page, Place, Sources, read_page
-from tidegate.exports.steps import Deliveries, LinkMail
-from tidegate.exports.store import ExportBucket, ExportStore
+from tidegate.exports.source import Page, Place, read_page
 from tidegate.projects.audit import act
 from tidegate.queue.model import COMPLETED, Request
 from tidegate.sheets.files import content_type, extension, render
@@ -50,9 +48,7 @@ from tidegate.sheets.values import plain
 from tidegate.sheets.xlsx import TableRows
 
 if TYPE_CHECKING:
-    from tidegate.exports.direct import AllowedSources
-    from tidegate.queue.control import Control
-    from tidegate.queue.queue import RequestQueue
+    from tidegate.exports import Exports
 
 # --- exports
 # The operations of callers on exports: order, show, list, link to the file, delete.
@@ -68,34 +64,15 @@ class DownloadLink:
     expires_at: str
 
 
-class Exports:
-    def __init__(
-        self,
-        queue: RequestQueue,
-        control: Callable[[], Control],
-        store: ExportStore,
-        objects: ExportBucket,
-        check_urls: Callable[[str, Mapping[str, str | None]], None],
-        clock: Clock,
-        api_url: str,
-        deliveries: Deliveries,
-        mail: LinkMail,
-        allowed: AllowedSources,
-    ) -> None:
-        self._queue = queue
-        self._control = control
-        self._store = store
-        self._objects = objects
-        self._check_urls = check_urls
-        self._clock = clock
-        self._api_url = api_url
-        self._deliveries = deliveries
-        self._mail = mail
-        self._allowed = allowed
+class Orders:
+    """What callers do with exports."""
+
+    def __init__(self, exports: Exports) -> None:
+        self._exports = exports
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
         """Refuses an order that could only fail later."""
-        self._check_urls(project_id, self._checked_tables(project_id, spec))
+        self._exports.check_urls(project_id, self._checked_tables(project_id, spec))
 
     def _checked_tables(self, project_id: str, spec: ExportSpec) -> dict[str, str | None]:
         """Checks all of the tables but their URLs, which it returns with their fields."""
@@ -110,15 +87,15 @@ class Exports:
                 elif not table.address:
                     raise BadTable(f"table {number + 1} has no rows: give its source_data, source_url or source")
             if table.data is None and table.source:
-                self._allowed.check(project_id, table.source, f"source{place}")
+                self._exports.allowed_sources.check(project_id, table.source, f"source{place}")
             elif table.data is None:
                 urls[f"source_url{place}"] = table.source_url
         return urls
 
     def check_order(self, project_id: str, spec: ExportSpec, options: ExportOptions) -> None:
-        self._check_urls(project_id, self._checked_tables(project_id, spec) | {"callback": options.callback})
-        self._deliveries.check(project_id, options.deliver)
-        self._mail.check(options.email)
+        self._exports.check_urls(project_id, self._checked_tables(project_id, spec) | {"callback": options.callback})
+        self._exports.deliveries.check(project_id, options.deliver)
+        self._exports.mail.check(options.email)
 
     def submit(self, project_id: str, spec: ExportSpec, options: ExportOptions, who: str) -> str:
         self.check_order(project_id, spec, options)
@@ -136,12 +113,12 @@ class Exports:
         extra_writes: Sequence[Any] = (),
     ) -> str:
         """Queues an order that was checked. Idempotent for the same `task_id`."""
-        now = self._clock()
+        now = self._exports.clock()
         task_id = task_id or new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
         from tidegate.sheets.values import write_exact
 
-        self._objects.put(spec_key, write_exact(spec.as_data()))
+        self._exports.objects.put(spec_key, write_exact(spec.as_data()))
         labels: dict[str, Any] = {name: getattr(options, name) for name in domain.LABELS}
         fields = labels | {"type": spec.type, "schedule_id": schedule_id}
         # Lists are filtered by text; the record shows the id with the type that the caller gave.
@@ -150,28 +127,28 @@ class Exports:
         payload = fields | {"file_name": options.file_name or domain.default_file_name(now, task_id)}
         payload["deliver"] = [asdict(each) for each in options.deliver] or None
         payload["email"] = list(options.email) or None
-        self._queue.submit(
+        self._exports.queue.submit(
             project_id,
             domain.TYPE,
             payload={name: value for name, value in payload.items() if value is not None},
             priority=options.priority,
             request_id=task_id,
             callback=options.callback,
-            extra_writes=[self._store.write(export), *extra_writes],
+            extra_writes=[self._exports.store.write(export), *extra_writes],
             timeout=options.max_exec_time,
             who=who,
         )
         return task_id
 
     def shown(self, request: Request) -> dict[str, Any]:
-        return domain.shown(request, self._clock(), self._api_url)
+        return self._exports.shown(request)
 
     def get(self, project_id: str, task_id: str) -> dict[str, Any]:
         return self.shown(self._request(project_id, task_id))
 
     def get_many(self, project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Those exports that still exist, by task_id."""
-        found = self._store.requests(project_id, task_ids)
+        found = self._exports.store.requests(project_id, task_ids)
         return {request.request_id: self.shown(request) for request in found}
 
     def list(
@@ -181,7 +158,7 @@ class Exports:
         after = None
         for _ in range(_ROUNDS):
             # When the page is full, only whether one more follows.
-            page = self._store.page(project_id, limit - len(found) or limit, cursor, wanted)
+            page = self._exports.store.page(project_id, limit - len(found) or limit, cursor, wanted)
             records = [self.shown(request) for _, request in page.items if request is not None]
             matching = [record for record in records if status in (None, record["status"])]
             if len(found) == limit and matching:
@@ -203,8 +180,8 @@ class Exports:
         if request.status != COMPLETED or not request.result:
             then = "order the export again" if request.is_over else "its file can be downloaded once it is completed"
             raise NotReady(f"the status of the export is {request.status}: {then}")
-        url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
-        return DownloadLink(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+        url = self._exports.objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
+        return DownloadLink(url, iso(self._exports.clock() + timedelta(seconds=LINK_SECONDS)))
 
     def delete(self, project_id: str, task_ids: Sequence[str], who: str) -> int:
         """Cancels running exports, then deletes files and records. Returns how many exports existed."""
@@ -218,18 +195,20 @@ class Exports:
         if not request.is_over:
             # It may have ended meanwhile.
             with suppress(WrongState):
-                self._control().cancel(project_id, task_id, who, "deleted")
+                self._exports.control().cancel(project_id, task_id, who, "deleted")
         self.forget_files(project_id, task_id)
-        self._store.remove(project_id, task_id, act(project_id, task_id, self._clock(), who, "export.delete"))
+        self._exports.store.remove(
+            project_id, task_id, act(project_id, task_id, self._exports.clock(), who, "export.delete")
+        )
         return True
 
     def forget_files(self, project_id: str, task_id: str) -> None:
-        self._objects.abort_uploads(domain.output_prefix(project_id, task_id))
-        self._objects.remove(domain.output_prefix(project_id, task_id))
-        self._objects.remove(domain.staging_prefix(project_id, task_id))
+        self._exports.objects.abort_uploads(domain.output_prefix(project_id, task_id))
+        self._exports.objects.remove(domain.output_prefix(project_id, task_id))
+        self._exports.objects.remove(domain.staging_prefix(project_id, task_id))
 
     def _request(self, project_id: str, task_id: str) -> Request:
-        request = self._queue.get(project_id, task_id)
+        request = self._exports.queue.get(project_id, task_id)
         if request.type != domain.TYPE:
             raise RecordNotFound(f"this project has no export with the id {task_id[:200]}")
         return request
@@ -262,96 +241,82 @@ class SyncFile:
     url: str | None = None
 
 
-class SyncExports:
-    def __init__(
-        self,
-        objects: ExportBucket,
-        source: Sources,
-        check: Callable[[str, ExportSpec], None],
-        clock: Clock,
-    ) -> None:
-        self._objects = objects
-        self._source = source
-        self._check = check
-        self._clock = clock
+def sync_file(
+    exports: Exports, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS
+) -> SyncFile:
+    """The file. UseAsync if its rows are too many, or do not arrive within `seconds`, at most SECONDS."""
+    exports.orders.check(project_id, spec)
+    now = exports.clock()
+    task_id = new_id(PREFIX, now)
+    until = time.monotonic() + min(seconds, SECONDS)
+    tables: list[TableRows] = []
+    total = blank_rows = 0
+    for number in range(len(spec.tables)):
+        rows, answered = _rows(exports, project_id, task_id, spec, number, until)
+        table = spec.table(number, answered)
+        total += len(rows)
+        # Row heads may add blank rows.
+        blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
+        _refuse_many(max(total, blank_rows))
+        tables.append(TableRows(table, keys_of(rows), rows))
+    output = output_of(spec)
+    ending = extension(output, tables, total)
+    body = b"".join(render(output, tables, total))
+    name = file_name_for(file_name or default_file_name(now, task_id), ending)
+    made = SyncFile(name, content_type(output, ending), body)
+    if len(body) <= MAX_BYTES:
+        return made
+    key = sync_object(project_id, task_id)
+    exports.objects.put(key, body, made.content_type)
+    return SyncFile(name, made.content_type, url=exports.objects.link(key, LINK_SECONDS, name))
 
-    def make(self, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS) -> SyncFile:
-        """The file. UseAsync if its rows are too many, or do not arrive within `seconds`, at most SECONDS."""
-        self._check(project_id, spec)
-        now = self._clock()
-        task_id = new_id(PREFIX, now)
-        until = time.monotonic() + min(seconds, SECONDS)
-        tables: list[TableRows] = []
-        total = blank_rows = 0
-        for number in range(len(spec.tables)):
-            rows, answered = self._rows(project_id, task_id, spec, number, until)
-            table = spec.table(number, answered)
-            total += len(rows)
-            # Row heads may add blank rows.
-            blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
-            _refuse_many(max(total, blank_rows))
-            tables.append(TableRows(table, keys_of(rows), rows))
-        output = output_of(spec)
-        ending = extension(output, tables, total)
-        body = b"".join(render(output, tables, total))
-        name = file_name_for(file_name or default_file_name(now, task_id), ending)
-        made = SyncFile(name, content_type(output, ending), body)
-        return made if len(body) <= MAX_BYTES else self._stored(project_id, task_id, made)
 
-    def _stored(self, project_id: str, task_id: str, made: SyncFile) -> SyncFile:
-        key = sync_object(project_id, task_id)
-        self._objects.put(key, made.body, made.content_type)
-        url = self._objects.link(key, LINK_SECONDS, made.file_name)
-        return SyncFile(made.file_name, made.content_type, url=url)
+def _rows(
+    exports: Exports, project_id: str, task_id: str, spec: ExportSpec, number: int, until: float
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    table = spec.tables[number]
+    if table.data is not None:
+        return flat_rows(table.data), {}
+    read = exports.sync_sources.reader(project_id, task_id, spec)
+    at_once = min(PARALLEL, spec.parallel or PARALLEL)
+    pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
 
-    def _rows(
-        self, project_id: str, task_id: str, spec: ExportSpec, number: int, until: float
-    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        table = spec.tables[number]
-        if table.data is not None:
-            return flat_rows(table.data), {}
-        read = self._source.reader(project_id, task_id, spec)
-        at_once = min(PARALLEL, spec.parallel or PARALLEL)
-        pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
+    def fetch(number: int) -> tuple[int, Page]:
+        left = until - time.monotonic()
+        try:
+            body = read(table.address, pages.place(number), spec.step, left) if left > 0 else None
+        except FetchTimeout:
+            if time.monotonic() < until:
+                raise
+            body = None
+        except NotSent as error:
+            raise UseAsync(f"{error.detail}, too few for a synchronous export: use POST /v1/task instead") from error
+        if body is None:
+            raise UseAsync("the source did not return all rows in time: use POST /v1/task instead")
+        return number, read_page(body, number)
 
-        def fetch(number: int) -> tuple[int, Page]:
-            left = until - time.monotonic()
-            try:
-                body = read(table.address, pages.place(number), spec.step, left) if left > 0 else None
-            except FetchTimeout:
-                if time.monotonic() < until:
-                    raise
-                body = None
-            except NotSent as error:
-                raise UseAsync(
-                    f"{error.detail}, too few for a synchronous export: use POST /v1/task instead"
-                ) from error
-            if body is None:
-                raise UseAsync("the source did not return all rows in time: use POST /v1/task instead")
-            return number, read_page(body, number)
+    def take(number: int, page: Page) -> None:
+        pages.record(number, page)
+        if number in pages.counts:
+            rows[number] = page.rows
+        _refuse_many(max(pages.rows, pages.total or 0))
 
-        def take(number: int, page: Page) -> None:
-            pages.record(number, page)
-            if number in pages.counts:
-                rows[number] = page.rows
-            _refuse_many(max(pages.rows, pages.total or 0))
-
-        take(*fetch(0))
-        with ThreadPoolExecutor(at_once) as threads:
-            # A few at a time: an empty page ends the plan.
-            while some := list(islice(pages.planned(), at_once)):
-                for number, page in threads.map(fetch, some):
-                    take(number, page)
-        if not pages.sequential:
-            pages.continue_after_plan()
-        while pages.upcoming is not None:
-            try:
-                take(*fetch(pages.upcoming))
-            except DomainError:
-                if not pages.confirms_total(pages.upcoming):
-                    raise
-                break
-        return [row for page in sorted(rows) for row in rows[page]], pages.answered
+    take(*fetch(0))
+    with ThreadPoolExecutor(at_once) as threads:
+        # A few at a time: an empty page ends the plan.
+        while some := list(islice(pages.planned(), at_once)):
+            for number, page in threads.map(fetch, some):
+                take(number, page)
+    if not pages.sequential:
+        pages.continue_after_plan()
+    while pages.upcoming is not None:
+        try:
+            take(*fetch(pages.upcoming))
+        except DomainError:
+            if not pages.confirms_total(pages.upcoming):
+                raise
+            break
+    return [row for page in sorted(rows) for row in rows[page]], pages.answered
 
 
 def _refuse_many(rows: int) -> None:
@@ -379,8 +344,8 @@ class Sample:
     answered: dict[str, Any]
 
 
-def sample(source: Sources, project_id: str, source_url: str, clock: Clock) -> Sample:
+def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
     """Requests the first page like an export, with a signature; stores and queues nothing."""
-    read = source.reader(project_id, new_id(PREFIX, clock()))
+    read = exports.sample_sources.reader(project_id, new_id(PREFIX, exports.clock()))
     page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)
     return Sample([plain(row) for row in page.rows[:ROWS]], page.total, page.answered)

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
 from math import inf
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.errors import DomainError
 from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
@@ -23,12 +23,14 @@ from tidegate.exports.paging import (
     rows_pulled,
     total_of,
 )
-from tidegate.exports.source import PAGE_SECONDS, Page, ReadPage, Sources, read_page
+from tidegate.exports.source import PAGE_SECONDS, Page, read_page
 from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
 from tidegate.sheets.table import flat_rows, keys_of
 
-PARALLEL = 4
+if TYPE_CHECKING:
+    from tidegate.exports import Exports
+
 # Retry a failed page within the attempt, except page 0: if that fails, the source is probably down.
 _TRIES = 3
 _HEARTBEAT_SECONDS = 5.0
@@ -63,117 +65,106 @@ class PageList:
         return progress_of(rows_pulled(self.tables), total_of(self.tables))
 
 
-class Puller:
-    def __init__(
-        self,
-        objects: ExportBucket,
-        source: Sources,
-        parallel: int = PARALLEL,
-        sleep: Callable[[float], None] = time.sleep,
-        most_lanes: int = 0,
-    ) -> None:
-        self._objects = objects
-        self._source = source
-        self._parallel = parallel
-        self.sleep = sleep
-        # How many workers may render ranges of one export in parallel; 0: always stage the pages.
-        self._most_lanes = most_lanes
+def pull(
+    exports: Exports,
+    request: Request,
+    spec: ExportSpec,
+    heartbeat: Callable[[dict[str, Any]], None],
+    seconds_left: float,
+) -> bool | RangePlan:
+    """Returns True when all pages are staged, False when time ran out and another invocation must continue.
 
-    def pull(
-        self, request: Request, spec: ExportSpec, heartbeat: Callable[[dict[str, Any]], None], seconds_left: float
-    ) -> bool | RangePlan:
-        """Returns True when all pages are staged, False when time ran out and another invocation must continue.
+    Returns a plan if the pages after the first are to be pulled and rendered in ranges instead of staged.
+    """
+    deadline = time.monotonic() + seconds_left - _MARGIN_SECONDS
+    staged = set(exports.objects.keys(pages_prefix(request.project_id, request.request_id)))
+    if (plan := _stored_plan(exports, request, staged)) is not None:
+        return plan
+    page_list = PageList.load(exports.objects, request, len(spec.tables), spec.step)
+    run = _Run(exports, request, spec, page_list, heartbeat, deadline, staged)
+    if (plan := _plan(exports, request, spec, run)) is not None:
+        return plan
+    try:
+        return all(run.table(number) for number in range(len(spec.tables)))
+    finally:
+        page_list.save(exports.objects, request)
 
-        Returns a plan if the pages after the first are to be pulled and rendered in ranges instead of staged.
-        """
-        deadline = time.monotonic() + seconds_left - _MARGIN_SECONDS
-        staged = self.staged(request)
-        if (plan := self._stored_plan(request, staged)) is not None:
-            return plan
-        page_list = PageList.load(self._objects, request, len(spec.tables), spec.step)
-        run = _Run(self, request, spec, page_list, heartbeat, deadline, staged)
-        if (plan := self._plan(request, spec, run)) is not None:
-            return plan
+
+def _stored_plan(exports: Exports, request: Request, staged: set[str]) -> RangePlan | None:
+    ids = request.project_id, request.request_id
+    if plan_object(*ids) not in staged or given_up_object(*ids) in staged:
+        return None
+    data = exports.objects.get(plan_object(*ids))
+    return RangePlan(**json.loads(data)) if data else None
+
+
+def _plan(exports: Exports, request: Request, spec: ExportSpec, run: _Run) -> RangePlan | None:
+    ids = request.project_id, request.request_id
+    if not exports.most_lanes or all(table.data is not None for table in spec.tables):
+        return None
+    if given_up_object(*ids) in run.staged or run.has_later_pages():
+        return None
+    tables = run.first_pages()
+    if not can_be_in_ranges(spec, tables):
+        return None
+    plan = make_plan(spec, tables, run.page_seconds, exports.most_lanes, spec.parallel or exports.parallel)
+    stored = exports.objects.put_first(plan_object(*ids), json.dumps(plan.as_data()).encode())
+    return RangePlan(**json.loads(stored))
+
+
+def _staged_page(
+    exports: Exports, key: str, number: int, staged: set[str], fetch: Callable[[], bytes], deadline: float
+) -> Page:
+    """Returns a page from staging, or fetches and stages it. If two workers stage it, both return the first."""
+    staged_body = exports.objects.get(key) if key in staged else None
+    if staged_body is not None:
+        return read_page(staged_body, number)
+
+    def fetched() -> tuple[bytes, Page]:
+        body = fetch()
+        return body, read_page(body, number)
+
+    body, page = with_retries(exports, fetched, number, deadline)
+    staged_body = exports.objects.put_first(key, body)
+    return page if staged_body == body else read_page(staged_body, number)
+
+
+def with_retries(exports: Exports, fetch: Callable[[], T], number: int, deadline: float = inf, failures: int = 0) -> T:
+    """Fetches page `number`, after `failures` that were made already. No request begins after `deadline`."""
+    while True:
         try:
-            return all(run.table(number) for number in range(len(spec.tables)))
+            return fetch()
+        except DomainError as error:
+            failures += 1
+            wait = retry_wait(error, number, failures)
+            if wait is None or time.monotonic() + wait > deadline:
+                raise
+            exports.sleep(wait)
+
+
+def in_parallel(
+    exports: Exports, numbers: Iterable[int], fetch: Callable[[int], Page], wanted: int | None = None
+) -> Iterator[tuple[int, Page] | None]:
+    """Yields pages in the order in which they arrive, and None every few seconds while none does.
+
+    `wanted`: the most requests that the caller of the export wants at a time.
+    """
+    waiting, at_once = iter(numbers), min(exports.parallel, wanted or exports.parallel)
+    with ThreadPoolExecutor(at_once) as threads:
+        in_flight: dict[Future[Page], int] = {}
+        try:
+            while True:
+                for number in islice(waiting, at_once - len(in_flight)):
+                    in_flight[threads.submit(fetch, number)] = number
+                if not in_flight:
+                    return
+                done, _ = wait(in_flight, timeout=_HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
+                if not done:
+                    yield None
+                for future in done:
+                    yield in_flight.pop(future), future.result()
         finally:
-            page_list.save(self._objects, request)
-
-    def _stored_plan(self, request: Request, staged: set[str]) -> RangePlan | None:
-        ids = request.project_id, request.request_id
-        if plan_object(*ids) not in staged or given_up_object(*ids) in staged:
-            return None
-        data = self._objects.get(plan_object(*ids))
-        return RangePlan(**json.loads(data)) if data else None
-
-    def _plan(self, request: Request, spec: ExportSpec, run: _Run) -> RangePlan | None:
-        ids = request.project_id, request.request_id
-        if not self._most_lanes or all(table.data is not None for table in spec.tables):
-            return None
-        if given_up_object(*ids) in run.staged or run.has_later_pages():
-            return None
-        tables = run.first_pages()
-        if not can_be_in_ranges(spec, tables):
-            return None
-        plan = make_plan(spec, tables, run.page_seconds, self._most_lanes, spec.parallel or self._parallel)
-        stored = self._objects.put_first(plan_object(*ids), json.dumps(plan.as_data()).encode())
-        return RangePlan(**json.loads(stored))
-
-    def page(self, key: str, number: int, staged: set[str], fetch: Callable[[], bytes], deadline: float) -> Page:
-        """Returns a page from staging, or fetches and stages it. If two workers stage it, both return the first."""
-        staged_body = self._objects.get(key) if key in staged else None
-        if staged_body is not None:
-            return read_page(staged_body, number)
-
-        def fetched() -> tuple[bytes, Page]:
-            body = fetch()
-            return body, read_page(body, number)
-
-        body, page = self.with_retries(fetched, number, deadline)
-        staged_body = self._objects.put_first(key, body)
-        return page if staged_body == body else read_page(staged_body, number)
-
-    def with_retries(self, fetch: Callable[[], T], number: int, deadline: float = inf, failures: int = 0) -> T:
-        """Fetches page `number`, after `failures` that were made already. No request begins after `deadline`."""
-        while True:
-            try:
-                return fetch()
-            except DomainError as error:
-                failures += 1
-                wait = retry_wait(error, number, failures)
-                if wait is None or time.monotonic() + wait > deadline:
-                    raise
-                self.sleep(wait)
-
-    def reader(self, request: Request, spec: ExportSpec) -> ReadPage:
-        return self._source.reader(request.project_id, request.request_id, spec)
-
-    def staged(self, request: Request) -> set[str]:
-        return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
-
-    def in_parallel(
-        self, numbers: Iterable[int], fetch: Callable[[int], Page], wanted: int | None = None
-    ) -> Iterator[tuple[int, Page] | None]:
-        """Yields pages in the order in which they arrive, and None every few seconds while none does.
-
-        `wanted`: the most requests that the caller of the export wants at a time.
-        """
-        waiting, at_once = iter(numbers), min(self._parallel, wanted or self._parallel)
-        with ThreadPoolExecutor(at_once) as threads:
-            in_flight: dict[Future[Page], int] = {}
-            try:
-                while True:
-                    for number in islice(waiting, at_once - len(in_flight)):
-                        in_flight[threads.submit(fetch, number)] = number
-                    if not in_flight:
-                        return
-                    done, _ = wait(in_flight, timeout=_HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
-                    if not done:
-                        yield None
-                    for future in done:
-                        yield in_flight.pop(future), future.result()
-            finally:
-                threads.shutdown(wait=True, cancel_futures=True)
+            threads.shutdown(wait=True, cancel_futures=True)
 
 
 def retry_wait(error: DomainError, number: int, failures: int) -> float | None:
@@ -188,7 +179,7 @@ class _Run:
 
     def __init__(
         self,
-        puller: Puller,
+        exports: Exports,
         request: Request,
         spec: ExportSpec,
         page_list: PageList,
@@ -196,11 +187,11 @@ class _Run:
         deadline: float,
         staged: set[str],
     ) -> None:
-        self._puller, self._request, self._spec, self._page_list = puller, request, spec, page_list
+        self._exports, self._request, self._spec, self._page_list = exports, request, spec, page_list
         # No request begins after this: it could not end before the invocation does.
         self._heartbeat, self._until = heartbeat, deadline - page_seconds(spec)
         self.staged = staged
-        self._read = puller.reader(request, spec)
+        self._read = exports.sources.reader(request.project_id, request.request_id, spec)
         # How long page 0 took; the default is for a page that was staged before.
         self.page_seconds = 0.5
 
@@ -219,7 +210,7 @@ class _Run:
             self.page_seconds = time.monotonic() - began
             return page
 
-        for result in self._puller.in_parallel(missing, first, self._spec.parallel):
+        for result in in_parallel(self._exports, missing, first, self._spec.parallel):
             if result:
                 number, page = result
                 self._record(tables[number], 0, page)
@@ -265,7 +256,7 @@ class _Run:
         def fetch(number: int) -> Page:
             return self._page(table, pages, number)
 
-        for result in self._puller.in_parallel(in_time(), fetch, self._spec.parallel):
+        for result in in_parallel(self._exports, in_time(), fetch, self._spec.parallel):
             if result:
                 self._record(pages, *result)
             else:
@@ -289,7 +280,7 @@ class _Run:
     def _one_page(self, table: int, pages: TablePages, number: int) -> Page:
         """A page, with heartbeats while it is fetched."""
         while True:
-            for result in self._puller.in_parallel([number], lambda _: self._page(table, pages, number)):
+            for result in in_parallel(self._exports, [number], lambda _: self._page(table, pages, number)):
                 if result:
                     return result[1]
                 self._heartbeat(self._page_list.progress())
@@ -298,7 +289,7 @@ class _Run:
         url, place = self._spec.tables[table].address, pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         fetch = partial(self._read, url, place, self._spec.step)
-        return self._puller.page(key, number, self.staged, fetch, self._until)
+        return _staged_page(self._exports, key, number, self.staged, fetch, self._until)
 
     def _record(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import zip_longest
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tidegate.aws.s3 import Stored, plan_parts
 from tidegate.errors import DomainError, FetchError, RecordNotFound, SourceBroken, WorkerLost
@@ -42,7 +42,7 @@ from tidegate.exports.paging import (
     ranges_prefix,
     record_object,
 )
-from tidegate.exports.pull import Puller, page_seconds, retry_wait
+from tidegate.exports.pull import page_seconds, retry_wait, with_retries
 from tidegate.exports.render import MAX_WARNINGS, Rendered, output_of
 from tidegate.exports.source import PAGE_SECONDS, Page, Place, ReadPage, page_reader, read_page
 from tidegate.exports.store import ExportBucket
@@ -54,6 +54,9 @@ from tidegate.sheets.rows import BLOCK_ROWS
 from tidegate.sheets.table import Row, flat_rows, keys_of
 from tidegate.sheets.xlsx import SHEET_ROWS, TableRows
 from tidegate.sheets.xlsx_cells import Notes, Total
+
+if TYPE_CHECKING:
+    from tidegate.exports import Exports
 
 # --- context
 # Shared by the range workers and the joiner of an export: the plan, and all that follows from page 0 of each table.
@@ -200,12 +203,12 @@ class PagesAhead:
         self,
         table: TableContext,
         read_page: ReadPage,
-        puller: Puller,
+        exports: Exports,
         in_flight: int,
         until: float,
         heartbeat: Callable[[], None],
     ) -> None:
-        self._table, self._read_page, self._puller = table, read_page, puller
+        self._table, self._read_page, self._exports = table, read_page, exports
         self._in_flight, self._until, self._heartbeat = in_flight, until, heartbeat
         # Where pages may take long, none waits for a thread: it would begin when time has run out.
         self._most = in_flight * (_WAITING if page_seconds(table.spec) <= PAGE_SECONDS else 1)
@@ -274,7 +277,7 @@ class PagesAhead:
         return self._parse(self._threads.submit(self._body, number), number)
 
     def _body(self, number: int) -> bytes:
-        return self._puller.with_retries(lambda: self._fetch(number), number, self._until)
+        return with_retries(self._exports, lambda: self._fetch(number), number, self._until)
 
     def _fetch(self, number: int) -> bytes:
         table = self._table
@@ -296,8 +299,8 @@ class PagesAhead:
             return self._table.read(self._fetch(number), number)
 
         def after(seconds: float) -> Page:
-            self._puller.sleep(seconds)
-            return self._puller.with_retries(again, number, self._until, failures=1)
+            self._exports.sleep(seconds)
+            return with_retries(self._exports, again, number, self._until, failures=1)
 
         return self._result(self._threads.submit(after, wait))
 
@@ -328,53 +331,48 @@ class GivenUp(Exception):
     """The rows cannot be rendered in ranges after all; the export stages its pages instead."""
 
 
-class RangeWorker:
-    def __init__(self, objects: ExportBucket, puller: Puller) -> None:
-        self._objects = objects
-        self._puller = puller
-        set_up_process()
-
-    def work(
-        self,
-        request: Request,
-        spec: ExportSpec,
-        lane: int,
-        heartbeat: Progress,
-        seconds_left: float,
-        plan: RangePlan | None = None,
-    ) -> bool:
-        """Returns True when the lane is finished, False when time ran out and another invocation must continue."""
-        until = time.monotonic() + seconds_left - page_seconds(spec) - _MARGIN_SECONDS
-        context = RangeContext(self._objects, request, spec, plan)
-        stored = context.stored_keys()
-        ids = request.project_id, request.request_id
-        if given_up_object(*ids) in stored:
-            return True
-        try:
-            for span in context.plan.of_lane(lane):
-                page, before, cursor = span.first, None, None
-                while True:
-                    key = record_object(*ids, span.table, page)
-                    record = context.record(span.table, page) if key in stored else None
-                    if record is None:
-                        if time.monotonic() >= until:
-                            return False
-                        record = _Range(context, self._puller, span, lane, heartbeat, until).run(page, before, cursor)
-                    page, before, cursor = record.past, record.before + record.rows, record.cursor
-                    if record.ended or (span.past is not None and page >= span.past and not span.last):
-                        break
-        except GivenUp as error:
-            context.give_up(str(error))
+def work(
+    exports: Exports,
+    request: Request,
+    spec: ExportSpec,
+    lane: int,
+    heartbeat: Progress,
+    seconds_left: float,
+    plan: RangePlan | None = None,
+) -> bool:
+    """Returns True when the lane is finished, False when time ran out and another invocation must continue."""
+    set_up_process()
+    until = time.monotonic() + seconds_left - page_seconds(spec) - _MARGIN_SECONDS
+    context = RangeContext(exports.objects, request, spec, plan)
+    stored = context.stored_keys()
+    ids = request.project_id, request.request_id
+    if given_up_object(*ids) in stored:
         return True
+    try:
+        for span in context.plan.of_lane(lane):
+            page, before, cursor = span.first, None, None
+            while True:
+                key = record_object(*ids, span.table, page)
+                record = context.record(span.table, page) if key in stored else None
+                if record is None:
+                    if time.monotonic() >= until:
+                        return False
+                    record = _Range(context, exports, span, lane, heartbeat, until).run(page, before, cursor)
+                page, before, cursor = record.past, record.before + record.rows, record.cursor
+                if record.ended or (span.past is not None and page >= span.past and not span.last):
+                    break
+    except GivenUp as error:
+        context.give_up(str(error))
+    return True
 
 
 class _Range:
     """One range, from its first page to its record."""
 
     def __init__(
-        self, context: RangeContext, puller: Puller, span: Span, lane: int, heartbeat: Progress, until: float
+        self, context: RangeContext, exports: Exports, span: Span, lane: int, heartbeat: Progress, until: float
     ) -> None:
-        self._context, self._puller, self._span, self._lane = context, puller, span, lane
+        self._context, self._exports, self._span, self._lane = context, exports, span, lane
         self._table: TableContext = context.tables[span.table]
         self._heartbeat, self._until = heartbeat, until
         self._nonce = token_hex(6)
@@ -395,10 +393,11 @@ class _Range:
             self._take(0, table.first_page(), final=True)
             self._record.past, self._record.ended = 1, True
         else:
-            read_page = self._puller.reader(self._context.request, self._context.spec)
+            request = self._context.request
+            read_page = self._exports.sources.reader(request.project_id, request.request_id, self._context.spec)
             in_flight = self._context.plan.threads
             with PagesAhead(
-                table, read_page, self._puller, in_flight, self._until, lambda: self._report_progress(0, 1)
+                table, read_page, self._exports, in_flight, self._until, lambda: self._report_progress(0, 1)
             ) as ahead:
                 try:
                     if span.past is None:
@@ -584,65 +583,63 @@ def sums_of(records: Sequence[RangeRecord]) -> list[Total | None]:
 _COPIES_TOGETHER = 16
 
 
-class Joiner:
-    def __init__(self, objects: ExportBucket) -> None:
-        self._objects = objects
+def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered | None:
+    """Returns the file, or None if the ranges do not make one: the export then has to stage its pages."""
+    ids = request.project_id, request.request_id
+    context = RangeContext(objects, request, spec)
+    with ThreadPoolExecutor(_COPIES_TOGETHER) as threads:
+        # S3 bills the parts of an upload that a killed attempt began until it is aborted.
+        aborted = threads.submit(objects.abort_uploads, output_prefix(*ids))
+        firsts = [(table, first) for table, pages in enumerate(context.plan.tables) for first in pages[:-1] or [0]]
+        planned_records = threads.map(lambda each: context.record(*each), firsts)
+        planned_file = context.file()
+        by_first = dict(zip(firsts, planned_records, strict=True))
+        aborted.result()
+    records = _records(context, by_first)
+    if records is None:
+        return None
+    rows = sum(record.rows for table in records for record in table)
+    made = [_sheets(table) for table in records]
+    footers = [next((each.footer for each in reversed(table) if each.footer), None) for table in records]
+    file = context.file(footers) if any(footers) else planned_file
+    if reason := file.unfit(made) or _unfit(context, made, file, planned_file):
+        context.give_up(reason)
+        return None
+    key = output_object(*ids, request.attempt)
+    sums = [sums_of(table) for table in records]
+    parts = plan_parts(file.pieces(made, sums, _groups(records)))
+    size = objects.assemble(key, content_type(output_of(spec), file.ending), parts)
+    name = file_name_for(str(request.payload["file_name"]), file.ending)
+    return Rendered(key, name, size, rows, _warnings(context, records, file, sums)[:MAX_WARNINGS])
 
-    def join(self, request: Request, spec: ExportSpec) -> Rendered | None:
-        """Returns the file, or None if the ranges do not make one: the export then has to stage its pages."""
-        ids = request.project_id, request.request_id
-        context = RangeContext(self._objects, request, spec)
-        with ThreadPoolExecutor(_COPIES_TOGETHER) as threads:
-            # S3 bills the parts of an upload that a killed attempt began until it is aborted.
-            aborted = threads.submit(self._objects.abort_uploads, output_prefix(*ids))
-            firsts = [(table, first) for table, pages in enumerate(context.plan.tables) for first in pages[:-1] or [0]]
-            planned_records = threads.map(lambda each: context.record(*each), firsts)
-            planned_file = context.file()
-            by_first = dict(zip(firsts, planned_records, strict=True))
-            aborted.result()
-        records = self._records(context, by_first)
-        if records is None:
-            return None
-        rows = sum(record.rows for table in records for record in table)
-        made = [_sheets(table) for table in records]
-        footers = [next((each.footer for each in reversed(table) if each.footer), None) for table in records]
-        file = context.file(footers) if any(footers) else planned_file
-        if reason := file.unfit(made) or _unfit(context, made, file, planned_file):
-            context.give_up(reason)
-            return None
-        key = output_object(*ids, request.attempt)
-        sums = [sums_of(table) for table in records]
-        parts = plan_parts(file.pieces(made, sums, _groups(records)))
-        size = self._objects.assemble(key, content_type(output_of(spec), file.ending), parts)
-        name = file_name_for(str(request.payload["file_name"]), file.ending)
-        return Rendered(key, name, size, rows, _warnings(context, records, file, sums)[:MAX_WARNINGS])
 
-    def _records(
-        self, context: RangeContext, by_first: Mapping[tuple[int, int], RangeRecord | None]
-    ) -> list[list[RangeRecord]] | None:
-        """Every table's records, each beginning where the one before ends; None if a worker gave up."""
-        tables = [self._of_table(context, number, by_first) for number in range(len(context.plan.tables))]
-        found = [records for records in tables if records is not None]
-        return found if len(found) == len(tables) else None
+def _records(
+    context: RangeContext, by_first: Mapping[tuple[int, int], RangeRecord | None]
+) -> list[list[RangeRecord]] | None:
+    """Every table's records, each beginning where the one before ends; None if a worker gave up."""
+    tables = [_of_table(context, number, by_first) for number in range(len(context.plan.tables))]
+    found = [records for records in tables if records is not None]
+    return found if len(found) == len(tables) else None
 
-    def _of_table(
-        self, context: RangeContext, table: int, by_first: Mapping[tuple[int, int], RangeRecord | None]
-    ) -> list[RangeRecord] | None:
-        ids = context.request.project_id, context.request.request_id
-        records, page = list[RangeRecord](), 0
-        while True:
-            # A worker that ran out of time was followed by one that began at a page not in the plan.
-            record = by_first.get((table, page)) or context.record(table, page)
-            if record is None or (record.past <= page and not record.ended):
-                if self._objects.get(given_up_object(*ids)) is not None:
-                    return None
-                raise WorkerLost(
-                    f"the rows of table {table + 1} from page {page} on were not rendered; the next attempt does it"
-                )
-            records.append(record)
-            if record.ended:
-                return records
-            page = record.past
+
+def _of_table(
+    context: RangeContext, table: int, by_first: Mapping[tuple[int, int], RangeRecord | None]
+) -> list[RangeRecord] | None:
+    ids = context.request.project_id, context.request.request_id
+    records, page = list[RangeRecord](), 0
+    while True:
+        # A worker that ran out of time was followed by one that began at a page not in the plan.
+        record = by_first.get((table, page)) or context.record(table, page)
+        if record is None or (record.past <= page and not record.ended):
+            if context.objects.get(given_up_object(*ids)) is not None:
+                return None
+            raise WorkerLost(
+                f"the rows of table {table + 1} from page {page} on were not rendered; the next attempt does it"
+            )
+        records.append(record)
+        if record.ended:
+            return records
+        page = record.past
 
 
 def _groups(records: Sequence[Sequence[RangeRecord]]) -> list[Group]:

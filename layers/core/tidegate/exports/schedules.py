@@ -16,7 +16,7 @@ from tidegate.common.ids import Clock, digest
 from tidegate.common.schedules import run_before
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.exports import model as domain
-from tidegate.exports.exports import Exports
+from tidegate.exports.exports import Orders
 from tidegate.exports.model import ExportOptions, ExportSpec
 from tidegate.projects.model import Quotas
 from tidegate.queue.queue import RequestQueue
@@ -109,7 +109,7 @@ class ExportSchedules(Schedules[ExportSchedule, ScheduledOrder]):
     action, noun, prefix, quota, order_name = "export-schedule", "recurring export", "xsc", "export_schedules", "order"
 
     def __init__(
-        self, table: Table, exports: Exports, queue: RequestQueue, quotas: Callable[[str], Quotas], clock: Clock
+        self, table: Table, exports: Orders, queue: RequestQueue, quotas: Callable[[str], Quotas], clock: Clock
     ) -> None:
         super().__init__(table, quotas, clock)
         self._exports = exports

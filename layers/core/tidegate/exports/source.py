@@ -245,7 +245,7 @@ class ReadPage(Protocol):
 _PATIENCE = 60.0
 # The time of a request without a `source_timeout`.
 PAGE_SECONDS = 50.0
-_LIMITS = Limits(connect=5.0, read=30.0, total=PAGE_SECONDS, max_bytes=16 * MEGABYTE)
+PAGE_LIMITS = Limits(connect=5.0, read=30.0, total=PAGE_SECONDS, max_bytes=16 * MEGABYTE)
 # Above this rate, a process takes several slots at once: a record of the table takes 1,000 writes per second.
 _ONE_BY_ONE = 250
 _SLOTS_TOGETHER = 4
@@ -261,7 +261,7 @@ class SignedSource:
         sign: Signer,
         project_of: Callable[[str], Project],
         clock: Clock,
-        limits: Limits = _LIMITS,
+        limits: Limits = PAGE_LIMITS,
         credentials: CredentialStore | None = None,
     ) -> None:
         self._http = http

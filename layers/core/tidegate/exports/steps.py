@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
@@ -24,10 +25,9 @@ from tidegate.exports.model import (
     staging_prefix,
 )
 from tidegate.exports.paging import RangePlan
-from tidegate.exports.pull import Puller
+from tidegate.exports.pull import pull as pull_pages
 from tidegate.exports.store import ExportBucket, ExportStore
 from tidegate.files.model import content_disposition
-from tidegate.projects.limits import RunnerTime
 from tidegate.queue.model import COMPLETED, Request
 from tidegate.queue.queue import RunningAttempt, Timing
 from tidegate.sheets.values import read_exact
@@ -35,11 +35,8 @@ from tidegate.sheets.values import read_exact
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-    from tidegate.exports.ranges import Joiner, RangeWorker
-    from tidegate.exports.render import Renderer
-    from tidegate.notifications.websocket import ProgressFeed
+    from tidegate.exports import Exports
     from tidegate.projects.model import Project
-    from tidegate.queue.queue import RequestQueue
 
 # --- delivery
 # Copies of finished files in the callers' buckets, copied by S3.
@@ -242,143 +239,138 @@ Event = Mapping[str, Any]
 TIMING = Timing(look=2.0, beat=2.0)
 
 
-class ExportSteps:
-    def __init__(
-        self,
-        queue: RequestQueue,
-        objects: ExportBucket,
-        puller: Puller,
-        renderer: Callable[[], Renderer],
-        range_worker: Callable[[], RangeWorker],
-        joiner: Callable[[], Joiner],
-        live: ProgressFeed,
-        clock: Clock,
-        shown: Callable[[Request], dict[str, Any]],
-        deliveries: Deliveries,
-        mail: LinkMail,
-        time: RunnerTime,
-    ) -> None:
-        self._queue = queue
-        self._objects = objects
-        self._puller = puller
-        self._renderer = renderer
-        self._range_worker = range_worker
-        self._joiner = joiner
-        self._live = live
-        self._clock = clock
-        self._shown = shown
-        self._deliveries = deliveries
-        self._mail = mail
-        self._time = time
+def pull(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
+    def step(request: Request) -> dict[str, Any]:
+        pulled = pull_pages(exports, request, _spec(exports, request), _heartbeat(exports, request), seconds_left)
+        if isinstance(pulled, RangePlan):
+            ids = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
+            # Passing the plan on saves every worker an S3 request.
+            plan = {"plan": pulled.as_data()} if pulled.is_small else {}
+            return {"next": RANGES, "lanes": [ids | {"lane": lane} | plan for lane in range(pulled.lanes)]}
+        return {"next": RENDER if pulled else PULL}
 
-    def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
-        def step(request: Request) -> dict[str, Any]:
-            pulled = self._puller.pull(request, self._spec(request), self._heartbeat(request), seconds_left)
-            if isinstance(pulled, RangePlan):
-                ids = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
-                # Passing the plan on saves every worker an S3 request.
-                plan = {"plan": pulled.as_data()} if pulled.is_small else {}
-                return {"next": RANGES, "lanes": [ids | {"lane": lane} | plan for lane in range(pulled.lanes)]}
-            return {"next": RENDER if pulled else PULL}
+    return _step(exports, event, step, counted=True)
 
-        return self._step(event, step, counted=True)
 
-    def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
-        """Runs one of several workers that pull and render ranges of pages. A repeat continues after its records."""
-        lane = int(event["lane"])
+def render_ranges(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
+    """Runs one of several workers that pull and render ranges of pages. A repeat continues after its records."""
+    lane = int(event["lane"])
 
-        def step(request: Request) -> dict[str, Any]:
-            worker = self._range_worker()
-            passed_on = {"plan": event["plan"]} if "plan" in event else {}
-            plan = RangePlan(**event["plan"]) if passed_on else None
-            done = worker.work(request, self._spec(request), lane, self._heartbeat(request), seconds_left, plan)
-            return {"next": JOIN if done else RANGES, "lane": lane} | passed_on
+    def step(request: Request) -> dict[str, Any]:
+        from tidegate.exports.ranges import work
 
-        return self._step(event, step, counted=True)
+        passed_on = {"plan": event["plan"]} if "plan" in event else {}
+        plan = RangePlan(**event["plan"]) if passed_on else None
+        spec, heartbeat = _spec(exports, request), _heartbeat(exports, request)
+        done = work(exports, request, spec, lane, heartbeat, seconds_left, plan)
+        return {"next": JOIN if done else RANGES, "lane": lane} | passed_on
 
-    def render(self, event: Event) -> dict[str, Any]:
-        def step(request: Request) -> dict[str, Any]:
-            spec, heartbeat = self._spec(request), self._heartbeat(request)
-            if event.get("next") == RANGES:
-                rendered = self._joiner().join(request, spec)
-                # The rows could not be rendered in ranges: stage the pages.
-                return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
-            return {"next": PUBLISH, "file": asdict(self._renderer().render(request, spec, heartbeat))}
+    return _step(exports, event, step, counted=True)
 
-        return self._step(event, step, counted=True)
 
-    def publish(self, event: Event) -> dict[str, Any]:
-        """Ends the export: publishes its file, or records that the state machine failed."""
+def render(exports: Exports, event: Event) -> dict[str, Any]:
+    def step(request: Request) -> dict[str, Any]:
+        spec, heartbeat = _spec(exports, request), _heartbeat(exports, request)
+        if event.get("next") == RANGES:
+            from tidegate.exports.ranges import join
 
-        def step(request: Request) -> dict[str, Any]:
-            if "failure" in event:
-                failure = event["failure"]
-                # Only for the log: the cause may have a stack trace and names of AWS resources.
-                cause = str(failure.get("Cause"))[:500]
-                logger.error("the function that ran a step died", request_id=request.request_id, cause=cause)
-                raise WorkerLost(f"the function that ran a step of the export died ({failure.get('Error')})")
-            result = dict(event["file"])
-            if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
-                # Before the export ends, so that the copies exist when its callback is sent.
-                result["deliveries"] = self._deliveries.send(request.project_id, wanted, result)
-            if addresses := request.payload.get("email"):
-                result["emails"] = self._mail.send(addresses, request, result)
-            status = self._end(request.project_id, request.request_id, request.attempt, result=result)
-            return {"next": OVER, "status": status}
+            rendered = join(exports.objects, request, spec)
+            # The rows could not be rendered in ranges: stage the pages.
+            return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
+        # Imports openpyxl, which only this step needs.
+        from tidegate.exports.render import render_pages
 
-        return self._step(event, step)
+        return {"next": PUBLISH, "file": asdict(render_pages(exports.objects, request, spec, heartbeat))}
 
-    def _step(
-        self, event: Event, step: Callable[[Request], dict[str, Any]], *, counted: bool = False
-    ) -> dict[str, Any]:
-        """`counted`: its time is the project's, and it is put off when the day's runner-hours are used up."""
-        ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
-        try:
-            request = self._queue.running(**ids)
-            with self._time.counted(request.project_id) if counted else nullcontext():
-                return ids | step(request)
-        except LeaseLost as error:
-            logger.info("this attempt of the export is no longer the running one", **ids, why=error.detail)
-            self._clean_up(self._queue.get(ids["project_id"], ids["request_id"]))
-            return ids | {"next": OVER}
-        except DomainError as error:
-            logger.warning("a step of an export failed", **ids, code=error.code, why=error.detail)
-            return ids | {"next": OVER, "status": self._end(**ids, error=error)}
+    return _step(exports, event, step, counted=True)
 
-    def _end(
-        self, project_id: str, request_id: str, attempt: int, *, result: Any = None, error: DomainError | None = None
-    ) -> str:
-        try:
-            ended = self._queue.finish(project_id, request_id, attempt, result=result, error=error)
-        except RecordNotFound:
-            return OVER
-        self._clean_up(ended)
-        return ended.status
 
-    def _clean_up(self, request: Request) -> None:
-        """Deletes everything but the file of an ended export. A step after one that died here does it again."""
-        if not request.is_over:
-            return
-        project_id, task_id = request.project_id, request.request_id
-        self._objects.abort_uploads(output_prefix(project_id, task_id))
-        if request.status == COMPLETED:
-            self._objects.remove(staging_prefix(project_id, task_id))
-            self._objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
-        else:
-            # The order is kept for a retry, and the pages of a source that failed at one of them.
-            if not keeps_pages(request):
-                self._objects.remove(pages_prefix(project_id, task_id))
-            self._objects.remove(output_prefix(project_id, task_id))
+def publish(exports: Exports, event: Event) -> dict[str, Any]:
+    """Ends the export: publishes its file, or records that the state machine failed."""
 
-    def _spec(self, request: Request) -> ExportSpec:
-        data = self._objects.get(spec_object(request.project_id, request.request_id))
-        if data is None:
-            raise RecordNotFound("the order of this export was deleted: submit the export again")
-        return ExportSpec.from_data(read_exact(data))
+    def step(request: Request) -> dict[str, Any]:
+        if "failure" in event:
+            failure = event["failure"]
+            # Only for the log: the cause may have a stack trace and names of AWS resources.
+            cause = str(failure.get("Cause"))[:500]
+            logger.error("the function that ran a step died", request_id=request.request_id, cause=cause)
+            raise WorkerLost(f"the function that ran a step of the export died ({failure.get('Error')})")
+        result = dict(event["file"])
+        if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
+            # Before the export ends, so that the copies exist when its callback is sent.
+            result["deliveries"] = exports.deliveries.send(request.project_id, wanted, result)
+        if addresses := request.payload.get("email"):
+            result["emails"] = exports.mail.send(addresses, request, result)
+        status = end(exports, request.project_id, request.request_id, request.attempt, result=result)
+        return {"next": OVER, "status": status}
 
-    def _heartbeat(self, request: Request) -> RunningAttempt:
-        return RunningAttempt(self._queue, request, TIMING, self._push_progress, now=lambda: self._clock().timestamp())
+    return _step(exports, event, step)
 
-    def _push_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
-        shown = self._shown(replace(request, progress=dict(progress)))
-        self._live.progress(request.project_id, request.request_id, shown)
+
+def _step(
+    exports: Exports, event: Event, step: Callable[[Request], dict[str, Any]], *, counted: bool = False
+) -> dict[str, Any]:
+    """`counted`: its time is the project's, and it is put off when the day's runner-hours are used up."""
+    ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
+    try:
+        request = exports.queue.running(**ids)
+        with exports.runner_time.counted(request.project_id) if counted else nullcontext():
+            return ids | step(request)
+    except LeaseLost as error:
+        logger.info("this attempt of the export is no longer the running one", **ids, why=error.detail)
+        _clean_up(exports, exports.queue.get(ids["project_id"], ids["request_id"]))
+        return ids | {"next": OVER}
+    except DomainError as error:
+        logger.warning("a step of an export failed", **ids, code=error.code, why=error.detail)
+        return ids | {"next": OVER, "status": end(exports, **ids, error=error)}
+
+
+def end(
+    exports: Exports,
+    project_id: str,
+    request_id: str,
+    attempt: int,
+    *,
+    result: Any = None,
+    error: DomainError | None = None,
+) -> str:
+    try:
+        ended = exports.queue.finish(project_id, request_id, attempt, result=result, error=error)
+    except RecordNotFound:
+        return OVER
+    _clean_up(exports, ended)
+    return ended.status
+
+
+def _clean_up(exports: Exports, request: Request) -> None:
+    """Deletes everything but the file of an ended export. A step after one that died here does it again."""
+    if not request.is_over:
+        return
+    project_id, task_id = request.project_id, request.request_id
+    exports.objects.abort_uploads(output_prefix(project_id, task_id))
+    if request.status == COMPLETED:
+        exports.objects.remove(staging_prefix(project_id, task_id))
+        exports.objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
+    else:
+        # The order is kept for a retry, and the pages of a source that failed at one of them.
+        if not keeps_pages(request):
+            exports.objects.remove(pages_prefix(project_id, task_id))
+        exports.objects.remove(output_prefix(project_id, task_id))
+
+
+def _spec(exports: Exports, request: Request) -> ExportSpec:
+    data = exports.objects.get(spec_object(request.project_id, request.request_id))
+    if data is None:
+        raise RecordNotFound("the order of this export was deleted: submit the export again")
+    return ExportSpec.from_data(read_exact(data))
+
+
+def _heartbeat(exports: Exports, request: Request) -> RunningAttempt:
+    return RunningAttempt(
+        exports.queue, request, TIMING, partial(_push_progress, exports), now=lambda: exports.clock().timestamp()
+    )
+
+
+def _push_progress(exports: Exports, request: Request, progress: Mapping[str, Any]) -> None:
+    shown = exports.shown(replace(request, progress=dict(progress)))
+    exports.progress.progress(request.project_id, request.request_id, shown)

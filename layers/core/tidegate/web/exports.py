@@ -471,8 +471,10 @@ def submit_multiple(body: MultipleBody) -> Response[TaskAccepted]:
 @router.post("/v1/task/sample", scope="write", tags=_TAGS, summary="Preview the first rows of a source")
 def sample(body: SampleBody) -> SampleAnswer:
     project_id = router.caller.project_id
+    from tidegate.exports.exports import take_sample
+
     with app().projects.slow_calls.held(project_id):
-        found = app().exports.sample(project_id, body.source_url)
+        found = take_sample(app().exports, project_id, body.source_url)
     rows = found.rows[: count_that_fit([found.answered, *found.rows]) - 1]
     if not fits([found.answered, *rows]) or (found.rows and not rows):
         raise ContentTooLarge(
@@ -485,13 +487,13 @@ def sample(body: SampleBody) -> SampleAnswer:
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
     spec = with_exact_texts(body.spec(exact_source_data()))
-    task_id = app().exports.exports.submit(project_id, spec, body.options(), router.caller.key_id)
+    task_id = app().exports.orders.submit(project_id, spec, body.options(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
 @router.get("/v1/task", scope="read", tags=_TAGS, summary="Get an export")
 def show(task_id: TaskId) -> Response[TaskAnswer]:
-    return answer(TaskAnswer.model_validate(app().exports.exports.get(router.caller.project_id, task_id)))
+    return answer(TaskAnswer.model_validate(app().exports.orders.get(router.caller.project_id, task_id)))
 
 
 @router.get("/v1/tasks", scope="read", tags=_TAGS, summary="List exports")
@@ -510,7 +512,7 @@ def list_tasks(
         "merchant_id": merchant_id,
         "name": name,
     }
-    page = app().exports.exports.list(
+    page = app().exports.orders.list(
         router.caller.project_id,
         status=status,
         wanted={field: value for field, value in filters.items() if value is not None},
@@ -523,19 +525,19 @@ def list_tasks(
 @router.post("/v1/tasks/delete", scope="write", tags=_TAGS, summary="Delete exports and their files")
 def delete(body: TaskIds) -> Deleted:
     caller = router.caller
-    return Deleted(deleted=app().exports.exports.delete(caller.project_id, body.task_ids, caller.key_id))
+    return Deleted(deleted=app().exports.orders.delete(caller.project_id, body.task_ids, caller.key_id))
 
 
 @router.get("/v1/download/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
 def link(task_id: TaskId) -> Response[LinkAnswer]:
-    return answer(LinkAnswer.model_validate(app().exports.exports.link(router.caller.project_id, task_id)))
+    return answer(LinkAnswer.model_validate(app().exports.orders.link(router.caller.project_id, task_id)))
 
 
 @router.get(
     "/v1/download/async", scope="read", tags=_TAGS, summary="Permanent URL of an export's file", status_code=302
 )
 def permanent(task_id: TaskId) -> Response[None]:
-    fresh = app().exports.exports.link(router.caller.project_id, task_id)
+    fresh = app().exports.orders.link(router.caller.project_id, task_id)
     return answer(None, 302, {"location": fresh.url})
 
 
@@ -634,7 +636,9 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
         router.caller.require("write")
     with app().projects.slow_calls.held(project_id):
         options = body.options()
-        made = app().exports.sync.make(project_id, spec, options.file_name, options.max_exec_time)
+        from tidegate.exports.exports import sync_file
+
+        made = sync_file(app().exports, project_id, spec, options.file_name, options.max_exec_time)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {

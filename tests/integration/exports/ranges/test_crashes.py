@@ -17,6 +17,7 @@ from tidegate.aws import s3 as part_plan
 from tidegate.exports import paging as export_range_plan
 from tidegate.exports import ranges as export_ranges
 from tidegate.exports import ranges as pages_ahead
+from tidegate.exports import steps
 from tidegate.exports.model import output_prefix
 from tidegate.exports.ranges import RangeContext
 from tidegate.sheets import files as fragments
@@ -74,12 +75,11 @@ def test_second_worker_of_the_same_range_adds_nothing(world: ExportWorld) -> Non
     world.source.rows = numbered(ROWS)
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
-    worker = world.cloud.app.exports.steps
     stored_keys = RangeContext.stored_keys
     RangeContext.stored_keys = lambda self: set()  # type: ignore[method-assign]
     try:
         for _ in range(2):
-            worker.render_ranges(state["lanes"][0], 900)
+            steps.render_ranges(world.cloud.app.exports, state["lanes"][0], 900)
     finally:
         RangeContext.stored_keys = stored_keys  # type: ignore[method-assign]
     while state["next"] in ("ranges", "publish"):
@@ -113,8 +113,8 @@ def test_crash_after_any_write_loses_and_duplicates_no_row(
         with killed_after_write(write) as died:
             try:
                 for lane in state["lanes"]:
-                    world.cloud.app.exports.steps.render_ranges(lane, 900)
-                ended = world.cloud.app.exports.steps.render(state)
+                    steps.render_ranges(world.cloud.app.exports, lane, 900)
+                ended = steps.render(world.cloud.app.exports, state)
             except Killed:
                 ended = None
         if ended is None:
@@ -143,10 +143,10 @@ def test_upload_of_a_killed_attempt_is_aborted_before_joining(world: ExportWorld
     task_id = world.submit(step=100, type="csv", parallel=8)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     for lane in state["lanes"]:
-        world.cloud.app.exports.steps.render_ranges(lane, 900)
+        steps.render_ranges(world.cloud.app.exports, lane, 900)
     left = f"{output_prefix(world.project.id, task_id)}left"
     world.cloud.client("s3").create_multipart_upload(Bucket=world.cloud.names.refs["FilesBucket"], Key=left)
 
-    world.cloud.app.exports.steps.render(state)
+    steps.render(world.cloud.app.exports, state)
 
     assert world.uploads() == []
