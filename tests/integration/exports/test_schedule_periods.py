@@ -12,7 +12,7 @@ from tests.integration.exports.test_schedules import HOURLY, call, create, fire,
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
 from tidegate.errors import Busy
-from tidegate.exports.exports import Exports
+from tidegate.exports.exports import Orders
 from tidegate.exports.model import spec_object
 
 DAILY = "cron(0 0 * * ? *)"
@@ -65,7 +65,7 @@ def test_period_begins_at_the_last_run_that_started(world: ExportWorld, monkeypa
         raise Busy("the table is throttled")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Exports, "place", busy)
+        patched.setattr(Orders, "place", busy)
         for _ in range(110):
             fire(world, 60)
     assert runs(world, schedule_id)[0]["code"] == "busy"
@@ -83,7 +83,7 @@ def test_later_try_asks_for_the_same_period(world: ExportWorld, monkeypatch: pyt
         raise Busy("the table is throttled")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Exports, "place", busy)
+        patched.setattr(Orders, "place", busy)
         assert fire(world, 3600) == 0
     assert fire(world, 60) == 1
     assert asked(world, schedule["schedule_id"])["to"] == schedule["next_run"].replace(".000Z", "+00:00")
