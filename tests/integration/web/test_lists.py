@@ -185,6 +185,12 @@ def subscription_tasks(world: World) -> str:
     return f"/v1/subscriptions/{one}/tasks"
 
 
+def subscription_runs(world: World) -> str:
+    body = {"source_url": SOURCE, "schedule": "rate(1 hour)"}
+    (one, _) = world.made("/v1/subscriptions", body, "subscription_id")
+    return world.with_runs(f"/v1/subscriptions/{one}/runs", state="skipped")
+
+
 def exports(world: World) -> str:
     world.made("/v1/task", {"source_data": [{"a": 1}]}, "task_id")
     return "/v1/tasks?status=pending"
@@ -248,6 +254,7 @@ SEEDS: dict[str, Callable[[World], str]] = {
     "/v1/callbacks": callbacks,
     "/v1/subscriptions": subscriptions,
     "/v1/subscriptions/<subscription_id>/tasks": subscription_tasks,
+    "/v1/subscriptions/<subscription_id>/runs": subscription_runs,
     "/v1/tasks": exports,
     "/v1/downloads": tasks,
     "/v1/jobs": jobs,
