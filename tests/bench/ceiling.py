@@ -17,7 +17,7 @@ from tests.bench import prices
 from tests.bench.figures import Figure
 from tests.support.template import ROOT, functions, load_template, resources
 from tidegate.batches.workers import CALL_BYTES
-from tidegate.projects.limits import HOST_POLLS
+from tidegate.projects.limits import HOST_POLLS, MOST_PUT_BYTES
 from tidegate.projects.model import (
     AGENT_RATE,
     AGENT_READ_UNITS,
@@ -219,7 +219,8 @@ def write(quotas: dict[str, Any]) -> list[Way]:
     egress = quotas["egress_bytes_per_day"] * prices.EGRESS_GB / GIGABYTE
     calls = quotas["outgoing_calls_per_day"] * CALL_BYTES * prices.EGRESS_GB / GIGABYTE
     targets = quotas["targets_per_day"] * TARGET_DOLLARS
-    stored = quotas["stored_bytes"] / GIGABYTE * prices.S3_STORED_GB_MONTH / 30
+    # 100 parts of unknown length, asked for when there was room for one, may bring 5 GiB each.
+    stored = (quotas["stored_bytes"] + 100 * MOST_PUT_BYTES) / GIGABYTE * prices.S3_STORED_GB_MONTH / 30
     mapping = resources("AWS::Lambda::EventSourceMapping")["DeliverCallbackMapping"]["Properties"]
     callbacks = (
         mapping["ScalingConfig"]["MaximumConcurrency"] * _gb("DeliverCallbackFunction") * prices.LAMBDA_GB_SECOND

@@ -1188,7 +1188,7 @@ class ProjectQuotas(Model):
     """Returned by `GET /v1/projects/{project_id}`, in `quotas`."""
 
     # the most bytes in the library and in announced uploads; equal content counts once in the library. An upload
-    # without `size` takes 5 GiB of it, and one in parts must announce its `size`
+    # without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not name
     stored_bytes: int | None
     # the most requests that may wait, over all channels
     queued: int | None

@@ -117,14 +117,91 @@ def test_refused_upload_without_size_keeps_its_object_until_its_room_is_needed(l
     assert counted(library) == (900, 0, 0)
 
 
-def test_upload_in_parts_without_size_is_refused_in_a_project_with_a_storage_quota(library: Library) -> None:
-    assert announce(library, multipart=True).status == 201, "the size is optional without the quota"
+GIB = 1024**3
+
+
+def parts_of(library: Library, file_id: str, numbers: list[int], **more: Any) -> Any:
+    body = {"numbers": numbers, **more}
+    return library.cloud.http("POST", f"/v1/files/{file_id}/parts", json=body, key=library.project.key)
+
+
+def send_part(library: Library, file_id: str, number: int, content: bytes) -> dict[str, Any]:
+    file = library.cloud.app.files.library.get(library.project.id, file_id)
+    sent = library.cloud.client("s3").upload_part(
+        Bucket=library.cloud.app.files.bucket.name,
+        Key=upload_object(library.project.id, file_id),
+        UploadId=str(file.upload_id),
+        PartNumber=number,
+        Body=content,
+    )
+    return {"number": number, "etag": sent["ETag"]}
+
+
+def test_upload_in_parts_without_size_counts_each_part_asked_for(library: Library) -> None:
+    """As a client of the contract sends it: no size, and only the numbers of parts."""
+    set_quotas(library, stored_bytes=100 * GIB)
+    made = announce(library, multipart=True)
+    assert (made.status, counted(library)) == (201, (0, 0, 1))
+    file_id = made.json()["file_id"]
+
+    assert parts_of(library, file_id, [1, 2]).status == 200
+    assert counted(library) == (0, 10 * GIB, 1)
+    first = send_part(library, file_id, 1, b"a" * 5 * 1024**2)
+    library.cloud.clock.advance(1801)
+    # The URLs have ended: the first part counts with its size, the second cannot arrive any more.
+    links = parts_of(library, file_id, [2]).json()["parts"]
+    assert counted(library) == (0, 5 * GIB + 5 * 1024**2, 1)
+    assert "content-length" not in links[0]["url"]
+    last = send_part(library, file_id, 2, b"b" * 10)
+
+    assert complete(library, file_id, [first, last]).status == 200
+    assert counted(library) == (5 * 1024**2 + 10, 0, 0)
+
+
+def test_parts_with_their_lengths_count_exactly(library: Library) -> None:
     set_quotas(library, stored_bytes=1000)
+    file_id = announce(library, multipart=True).json()["file_id"]
 
-    refused = announce(library, multipart=True)
+    links = parts_of(library, file_id, [1, 2], sizes=[600, 300]).json()["parts"]
 
-    assert (refused.status, refused.json()["code"]) == (422, "invalid")
-    assert "`size`" in refused.json()["detail"]
+    assert (["content-length" in link["url"] for link in links], counted(library)) == ([True, True], (0, 900, 1))
+    # All the room that is left, as for one PUT of unknown length.
+    assert (parts_of(library, file_id, [3], sizes=[200]).status, counted(library)) == (200, (0, 1000, 1))
+    assert parts_of(library, file_id, [4], sizes=[1]).status == 429
+    assert announce(library, size=1).status == 429
+    assert remove(library, file_id) == 204
+    assert counted(library) == (0, 0, 0)
+
+
+def test_parts_without_lengths_take_what_is_left_once(library: Library) -> None:
+    set_quotas(library, stored_bytes=1000)
+    first, second = (announce(library, multipart=True).json()["file_id"] for _ in range(2))
+
+    assert parts_of(library, first, [1]).status == 200
+    assert [parts_of(library, file_id, [2]).status for file_id in (first, second)] == [429, 429]
+    assert counted(library) == (0, 1000, 2)
+
+
+def test_few_parts_of_a_file_without_size_are_open_at_once(library: Library) -> None:
+    file_id = announce(library, multipart=True).json()["file_id"]
+    set_quotas(library, stored_bytes=10**15)
+    for start in (1, 101):
+        assert parts_of(library, file_id, [*range(start, start + 100)], sizes=[1] * 100).status == 200
+    refused = parts_of(library, file_id, [201], sizes=[1])
+    assert (refused.status, refused.json()["code"], 0 < int(refused.headers["retry-after"]) <= 4500) == (
+        429,
+        "quota_exceeded",
+        True,
+    )
+    library.cloud.clock.advance(4501)
+    assert parts_of(library, file_id, [201], sizes=[1]).status == 200
+    assert counted(library)[1] == 1
+
+
+@pytest.mark.parametrize("body", [{"sizes": [1]}, {"sizes": [1, 0]}, {"sizes": [1, 2, 3]}])
+def test_lengths_that_do_not_fit_the_numbers_are_refused(library: Library, body: dict[str, Any]) -> None:
+    file_id = announce(library, multipart=True).json()["file_id"]
+    assert parts_of(library, file_id, [1, 2], **body).status == 422
 
 
 def test_announced_uploads_count_towards_the_storage_quota(library: Library) -> None:

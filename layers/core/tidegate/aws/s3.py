@@ -119,6 +119,10 @@ class Bucket:
 # Lists objects of the bucket, for the archive and the daily sweep.
 
 
+# The most that S3 lists in one call.
+PARTS_LISTED = 1000
+
+
 class Found(NamedTuple):
     key: str
     changed_at: datetime
@@ -259,6 +263,18 @@ class UploadBucket(Bucket):
         if length is not None:
             params["ContentLength"] = length
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
+
+    def part_sizes(self, key: str, upload_id: str, first: int) -> dict[int, int]:
+        """The sizes by number of the first PARTS_LISTED parts from `first` on. Nothing if the upload has ended."""
+        try:
+            found: Any = self._client.list_parts(
+                Bucket=self.name, Key=key, UploadId=upload_id, PartNumberMarker=first - 1, MaxParts=PARTS_LISTED
+            )
+        except ClientError as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+            return {}
+        return {part["PartNumber"]: part["Size"] for part in found.get("Parts", [])}
 
     def complete(self, key: str, upload_id: str, parts: Sequence[tuple[int, str]]) -> StoredObject:
         """Completes the upload; an object that exists already is kept. Idempotent. Invalid if S3 lacks a part."""

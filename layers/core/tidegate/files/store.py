@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.aws import keys
+from tidegate.aws.s3 import PARTS_LISTED
 from tidegate.aws.table import ConditionFailed, Table, Write, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
@@ -15,6 +16,7 @@ from tidegate.errors import Busy, InUse, QuotaExceeded, RecordNotFound, WrongSta
 from tidegate.files.model import (
     COMING,
     FAILED,
+    MOST_PARTS,
     PENDING,
     READY,
     VERIFYING,
@@ -31,8 +33,11 @@ from tidegate.projects.limits import Room, UsageStore, stored_bytes_write, uploa
 # An upload is open until its content counts as stored, or until its object is deleted and cannot come back. The object
 # goes first: after a crash in between, an upload counts for too long, but never too little.
 
+_TRIES = 4
 # Abandoned uploads that one announcement looks for.
 _MOST_READ, _MOST_ABANDONED = 1000, 200
+# Parts of a file without a size that have a URL at once, so that its record stays small.
+_MOST_ASKED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,26 @@ class OpenUpload:
     upload_id: str | None = None
     # Longer than what was left: it may be completed while nobody else needs the room.
     refused: bool = False
+    # Of an upload in parts without a size: the bytes of parts whose URLs have ended, and by number the other parts that
+    # have a URL, each until when it is valid and how long the part can be.
+    settled: int = 0
+    asked: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def with_parts(self, now: float, have: Mapping[int, int], lengths: Mapping[int, int], until: int) -> OpenUpload:
+        """With further parts of at most these lengths. `have` are sizes of parts that S3 has: a part counts with its
+        size when its URL has ended, and until then as long as it can become. QuotaExceeded if too many are open."""
+        known_to = max(have, default=0) if len(have) >= PARTS_LISTED else MOST_PARTS
+        over = [number for number, (end, _) in self.asked.items() if end < now and int(number) <= known_to]
+        left = {number: entry for number, entry in self.asked.items() if number not in over}
+        settled = self.settled + sum(have.get(int(number), 0) for number in over)
+        asked = left | {str(number): (until, length) for number, length in lengths.items()}
+        if len(asked) > _MOST_ASKED:
+            raise QuotaExceeded(
+                f"{len(left)} parts of this file have a URL, and at most {_MOST_ASKED} may: announce its size, or ask "
+                "again when their URLs have ended",
+                retry_after=max(1.0, min((end for end, _ in left.values()), default=now) - now),
+            )
+        return replace(self, settled=settled, asked=asked, size=settled + sum(most for _, most in asked.values()))
 
 
 def _kept_until(file: File) -> int:
@@ -61,10 +86,28 @@ class OpenUploads:
     def open_writes(self, file: File) -> list[Write]:
         """Counts an announced upload. QuotaExceeded if it does not fit."""
         until = _kept_until(file)
-        size, counted = self._usage.upload_opened_writes(file.project_id, file.size)
+        # One in parts whose size is unknown counts when it asks for parts.
+        announced = 0 if file.upload_id and file.size is None else file.size
+        size, counted = self._usage.upload_opened_writes(file.project_id, announced)
         opened = OpenUpload(file.project_id, file.file_id, size, until, file.upload_id)
-        record = {name: value for name, value in asdict(opened).items() if value is not None}
+        record = {name: value for name, value in asdict(opened).items() if value is not None and value != {}}
         return [put_new(keys.open_upload(file.project_id, file.file_id) | record), *counted]
+
+    def grow(self, grown: Callable[[OpenUpload], OpenUpload], project_id: str, file_id: str) -> None:
+        """Counts an upload as `grown` makes it, or with all the room that is left. QuotaExceeded if that is none."""
+        for _ in range(_TRIES):
+            opened = self.get(project_id, file_id)
+            if opened is None:
+                # It was announced before open uploads were counted, or has ended.
+                return
+            made = grown(opened)
+            size, counted = self._usage.upload_grown_writes(project_id, opened.size, made.size)
+            sets = {"size": size, "settled": made.settled, "asked": {n: list(one) for n, one in made.asked.items()}}
+            same = "#size = :seen AND (attribute_not_exists(#asked) OR #asked = :asked)"
+            key, asked = keys.open_upload(project_id, file_id), {n: list(one) for n, one in opened.asked.items()}
+            if self._table.try_write(update(key, sets, condition=same, seen=opened.size, asked=asked), *counted):
+                return
+        raise Busy("too many uploads ask for parts at once: try again in a few seconds")
 
     def are_limited(self, project_id: str) -> bool:
         """Whether the project has a quota of stored bytes."""
@@ -98,7 +141,7 @@ def closed_record(opened: OpenUpload) -> Write:
 
 
 def _open_upload(item: dict[str, object]) -> OpenUpload:
-    names = ("project_id", "file_id", "size", "until", "upload_id", "refused")
+    names = [field.name for field in fields(OpenUpload)]
     return OpenUpload(**{name: item[name] for name in names if name in item})  # type: ignore[arg-type]
 
 
@@ -107,7 +150,6 @@ def _open_upload(item: dict[str, object]) -> OpenUpload:
 
 _FIELDS = tuple(field.name for field in fields(File))
 
-_TRIES = 4
 # Ingests that are noted as bringing one content, so that its record stays small.
 _MOST_BRINGING = 1000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
@@ -31,9 +31,14 @@ from tidegate.files.model import (
 from tidegate.files.reading import Checked, check, fault_of
 from tidegate.files.store import FileStore, OpenUpload, Stored
 from tidegate.projects.audit import SYSTEM, AuditLine, act
+from tidegate.projects.limits import MOST_PUT_BYTES
 
 UPLOAD_SECONDS = 3600
 PART_LINK_SECONDS = 3600
+# Of parts of unknown length in projects with a quota of bytes: while it is valid, it can bring 5 GiB.
+UNSIZED_PART_SECONDS = 900
+# A PUT that began while its URL was valid may end this much later.
+_SLOWEST_PART = 900
 
 # Queues the verification of a file, in one transaction with these writes.
 Enqueue = Callable[[File, Sequence[Write], str], None]
@@ -66,12 +71,7 @@ class Uploads:
             return self._announce(project_id, announced, who)
 
     def _announce(self, project_id: str, announced: Announcement, who: str) -> tuple[File, PresignedUrl]:
-        room = self._store.require_room(project_id, announced.size or 0)
-        if room.limit is not None and announced.size is None and announced.in_parts:
-            raise Invalid(
-                "this project has the quota stored_bytes, so the size of an upload in parts must be known before it "
-                "begins: send `size`, in bytes"
-            )
+        self._store.require_room(project_id, announced.size or 0)
         now = self._clock()
         file = new_file(project_id, announced, PENDING, now)
         key = upload_object(project_id, file.file_id)
@@ -111,8 +111,10 @@ class Uploads:
         discard_upload(self._objects, self._store.open_uploads, upload, now)
         return True
 
-    def parts(self, project_id: str, file_id: str, numbers: Sequence[int]) -> list[Part]:
-        """A presigned URL for each of these parts."""
+    def parts(
+        self, project_id: str, file_id: str, numbers: Sequence[int], sizes: Sequence[int] | None = None
+    ) -> list[Part]:
+        """A presigned URL for each of these parts. `sizes`: their lengths, if the file's size was not announced."""
         file = self._store.require(project_id, file_id)
         if not file.upload_id:
             raise WrongState(f"the file {file_id} is not uploaded in parts: PUT its content to upload_url")
@@ -124,13 +126,31 @@ class Uploads:
         if wrong := [number for number in numbers if not 1 <= number <= last]:
             raise Invalid(f"the file has no part {wrong[0]}: its parts have the numbers 1 to {last}")
         key = upload_object(project_id, file_id)
-        upload_id, size, part_size = file.upload_id, file.size, file.part_size
+        lengths: dict[int, int | None] = dict.fromkeys(numbers)
+        lengths |= dict(zip(numbers, sizes or (), strict=False))
+        seconds = PART_LINK_SECONDS if sizes or file.size is not None else UNSIZED_PART_SECONDS
+        if file.size is not None and file.part_size:
+            lengths = {number: length_of_part(number, file.size, file.part_size) for number in numbers}
+        elif self._store.open_uploads.are_limited(project_id):
+            self._reserve(file, key, lengths, seconds)
+        upload_id = file.upload_id
+        return [
+            Part(number, self._objects.presign_part(key, upload_id, number, seconds, length))
+            for number, length in lengths.items()
+        ]
 
-        def url(number: int) -> str:
-            length = length_of_part(number, size, part_size) if size is not None and part_size else None
-            return self._objects.presign_part(key, upload_id, number, PART_LINK_SECONDS, length)
+    def _reserve(self, file: File, key: str, lengths: Mapping[int, int | None], seconds: int) -> None:
+        """Counts these parts towards the quota, without their length as long as S3 accepts one. Parts whose URLs have
+        ended are corrected to what was uploaded; the rest when the file is complete."""
+        now = self._clock().timestamp()
+        most = {number: MOST_PUT_BYTES if length is None else length for number, length in lengths.items()}
 
-        return [Part(number, url(number)) for number in numbers]
+        def grown(opened: OpenUpload) -> OpenUpload:
+            ended = [int(number) for number, (until, _) in opened.asked.items() if until < now]
+            have = self._objects.part_sizes(key, str(file.upload_id), min(ended)) if ended else {}
+            return opened.with_parts(now, have, most, int(now) + seconds + _SLOWEST_PART)
+
+        self._store.open_uploads.grow(grown, file.project_id, file.file_id)
 
     def complete(
         self, project_id: str, file_id: str, parts: Sequence[tuple[int, str]] = (), *, who: str = SYSTEM

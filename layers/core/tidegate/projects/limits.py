@@ -247,6 +247,25 @@ class UsageStore:
         adds: dict[str, int | set[str]] = {"open_uploads": 1, "announced_bytes": size}
         return size, [update(keys.upload_usage(project_id), adds=adds, condition=fits, **bound), *checks]
 
+    def upload_grown_writes(self, project_id: str, counted: int, size: int) -> tuple[int, list[Write]]:
+        """Counts an open upload with another size; refused if a quota was used up meanwhile.
+
+        Also returns the size that counts: all the room that is left if it is more. QuotaExceeded if there is none.
+        """
+        room = self._room(project_id, min(size, 1 + counted) - counted, self._quotas(project_id))
+        if room.limit is None:
+            return size, [update(keys.upload_usage(project_id), adds={"announced_bytes": size - counted}, condition="")]
+        size = min(size, room.left + counted)
+        return size, [
+            update(
+                keys.upload_usage(project_id),
+                adds={"announced_bytes": size - counted},
+                condition=below("announced_bytes", "end", allows_none=True),
+                end=room.limit - room.stored - size + counted + 1,
+            ),
+            check(keys.usage(project_id), _not_above("stored_bytes"), seen=room.stored),
+        ]
+
     def new_content_writes(self, project_id: str, size: int, announced: int | None = None) -> list[Write]:
         """Counts new content in the transaction that stores it; refused if the quota was used up meanwhile.
 

@@ -21,6 +21,8 @@ from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, Lin
 
 Callback = Annotated[str, Field(max_length=300)]
 PartNumber = Annotated[int, Field(ge=1, le=MOST_PARTS)]
+# S3's longest part.
+PartLength = Annotated[int, Field(ge=1, le=5 * 1024**3)]
 
 
 class FileBody(Body):
@@ -56,6 +58,17 @@ class FileBody(Body):
 
 class PartsBody(Body):
     numbers: list[PartNumber] = Field(min_length=1, max_length=100)
+    sizes: list[PartLength] | None = Field(
+        default=None,
+        description="the length of each of these parts, if the file was announced without `size`: without them, each "
+        "part takes 5 GiB of the quota `stored_bytes`, or all the room that is left, for half an hour",
+    )
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.sizes is not None and len(self.sizes) != len(self.numbers):
+            raise ValueError(f"sizes must have one length for each of the {len(self.numbers)} numbers")
+        return self
 
 
 class PartBody(Body):
@@ -165,7 +178,7 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
 
 @router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="Get upload URLs for parts")
 def parts(file_id: str, body: PartsBody) -> PartsAnswer:
-    links = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers)
+    links = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers, body.sizes)
     return PartsAnswer(parts=[PartAnswer(number=link.number, url=link.url) for link in links])
 
 
