@@ -224,11 +224,17 @@ def test_new_batch_dialog_creates_a_recurring_batch(desk: Console, project: Depl
     desk.go("batches")
     desk.page.get_by_role("button", name="New batch").first.click()
     box = desk.page.get_by_role("dialog")
-    box.locator("input[name=name]").fill("Hourly")
+    box.locator("input[name=name]").fill("Nightly")
     box.locator("input[name=total]").fill("5")
-    box.locator("select[name=schedule]").select_option("rate(1 hour)")
+    expect(box.locator("select[name=timezone]")).to_be_hidden()
+    box.locator("select[name=schedule]").select_option(NIGHTLY)
+    box.locator("select[name=timezone]").select_option("Asia/Shanghai")
     press(box, "Create")
-    expect(head(desk)).to_contain_text("every hour")
+    expect(head(desk)).to_contain_text("daily, 02:00 Asia/Shanghai")
+    press(head(desk), "Change")
+    box.locator("select[name=timezone]").select_option("Europe/Berlin")
+    press(box, "Save")
+    expect(head(desk)).to_contain_text("daily, 02:00 Europe/Berlin")
     assert project.http("GET", "/v1/batches").json()["items"] == []
 
 

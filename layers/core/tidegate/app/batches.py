@@ -89,7 +89,8 @@ class BatchesPart:
             settings.batch_rounds,
             app.projects.runner_time,
         )
-        self.schedules = BatchSchedules(app.table, self.batches, self.control, quotas, clock)
+        parts = queue.schedule_parts._replace(works=self.batches.get_many)
+        self.schedules = BatchSchedules(self.batches, self.control, parts)
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _place(self, batch: Batch, index: int) -> int | None:

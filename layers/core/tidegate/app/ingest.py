@@ -32,7 +32,7 @@ class IngestPart:
         )
         self.sources = SourceReader(app.http)
         quotas = app.projects.store
-        scans = ScanSchedules(app.table, queue.store, queue.queue, self.submit, quotas.quotas, clock)
+        scans = ScanSchedules(self.submit, queue.schedule_parts)
         self.subscriptions = Subscriptions(
             self.store, queue.store, queue.control, self.submit, self.sources, quotas, scans, clock
         )

@@ -18,6 +18,7 @@ from tidegate.queue.store import RequestStore, UniqueRequests
 
 if TYPE_CHECKING:
     from tidegate.app import App
+    from tidegate.queue.schedules import Parts
 
 
 class QueuePart:
@@ -25,6 +26,7 @@ class QueuePart:
         settings, clock, table = app.settings, app.clock, app.table
         self.policies = policies_from(settings.request_policies)
         capacities = capacities_from(settings.channel_capacities)
+        self._app = app
         self.store = RequestStore(table)
         self.stats = StatsStore(table)
         self.log = RequestLog(table, clock)
@@ -87,6 +89,13 @@ class QueuePart:
     def project_usage(self, project_id: str) -> dict[str, Any]:
         """How much of its quotas a project uses: its counts by name, and `running: {channel: n}`."""
         return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()], self._clock())
+
+    @property
+    def schedule_parts(self) -> Parts:
+        """Of schedules that start requests."""
+        from tidegate.queue.schedules import Parts
+
+        return Parts(self._app.table, self.queue, self.shown_many, self._app.projects.store.quotas, self._app.clock)
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:
         """The request as notices show it; None if there is none."""

@@ -7,20 +7,17 @@ starts it only if it was not started, and records the run. Each of these steps m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table
 from tidegate.batches.batches import Batches
 from tidegate.batches.control import BatchControl
 from tidegate.batches.model import CREATED, FINISHED, STOPPED, Batch, NewBatch
-from tidegate.common.ids import Clock, named_id
+from tidegate.common.ids import named_id
 from tidegate.errors import DomainError, RecordNotFound, WrongState
-from tidegate.projects.model import Quotas
-from tidegate.queue.schedules import Schedule, Schedules
+from tidegate.queue.schedules import Parts, Schedule, Schedules
 from tidegate.records import F, record_from
 
 
@@ -39,10 +36,8 @@ class BatchSchedules(Schedules[BatchSchedule, NewBatch]):
     record, keys, work_name = BatchSchedule, keys.BATCH_SCHEDULES, "batch_id"
     action, noun, prefix, quota, order_name = "batch-schedule", "schedule of batches", "bsc", "batch_schedules", "batch"
 
-    def __init__(
-        self, table: Table, batches: Batches, control: BatchControl, quotas: Callable[[str], Quotas], clock: Clock
-    ) -> None:
-        super().__init__(table, quotas, clock)
+    def __init__(self, batches: Batches, control: BatchControl, parts: Parts) -> None:
+        super().__init__(parts)
         self._batches = batches
         self._control = control
 
@@ -97,6 +92,3 @@ class BatchSchedules(Schedules[BatchSchedule, NewBatch]):
                 raise
             return error
         return None
-
-    def _works(self, project_id: str, work_ids: Sequence[str]) -> Mapping[str, Any]:
-        return self._batches.get_many(project_id, work_ids)

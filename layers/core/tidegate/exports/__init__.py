@@ -185,8 +185,10 @@ class Exports:
     @cached_property
     def schedules(self) -> ExportSchedules:
         from tidegate.exports.schedules import ExportSchedules
+        from tidegate.queue.schedules import Parts
 
-        return ExportSchedules(self.table, self.orders, self.queue, self.project_store.quotas, self.clock)
+        parts = Parts(self.table, self.queue, self.orders.get_many, self.project_store.quotas, self.clock)
+        return ExportSchedules(self.orders, parts)
 
     def shown(self, request: Request) -> dict[str, Any]:
         from tidegate.exports.model import shown

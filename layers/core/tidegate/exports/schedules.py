@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,16 +11,12 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table
-from tidegate.common.ids import Clock, digest
 from tidegate.common.schedules import run_before
-from tidegate.errors import Invalid, RecordNotFound
+from tidegate.errors import Invalid
 from tidegate.exports import model as domain
 from tidegate.exports.exports import Orders
 from tidegate.exports.model import ExportOptions, ExportSpec
-from tidegate.projects.model import Quotas
-from tidegate.queue.queue import RequestQueue
-from tidegate.queue.schedules import Schedule, Schedules
+from tidegate.queue.schedules import Parts, Schedule, Schedules
 from tidegate.records import F, record_from
 from tidegate.sheets.values import plain, read_exact, write_exact
 
@@ -105,15 +101,12 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class ExportSchedules(Schedules[ExportSchedule, ScheduledOrder]):
-    record, keys, work_name = ExportSchedule, keys.EXPORT_SCHEDULES, "task_id"
+    record, keys, work_name, work_prefix = ExportSchedule, keys.EXPORT_SCHEDULES, "task_id", domain.PREFIX
     action, noun, prefix, quota, order_name = "export-schedule", "recurring export", "xsc", "export_schedules", "order"
 
-    def __init__(
-        self, table: Table, exports: Orders, queue: RequestQueue, quotas: Callable[[str], Quotas], clock: Clock
-    ) -> None:
-        super().__init__(table, quotas, clock)
+    def __init__(self, exports: Orders, parts: Parts) -> None:
+        super().__init__(parts)
         self._exports = exports
-        self._queue = queue
 
     def _about(self, order: ScheduledOrder) -> dict[str, Any]:
         return {"name": order.options.name, "type": order.spec.type}
@@ -135,15 +128,6 @@ class ExportSchedules(Schedules[ExportSchedule, ScheduledOrder]):
         multiple = bool(data.get("multiple", len(spec.tables) > 1))
         return ScheduledOrder(spec, record_from(ExportOptions, given), multiple)
 
-    def _work_id(self, schedule: ExportSchedule) -> str:
-        return f"{domain.PREFIX}-{digest(schedule.schedule_id, str(schedule.planned), length=26)}"
-
-    def _is_active(self, project_id: str, work_id: str) -> bool:
-        try:
-            return not self._queue.get(project_id, work_id).is_over
-        except RecordNotFound:
-            return False
-
     def _start(self, schedule: ExportSchedule, work_id: str) -> None:
         placed = self.order(schedule).of_run(schedule)
         self._exports.place(
@@ -155,6 +139,3 @@ class ExportSchedules(Schedules[ExportSchedule, ScheduledOrder]):
             schedule_id=schedule.schedule_id,
             extra_writes=self.started_writes(schedule, work_id),
         )
-
-    def _works(self, project_id: str, work_ids: Sequence[str]) -> Mapping[str, Any]:
-        return self._exports.get_many(project_id, work_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -12,8 +12,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table
-from tidegate.common.ids import Clock, digest, iso, new_id
+from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed, WrongState
 from tidegate.files.library import Announcement
@@ -31,13 +30,11 @@ from tidegate.ingest.sources import (
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.values import Outcome, Step
 from tidegate.projects.audit import SYSTEM, act, named_at
-from tidegate.projects.model import Quotas
 from tidegate.projects.projects import Projects, ProjectStore
 from tidegate.projects.secrets import CredentialStore
 from tidegate.queue.control import Control
 from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
-from tidegate.queue.queue import RequestQueue
-from tidegate.queue.schedules import ACTIVE, PAUSED, Schedules, check_revision
+from tidegate.queue.schedules import ACTIVE, PAUSED, Parts, Schedules, check_revision
 from tidegate.queue.store import RequestStore
 
 # --- subscriptions
@@ -200,31 +197,12 @@ class Subscriptions:
 class ScanSchedules(Schedules[Subscription, None]):
     """Queues the scans of subscriptions that are due. The subscription is the record of the schedule."""
 
-    record, keys, id_name, work_name = Subscription, keys.SUBSCRIPTIONS, "subscription_id", "request_id"
-    noun = "subscription"
+    record, keys, id_name = Subscription, keys.SUBSCRIPTIONS, "subscription_id"
+    work_name, work_prefix, noun = "request_id", "req", "subscription"
 
-    def __init__(
-        self,
-        table: Table,
-        requests: RequestStore,
-        queue: RequestQueue,
-        intake: IngestSubmit,
-        quotas: Callable[[str], Quotas],
-        clock: Clock,
-    ) -> None:
-        super().__init__(table, quotas, clock)
-        self._requests = requests
-        self._queue = queue
+    def __init__(self, intake: IngestSubmit, parts: Parts) -> None:
+        super().__init__(parts)
         self._intake = intake
-
-    def _work_id(self, schedule: Subscription) -> str:
-        return f"req-{digest(schedule.subscription_id, str(schedule.planned), length=26)}"
-
-    def _is_active(self, project_id: str, work_id: str) -> bool:
-        try:
-            return not self._queue.get(project_id, work_id).is_over
-        except RecordNotFound:
-            return False
 
     def _start(self, schedule: Subscription, work_id: str) -> None:
         self._intake.scan(
@@ -235,10 +213,6 @@ class ScanSchedules(Schedules[Subscription, None]):
             request_id=work_id,
             extra_writes=self.started_writes(schedule, work_id),
         )
-
-    def _works(self, project_id: str, work_ids: Sequence[str]) -> Mapping[str, Any]:
-        found = self._requests.get_many((project_id, work_id) for work_id in work_ids)
-        return {request.request_id: self._queue.shown(request) for request in found.values()}
 
 
 # --- scan

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, zip_longest
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from aws_lambda_powertools import Logger
 
 from tidegate.aws.keys import DUE_ATTRIBUTES, ScheduleKeys
 from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, delete, put, put_new, update
-from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.schedules import UTC_NAME, check_schedule, check_timezone, next_run, run_after
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
@@ -28,6 +28,7 @@ from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 from tidegate.projects.audit import act, audit_write
 from tidegate.projects.limits import count_write
 from tidegate.projects.model import Quotas
+from tidegate.queue.queue import RequestQueue
 from tidegate.records import F, item_of, record_from
 
 logger = Logger(service="tidegate", child=True)
@@ -179,14 +180,25 @@ FAILING_RUNS = 3
 _LONGEST_REASON = 500
 
 
+class Parts(NamedTuple):
+    """What schedules need of other parts. `works` returns what runs started, as callers see it, by id."""
+
+    table: Table
+    queue: RequestQueue
+    works: Callable[[str, Sequence[str]], Mapping[str, Any]]
+    quotas: Callable[[str], Quotas]
+    clock: Clock
+
+
 class Schedules(Generic[S, Order]):
     """The schedules of one capability. A subclass says what they start, and how."""
 
     record: type[S]
     keys: ScheduleKeys
-    # The names of the field with the record's id, and of the one with the id of what a run started.
+    # The names of the field with the record's id, and of the one with the id of what a run started; its prefix.
     id_name = "schedule_id"
     work_name: str
+    work_prefix: str
     # The first word of audit lines.
     action: str
     # How error texts call a schedule; the prefix of its id; the project's quota; the attribute with its order.
@@ -195,10 +207,8 @@ class Schedules(Generic[S, Order]):
     quota: str
     order_name: str
 
-    def __init__(self, table: Table, quotas: Callable[[str], Quotas], clock: Clock) -> None:
-        self._table = table
-        self._quotas = quotas
-        self._clock = clock
+    def __init__(self, parts: Parts) -> None:
+        self._table, self._queue, self._works, self._quotas, self._clock = parts
 
     # What a subclass says.
 
@@ -215,10 +225,14 @@ class Schedules(Generic[S, Order]):
 
     def _work_id(self, schedule: S) -> str:
         """The id of what the run that is due starts: the same for every try."""
-        raise NotImplementedError
+        return f"{self.work_prefix}-{digest(self._id(schedule), str(schedule.planned), length=26)}"
 
     def _is_active(self, project_id: str, work_id: str) -> bool:
-        raise NotImplementedError
+        """Whether what a run started has not ended: a request, unless a subclass says otherwise."""
+        try:
+            return not self._queue.get(project_id, work_id).is_over
+        except RecordNotFound:
+            return False
 
     def _start(self, schedule: S, work_id: str) -> None:
         """Starts the run, with `started_writes` in the same transaction; or else calls `record_run` afterwards."""
@@ -227,10 +241,6 @@ class Schedules(Generic[S, Order]):
     def _is_started(self, schedule: S) -> bool:  # noqa: ARG002
         """Whether the run that is due was started, but is not recorded: a function died in between."""
         return False
-
-    def _works(self, project_id: str, work_ids: Sequence[str]) -> Mapping[str, Any]:
-        """What runs started, as callers see it, by id."""
-        raise NotImplementedError
 
     # For callers.
 
