@@ -30,7 +30,7 @@ const BATCHES = {
   area: "batches", place: "batch-schedules", work: "batch", type: "type.batch", tabs: batchTabs, progress: batchProgress,
   lead: "schedules.batchesLead", sure: "schedules.deleteBatches", ended: ["finished"],
   ask: (id) => get(`v1/batches/${at(id)}`),
-  more: () => get("v1/biz", { limit: 100 }).then(({ items }) => items),
+  besides: () => get("v1/biz", { limit: 100 }).then(({ items }) => items),
   change: (_item, path, refresh) => act(() => changeScheduleDialog(path, refresh)),
   advice: (businesses) => t(businesses.length ? "schedules.batchesAdvice" : "batches.noBusiness"),
   add: (kind, businesses, go, refresh) => (businesses.length
@@ -53,16 +53,16 @@ function schedules(kind, root, { go }) {
   const last = new LastRuns(kind.ask, kind.ended);
   return screen(root, {
     async load() {
-      const [shown, more] = await Promise.all([pages.read(), kind.more?.()]);
+      const [shown, besides] = await Promise.all([pages.read(), kind.besides?.()]);
       await last.read(shown.items.map((item) => item[`last_${kind.work}_id`]));
-      return { ...shown, more };
+      return { ...shown, besides };
     },
     view: (data, refresh) => {
-      const add = (style) => session.can("write") && kind.add(style, data.more, go, refresh);
+      const add = (style) => session.can("write") && kind.add(style, data.besides, go, refresh);
       return [
         pageHead(t(`nav.${kind.area}`), t(kind.lead), add("primary")),
         kind.tabs("schedules"),
-        data.items.length ? list(kind, data.items, last, refresh) : empty(t("schedules.none"), toWriters(kind.advice(data.more)), add("")),
+        data.items.length ? list(kind, data.items, last, refresh) : empty(t("schedules.none"), toWriters(kind.advice(data.besides)), add("")),
         pages.moreButton(data, refresh),
       ];
     },
@@ -121,11 +121,11 @@ function schedule(kind, root, { id, go }) {
   let deleted = false;
   return screen(root, {
     async load() {
-      const [record, runs, audit, more] = await Promise.all([get(path), pages.read(), get("v1/audit", { record: id, limit: 100 }), kind.more?.().catch(() => [])]);
-      return { record, runs, lines: audit.items, more };
+      const [record, runs, audit, besides] = await Promise.all([get(path), pages.read(), get("v1/audit", { record: id, limit: 100 }), kind.besides?.().catch(() => [])]);
+      return { record, runs, lines: audit.items, besides };
     },
     watch: ({ runs }) => runs.items.filter((run) => run[workId]).map((run) => [run[workId], run[kind.work]?.status]),
-    view: ({ record, runs, lines, more }, refresh) => [
+    view: ({ record, runs, lines, besides }, refresh) => [
       crumbs(link(t(`nav.${kind.area}`), `#/${kind.area}`), link(t("schedules.title"), `#/${kind.place}`)),
       pageHead(record.name, scheduleText(record), badge(record.status), session.can("write") && tools(kind, record, () => deleted || refresh(), "", () => { deleted = true; go(kind.place); })),
       h("div", { class: "grid" },
@@ -135,7 +135,7 @@ function schedule(kind, root, { id, go }) {
           [t("ingest.schedule"), code(record.schedule)],
           [t("schedules.timezone"), record.timezone],
           [t("ingest.next"), nextRun(record)],
-          ...kind.facts(record, more),
+          ...kind.facts(record, besides),
           [t("schedules.id"), copyable(record.schedule_id)],
           [t("field.created"), moment(record.created_at)],
         ]))),
