@@ -682,6 +682,8 @@ class Batch(Model):
     total: int | None
     # index of the first item
     start_index: int
+    # a remark for people; the console finds it
+    note: str | None
     # items per second
     rate: float
     # parallel calls of process_url, over all runners; default: as many as the rate needs

@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
+from tidegate.aws import keys
 from tidegate.aws.clients import execution_arn
+from tidegate.aws.table import update
 from tidegate.batches.model import STOPPED, Verdict
 from tidegate.errors import Invalid
 
@@ -365,3 +367,19 @@ def test_status_and_stop_follow_the_successor_execution() -> None:
         assert cloud.app.queue.queue.get(world.project.id, request.request_id).attempt == 1
         cloud.app.queue.runner.stop(request, "cancel")
     assert stopped == [execution_arn(machine, successor["name"])]
+
+
+def test_note_is_set_at_creation_changed_and_removed_even_at_the_end(world: BatchWorld) -> None:
+    batch_id = world.create(world.register(), note="ticket 17")
+    assert world.shown(batch_id)["note"] == "ticket 17"
+    table, key = world.cloud.app.table, keys.batch(world.project.id, batch_id)
+    table.write(update(key, {"status": "finished"}))
+    assert world.http("PATCH", f"/v1/batches/{batch_id}", {"note": "done: 完成"}).status == 202
+    assert world.shown(batch_id)["note"] == "done: 完成"
+    line = world.http("GET", f"/v1/audit?record={batch_id}").json()["items"][0]
+    assert (line["action"], line["why"]) == ("batch.change", "note done: 完成")
+    assert world.http("PATCH", f"/v1/batches/{batch_id}", {"note": None}).status == 202
+    assert world.shown(batch_id).get("note") is None
+    assert world.http("PATCH", f"/v1/batches/{batch_id}", {"note": "x", "rate": 2}).status == 409
+    refused = world.http("PATCH", f"/v1/batches/{batch_id}", {"note": "x" * 501})
+    assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", "note"])

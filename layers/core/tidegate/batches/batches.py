@@ -522,7 +522,7 @@ class Batches:
     def update(self, project_id: str, batch_id: str, changes: Mapping[str, Any], *, who: str = SYSTEM) -> Batch:
         """Changes the rate and limits of a batch that has not finished, and its data if its state allows that."""
         batch = self.get(project_id, batch_id)
-        if batch.status == FINISHED:
+        if batch.status == FINISHED and set(changes) - {"note"}:
             raise WrongState("a finished batch cannot be changed: create a new one, or redrive its failed items")
         sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
         removes = [name for name, value in changes.items() if name in _MAY_BE_UNSET and value is None]

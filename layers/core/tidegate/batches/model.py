@@ -433,6 +433,7 @@ class BatchItems(BatchOptions):
         ),
     ] = None
     start_index: Annotated[Index, F("index of the first item")] = 0
+    note: Annotated[str | None, F("a remark for people; the console finds it", max_length=500, changes=True)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

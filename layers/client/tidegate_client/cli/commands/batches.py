@@ -127,6 +127,7 @@ def _add_failure_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-failed", type=int, metavar="N", help="stop when more items than this have failed")
     parser.add_argument("--max-failed-percent", type=float, help="the same as a percentage of the total")
+    parser.add_argument("--note", metavar="TEXT", help="a remark for people, at most 500 characters; '' removes it")
 
 
 def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
         how = {"format": args.rows_format, "encoding": args.rows_encoding, "delimiter": delimiter}
         source = {"source": {"file_id": args.rows} | {name: value for name, value in how.items() if value}}
-    return {**given(args, *simple, *failures, "runners", "concurrency_key"), **source}
+    return {**given(args, *simple, *failures, "runners", "concurrency_key", "note"), **source}
 
 
 def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -211,13 +212,16 @@ def _rate(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
-    changes = dict(given(args, "max_errors", "job_data", "on_item_failure", "max_failed", "max_failed_percent"))
+    names = ("max_errors", "job_data", "on_item_failure", "max_failed", "max_failed_percent")
+    changes: dict[str, Any] = dict(given(args, *names))
+    if args.note is not None:
+        changes["note"] = args.note or None
     if args.rate is not None:
         changes["rate"] = _whole(args.rate)
     if not changes:
         raise UsageError(
-            "nothing to change: give --rate, --max-errors, --job-data, --on-item-failure, --max-failed or "
-            "--max-failed-percent"
+            "nothing to change: give --rate, --max-errors, --job-data, --on-item-failure, --max-failed, "
+            "--max-failed-percent or --note"
         )
     context.output.record(context.client.batches.update(args.batch_id, **changes))
 

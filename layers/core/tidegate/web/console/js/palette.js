@@ -42,7 +42,7 @@ export function palette() {
   box.showModal();
   show();
   for (const [kind, path, shape] of KINDS) {
-    get(path, NEWEST).then(({ items }) => known.push(...items.map((item) => entry(kind, shape(item)))), () => {}).finally(() => { loading -= 1; show(); });
+    get(path, NEWEST).then(({ items }) => known.push(...items.map((item) => entry(kind, [...shape(item), item.note]))), () => {}).finally(() => { loading -= 1; show(); });
   }
 
   function onInput() {

@@ -57,7 +57,7 @@ function actions(batch, refresh) {
     }
   }
   made.push(button(t("batches.exportLogs"), () => act(async () => { location.hash = `#/exports/${at((await post(`${path}/logs/export`)).task_id)}`; }), { key: "logs" }));
-  if (batch.status !== "finished") made.push(button(t("action.change"), () => changeBatchDialog(batch, refresh), { key: "change" }));
+  made.push(button(t("action.change"), () => changeBatchDialog(batch, refresh), { key: "change" }));
   return made;
 }
 
@@ -103,6 +103,7 @@ function details(batch, business) {
     [t("batches.startIndex"), batch.start_index],
     [t("batches.maxErrors"), batch.max_errors],
     [t("batches.stopReason"), batch.stop_reason],
+    [t("field.note"), batch.note],
     [t("batches.pauses"), batch.pause_windows?.map(({ start, end }) => `${start}–${end} UTC`).join(", ")],
     [t("batches.redriveOf"), batch.redrive_of && link(t("type.batch"), `#/batches/${at(batch.redrive_of)}`)],
     [t("queue.why"), batch.last_wait_reason && named("wait", batch.last_wait_reason)],

@@ -9,14 +9,16 @@ import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const NUMBERS = ["total", "rate", "max_errors", "start_index", "retries", "retry_delay", "priority", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout", "runners", "progress_every_items", "progress_every_percent"];
-const TEXTS = ["biz_id", "name", "on_item_failure", "ack", "concurrency_key", "progress_url"];
+const TEXTS = ["biz_id", "name", "on_item_failure", "ack", "concurrency_key", "progress_url", "note"];
 // Optional fields without a default.
-const OPTIONAL = ["total", "job_data", "max_errors", "max_failed", "max_failed_percent", "concurrency", "concurrency_key", "progress_url", "progress_every_items", "progress_every_percent"];
+const OPTIONAL = ["total", "job_data", "max_errors", "max_failed", "max_failed_percent", "concurrency", "concurrency_key", "progress_url", "note", "progress_every_items", "progress_every_percent"];
 const DRY_ITEMS = 3;
 
 const number = (name, label, known, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more, value: String(known[name] ?? "") });
 const onFailure = (value = "stop") => field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value });
 const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { rows: 2, value, hint: t("batches.pausesHint"), placeholder: "08:00-10:30" });
+
+const note = (known) => field("note", t("field.note"), { rows: 2, maxlength: 500, value: known.note || "" });
 
 const pausesText = ({ pause_windows: windows }) => (windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
 
@@ -97,6 +99,7 @@ function moreFields(known) {
     pauses(pausesText(known)),
     field("progress_url", t("batches.progressUrl"), { type: "url", placeholder: "https://", hint: t("batches.progressUrlHint"), value: known.progress_url || "" }),
     h("div", { class: "pair" }, number("progress_every_items", "everyItems", known), number("progress_every_percent", "everyPercent", known, { max: 100, step: "any" })),
+    note(known),
     field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON", value: known.job_data === undefined ? "" : JSON.stringify(known.job_data) })));
 }
 
@@ -124,18 +127,21 @@ export function changeBatchDialog(batch, refresh) {
   const windows = pausesText(batch);
   // The data cannot be changed after items may have been sent.
   const open = ["created", "stopped"].includes(batch.status);
-  const close = dialog(t("batches.change"), () => form([
+  const finished = batch.status === "finished";
+  const close = dialog(t("batches.change"), () => form(finished ? [note(batch)] : [
     h("div", { class: "pair" }, number("rate", "rate", batch, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", batch)),
     h("div", { class: "pair" },
       onFailure(batch.on_item_failure),
       number("max_failed", "maxFailed", batch, { min: 0 }), number("max_failed_percent", "maxFailedPercent", batch, { min: 0, max: 100, step: "any" })),
     pauses(windows),
+    note(batch),
     open ? field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: t("batches.jobDataHint") }) : null,
   ], t("action.save"), async (given) => {
-    const body = { rate: Number(given.rate) };
+    const body = finished ? {} : { rate: Number(given.rate) };
+    if (given.note.trim() !== (batch.note || "")) body.note = given.note.trim() || null;
     for (const name of ["max_errors", "max_failed", "max_failed_percent"]) if (given[name]) body[name] = Number(given[name]);
-    if (given.on_item_failure !== batch.on_item_failure) body.on_item_failure = given.on_item_failure;
-    if (given.pause_windows.trim() !== windows) body.pause_windows = windowsOf(given.pause_windows);
+    if (!finished && given.on_item_failure !== batch.on_item_failure) body.on_item_failure = given.on_item_failure;
+    if (!finished && given.pause_windows.trim() !== windows) body.pause_windows = windowsOf(given.pause_windows);
     if (given.job_data?.trim()) body.job_data = readJson("job_data", given.job_data);
     await patch(`v1/batches/${at(batch.batch_id)}`, body);
     toast(t("batches.changed"));

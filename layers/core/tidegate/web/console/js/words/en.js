@@ -28,7 +28,7 @@ export const en = {
   confirm: { sure: "This takes effect at once." },
   unit: { ms: "{n} ms", s: "{n} s", m: "{n} min {s} s", h: "{n} h {m} min", now: "just now" },
   field: {
-    status: "Status", created: "Created", updated: "Changed", started: "Started", finished: "Finished", name: "Name", type: "Type", size: "Size", actions: "Actions",
+    status: "Status", created: "Created", updated: "Changed", started: "Started", finished: "Finished", name: "Name", type: "Type", size: "Size", note: "Note", actions: "Actions",
     attempts: "Attempts", error: "Error", signature: "SHA-256", callback: "Callback URL", callbackHint: "Optional. It is called when the work has ended, signed with your callback secret.",
   },
   status: {

@@ -29,7 +29,7 @@ export const zh = {
   confirm: { sure: "此操作立即生效。" },
   unit: { ms: "{n} 毫秒", s: "{n} 秒", m: "{n} 分 {s} 秒", h: "{n} 小时 {m} 分", now: "刚刚" },
   field: {
-    status: "状态", created: "创建时间", updated: "更新时间", started: "开始时间", finished: "结束时间", name: "名称", type: "类型", size: "大小", actions: "操作",
+    status: "状态", created: "创建时间", updated: "更新时间", started: "开始时间", finished: "结束时间", name: "名称", type: "类型", size: "大小", note: "备注", actions: "操作",
     attempts: "尝试次数", error: "错误", signature: "SHA-256", callback: "回调地址", callbackHint: "可选；结束后通知，并用回调密钥签名。",
   },
   status: {
