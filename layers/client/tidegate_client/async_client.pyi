@@ -162,6 +162,7 @@ class AsyncDownloads:
         swarm: str | None = ...,
         limit_rate: int | None = ...,
         activate_at: str | None = ...,
+        note: str | None = ...,
         callback: str | None = ...,
         idempotency_key: str | None = ...,
     ) -> Submitted: ...
@@ -183,6 +184,7 @@ class AsyncDownloads:
         swarm: str | None = ...,
         limit_rate: int | None = ...,
         activate_at: str | None = ...,
+        note: str | None = ...,
         callback: str | None = ...,
         idempotency_key: str | None = ...,
     ) -> BatchSubmitted: ...
@@ -193,6 +195,7 @@ class AsyncDownloads:
 
 class AsyncJobs:
     async def get(self, job_id: str) -> Job: ...
+    async def update(self, job_id: str, *, note: str | None) -> Job: ...
     async def cancel(self, job_id: str) -> Job: ...
     async def redrive(
         self,
@@ -267,6 +270,7 @@ class AsyncExports:
     async def delete_schedule(self, schedule_id: str) -> None: ...
     async def sample(self, source_url: str) -> Model: ...
     async def get(self, task_id: str) -> Export: ...
+    async def update(self, task_id: str, *, note: str | None) -> Export: ...
     async def list(
         self,
         *,

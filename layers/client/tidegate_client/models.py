@@ -188,6 +188,8 @@ class Task(Model):
     target_agent_id: str
     # a container on that host; empty for the host itself
     target_container_id: str
+    # the note of its Job
+    note: str | None
     # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`
     status: str
 
@@ -241,6 +243,8 @@ class Job(Model):
     error: Problem | None
     # when it was cancelled, ISO 8601 UTC
     cancelled_at: str | None
+    # a remark for people, of the first request that has one; the console finds it
+    note: str | None
     # number of targets in each state
     counts: Counts
     # where the bytes came from; absent until hosts of a swarm have reported
@@ -509,6 +513,8 @@ class Export(Model):
     merchant_type: int | None
     # a value of your choice; recorded, and a filter of lists
     merchant_id: int | str | None
+    # a remark for people; the console finds it
+    note: str | None
     # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled`, `paused` or `expired`
     status: str
     # rows so far, and the total if the source states it

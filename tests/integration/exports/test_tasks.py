@@ -179,3 +179,19 @@ def test_admin_may_order_for_a_named_project(world: ExportWorld) -> None:
     assert world.shown(answer.json()["task_id"])["status"] == "pending"
     stranger = world.cloud.project()
     assert world.cloud.http("POST", "/v1/task", json=body, key=stranger.key).status == 404
+
+
+def test_note_is_set_at_creation_changed_and_removed(world: ExportWorld) -> None:
+    task_id = world.post(source_data=[{"id": 1}], note="for the audit").json()["task_id"]
+    path, key = f"/v1/task?task_id={task_id}", world.project.key
+    http = world.cloud.http
+    assert http("GET", path, key=key).json()["note"] == "for the audit"
+    changed = http("PATCH", path, json={"note": "another"}, key=key)
+    assert (changed.status, changed.json()["note"]) == (200, "another")
+    assert [task["note"] for task in http("GET", "/v1/tasks", key=key).json()["items"]] == ["another"]
+    lines = http("GET", f"/v1/audit?record={task_id}", key=key).json()["items"]
+    assert [line["why"] for line in lines if line["action"] == "export.change"] == ["note another"]
+    assert http("PATCH", path, json={"note": None}, key=key).status == 200
+    assert http("GET", path, key=key).json().get("note") is None
+    assert http("PATCH", path, json={"note": "x" * 501}, key=key).status == 422
+    assert http("PATCH", "/v1/task?task_id=exp-none", json={"note": "x"}, key=key).status == 404

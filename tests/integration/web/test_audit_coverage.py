@@ -187,6 +187,8 @@ CALLS: dict[str, Call] = {
     "POST /v1/downloads/batch": lambda w: ("/v1/downloads/batch", w.fleet.body(targets=[{"agent_id": "a"}])),
     "PATCH /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", {"groups": ["web"]}),
     "DELETE /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", None),
+    "PATCH /v1/jobs/{job}": lambda w: (f"/v1/jobs/{w.job()}", {"note": "ticket 17"}),
+    "PATCH /v1/task": lambda w: (f"/v1/task?task_id={w.post('/v1/task', TABLE, 'task_id')}", {"note": "ticket 17"}),
     "POST /v1/jobs/{job}/cancel": lambda w: (f"/v1/jobs/{w.job()}/cancel", None),
     "POST /v1/jobs/{job}/redrive": lambda w: (f"/v1/jobs/{w.failed_job()}/redrive", {}),
     "POST /v1/enrolments": lambda w: (f"/v1/enrolments?project_id={w.project_id}", {}),

@@ -96,6 +96,7 @@ write  DELETE /v1/files/{file_id}
 read   GET    /v1/files/{file_id}/url
 read   GET    /v1/jobs
 read   GET    /v1/jobs/{job}
+write  PATCH  /v1/jobs/{job}
 write  POST   /v1/jobs/{job}/cancel
 write  POST   /v1/jobs/{job}/redrive
 read   GET    /v1/jobs/{job}/map
@@ -155,6 +156,7 @@ write  POST   /v1/subscriptions/{subscription_id}/download
 read   GET    /v1/subscriptions/{subscription_id}/runs
 read   GET    /v1/subscriptions/{subscription_id}/tasks
 read   GET    /v1/task
+write  PATCH  /v1/task
 write  POST   /v1/task
 write  POST   /v1/task/multiple
 write  POST   /v1/task/sample

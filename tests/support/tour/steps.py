@@ -143,6 +143,7 @@ class Tour:
         job = fleet.job(job_id)["key"]
         self.call("GET /v1/jobs", query={"biz_id": 2})
         self.call("GET /v1/jobs/{job}", job=job)
+        self.call("PATCH /v1/jobs/{job}", {"note": "ticket 17"}, job=job)
         self.call("GET /v1/jobs/{job}/targets", query={"limit": 5}, job=job)
         self.call("GET /v1/jobs/{job}/map", job=job)
         redriven = self.call("POST /v1/jobs/{job}/redrive", {"statuses": ["Failed"]}, status=202, job=job)
@@ -174,6 +175,7 @@ class Tour:
         task_id = self.call("POST /v1/task", order, status=202)["task_id"]
         self._export(task_id)
         self.call("GET /v1/task", query={"task_id": task_id})
+        self.call("PATCH /v1/task", {"note": "for the audit"}, query={"task_id": task_id})
         self.call("GET /v1/tasks", query={"status": "completed"})
         self.call("GET /v1/download/url", query={"task_id": task_id})
         self.call("GET /v1/download/async", status=302, query={"task_id": task_id})

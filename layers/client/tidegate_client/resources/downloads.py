@@ -47,6 +47,7 @@ class Downloads:
         swarm: str | None = None,
         limit_rate: int | None = None,
         activate_at: str | None = None,
+        note: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
@@ -72,6 +73,8 @@ class Downloads:
             body["limit_rate"] = limit_rate
         if activate_at:
             body["activate_at"] = activate_at
+        if note:
+            body["note"] = note
         if callback:
             body["callback"] = callback
         return Submitted(self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
@@ -94,6 +97,7 @@ class Downloads:
         swarm: str | None = None,
         limit_rate: int | None = None,
         activate_at: str | None = None,
+        note: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
@@ -121,6 +125,8 @@ class Downloads:
             body["limit_rate"] = limit_rate
         if activate_at:
             body["activate_at"] = activate_at
+        if note:
+            body["note"] = note
         if callback:
             body["callback"] = callback
         return BatchSubmitted(self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))
@@ -147,6 +153,11 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         return Job(self._http.get(f"/v1/jobs/{_job(job_id)}"))
+
+    def update(self, job_id: str, *, note: str | None) -> Job:
+        """Changes the note; None removes it."""
+        path = f"/v1/jobs/{path_part(job_id)}"
+        return Job(self._http.call("PATCH", path, body={"note": note}, idempotent=True).json())
 
     def cancel(self, job_id: str) -> Job:
         """Cancels the Job: targets that do not have the file yet become Cancelled within seconds."""

@@ -84,6 +84,11 @@ class Exports:
     def get(self, task_id: str) -> Export:
         return Export(self._http.get("/v1/task", {"task_id": task_id}))
 
+    def update(self, task_id: str, *, note: str | None) -> Export:
+        """Changes the note; None removes it."""
+        query, body = {"task_id": task_id}, {"note": note}
+        return Export(self._http.call("PATCH", "/v1/task", query=query, body=body, idempotent=True).json())
+
     def list(
         self,
         *,

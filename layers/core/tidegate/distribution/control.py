@@ -123,6 +123,7 @@ def redrive(
         after=job.bucket,
         action="job.redrive",
         source=job.job_id,
+        note=job.note,
         is_admin=is_admin,
         sequences={} if force else {target: sequences[target] for target in targets if sequences[target]},
     )

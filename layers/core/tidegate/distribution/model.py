@@ -492,6 +492,14 @@ class Job:
     # When the present wave was sent (Unix time), and how many targets had failed before it.
     wave_at: float | None = None
     failed_before: int = 0
+    note: Annotated[
+        str | None,
+        F(
+            "a remark for people, of the first request that has one; the console finds it",
+            max_length=500,
+            changes=True,
+        ),
+    ] = None
 
     @property
     def ended(self) -> bool:

@@ -293,6 +293,22 @@ class JobStore:
             self._table.transact([change, put(noted), audit_write(line)])
         return self._known(job)
 
+    def change(self, job: Job, now: datetime, changes: Mapping[str, Any], who: str) -> Job:
+        """Changes what callers say about a Job, whatever its state: None removes a field."""
+        sets = {name: value for name, value in changes.items() if value is not None}
+        removes = [name for name, value in changes.items() if value is None]
+        why = ", ".join(f"no {name}" if value is None else f"{name} {value}" for name, value in changes.items())
+        line = AuditLine(job.project_id, job.job_id, iso(now), who, "job.change", None, None, why)
+        change = update(keys.job(job.project_id, job.key), sets, removes=removes)
+        if changes and not self._table.try_write(change, audit_write(line)):
+            raise RecordNotFound(f"no Job {job.job_id} was found: it was deleted some time after its end")
+        return self._known(job)
+
+    def add_note(self, job: Job, note: str) -> None:
+        """Stores the note of a request that joined the Job, unless the Job has one."""
+        first = "attribute_exists(#pk) AND attribute_not_exists(#note)"
+        self._table.try_write(update(keys.job(job.project_id, job.key), {"note": note}, condition=first))
+
     def cancelled_at(self, project_id: str, job_key: str) -> str | None:
         """When a Job was cancelled that has expired since; None if it was not."""
         noted = self._table.get(keys.cancelled_job(project_id, job_key), consistent=True)
@@ -750,6 +766,7 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
         "task_id": spec.task_id(task.uuid),
         **view_of(spec),
         **view_of(task),
+        **({"note": job.note} if job.note else {}),
         "target_agent_id": task.target.agent_id,
         "target_container_id": task.target.container_id,
         **result,

@@ -125,17 +125,21 @@ class JobExecutions:
 logger = Logger(service="tidegate", child=True)
 
 
-def job_of_window(d: Distribution, project_id: str, spec: TransferSpec, *, after: int = -1) -> Job:
-    """Returns the Job of the present window, or of the first window after `after`."""
+def job_of_window(
+    d: Distribution, project_id: str, spec: TransferSpec, *, after: int = -1, note: str | None = None
+) -> Job:
+    """Returns the Job of the present window, or of the first window after `after`. It gets the note if it has none."""
     bucket = max(bucket_of(d.clock(), d.windows.seconds), after + 1)
     place = (project_id, spec.digest, bucket)
     job = d.known_jobs.get(place)
     if job is None:
-        job = d.known_jobs[place] = _open_or_join(d, project_id, spec, bucket)
+        job = d.known_jobs[place] = _open_or_join(d, project_id, spec, bucket, note)
+    if note and not job.note:
+        d.jobs.add_note(job, note)
     return job
 
 
-def _open_or_join(d: Distribution, project_id: str, spec: TransferSpec, bucket: int) -> Job:
+def _open_or_join(d: Distribution, project_id: str, spec: TransferSpec, bucket: int, note: str | None) -> Job:
     now = d.clock()
     closes_at = window_end(bucket, d.windows.seconds)
     due_at = closes_at + timedelta(seconds=d.windows.grace)
@@ -149,6 +153,7 @@ def _open_or_join(d: Distribution, project_id: str, spec: TransferSpec, bucket: 
             closes_at=iso(closes_at),
             create_time=iso(now),
             sequence=int(now.timestamp() * 1000),
+            note=note,
         )
         job, ours = d.jobs.open(wanted, due_at)
         if ours:
@@ -307,6 +312,7 @@ def submit(
     after: int = -1,
     action: str = SUBMIT,
     source: str = "",
+    note: str | None = None,
     is_admin: bool = False,
 ) -> Submitted:
     """Stores a Task for each target and queues them. FileNotFound if the file is neither stored nor coming.
@@ -314,7 +320,7 @@ def submit(
     The message is sent last, because it starts the delivery. `after`: use a window later than that one; `source`:
     the Job that a redrive repeats; `is_admin`: whether an admin key asks for it."""
     _require_admin(spec, is_admin)
-    return _submit(d, project_id, spec, targets, callback, who, after, action, source, writes_tasks=True)
+    return _submit(d, project_id, spec, targets, callback, who, after, action, source, note, writes_tasks=True)
 
 
 def submit_any_number(
@@ -328,6 +334,7 @@ def submit_any_number(
     after: int = -1,
     action: str = SUBMIT,
     source: str = "",
+    note: str | None = None,
     is_admin: bool = False,
     sequences: Mapping[Target, int] = NO_SEQUENCES,
 ) -> Submitted:
@@ -336,7 +343,8 @@ def submit_any_number(
     `sequences`: of targets whose content is older than its new Job. Hosts compare it with what they have."""
     _require_admin(spec, is_admin)
     few = len(targets) <= TASKS_A_SUBMIT
-    return _submit(d, project_id, spec, targets, callback, who, after, action, source, sequences, writes_tasks=few)
+    rest = (action, source, note, sequences)
+    return _submit(d, project_id, spec, targets, callback, who, after, *rest, writes_tasks=few)
 
 
 def _submit(
@@ -349,6 +357,7 @@ def _submit(
     after: int,
     action: str,
     source: str,
+    note: str | None,
     sequences: Mapping[Target, int] = NO_SEQUENCES,
     *,
     writes_tasks: bool,
@@ -360,7 +369,7 @@ def _submit(
     if callback:
         _check_callback(d, project_id, callback)
     _require_daily_quota(d, project_id, len(targets))
-    job = job_of_window(d, project_id, spec, after=after)
+    job = job_of_window(d, project_id, spec, after=after, note=note)
     now = d.clock()
     expires_at = d.windows.needed_until(now, spec)
     at = iso(now)

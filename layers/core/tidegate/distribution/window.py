@@ -222,7 +222,7 @@ def _move(d: Distribution, source: Job, arrivals: Sequence[Arrival]) -> None:
         return move_task(home.project_id, arrival.uuid, source, home, now, _expires_at(d, home.spec))
 
     arrivals = with_sequence(arrivals, source.sequence)
-    _bind_later(d, source.project_id, source.spec, source.bucket, arrivals, move)
+    _bind_later(d, source.project_id, source.spec, source.bucket, arrivals, move, source.note)
 
 
 def _bind_later(
@@ -232,10 +232,11 @@ def _bind_later(
     after: int,
     arrivals: Sequence[Arrival],
     task_write: Callable[[Arrival, Job], Write],
+    note: str | None = None,
 ) -> None:
     """Binds the arrivals to the first open Job after the window `after`. `task_write` moves a Task to that Job."""
     for _ in range(_TRIES):
-        home = job_of_window(d, project_id, spec, after=after)
+        home = job_of_window(d, project_id, spec, after=after, note=note)
         moves = [task_write(arrival, home) for arrival in arrivals]
         rebound = d.targets.rebind(home, arrivals, moves, _expires_at(d, spec))
         if rebound.done:

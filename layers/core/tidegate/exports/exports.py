@@ -42,6 +42,7 @@ from tidegate.exports.render import output_of
 from tidegate.exports.source import Page, Place, read_page
 from tidegate.projects.audit import act
 from tidegate.queue.model import COMPLETED, Request
+from tidegate.records import declared
 from tidegate.sheets.files import content_type, extension, render
 from tidegate.sheets.table import check_rows, flat_rows, keys_of, leaves
 from tidegate.sheets.values import plain
@@ -144,12 +145,32 @@ class Orders:
         return self._exports.shown(request)
 
     def get(self, project_id: str, task_id: str) -> dict[str, Any]:
-        return self.shown(self._request(project_id, task_id))
+        found = self.get_many(project_id, [task_id])
+        # The request's own error says what was not found.
+        return found.get(task_id) or self.shown(self._request(project_id, task_id))
+
+    def update(self, project_id: str, task_id: str, changes: Mapping[str, Any], who: str) -> dict[str, Any]:
+        """Changes what callers say about an export, whatever its state. A callback has it as it was ordered."""
+        self._request(project_id, task_id)
+        why = ", ".join(f"no {name}" if value is None else f"{name} {value}" for name, value in changes.items())
+        line = act(project_id, task_id, self._exports.clock(), who, "export.change", why)
+        if changes and not self._exports.store.change(project_id, task_id, changes, line):
+            raise RecordNotFound(f"this project has no export with the id {task_id[:200]}")
+        return self.get(project_id, task_id)
+
+    def _as_listed(self, request: Request, entry: Export | None) -> dict[str, Any]:
+        """The export with what callers changed since it was ordered."""
+        shown = self.shown(request)
+        if entry is None:
+            return shown
+        changeable = {field.name: getattr(entry, field.name) for field in declared(Export).values() if field.f.changes}
+        kept = {name: value for name, value in shown.items() if name not in changeable}
+        return kept | {name: value for name, value in changeable.items() if value is not None}
 
     def get_many(self, project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Those exports that still exist, by task_id."""
-        found = self._exports.store.requests(project_id, task_ids)
-        return {request.request_id: self.shown(request) for request in found}
+        found = self._exports.store.records(project_id, task_ids)
+        return {each.request_id: self._as_listed(each, entry) for entry, each in found if each.type == domain.TYPE}
 
     def list(
         self, project_id: str, *, status: str | None, wanted: Mapping[str, Any], limit: int, cursor: str | None
@@ -159,7 +180,7 @@ class Orders:
         for _ in range(_ROUNDS):
             # When the page is full, only whether one more follows.
             page = self._exports.store.page(project_id, limit - len(found) or limit, cursor, wanted)
-            records = [self.shown(request) for _, request in page.items if request is not None]
+            records = [self._as_listed(request, entry) for entry, request in page.items if request is not None]
             matching = [record for record in records if status in (None, record["status"])]
             if len(found) == limit and matching:
                 return Listed(found, after)

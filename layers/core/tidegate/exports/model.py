@@ -182,6 +182,7 @@ class ExportLabels:
     merchant_id: Annotated[
         Annotated[int, F(strict=True)] | Text | None, F("a value of your choice; recorded, and a filter of lists")
     ] = None
+    note: Annotated[str | None, F("a remark for people; the console finds it", max_length=500, changes=True)] = None
 
 
 LABELS = tuple(label.name for label in fields(ExportLabels))

@@ -73,12 +73,23 @@ class ExportStore:
     ) -> Listed[tuple[Export, Request | None]]:
         found = self._table.find(keys.exports_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         exports = [record_from(Export, item) for item in found.items]
-        states = {each.request_id: each for each in self.requests(project_id, [one.task_id for one in exports])}
+        items = self._table.batch_get((keys.request(project_id, one.task_id) for one in exports), consistent=True)
+        states = {item["request_id"]: request_from(item) for item in items}
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
-    def requests(self, project_id: str, task_ids: Sequence[str]) -> list[Request]:
-        items = self._table.batch_get((keys.request(project_id, task_id) for task_id in task_ids), consistent=True)
-        return [request_from(item) for item in items]
+    def records(self, project_id: str, task_ids: Sequence[str]) -> list[tuple[Export | None, Request]]:
+        """Those exports that still exist: the list entry, which may have changed since, and the request."""
+        wanted = [key(project_id, task_id) for task_id in task_ids for key in (keys.request, keys.export)]
+        found = self._table.batch_get(wanted, consistent=True)
+        entries = {item["task_id"]: record_from(Export, item) for item in found if "task_id" in item}
+        requests = [request_from(item) for item in found if "request_id" in item]
+        return [(entries.get(request.request_id), request) for request in requests]
+
+    def change(self, project_id: str, task_id: str, changes: Mapping[str, Any], line: AuditLine) -> bool:
+        """Changes the list entry: None removes a field. False if there is none."""
+        sets = {name: value for name, value in changes.items() if value is not None}
+        removes = [name for name, value in changes.items() if value is None]
+        return self._table.try_write(update(keys.export(project_id, task_id), sets, removes=removes), audit_write(line))
 
     def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
         """Deletes the list entry and the request. WrongState while the export runs, because it holds a slot."""

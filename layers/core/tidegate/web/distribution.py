@@ -11,7 +11,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from tidegate.app import app
 from tidegate.distribution import control
-from tidegate.distribution.model import Job, SwarmFigures, Task, TransferSpec
+from tidegate.distribution.model import Job, SwarmFigures, Task, TransferSpec, job_key_of
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, ErrorAnswer, F, Number, Page
@@ -41,6 +41,7 @@ class TaskAnswer(OutcomeAnswer, record=(TransferSpec, Task)):
     task_id: Annotated[str, F("id of the Task: one target gets one file")]
     target_agent_id: Annotated[str, F("id of the host that gets the file")]
     target_container_id: Annotated[str, F("a container on that host; empty for the host itself")]
+    note: Annotated[str | None, F("the note of its Job")] = None
     status: Annotated[
         Status,
         F("`Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`"),
@@ -113,6 +114,10 @@ class JobAnswer(Answer, record=Job):
     speed: Annotated[SpeedAnswer | None, F("how fast the transfer was; absent until hosts have reported")] = None
     waves: Annotated[list[WaveAnswer] | None, F("the stages in which the Job is sent")] = None
     wave: Annotated[int | None, F("number of the current wave, from 1")] = None
+
+
+class JobPatch(Body, changes=Job):
+    """Fields that are left out stay as they are; null removes one."""
 
 
 class JobList(Page):
@@ -210,6 +215,14 @@ _SKIPPED_SHOWN = 1000
 @router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="Get a Job")
 def show_job(job: str) -> JobAnswer:
     return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, job))
+
+
+@router.patch("/v1/jobs/<job>", scope="write", tags=_TAGS, summary="Change the note of a Job")
+def change_job(job: str, body: JobPatch) -> JobAnswer:
+    caller, d = router.caller, app().distribution
+    found = d.jobs.require(caller.project_id, job_key_of(job), named=job)
+    changed = d.jobs.change(found, d.clock(), body.model_dump(exclude_unset=True), caller.key_id)
+    return JobAnswer.model_validate(changed.shown())
 
 
 @router.post(

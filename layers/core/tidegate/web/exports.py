@@ -431,6 +431,10 @@ class TaskAnswer(Answer, record=Export):
     ] = None
 
 
+class TaskPatch(Body, changes=Export):
+    """Fields that are left out stay as they are; null removes one."""
+
+
 class TaskList(Page):
     items: list[TaskAnswer]
 
@@ -494,6 +498,13 @@ def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
 @router.get("/v1/task", scope="read", tags=_TAGS, summary="Get an export")
 def show(task_id: TaskId) -> Response[TaskAnswer]:
     return answer(TaskAnswer.model_validate(app().exports.orders.get(router.caller.project_id, task_id)))
+
+
+@router.patch("/v1/task", scope="write", tags=_TAGS, summary="Change the note of an export")
+def change(task_id: TaskId, body: TaskPatch) -> Response[TaskAnswer]:
+    caller, changes = router.caller, body.model_dump(exclude_unset=True)
+    changed = app().exports.orders.update(caller.project_id, task_id, changes, caller.key_id)
+    return answer(TaskAnswer.model_validate(changed))
 
 
 @router.get("/v1/tasks", scope="read", tags=_TAGS, summary="List exports")

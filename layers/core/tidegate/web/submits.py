@@ -73,6 +73,9 @@ class TransferBody(Body, record=TransferSpec, without=("waves", "redrive_of")):
         F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3"),
     ] = "auto"
     activate_at: Annotated[str, Field(max_length=40), AfterValidator(_moment)] | None = None
+    note: Annotated[str | None, F("a remark for people; the Job keeps that of its first request", max_length=500)] = (
+        None
+    )
     callback: Annotated[
         Callback | None, F("an http or https URL that gets a signed POST when the record has ended")
     ] = None
@@ -201,8 +204,16 @@ def build_router() -> Router:
 
 def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
     spec = _transfer_spec(body)
-    who, is_admin, d = caller.key_id, caller.is_admin, app().distribution
-    submitted = submit.submit(d, caller.project_id, spec, [target], body.callback, who=who, is_admin=is_admin)
+    submitted = submit.submit(
+        app().distribution,
+        caller.project_id,
+        spec,
+        [target],
+        body.callback,
+        who=caller.key_id,
+        note=body.note,
+        is_admin=caller.is_admin,
+    )
     (task,) = submitted.tasks
     job = submitted.job
     return SubmittedAnswer(task_id=spec.task_id(task.uuid), job_id=job.job_id, window_closes_at=job.closes_at)
@@ -211,8 +222,16 @@ def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
 def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
     spec = _transfer_spec(body)
     targets = _targets(caller, body)
-    who, is_admin, d = caller.key_id, caller.is_admin, app().distribution
-    submitted = submit.submit_any_number(d, caller.project_id, spec, targets, body.callback, who=who, is_admin=is_admin)
+    submitted = submit.submit_any_number(
+        app().distribution,
+        caller.project_id,
+        spec,
+        targets,
+        body.callback,
+        who=caller.key_id,
+        note=body.note,
+        is_admin=caller.is_admin,
+    )
     tasks = [
         SubmittedTask(
             task_id=spec.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id

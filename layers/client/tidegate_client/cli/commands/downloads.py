@@ -1,4 +1,4 @@
-"""distribute submit, status, watch, list; job show, list, cancel, redrive"""
+"""distribute submit, status, watch, list; job show, list, note, cancel, redrive"""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def register(subparsers: Subparsers) -> None:
         metavar="TIME",
         help="fetch it now and put it in place at TIME on all hosts, as 2026-12-24T18:00:00Z (at most 7 days ahead)",
     )
+    submit.add_argument("--note", metavar="TEXT", help="a remark for people, at most 500 characters")
     submit.add_argument("--callback", metavar="URL", help="called when it ends")
     submit.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(submit)
@@ -81,6 +82,9 @@ def register(subparsers: Subparsers) -> None:
     show.add_argument("--status", help="only targets with this status")
     show.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(show)
+    note = job.command("note", _note, "change the note of a Job")
+    note.add_argument("job")
+    note.add_argument("note", metavar="TEXT", help="at most 500 characters; '' removes it")
     cancel = job.command("cancel", _cancel, "cancel a Job; files that have arrived stay")
     cancel.add_argument("job")
     redrive = job.command("redrive", _redrive, "start a new Job for the targets that failed")
@@ -149,6 +153,7 @@ def _file_and_place(context: Context, args: argparse.Namespace) -> dict[str, Any
         "mode": args.mode,
         "limit_rate": args.limit_rate,
         "activate_at": args.activate_at,
+        "note": args.note,
         "callback": args.callback,
     }
 
@@ -210,6 +215,10 @@ def _follow_job(context: Context, job_id: str, what: dict[str, Any] | None = Non
                 record = {**place, **target, "target_agent_id": target["agent_id"]}
                 context.output.event(record, line_of(record))
     return ended
+
+
+def _note(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.jobs.update(args.job, note=args.note or None))
 
 
 def _cancel(context: Context, args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""export submit, status, list, get, delete; schedules, runs, change, pause, resume, unschedule"""
+"""export submit, status, note, list, get, delete; schedules, runs, change, pause, resume, unschedule"""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--footer", type=_json, metavar="JSON")
     submit.add_argument("--step", type=int, help="rows per page, 100 to 5000 (default 1000)")
     submit.add_argument("--callback", metavar="URL", help="called when it ends")
+    submit.add_argument("--note", metavar="TEXT", help="a remark for people, at most 500 characters")
     submit.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     submit.add_argument("--fields", type=_json, metavar="JSON", help="more fields of POST /v1/task, as JSON or @FILE")
     submit.add_argument("--multiple", action="store_true", help="several tables (POST /v1/task/multiple)")
@@ -68,6 +69,10 @@ def register(subparsers: Subparsers) -> None:
         parser.add_argument("task_id")
         if run is _get:
             parser.add_argument("-o", "--output", type=Path, help="default: its own name, in this folder")
+
+    note = export.command("note", _note, "change the note of an export")
+    note.add_argument("task_id")
+    note.add_argument("note", metavar="TEXT", help="at most 500 characters; '' removes it")
 
     delete = export.command("delete", _delete, "delete exports and their files")
     delete.add_argument("task_id", nargs="+")
@@ -147,6 +152,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     more = (
         "step",
         "callback",
+        "note",
         "priority",
         "encoding",
         "compression",
@@ -199,6 +205,10 @@ def follow_export(context: Context, task_id: str, output: Path | None) -> Exit:
 
 def _status(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.exports.get(args.task_id))
+
+
+def _note(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.exports.update(args.task_id, note=args.note or None))
 
 
 def _get(context: Context, args: argparse.Namespace) -> None:

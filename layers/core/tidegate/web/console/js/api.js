@@ -72,7 +72,7 @@ export const get = (path, query) => call("GET", path, { query });
 export const post = (path, body) => call("POST", path, { body: body ?? {} });
 export const put = (path, body) => call("PUT", path, { body });
 export const remove = (path) => call("DELETE", path);
-export const patch = (path, body) => call("PATCH", path, { body });
+export const patch = (path, body, query) => call("PATCH", path, { body, query });
 // Sends an Idempotency-Key, so that a double click or a retry after a lost answer creates one record.
 export const create = (path, body, once) => call("POST", path, { body, once });
 export const at = (id) => encodeURIComponent(id);

@@ -5,6 +5,7 @@ import { t } from "../i18n.js";
 import { code } from "../parts/basics.js";
 import { act, dialog, saved, toast } from "../parts/dialog.js";
 import { field, FieldError, form, readJson, textLines } from "../parts/form.js";
+import { noteField } from "../parts/note.js";
 import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
@@ -17,8 +18,6 @@ const DRY_ITEMS = 3;
 const number = (name, label, known, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more, value: String(known[name] ?? "") });
 const onFailure = (value = "stop") => field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value });
 const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { rows: 2, value, hint: t("batches.pausesHint"), placeholder: "08:00-10:30" });
-
-const note = (known) => field("note", t("field.note"), { rows: 2, maxlength: 500, value: known.note || "" });
 
 const pausesText = ({ pause_windows: windows }) => (windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
 
@@ -99,7 +98,7 @@ function moreFields(known) {
     pauses(pausesText(known)),
     field("progress_url", t("batches.progressUrl"), { type: "url", placeholder: "https://", hint: t("batches.progressUrlHint"), value: known.progress_url || "" }),
     h("div", { class: "pair" }, number("progress_every_items", "everyItems", known), number("progress_every_percent", "everyPercent", known, { max: 100, step: "any" })),
-    note(known),
+    noteField(known.note),
     field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON", value: known.job_data === undefined ? "" : JSON.stringify(known.job_data) })));
 }
 
@@ -128,13 +127,13 @@ export function changeBatchDialog(batch, refresh) {
   // The data cannot be changed after items may have been sent.
   const open = ["created", "stopped"].includes(batch.status);
   const finished = batch.status === "finished";
-  const close = dialog(t("batches.change"), () => form(finished ? [note(batch)] : [
+  const close = dialog(t("batches.change"), () => form(finished ? [noteField(batch.note)] : [
     h("div", { class: "pair" }, number("rate", "rate", batch, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", batch)),
     h("div", { class: "pair" },
       onFailure(batch.on_item_failure),
       number("max_failed", "maxFailed", batch, { min: 0 }), number("max_failed_percent", "maxFailedPercent", batch, { min: 0, max: 100, step: "any" })),
     pauses(windows),
-    note(batch),
+    noteField(batch.note),
     open ? field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: t("batches.jobDataHint") }) : null,
   ], t("action.save"), async (given) => {
     const body = finished ? {} : { rate: Number(given.rate) };

@@ -2,9 +2,10 @@
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field, FieldError, readJson, textLines } from "../parts/form.js";
+import { noteField } from "../parts/note.js";
 import { delimiters, sourceOf } from "./export_source.js";
 
-const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
+const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "note", "header_align", "footer_align"];
 const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id", "parallel", "source_rate", "source_timeout"];
 export const JSON_FIELDS = ["source_data", "template", "header", "footer"];
 const OF_CSV = ["encoding", "delimiter", "csv_header", "line_end"];
@@ -40,6 +41,7 @@ export function advancedFields(direct) {
     h("div", { class: "pair" },
       field("email", t("exports.email"), { rows: 2, hint: t("exports.emailHint"), placeholder: "ann@example.com" }),
       field("source_rate", t("exports.source_rate"), { type: "number", min: 1, max: 1000, hint: t("exports.sourceRateHint") })),
+    noteField(),
     field("source_timeout", t("exports.source_timeout"), { type: "number", min: 1, max: 600, hint: t("exports.sourceTimeoutHint") }),
   ];
 }

@@ -1,12 +1,13 @@
 // One Job: progress, a map of all targets, where the bytes came from; cancel and redrive.
 import { h } from "../dom.js";
-import { at, create, get, onceKey, post } from "../api.js";
+import { at, create, get, onceKey, patch, post } from "../api.js";
 import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
 import { named, t } from "../i18n.js";
 import { badge, button, card, chips, code, copyable, crumbs, empty, facts, figure, link, pageHead } from "../parts/basics.js";
 import { bar, statusBar, statusLegend, windowBar } from "../parts/bars.js";
 import { lineChart, Rate } from "../parts/chart.js";
 import { act, confirm, toast } from "../parts/dialog.js";
+import { noteFact } from "../parts/note.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { TargetMap } from "../parts/target_map.js";
@@ -79,7 +80,7 @@ function page({ record, shown, tasks }, { status, targets, refresh, choose, map,
         shown.items.length ? targetTable(shown.items, tasks) : empty(t("jobs.noTargets"), record.status === "Pending" ? t("jobs.noTargetsYet") : t("jobs.noTargetsAdvice")),
         targets.moreButton(shown, refresh)),
       record.swarm ? card(t("jobs.bytes"), { id: "bytes" }, swarm(record.swarm)) : null,
-      card(t("jobs.details"), { id: "details", wide: !record.swarm }, details(record))),
+      card(t("jobs.details"), { id: "details", wide: !record.swarm }, details(record, refresh))),
   ];
 }
 
@@ -150,7 +151,7 @@ function taskLink(task) {
   return link(t("jobs.timeline"), `#/tasks/${at(uuid)}`);
 }
 
-function details(record) {
+function details(record, refresh) {
   return facts([
     [t("jobs.id"), copyable(record.job_id, record.job_id)],
     [t("field.signature"), copyable(record.file_signature)],
@@ -158,6 +159,7 @@ function details(record) {
     [t("jobs.transfer"), record.transfer_id && copyable(record.transfer_id)],
     [t("jobs.redriveOf"), record.redrive_of && link(t("jobs.job"), `#/distribution/${at(record.redrive_of)}`)],
     [t("jobs.activateAt"), record.activate_at && moment(record.activate_at)],
+    noteFact(record, (note) => patch(`v1/jobs/${at(record.key)}`, { note }), refresh),
     [t("field.created"), moment(record.create_time)],
     [t("jobs.executed"), record.execute_time && moment(record.execute_time)],
     [t("field.finished"), record.finish_time && moment(record.finish_time)],
