@@ -26,6 +26,8 @@ SECTION = "A fleet (simulated)"
 MONTH = 30 * 86400
 CONNECTION_SECONDS = 2 * 3600
 # Assumed milliseconds of one warm invocation. The memory of each function comes from the template.
+# What docs/operations.md names for large fleets.
+FLEET_RATE = 500
 POLL_MS, REPORT_MS, SEND_MS, SMALL_GB = 40, 40, 25, 0.25
 AUTHORIZER_MS, TICKET_MS, CONNECT_MS, DISCONNECT_MS = 3, 25, 40, 20
 SENDERS, WAKERS, WAKER_BATCH = 16, 10, 5
@@ -136,7 +138,7 @@ def told_at(hosts: int) -> list[float]:
 
 def job(hosts: int, seed: int = 7) -> tuple[Load, float, float]:
     """Returns the load of one Job, when the last host was woken, and when the last one reported."""
-    draw, load, spread = random.Random(seed), Load(), spread_seconds(hosts)
+    draw, load, spread = random.Random(seed), Load(), spread_seconds(hosts, FLEET_RATE)
     woken = told_at(hosts)
     for message in range(0, hosts, _AGENTS_A_MESSAGE * WAKER_BATCH):
         seconds = woken[min(message + _AGENTS_A_MESSAGE * WAKER_BATCH, hosts) - 1] - woken[message]

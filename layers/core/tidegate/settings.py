@@ -50,6 +50,8 @@ class Settings:
     collect_grace_seconds: int = 3
     transfer_engine: str = "agent"
     transfer_max_targets: int = 10_000
+    # Requests per second that API Gateway passes to each route of hosts.
+    fleet_rate: int = 40
     gse_base_url: str = ""
     gse_tenant_id: str = "default"
     gse_credentials_id: str = "tidegate/gse"

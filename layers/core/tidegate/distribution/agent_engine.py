@@ -27,7 +27,7 @@ class AgentEngine:
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         swarm = swarm_of(self._d, job, size)
-        spread = spread_seconds(job.counts.total)
+        spread = spread_seconds(job.counts.total, self._d.settings.fleet_rate)
         for shard in shards:
             reports = self._d.inbox.reports(job.project_id, job.key, shard.number)
             wanted = [target for target in shard.unfinished if target not in reports]
@@ -77,10 +77,11 @@ class AgentEngine:
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
         """Wakes hosts that have not started: a lost wake-up then costs seconds, not minutes until the next poll."""
         names = [target.agent_id for target in targets]
-        wake_soon(self._d, job.project_id, names, spread_seconds(len(names)))
+        wake_soon(self._d, job.project_id, names, spread_seconds(len(names), self._d.settings.fleet_rate))
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         """Removes the inbox entries and wakes the hosts. After the deadline, entries are no longer offered anyway."""
         if self._d.clock().timestamp() < (job.deadline or 0):
             self._d.inbox.withdraw(job.project_id, transfer.token, targets)
-            wake_soon(self._d, job.project_id, [target.agent_id for target in targets], spread_seconds(len(targets)))
+            spread = spread_seconds(len(targets), self._d.settings.fleet_rate)
+            wake_soon(self._d, job.project_id, [target.agent_id for target in targets], spread)

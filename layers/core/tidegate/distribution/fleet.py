@@ -737,14 +737,17 @@ def _whole(epoch: int) -> datetime:
 _AGENTS_A_MESSAGE = 100
 # The rate at which all hosts of a Job together request URLs and report: about thirty concurrent functions.
 HOSTS_A_SECOND = 500
+FLEET_BURST = 2000
 LONGEST_SPREAD = 120
 # A host that has not started by then may have missed its wake-up, which is sent again at doubling intervals.
 FIRST_REPEAT = 15.0
 
 
-def spread_seconds(targets: int) -> int:
-    """The seconds over which the hosts of a Job of this size spread their requests and reports."""
-    return min(LONGEST_SPREAD, targets // HOSTS_A_SECOND)
+def spread_seconds(targets: int, fleet_rate: int) -> int:
+    """The seconds over which the hosts of a Job of this size spread their requests and reports.
+
+    API Gateway passes FLEET_BURST of them at once, and `fleet_rate` a second."""
+    return min(LONGEST_SPREAD, max(targets // HOSTS_A_SECOND, (targets - FLEET_BURST) // fleet_rate))
 
 
 def is_time_to_repeat(age: float, since_last_poll: float, spread: int) -> bool:

@@ -473,7 +473,8 @@ def _remind(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shar
     now, activation = d.clock().timestamp(), job.spec.activation
     # Agents that cannot stage a file get it at its activation, so their wake-ups start again then.
     age = now - (max(transfer.asked_at, activation) if activation <= now else transfer.asked_at)
-    if job.cancelled_at or not is_time_to_repeat(age, since_last + _POLL_TAKES, spread_seconds(job.counts.total)):
+    spread = spread_seconds(job.counts.total, d.settings.fleet_rate)
+    if job.cancelled_at or not is_time_to_repeat(age, since_last + _POLL_TAKES, spread):
         return
     wave = transfer.number // len(job.portions)
     silent = [t for s in shards for t in s.unfinished if s.states[t].code is None and job.in_wave(t, wave)]
