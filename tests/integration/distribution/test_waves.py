@@ -197,3 +197,59 @@ def test_superseded_hosts_neither_fail_nor_hold_a_wave(fleet: Fleet) -> None:
     job = fleet.job(job_id)
     assert (job["status"], job["counts"]["success"], job["counts"]["superseded"]) == ("Success", 18, 2)
     assert job["counts"]["failed"] == 0
+
+
+def fail_wave(fleet: Fleet, job_id: str) -> None:
+    result = fleet.step("poll_transfer", job_id)
+    assert result["error"]["Error"] == "WaveFailed"
+    fleet.step("finish_job", job_id, error=result["error"])
+
+
+def redrive(fleet: Fleet, job_id: str, *statuses: str) -> str:
+    path = f"/v1/jobs/{fleet.job(job_id)['key']}/redrive"
+    answer = fleet.cloud.http("POST", path, key=fleet.project.key, json={"statuses": list(statuses)})
+    assert answer.status == 202, answer.body
+    again = str(answer.json()["job_id"])
+    fleet.run_until_dispatched(again)
+    return again
+
+
+def test_redrive_of_a_failed_wave_continues_with_that_wave(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+    report(fleet, with_entries(fleet))
+    fleet.cloud.clock.advance(61)
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+    second = with_entries(fleet)
+    report(fleet, second[:3], code=5)
+    report(fleet, second[3:])
+    fail_wave(fleet, job_id)
+    rest = sorted(host for host, state in fleet.states(job_id).items() if state == "Cancelled")
+    assert len(rest) == 10
+
+    again = redrive(fleet, job_id, "Failed", "Cancelled")
+
+    assert [(wave["percent"], wave["targets"]) for wave in fleet.job(again)["waves"]] == [(50, 3), (100, 10)]
+    assert with_entries(fleet) == second[:3], "the hosts on which the wave had failed go first"
+    report(fleet, second[:3])
+    assert poll(fleet, again) == "next_wave"
+    fleet.step("dispatch_transfer", again)
+    assert with_entries(fleet) == rest
+    report(fleet, rest)
+    assert poll(fleet, again) == "over"
+    fleet.step("finish_job", again)
+    assert fleet.job(again)["status"] == "Success"
+
+
+def test_redrive_of_what_was_not_sent_has_no_empty_waves(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+    report(fleet, with_entries(fleet), code=5)
+    fail_wave(fleet, job_id)
+
+    again = redrive(fleet, job_id, "Cancelled")
+
+    assert [(wave["percent"], wave["targets"]) for wave in fleet.job(again)["waves"]] == [(50, 8), (100, 10)]
+    report(fleet, with_entries(fleet), code=5)
+    fail_wave(fleet, again)
+    once_more = redrive(fleet, again, "Failed", "Cancelled")
+    assert [wave["targets"] for wave in fleet.job(once_more)["waves"]] == [8, 10]

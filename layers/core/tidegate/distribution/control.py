@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -9,7 +10,7 @@ from datetime import timedelta
 from aws_lambda_powertools import Logger
 
 from tidegate.distribution import Distribution
-from tidegate.distribution.model import Job, Target, job_key_of, shard_of
+from tidegate.distribution.model import Job, Target, TransferSpec, job_key_of, shard_of, wave_rank
 from tidegate.distribution.store import outcome
 from tidegate.distribution.submit import submit_any_number
 from tidegate.errors import NewerJob, WrongState
@@ -110,7 +111,7 @@ def redrive(
     targets = [target for target in sequences if target not in skipped]
     if not targets:
         raise NewerJob(_all_skipped(job, skipped))
-    spec = replace(job.spec, redrive_of=job.key)
+    spec = replace(_continued(job, targets), redrive_of=job.key)
     if not spec.until_activation(d.clock().timestamp()):
         spec = replace(spec, activate_at=None)
     submitted = submit_any_number(
@@ -128,6 +129,17 @@ def redrive(
         sequences={} if force else {target: sequences[target] for target in targets if sequences[target]},
     )
     return Redriven(submitted.job, len(targets), skipped)
+
+
+def _continued(job: Job, targets: Collection[Target]) -> TransferSpec:
+    """The spec with the waves from the present one on, for the targets that are left of each."""
+    if not job.wave_limits:
+        return job.spec
+    ranks = sorted(wave_rank(target) for target in targets)
+    sizes = [bisect_right(ranks, limit) for limit in job.wave_limits]
+    left = [wave for wave in range(job.wave, len(sizes)) if sizes[wave] > (sizes[wave - 1] if wave > job.wave else 0)]
+    waves, limits = zip(*((job.spec.waves[wave], job.wave_limits[wave]) for wave in left), strict=True)
+    return replace(job.spec, waves=waves, wave_ranks=limits)
 
 
 def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> dict[Target, str]:

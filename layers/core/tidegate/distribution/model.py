@@ -324,6 +324,8 @@ class TransferSpec:
     # "off": every host fetches the file from S3. None: the project's setting applies.
     swarm: str | None = None
     waves: tuple[Wave, ...] = ()
+    # The highest rank of each wave, in a Job that continues the waves of another one.
+    wave_ranks: tuple[int, ...] = ()
     # The host's own limit applies too.
     limit_rate: Annotated[
         int | None, F("limit in bytes per second on each host, for this Job", strict=True, ge=1024, le=2**40)

@@ -23,7 +23,6 @@ from tidegate.distribution.model import (
     Target,
     Task,
     TransferSpec,
-    Wave,
     job_key,
     portions,
     spread,
@@ -302,7 +301,7 @@ def close(d: Distribution, project_id: str, job_key: str) -> Job:
     last = d.jobs.last_sequence(job)
     d.targets.add_shards(job, shards, now, _other_sequences(job, collected, last))
     sizes = [len(shard) for shard in shards]
-    limits, totals = wave_limits(job.spec.waves, [target for shard in shards for target in shard])
+    limits, totals = wave_limits(job.spec, [target for shard in shards for target in shard])
     return d.jobs.shard(job, now, portions(sizes, d.transfer_max_targets), sizes, limits, totals)
 
 
@@ -313,12 +312,15 @@ def _targets_are_late(d: Distribution, job: Job, now: datetime) -> bool:
     return not d.targets.any_collected(job.project_id, job.key)
 
 
-def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[int], list[int]]:
+def wave_limits(spec: TransferSpec, targets: Sequence[Target]) -> tuple[list[int], list[int]]:
     """The highest rank of each wave, and the number of targets up to it. No wave is empty, while targets last."""
+    waves = spec.waves
     if not waves or not targets:
         return [], []
     ranks = sorted(wave_rank(target) for target in targets)
-    limits = [ranks[min(len(ranks), max(1, math.ceil(len(ranks) * wave.percent / 100))) - 1] for wave in waves]
+    limits = list(spec.wave_ranks) or [
+        ranks[min(len(ranks), max(1, math.ceil(len(ranks) * wave.percent / 100))) - 1] for wave in waves
+    ]
     return limits, [bisect_right(ranks, limit) for limit in limits]
 
 

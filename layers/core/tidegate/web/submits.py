@@ -67,7 +67,7 @@ def _moment(value: str) -> str:
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})")
 
 
-class TransferBody(Body, record=TransferSpec, without=("waves", "redrive_of")):
+class TransferBody(Body, record=TransferSpec, without=("waves", "wave_ranks", "redrive_of")):
     swarm: Annotated[
         Literal["auto", "off"],
         F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3"),
