@@ -153,6 +153,8 @@ class Task(Model):
     progress: int | None
     # since when the host has the file and waits for activate_at
     staged_at: str | None
+    # true for a cancelled target whose host had put the file in place; absent otherwise
+    arrived: bool | None
     # a number of your choice for a business; recorded, and a filter of lists
     biz_id: int
     # a number of your choice for an application; recorded, and a filter of lists
@@ -347,6 +349,8 @@ class JobTarget(Model):
     progress: int | None
     # since when the host has the file and waits for activate_at
     staged_at: str | None
+    # true for a cancelled target whose host had put the file in place; absent otherwise
+    arrived: bool | None
     # id of the host
     agent_id: str
     # a container on the host; empty for the host itself

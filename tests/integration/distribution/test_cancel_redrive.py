@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from tests.support.calls import count_calls
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import Answer
 from tidegate.aws import keys
 from tidegate.aws.table import delete
 from tidegate.distribution import control as control_module
 from tidegate.distribution import transfer
-from tidegate.distribution.model import job_key
+from tidegate.distribution.model import Job, job_key
 from tidegate.distribution.store import TransferStore
 from tidegate.errors import Busy
 from tidegate.notifications.notices import Notice
@@ -50,7 +52,79 @@ def test_hosts_of_a_cancelled_job_are_woken(fleet: Fleet) -> None:
     act(fleet, job_id, "cancel")
     finish(fleet, job_id)
 
-    assert len(fleet.cloud._receive("AgentWakeupsQueue", 100)) == 1
+    (message,) = fleet.cloud._receive("AgentWakeupsQueue", 100)
+    body = json.loads(message["Body"])
+    assert (body["agents"], body["ended"]) == (["a-1"], f"tr-{job_key(job_id)}-0-1"), "the host is told which transfer"
+
+
+def test_running_job_is_ended_by_another_execution_at_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    started: list[Job] = []
+    monkeypatch.setattr(fleet.cloud.app.distribution.executions, "start", started.append)
+
+    for _ in range(3):
+        act(fleet, job_id, "cancel")
+
+    assert [job.generation for job in started] == [1], "once, however often it is cancelled"
+
+
+def shown_targets(fleet: Fleet, job_id: str) -> dict[str, dict[str, Any]]:
+    items = fleet.get(f"/v1/jobs/{fleet.job(job_id)['key']}/targets")["items"]
+    return {item["agent_id"]: item for item in items}
+
+
+@pytest.mark.parametrize("when", ["before the end", "after the end"])
+def test_file_that_arrived_in_a_cancelled_job_is_shown(fleet: Fleet, when: str) -> None:
+    submitted = fleet.submit_many(["a-1", "a-2", "a-3"])
+    job_id, tasks = submitted["job_id"], {task["agent_id"]: task["task_id"] for task in submitted["tasks"]}
+    fleet.run_until_dispatched(job_id)
+    offered = {host: fleet.inbox(host) for host in ("a-1", "a-2")}
+    act(fleet, job_id, "cancel")
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    if when == "after the end":
+        fleet.step("finish_job", job_id)
+        before = fleet.job(job_id)
+    for host, items in offered.items():
+        for _ in range(2):
+            assert fleet.report(host, 0, items=items).status == 200
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+
+    targets = shown_targets(fleet, job_id)
+    assert {host: (one["status"], one.get("arrived")) for host, one in targets.items()} == {
+        "a-1": ("Cancelled", True),
+        "a-2": ("Cancelled", True),
+        "a-3": ("Cancelled", None),
+    }
+    assert [fleet.task(tasks[host]).get("arrived") for host in ("a-1", "a-3")] == [True, None]
+    job = fleet.job(job_id)
+    assert (job["status"], job["counts"]["cancelled"]) == ("Cancelled", 3)
+    if when == "after the end":
+        assert job == before
+
+
+def test_failure_after_the_cancel_is_no_arrival(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    items = fleet.inbox("a-1")
+    act(fleet, job_id, "cancel")
+    finish(fleet, job_id)
+
+    assert fleet.report("a-1", 5, items=items).status == 200
+
+    assert shown_targets(fleet, job_id)["a-1"].get("arrived") is None
+
+
+def test_success_of_an_uncancelled_job_needs_no_further_read(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    items = fleet.inbox("a-1")
+
+    with count_calls(fleet.cloud.app) as calls:
+        fleet.report("a-1", 0, items=items)
+
+    # The key; the entry; life and record of the host; the report.
+    assert calls == {"dynamodb.GetItem": 1, "dynamodb.BatchGetItem": 2, "dynamodb.UpdateItem": 1}
 
 
 def test_job_cancelled_in_its_window_is_never_sent(fleet: Fleet) -> None:

@@ -154,6 +154,8 @@ class Agent:
             on_bytes=self._count_bytes,
             swarm=self._swarm,
             update=self._update,
+            is_told=lambda: self._push.connected,
+            list_wanted=lambda: client.agents.transfers(options.agent_id, wait=0),
         )
         self._switcher = Switcher(
             self._journal,
@@ -169,7 +171,14 @@ class Agent:
         self._workers = [
             SupervisedThread(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)
         ]
-        self._push = Push(client, self._inventory, self._poll_trigger.trigger, self._draining, proxy=options.proxy)
+        self._push = Push(
+            client,
+            self._inventory,
+            self._poll_trigger.trigger,
+            self._draining,
+            on_ended=self._inbox.end,
+            proxy=options.proxy,
+        )
         self._monitor = Monitor(
             options,
             self._statistics,

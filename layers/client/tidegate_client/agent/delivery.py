@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
@@ -27,7 +27,7 @@ from tidegate_client.agent.disk import (
     remove_hidden,
     superseded,
 )
-from tidegate_client.agent.inbox import Inbox, key_of
+from tidegate_client.agent.inbox import Inbox, is_truncated, key_of
 from tidegate_client.agent.journal import Journal
 from tidegate_client.agent.preheat import (
     Staged,
@@ -40,13 +40,14 @@ from tidegate_client.agent.preheat import (
 )
 from tidegate_client.agent.update import SelfUpdate, is_update
 from tidegate_client.download import Cancelled, ResumingDownload, UrlSource, fetch_verified
-from tidegate_client.errors import ChecksumMismatch, TransferError
+from tidegate_client.errors import ChecksumMismatch, TidegateError, TransferError
 from tidegate_client.models import SwarmFigures, Transfer
 from tidegate_client.rates import JobLimits, RateLimit
 from tidegate_client.swarm.host import NoSwarm, SwarmHost
 from tidegate_client.uploads import Progress
 
 log = logging.getLogger("tidegate.agent")
+ASK_AFTER_SECONDS, ASK_AGAIN_SECONDS = 3.0, 1.0
 
 
 class Downloaded(NamedTuple):
@@ -74,6 +75,9 @@ class Delivery:
     on_bytes: Callable[[int], None] = lambda _count: None
     swarm: SwarmHost | None = None
     update: SelfUpdate | None = None
+    # Whether the API tells this host at once of a cancelled transfer, over the WebSocket; else it lists what is wanted.
+    is_told: Callable[[], bool] = lambda: True
+    list_wanted: Callable[[], Sequence[Transfer]] = tuple
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> tuple[dict[str, Any], Staged | None]:
@@ -253,11 +257,33 @@ class Delivery:
         if self._is_before_activation(transfer):
             place.require_there()
             return keep_staged(place, part)
+        self._require_wanted(transfer)
         with self._paths.hold(place.file):
             previous = self._order.require_newest(transfer, place)
             place.finish(part.file, mode_of(transfer))
             self._order.apply(transfer, place, previous, lambda: place.rename(part))
         return None
+
+    def _require_wanted(self, transfer: Transfer) -> None:
+        """Raises Cancelled if the Job has ended meanwhile. Asks the API only if this host would not be told, and no
+        poll has listed the transfer for some seconds. An API that does not answer holds up no delivery."""
+        key = key_of(transfer)
+        for attempt in range(2):
+            if self._cancelled(transfer)():
+                raise Cancelled
+            if self.is_told() or self.inbox.unconfirmed_seconds(key) < ASK_AFTER_SECONDS:
+                return
+            if attempt:
+                # The list may lag behind.
+                self.stopping.wait(ASK_AGAIN_SECONDS)
+            try:
+                listed = self.list_wanted()
+            except TidegateError as error:
+                log.info("%s: put in place without asking whether it is still wanted: %s", transfer["file_name"], error)
+                return
+            if is_truncated(listed) or any(key_of(one) == key for one in listed):
+                return
+        raise Cancelled
 
     def _is_in_place(self, transfer: Transfer, place: Place) -> bool:
         """True if the content is in place already. Raises Superseded if newer content is."""

@@ -42,7 +42,8 @@ TRUSTED_AFTER_SECONDS = 3600.0
 
 
 class Push:
-    """Holds the WebSocket. `trigger_poll` is called on each notification and new connection.
+    """Holds the WebSocket. `trigger_poll` is called on each notification and new connection, `on_ended` with the id of
+    a transfer that is not to be put in place any more.
 
     The host's inventory is sent with the connection request: a message of its own would cost more."""
 
@@ -53,10 +54,12 @@ class Push:
         trigger_poll: Callable[..., None],
         stopping: threading.Event,
         *,
+        on_ended: Callable[[str], None] = lambda _transfer_id: None,
         proxy: str | None = None,
         first_pause: float = FIRST_PAUSE,
     ) -> None:
         self._client = client
+        self._on_ended = on_ended
         self._inventory = inventory
         self._trigger_poll = trigger_poll
         self._stopping = stopping
@@ -117,6 +120,8 @@ class Push:
 
     def _handle(self, message: dict[str, Any] | None) -> None:
         if message is not None and message.get("type") == "transfers":
+            if isinstance(ended := message.get("ended"), str):
+                self._on_ended(ended)
             self._trigger_poll(_seconds(message.get("within_s")))
 
     def _test_connection(self, socket: Socket) -> None:
@@ -175,6 +180,10 @@ class Inbox:
         self._staged: dict[Key, TransferResult] = {}
         self._staged_reported: set[Key] = set()
         self._listed_at: dict[Key, float] = {}
+        # The same by the monotonic clock, which nobody sets.
+        self._confirmed_at: dict[Key, float] = {}
+        # Transfers that were cancelled, as the API said over the WebSocket.
+        self._ended: OrderedDict[str, None] = OrderedDict()
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
 
     def take_poll(
@@ -192,7 +201,7 @@ class Inbox:
             # Read the journal before anything changes: after an error no transfer must count as taken.
             in_journal = {key for key in listed if has_result(key)}
             for key, item in listed.items():
-                if key in in_journal:
+                if key in in_journal or self._has_ended(key):
                     continue
                 if key in self._done:
                     repeat.append(self._done[key])
@@ -202,6 +211,7 @@ class Inbox:
                     self._progress[key] = 0
                 self._urls[key] = item["url"]
                 self._listed_at[key] = time.time()
+                self._confirmed_at[key] = time.monotonic()
             self._note_missing(listed, is_truncated(listed.values()))
             self._changed.notify_all()
         new.sort(key=lambda item: item.get("sequence") or 0)
@@ -233,9 +243,30 @@ class Inbox:
             return self._listed_at.get(key)
 
     def is_cancelled(self, key: Key) -> bool:
-        """True if two polls did not list it: its Job has ended. One poll is not enough, as the index lags behind."""
+        """True if the API said so, or two polls did not list it: its Job has ended. One poll is not enough, as the
+        index lags behind."""
         with self._changed:
-            return self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED
+            return self._is_cancelled(key)
+
+    def _is_cancelled(self, key: Key) -> bool:
+        return self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED or self._has_ended(key)
+
+    def _has_ended(self, key: Key) -> bool:
+        # A host that has replaced another one knows transfers by longer ids.
+        return key[0].partition("~")[0] in self._ended
+
+    def end(self, transfer_id: str) -> None:
+        """The API has said that this transfer is not wanted any more; a poll may list it for a moment."""
+        with self._changed:
+            self._ended[transfer_id] = None
+            if len(self._ended) > REMEMBERED:
+                self._ended.popitem(last=False)
+            self._changed.notify_all()
+
+    def unconfirmed_seconds(self, key: Key) -> float:
+        """How long ago a poll last listed it."""
+        with self._changed:
+            return time.monotonic() - self._confirmed_at.get(key, float("-inf"))
 
     def url(self, key: Key) -> str:
         with self._changed:
@@ -247,7 +278,7 @@ class Inbox:
         deadline = time.monotonic() + wait
         with self._changed:
             while self._urls[key] == stale:
-                if stopping.is_set() or self._missed[key] >= MISSED_POLLS_UNTIL_CANCELLED:
+                if stopping.is_set() or self._is_cancelled(key):
                     raise Cancelled
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -312,6 +343,7 @@ class Inbox:
         self._staged.pop(key, None)
         self._staged_reported.discard(key)
         self._listed_at.pop(key, None)
+        self._confirmed_at.pop(key, None)
 
 
 # --- reporter

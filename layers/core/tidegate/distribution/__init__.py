@@ -230,4 +230,4 @@ class Distribution:
     def agents(self) -> Agents:
         from tidegate.distribution.agents import Agents
 
-        return Agents(self.inbox, self.bucket, self.fleet, self.contents, self.clock)
+        return Agents(self.inbox, self.bucket, self.fleet, self.contents, self.jobs, self.targets, self.clock)

@@ -80,8 +80,10 @@ class AgentEngine:
         wake_soon(self._d, job.project_id, names, spread_seconds(len(names), self._d.settings.fleet_rate))
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
-        """Removes the inbox entries and wakes the hosts. After the deadline, entries are no longer offered anyway."""
+        """Tells the hosts, then removes the inbox entries, which takes longer. After the deadline, entries are no
+        longer offered anyway."""
         if self._d.clock().timestamp() < (job.deadline or 0):
-            self._d.inbox.withdraw(job.project_id, transfer.token, targets)
+            names = [target.agent_id for target in targets]
             spread = spread_seconds(len(targets), self._d.settings.fleet_rate)
-            wake_soon(self._d, job.project_id, [target.agent_id for target in targets], spread)
+            wake_soon(self._d, job.project_id, names, spread, ended=transfer.token)
+            self._d.inbox.withdraw(job.project_id, transfer.token, targets)

@@ -12,7 +12,18 @@ from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.fleet import Fleet
 from tidegate.distribution.inbox import AgentInboxStore, InboxEntry
-from tidegate.distribution.model import ANY_PROCESS, IN_PROGRESS, AgentProcess, FetchedJob, Target, TargetReport
+from tidegate.distribution.model import (
+    ANY_PROCESS,
+    CANCELLED,
+    DONE,
+    IN_PROGRESS,
+    AgentProcess,
+    FetchedJob,
+    Target,
+    TargetReport,
+    job_key,
+)
+from tidegate.distribution.store import JobStore, TargetStore
 from tidegate.errors import RecordNotFound
 from tidegate.files.library import ContentStore
 from tidegate.files.model import content_disposition
@@ -63,6 +74,8 @@ class Agents:
         objects: Bucket,
         fleet: Fleet,
         contents: ContentStore,
+        jobs: JobStore,
+        targets: TargetStore,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -70,6 +83,8 @@ class Agents:
         self._objects = objects
         self._fleet = fleet
         self._contents = contents
+        self._jobs = jobs
+        self._targets = targets
         self._clock = clock
         self._sleep = sleep
 
@@ -175,6 +190,17 @@ class Agents:
         for place, result in dict(zip(places, results, strict=True)).items():
             if _is_news(entries[place], result.report):
                 self._inbox.report(entries[place], result.report)
+                if result.report.code == DONE and entries[place].withdrawn:
+                    self._note_arrival(entries[place])
+
+    def _note_arrival(self, entry: InboxEntry) -> None:
+        """The host has put the file in place after its Job was cancelled. A Job that has not ended yet reads the report
+        when it does."""
+        if entry.job_id is None:
+            return
+        job = self._jobs.get(entry.project_id, job_key(entry.job_id))
+        if job is not None and job.ended and job.rest == CANCELLED:
+            self._targets.note_arrivals(job, [entry.target], self._clock())
 
 
 def _own_id(offered: str) -> str:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from aws_lambda_powertools import Logger
 
 from tidegate.distribution import Distribution
-from tidegate.distribution.model import Job, Target, TransferSpec, job_key_of, shard_of, wave_rank
+from tidegate.distribution.model import RUNNING, Job, Target, TransferSpec, job_key_of, shard_of, wave_rank
 from tidegate.distribution.store import outcome
 from tidegate.distribution.submit import submit_any_number
 from tidegate.errors import NewerJob, WrongState
@@ -67,15 +67,15 @@ def cancel(d: Distribution, project_id: str, given: str, who: str) -> Job:
     job = _job(d, project_id, given)
     if not job.ended and not job.cancelled_at:
         job = d.jobs.cancel(job, d.clock(), who)
+        if job.cancelled_at and job.status == RUNNING:
+            _end_now(d, job)
     if not job.cancelled_at:
         raise WrongState(f"the Job has ended ({job.status}): there is nothing to cancel")
-    if not job.ended and job.spec.until_activation(d.clock().timestamp()):
-        _end_now(d, job)
     return job
 
 
 def _end_now(d: Distribution, job: Job) -> None:
-    """Starts another execution: the one that waits for `activate_at` polls only every few minutes.
+    """Starts another execution: the one that runs may wait for minutes before its next poll, while hosts go on.
 
     Every step may run twice, so both can run. If this one fails, the other one ends the Job."""
     try:

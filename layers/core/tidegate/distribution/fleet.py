@@ -761,33 +761,41 @@ def is_time_to_repeat(age: float, since_last_poll: float, spread: int) -> bool:
     return False
 
 
-def wakeup(within_s: int) -> str:
-    message = {"type": "transfers"} | ({"within_s": within_s} if within_s else {})
-    return json.dumps(message, separators=(",", ":"))
+def wakeup(within_s: int, ended: str | None = None) -> str:
+    message: dict[str, Any] = {"type": "transfers"} | ({"within_s": within_s} if within_s else {})
+    return json.dumps(message | ({"ended": ended} if ended else {}), separators=(",", ":"))
 
 
 def wake_soon(
-    d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, *, directly: bool = False
+    d: Distribution,
+    project_id: str,
+    agent_ids: Iterable[str],
+    within_s: int,
+    *,
+    directly: bool = False,
+    ended: str | None = None,
 ) -> None:
     """Wakes these agents. Never raises: polls repeat lost wake-ups.
 
     `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer.
+    `ended`: the id of a transfer that they are not to put in place any more.
     """
     distinct = list(dict.fromkeys(agent_ids))
     first = distinct[:_AGENTS_A_MESSAGE] if directly else []
-    _enqueue_wakeups(d, project_id, distinct[len(first) :], within_s)
+    _enqueue_wakeups(d, project_id, distinct[len(first) :], within_s, ended)
     if not first:
         return
     try:
-        wake_now(d, project_id, first, within_s)
+        wake_now(d, project_id, first, within_s, ended)
     except (ClientError, BotoCoreError, DomainError, OSError):
         logger.exception("agents were not woken directly: the queue is used", project_id=project_id)
-        _enqueue_wakeups(d, project_id, first, within_s)
+        _enqueue_wakeups(d, project_id, first, within_s, ended)
 
 
-def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], within_s: int) -> None:
+def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], within_s: int, ended: str | None) -> None:
+    also = {"ended": ended} if ended else {}
     messages = [
-        Message({"project_id": project_id, "agents": list(some), "within_s": within_s})
+        Message({"project_id": project_id, "agents": list(some), "within_s": within_s} | also)
         for some in slices(agent_ids, _AGENTS_A_MESSAGE)
     ]
     if not messages:
@@ -798,11 +806,13 @@ def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], wit
         logger.exception("agents were not woken", project_id=project_id, hosts=len(agent_ids))
 
 
-def wake_now(d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int) -> int:
+def wake_now(
+    d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, ended: str | None = None
+) -> int:
     """Returns how many agents were sent a message."""
     found = d.fleet_store.get_many(project_id, agent_ids).values()
     connected = {agent.connection_id: agent for agent in found if agent.connection_id}
-    text, now = wakeup(within_s), d.clock()
+    text, now = wakeup(within_s, ended), d.clock()
     gone = d.outgoing.send([(connection_id, text) for connection_id in connected]).gone
     for connection_id in gone:
         # A host that is just connecting is woken again by a poll of its Job.

@@ -88,6 +88,8 @@ class InboxEntry:
         str | None, F("download the file now, and put it in place at this time by the host's clock")
     ] = None
     state: Annotated[TargetState, F(stored=False, shown=False)] = UNREPORTED
+    # No longer listed: its Job has ended, or the target has.
+    withdrawn: Annotated[bool, F(stored=False, shown=False)] = False
 
 
 # --- agent inbox
@@ -133,6 +135,7 @@ def _entry(item: Item) -> InboxEntry:
         InboxEntry,
         item,
         swarm=json.loads(item["swarm"]) if "swarm" in item else None,
+        withdrawn="gsi1pk" not in item,
         state=TargetState(
             item.get("code"), item.get("message", ""), item.get("progress"), _figures(item), item.get("staged_at")
         ),

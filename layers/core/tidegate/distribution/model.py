@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -113,6 +113,8 @@ class TargetState(NamedTuple):
     progress: int | None = None
     figures: Figures | None = None
     staged_at: str | None = None
+    # The Job was cancelled, but the host has put the file in place.
+    arrived: bool = False
 
     @property
     def ended(self) -> bool:
@@ -201,6 +203,15 @@ class Shard:
     def after_all(self, report: TargetReport, chosen: Callable[[Target], bool] = lambda _: True) -> Shard:
         """The shard after one report for all chosen targets."""
         return self.after({target: report for target in self.states if chosen(target)})
+
+    def with_arrivals(self, arrived: Collection[Target]) -> Shard:
+        """The shard of an ended Job after these hosts put the file in place all the same; the same if none is new."""
+        late = {
+            target: state._replace(arrived=True)
+            for target, state in self.states.items()
+            if target in arrived and not (state.ended or state.arrived)
+        }
+        return replace(self, states={**self.states, **late}) if late else self
 
     def only(self, chosen: Callable[[Target], bool]) -> Shard:
         return replace(self, states={target: state for target, state in self.states.items() if chosen(target)})

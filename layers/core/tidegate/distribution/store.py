@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -525,6 +525,8 @@ def _position(cursor: str | None) -> str | None:
 CHUNK_LIMIT = 1000
 _CHUNKS_A_TRANSACTION = 10
 _SHARDS_A_TRANSACTION = 10
+# How often a late report is noted again after another one changed the shard.
+_TRIES = 5
 NONE: Mapping[Target, int] = {}
 
 
@@ -539,10 +541,10 @@ def shard_from(item: dict[str, Any]) -> Shard:
     return Shard(item["number"], states, item["rev"], item["update_time"], sequences, swarm)
 
 
-def _optional(rest: Sequence[Any]) -> tuple[Figures | None, str | None]:
-    """The figures and `staged_at`, from the end of a row: nothing, four figures, or four figures and `staged_at`."""
+def _optional(rest: Sequence[Any]) -> tuple[Figures | None, str | None, bool]:
+    """The figures, `staged_at` and `arrived`, from the end of a row that has the first of them, or none."""
     figures = Figures(*rest[:4]) if any(value is not None for value in rest[:4]) else None
-    return figures, rest[4] if len(rest) > 4 else None
+    return figures, rest[4] if len(rest) > 4 else None, len(rest) > 5
 
 
 def _packed(shard: Shard) -> bytes:
@@ -550,6 +552,8 @@ def _packed(shard: Shard) -> bytes:
 
 
 def _optional_row(state: TargetState) -> tuple[Any, ...]:
+    if state.arrived:
+        return (*(state.figures or Figures()), state.staged_at, True)
     if state.staged_at:
         return (*(state.figures or Figures()), state.staged_at)
     return tuple(state.figures or ())
@@ -651,24 +655,31 @@ class TargetStore:
     def save(self, job: Job, shards: Sequence[Shard], now: datetime) -> bool:
         """Writes changed shards. False if another poller was faster or the Job has ended: what was read is stale."""
         for portion in slices(shards, _SHARDS_A_TRANSACTION):
-            writes = [
-                update(
-                    keys.shard(job.project_id, job.key, shard.number),
-                    {
-                        "packed": _packed(shard),
-                        **({"swarm": item_of(shard.swarm)} if shard.swarm.hosts else {}),
-                        "rev": shard.rev + 1,
-                        "update_time": iso(now),
-                        "expires_at": self._needed_until(job, now),
-                    },
-                    condition="#rev = :seen",
-                    seen=shard.rev,
-                )
-                for shard in portion
-            ]
-            if not self._table.try_write(still_runs(job), *writes):
+            if not self._table.try_write(still_runs(job), *(self._saved(job, shard, now) for shard in portion)):
                 return False
         return True
+
+    def _saved(self, job: Job, shard: Shard, now: datetime) -> Write:
+        sets = {
+            "packed": _packed(shard),
+            **({"swarm": item_of(shard.swarm)} if shard.swarm.hosts else {}),
+            "rev": shard.rev + 1,
+            "update_time": iso(now),
+            "expires_at": self._needed_until(job, now),
+        }
+        place = keys.shard(job.project_id, job.key, shard.number)
+        return update(place, sets, condition="#rev = :seen", seen=shard.rev)
+
+    def note_arrivals(self, job: Job, arrived: Collection[Target], now: datetime) -> None:
+        """Stores that these hosts have put the file in place, although their Job has ended as cancelled."""
+        left = {shard_of(target, job.shard_count) for target in arrived} if job.shard_count else set()
+        for _ in range(_TRIES):
+            for shard in self.shards(job, left):
+                late = shard.with_arrivals(arrived)
+                if late is shard or self._table.try_write(self._saved(job, late, now)):
+                    left = left - {shard.number}
+            if not left:
+                return
 
     def add_callbacks(self, job: Job, uuids: Sequence[str], expires_at: int) -> None:
         self._table.write(_callbacks(job.project_id, job.key, uuids, expires_at))
@@ -747,6 +758,8 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
         # The host's own reason (it was offline) is more specific than the Job's.
         reason = state.message or (job.error or {}).get("detail", "")
         shown = {"status": job.rest, "error_code": job.rest_code, "error_msg": reason}
+        if state.arrived:
+            shown["arrived"] = True
     else:
         shown = {"status": RUNNING, "error_code": state.code, "error_msg": state.message or None}
     shown |= {"progress": state.progress} | ({"staged_at": state.staged_at} if state.staged_at else {})

@@ -507,7 +507,7 @@ def finish(d: Distribution, project_id: str, job_key: str, error: DomainError | 
     job = d.jobs.require(project_id, job_key)
     for _ in range(_TRIES):
         if job.ended:
-            return _notify_tasks(d, job)
+            return _after_end(d, job)
         verdict = _verdict(d, job, error)
         if verdict is None:
             return NOT_YET
@@ -515,8 +515,32 @@ def finish(d: Distribution, project_id: str, job_key: str, error: DomainError | 
         send_strays(d, job)
         job = _end_job(d, verdict)
     if job.ended:
-        return _notify_tasks(d, job)
+        return _after_end(d, job)
     raise Busy("polls changed the targets while the Job was ended: the step is retried")
+
+
+def _after_end(d: Distribution, job: Job) -> str:
+    if job.rest == CANCELLED:
+        _note_arrivals(d, job)
+    return _notify_tasks(d, job)
+
+
+def _note_arrivals(d: Distribution, job: Job) -> None:
+    """Hosts may have put the file in place between the last poll and the end. Those that do so later are noted when
+    they report."""
+    arrived: list[Target] = []
+    for transfer in _transfers_to_read(d, job):
+        open_ones = [number for number in transfer.shards if number in job.open_shards]
+        if transfer.state != SENT or not open_ones:
+            continue
+        try:
+            reports = d.engine.results(job, transfer, open_ones).targets
+        except DomainError as error:
+            logger.warning("no results from the provider", job_id=job.job_id, code=error.code, reason=error.detail)
+            continue
+        arrived += [target for target, report in reports.items() if report.code == DONE]
+    if arrived:
+        d.targets.note_arrivals(job, arrived, d.clock())
 
 
 def _verdict(d: Distribution, job: Job, error: DomainError | None) -> Job | None:

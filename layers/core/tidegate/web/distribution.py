@@ -35,6 +35,9 @@ class OutcomeAnswer(FiguresAnswer):
     error_msg: Annotated[str | None, F("the reason of a failure, for people")] = None
     progress: Annotated[int | None, F("progress in percent")] = None
     staged_at: Annotated[str | None, F("since when the host has the file and waits for activate_at")] = None
+    arrived: Annotated[
+        bool | None, F("true for a cancelled target whose host had put the file in place; absent otherwise")
+    ] = None
 
 
 class TaskAnswer(OutcomeAnswer, record=(TransferSpec, Task)):

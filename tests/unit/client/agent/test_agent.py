@@ -12,9 +12,12 @@ import pytest
 
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store
+from tidegate_client.agent import delivery
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.disk import Fence, Partials
+from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import AlreadyRunning, HiddenFile, Journal
+from tidegate_client.errors import TidegateError
 
 CONTENT = random.Random(3).randbytes(700_001)
 
@@ -203,6 +206,86 @@ def test_withdrawn_transfer_stops_and_keeps_its_part_file(
         time.sleep(0.5)
     assert api.finals(transfer) == []
     assert all(name.startswith(".tidegate-") for name in names_in(root / "data"))
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_polling_agent_asks_before_the_rename_of_a_long_download(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    """The Job is cancelled in the last moment: the polls have not noticed it yet."""
+    monkeypatch.setattr(delivery, "ASK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(Inbox, "is_cancelled", lambda *_: False)
+    store.seconds_a_chunk = 0.1
+    transfer = api.add("app.bin", CONTENT)
+    running = start_agent()
+    asked: list[object] = []
+    listing = running.agent._delivery.list_wanted
+
+    def ask() -> object:
+        asked.append(1)
+        return listing()
+
+    object.__setattr__(running.agent._delivery, "list_wanted", ask)
+    while not api.progress(transfer):
+        time.sleep(0.01)
+    if not is_wanted:
+        del api.transfers[transfer]
+    deadline = time.monotonic() + 20
+    while not asked or (is_wanted and not api.finals(transfer)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
+
+    assert (root / "data/app.bin").exists() == is_wanted
+    assert len(asked) == (1 if is_wanted else 2), "once more, because the list may lag behind"
+
+
+def test_agent_that_polled_a_moment_ago_asks_nothing_more(
+    api: AgentApi, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "ASK_AFTER_SECONDS", 30.0)
+    running = start_agent()
+    object.__setattr__(running.agent._delivery, "list_wanted", lambda: pytest.fail("it asked"))
+
+    assert api.wait_for(api.add("f", CONTENT))["error_code"] == 0
+
+
+def test_api_that_does_not_answer_holds_up_no_delivery(
+    api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "ASK_AFTER_SECONDS", 0.0)
+
+    def unavailable() -> list[object]:
+        raise TidegateError("no answer")
+
+    running = start_agent()
+    object.__setattr__(running.agent._delivery, "list_wanted", unavailable)
+
+    assert api.wait_for(api.add("f", CONTENT))["error_code"] == 0
+
+
+def test_transfer_that_the_api_ended_is_not_put_in_place(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    """Told over the WebSocket, while the inbox still lists it."""
+    store.seconds_a_chunk = 0.1
+    transfer = api.add("app.bin", CONTENT)
+    running = start_agent()
+    while not api.progress(transfer):
+        time.sleep(0.01)
+
+    running.agent._push._handle({"type": "transfers", "ended": transfer})
+
+    deadline = time.monotonic() + 20
+    while store.running or running.agent._inbox.active():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert not (root / "data/app.bin").exists()
+    assert api.finals(transfer) == []
+    other = api.add("other", CONTENT)
+    assert api.wait_for(other)["error_code"] == 0
 
 
 def test_no_more_downloads_than_parallel_run_at_once(

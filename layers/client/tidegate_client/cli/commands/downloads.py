@@ -266,7 +266,10 @@ def _show_job(context: Context, args: argparse.Namespace) -> Exit | None:
         return None
     output.record(job)
     output.line(f"\n{line_of(job)}")
-    output.table(targets, ("agent_id", "container_id", "status", "progress", "staged_at", "error_code", "error_msg"))
+    columns = ["agent_id", "container_id", "status", "progress", "staged_at", "error_code", "error_msg"]
+    if any(target.get("arrived") for target in targets):
+        columns.insert(3, "arrived")
+    output.table(targets, columns)
     return None
 
 

@@ -140,7 +140,7 @@ function targetTable(items, tasks) {
     { title: t("jobs.agent"), kind: "main", cell: (target) => [link(target.agent_id, `#/fleet/${at(target.agent_id)}`, "strong"), target.container_id && h("span", { class: "under" }, target.container_id)] },
     { title: t("field.status"), cell: (target) => badge(statusOf(target)) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
-    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.staged_at ? t("jobs.isStaged") : target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
+    { title: t("jobs.message"), kind: "grow", cell: (target) => (target.arrived ? t("jobs.arrived") : target.error_msg) || (target.status === "Running" && target.staged_at ? t("jobs.isStaged") : target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
     { title: t("jobs.task"), cell: (target) => taskLink(tasks.get(targetName(target.agent_id, target.container_id))) },
   ], items, { keyOf: (target) => `${target.agent_id}:${target.container_id}` });
 }

@@ -26,7 +26,7 @@ export function task(root, { id }) {
           [t("jobs.container"), record.target_container_id && code(record.target_container_id)],
           [t("field.signature"), code(record.file_signature)],
           [t("jobs.code"), record.error_code !== undefined && record.error_code !== null && code(record.error_code)],
-          [t("jobs.message"), record.error_msg],
+          [t("jobs.message"), record.arrived ? t("jobs.arrived") : record.error_msg],
           [t("field.created"), moment(record.create_time)],
           [t("field.updated"), moment(record.update_time)],
         ]))),

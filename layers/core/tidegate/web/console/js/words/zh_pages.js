@@ -39,7 +39,7 @@ export const zhPages = {
   },
   jobs: {
     limitRate: "每台主机限速，MB/秒", limitRateHint: "留空则不限速。",
-    activateAt: "切换时间", activateAtHint: "主机立即获取文件，到此时间同时切换。留空则到达即生效。", staged: "已暂存 {n} / {total}，切换时间", isStaged: "已暂存", egress: "S3 发送量", egressTimes: "文件大小的 {n} 倍",
+    activateAt: "切换时间", activateAtHint: "主机立即获取文件，到此时间同时切换。留空则到达即生效。", staged: "已暂存 {n} / {total}，切换时间", isStaged: "已暂存", arrived: "已取消，但文件已到达", egress: "S3 发送量", egressTimes: "文件大小的 {n} 倍",
    
     map: "全部目标", mapHint: "每个方块是一个目标。指向它可见名称，点击进入主机页面。", searchTarget: "主机名", waves: "分批", waveTargets: "{n} 个目标", waveWait: "随后等待 {time}", waveLimit: "失败不超过 {n}% 则继续", bytes: "字节来源", moved: "已传输", meanSpeed: "单机平均速度", speedNow: "速度",
     hostsTold: "已上报主机", fallbacks: "退回 S3", cancel: "取消 Job", cancelSure: "取消此 Job？已送达的保留。", cancelled: "正在取消 Job", redrive: "重做 {n} 个", redriven: "已为失败目标新建 Job", redriveSkipped: "{n} 个目标已跳过：更新的 Job 已向同一路径发送内容", redriveOf: "重做自", windowOpen: "窗口还将打开 {time}：期间对同一文件的请求共用此 Job，之后开始发送。",
