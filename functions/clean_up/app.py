@@ -16,6 +16,8 @@ _SWEEP_MS = 300_000
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     removed = objects = 0
+    if app().freeze.now().frozen:
+        return {"removed": 0, "objects": 0, "uploads": 0, "orphans": 0}
     # Nothing is deleted for a table that does not belong to the bucket.
     more = app().queue.identity.check() is None
     while more and context.get_remaining_time_in_millis() > _RESERVE_MS + _SWEEP_MS:

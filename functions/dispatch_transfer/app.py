@@ -9,6 +9,7 @@ from aws_lambda_powertools import Logger
 from tidegate.app import app
 from tidegate.distribution import transfer
 from tidegate.distribution.model import FIRST_WAIT, HOPELESS, next_wait, refused
+from tidegate.errors import Frozen
 
 logger = Logger(service="tidegate")
 
@@ -16,7 +17,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
         state = transfer.dispatch(app().distribution, event["project_id"], event["job_key"])
-    except HOPELESS as error:
+    except (Frozen, *HOPELESS) as error:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)
     logger.info("dispatched", job_key=event["job_key"], state=state)

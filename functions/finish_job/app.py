@@ -7,14 +7,18 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution import transfer
+from tidegate.distribution import control, transfer
 from tidegate.distribution.model import failure
+from tidegate.errors import Frozen
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     error = event.get("error") or {}
+    if error.get("Error") == Frozen.__name__:
+        control.park(app().distribution, event["project_id"], event["job_key"])
+        return {"state": "frozen", "wait": 0}
     if error:
         logger.error("a step of the Job failed", job_key=event["job_key"], error=error)
     reason = failure(str(error.get("Error", "")), str(error.get("Cause", "")))

@@ -12,6 +12,8 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
+    if app().freeze.now().frozen:
+        return {"fired": 0}
     fired = app().batches.schedules.fire()
     logger.info("scheduled batches started", count=fired)
     return {"fired": fired}

@@ -12,6 +12,8 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
+    if app().freeze.now().frozen:
+        return {"fired": 0}
     fired = app().exports.schedules.fire()
     logger.info("scheduled exports submitted", count=fired)
     return {"fired": fired}

@@ -298,6 +298,12 @@ class Busy(DomainError):
     code, status, title, retryable = "busy", 503, "Try again in a moment", True
 
 
+class Frozen(DomainError):
+    """An operator has frozen the system. Work that meets it goes back to the queue, and no retry is used up."""
+
+    code, status, title, retryable, put_off = "frozen", 503, "The system is frozen", True, True
+
+
 class LeaseLost(DomainError):
     code, status, title = "lease_lost", 409, "Another owner holds the lease"
 

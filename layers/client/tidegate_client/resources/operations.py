@@ -118,6 +118,20 @@ class Operations:
         """Version, parameters and alarms of the deployment; for admin keys."""
         return Model(self._http.get("/v1/system"))
 
+    def freeze(self, reason: str) -> Model:
+        """Nothing new starts, running work ends or is parked, submits are accepted and wait; for admin keys."""
+        return Model(self._http.act("/v1/ops/freeze", {"reason": reason}, idempotent=True))
+
+    def thaw(self) -> Model:
+        """Ends a freeze and starts everything that is due; for admin keys."""
+        return Model(self._http.act("/v1/ops/thaw", idempotent=True))
+
+    def reconcile(self) -> Model:
+        """After the table was restored, during a freeze: stops executions that the table does not know.
+
+        Call it again while `more`; for admin keys."""
+        return Model(self._http.act("/v1/ops/reconcile", idempotent=True))
+
     def ticket(self) -> Ticket:
         """A ticket for one WebSocket connection, valid for a minute."""
         return Ticket(self._http.act("/v1/ws-tickets", idempotent=True))

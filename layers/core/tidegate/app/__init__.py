@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidegate.app.projects import ProjectsPart
     from tidegate.app.queue import QueuePart
     from tidegate.aws.table import Table
+    from tidegate.compensation.freeze import Freeze
     from tidegate.compensation.poll import DueHandler
     from tidegate.distribution import Distribution
     from tidegate.exports import Exports
@@ -64,6 +65,12 @@ class App:
         from tidegate.aws.table import DueShards, Table
 
         return Table(self.dynamodb, self.settings.table_name, due_shards=DueShards(self.clock))
+
+    @cached_property
+    def freeze(self) -> Freeze:
+        from tidegate.compensation.freeze import Freeze
+
+        return Freeze(self.table, self.clock)
 
     @cached_property
     def machines(self) -> Machines:
@@ -147,6 +154,7 @@ class App:
             table=self.table,
             sqs=self.sqs,
             machines=self.machines,
+            freeze=self.freeze,
             secretsmanager=self.secretsmanager,
             http=self.http,
             bucket=self.files.bucket,
@@ -198,6 +206,30 @@ class App:
         return IngestPart(self)
 
     # --- registries: through these a capability uses one that it may not import
+
+    def thaw(self, who: str) -> None:
+        """Ends a freeze and starts all that is due."""
+        self.freeze.thaw(who)
+        # Also if it was thawed before: that call may have died here. Compensation would find all of it a little later.
+        for channel in self.queue.channels.all():
+            self.queue.admission_queue.trigger_anew(channel.name)
+        self.compensation.poll.trigger(who)
+
+    def stop_executions(self, most: int) -> tuple[int, bool]:
+        """Stops executions of all machines. Returns (how many were stopped, whether more may run).
+
+        After the table was restored, they are of a time that the table does not know."""
+        settings, stopped = self.settings, 0
+        for machine in (
+            settings.download_job_machine_arn,
+            settings.ingest_machine_arn,
+            settings.export_machine_arn,
+            settings.batch_machine_arn,
+        ):
+            for name in self.machines.running(machine, most - stopped) if stopped < most else ():
+                self.machines.stop(machine, name, "the table was restored")
+                stopped += 1
+        return stopped, stopped >= most
 
     @cached_property
     def record_lookups(self) -> dict[str, Lookup]:

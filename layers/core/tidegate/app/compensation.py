@@ -22,4 +22,4 @@ class CompensationPart:
             app.settings.compensation_longest_seconds,
             app.settings.compensation_overdue_seconds,
         )
-        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.clock, pace)
+        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.freeze, app.clock, pace)

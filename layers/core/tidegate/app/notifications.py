@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from tidegate.aws.clients import SqsQueue, credentials, region
+from tidegate.compensation.freeze import CALLBACK_WAIT_SECONDS
 from tidegate.notifications.callbacks import CallbackQueue, Callbacks, Deliverer
 from tidegate.notifications.deliveries import CircuitBreaker, CircuitStore, DeliveryStore
 from tidegate.notifications.notices import Notifier, Outbox, Topic
@@ -47,6 +48,7 @@ class NotificationsPart:
             clock,
             random.SystemRandom().random,
             settings.callback_timeout_seconds,
+            lambda: CALLBACK_WAIT_SECONDS if app.freeze.is_on else 0.0,
         )
 
         self.connections = ConnectionStore(table)

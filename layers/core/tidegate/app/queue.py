@@ -43,13 +43,14 @@ class QueuePart:
             "export": settings.export_machine_arn,
             "batch": settings.batch_machine_arn,
         }
-        self.runner = RequestRunner(app.machines, machines, self.policies)
+        self.runner = RequestRunner(app.machines, app.freeze, machines, self.policies)
         self.queue = RequestQueue(
             self.store,
             app.projects.store,
             app.projects.usage,
             self.admission_queue,
             app.notifications.notifier,
+            app.freeze,
             clock,
             self.policies,
             app.request_views,
@@ -65,6 +66,7 @@ class QueuePart:
             app.projects.usage,
             self.runner,
             self.admission_queue,
+            app.freeze,
             clock,
             self.policies,
             capacities,

@@ -237,6 +237,13 @@ class Machines:
         except self._client.exceptions.ExecutionDoesNotExist:
             return None
 
+    def running(self, machine_arn: str, most: int) -> list[str]:
+        """The names of at most `most` executions that run, whichever version or alias started them."""
+        before, _, machine = machine_arn.partition(":stateMachine:")
+        arn = f"{before}:stateMachine:{machine.partition(':')[0]}"
+        listed = self._client.list_executions(stateMachineArn=arn, statusFilter="RUNNING", maxResults=most)
+        return [execution["name"] for execution in listed["executions"]]
+
     def stop(self, machine_arn: str, name: str, cause: str) -> None:
         """Stops an execution. Does nothing if there is no such execution."""
         try:

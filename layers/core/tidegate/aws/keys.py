@@ -310,6 +310,10 @@ def store_identity() -> dict[str, str]:
     return _key(SYSTEM, "IDENTITY")
 
 
+def freeze() -> dict[str, str]:
+    return _key(SYSTEM, "FREEZE")
+
+
 def lane(name: str) -> dict[str, str]:
     return _key(SYSTEM, "LANE", name)
 

@@ -45,7 +45,7 @@ class QueuedRun:
         self._ends = ends
         self._live = live
         self._clock = clock
-        self._running = RunningAttempt(queue, request, TIMING)
+        self._running = RunningAttempt(queue, request, TIMING, parks=False)
 
     def confirm(self, batch: Batch, progress: Progress, *, publish: bool) -> None:
         try:
@@ -94,6 +94,7 @@ class BatchSteps:
         After `rounds` slices the machine continues in a new execution, because the history of one is limited.
         """
         attempt = {name: event[name] for name in ("project_id", "request_id", "attempt")}
+        named = {"name": event["name"]} if "name" in event else {}
         if "indexer" in event:
             return {**attempt, "indexer": event["indexer"], "outcome": self._index(attempt, event)}
         runner = event.get("runner", 0)
@@ -108,13 +109,13 @@ class BatchSteps:
             self._queue.finish(**attempt, error=error)
             ended = SliceEnd(ENDED)
         if isinstance(ended, list):
-            others = [{"name": _execution_name(attempt, 1, **one), "input": {**attempt, **one}} for one in ended]
-            return {**attempt, **counters, "outcome": SPLIT, "runners": others}
+            others = [{"name": _execution_name(event, 1, **one), "input": {**attempt, **named, **one}} for one in ended]
+            return {**attempt, **named, **counters, "outcome": SPLIT, "runners": others}
         if ended.outcome != ENDED and counters["round"] >= self._rounds:
-            successor = {**attempt, "runner": runner, "round": 0, "generation": counters["generation"] + 1}
-            name = _execution_name(attempt, successor["generation"], runner)
-            return {**attempt, **counters, "outcome": RENEW, "successor": {"name": name, "input": successor}}
-        return {**attempt, **counters, "outcome": ended.outcome, "seconds": ended.seconds}
+            successor = {**attempt, **named, "runner": runner, "round": 0, "generation": counters["generation"] + 1}
+            name = _execution_name(event, successor["generation"], runner)
+            return {**attempt, **named, **counters, "outcome": RENEW, "successor": {"name": name, "input": successor}}
+        return {**attempt, **named, **counters, "outcome": ended.outcome, "seconds": ended.seconds}
 
     def _index(self, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> str:
         """Indexes one indexer's ranges of rows. The runners index ranges that are missing when they need them."""
@@ -171,6 +172,8 @@ class BatchSteps:
         return ended
 
 
-def _execution_name(attempt: Mapping[str, Any], generation: int, runner: int = 0, indexer: int | None = None) -> str:
+def _execution_name(event: Mapping[str, Any], generation: int, runner: int = 0, indexer: int | None = None) -> str:
     part = f"r{runner}-" if runner else "" if indexer is None else f"i{indexer}-"
-    return f"{attempt['request_id']}-{attempt['attempt']}-{part}{generation}"
+    # None in executions that an older version started.
+    first = event.get("name") or f"{event['request_id']}-{event['attempt']}"
+    return f"{first}-{part}{generation}"

@@ -16,6 +16,7 @@ from tidegate.aws import keys
 from tidegate.aws.clients import Message, SqsQueue
 from tidegate.aws.table import SHARD_KEPT_SECONDS, ConditionFailed, Item, Table, delete, put_new, update
 from tidegate.common.ids import Clock
+from tidegate.compensation.freeze import Freeze
 from tidegate.errors import Busy
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
 
@@ -342,12 +343,14 @@ class Compensator:
         store: CompensationStore,
         ticks: TickQueue,
         handlers: Mapping[str, DueHandler],
+        freeze: Freeze,
         clock: Clock,
         pace: Pace,
     ) -> None:
         self._store = store
         self._ticks = ticks
         self._handlers = handlers
+        self._freeze = freeze
         self._clock = clock
         self._pace = pace
 
@@ -358,6 +361,8 @@ class Compensator:
         next tick is also sent before the work, so that a failing start cannot end the polling.
         """
         now = self._clock()
+        if self._freeze.now().frozen:
+            return self._rest(poll, now)
         late = now.timestamp() - self._pace.overdue
         found, next_due, empty_shards, resume = self._store.overdue(
             now.timestamp(), late, late + self._pace.longest, MOST_AT_ONCE, poll.resume
@@ -386,6 +391,14 @@ class Compensator:
         self._store.close_shards(empty_shards)
         oldest = max((now.timestamp() - _since(item) for item in found if _was_tried(item)), default=0.0)
         return PollReport(following, len(found), compensated, oldest)
+
+    def _rest(self, poll: PollState, now: datetime) -> PollReport | None:
+        """Starts nothing during a freeze, but looks again soon."""
+        following = after(poll, now, 1, self._pace)
+        if not self._store.replace(poll, following):
+            return None
+        self._send(following, now)
+        return PollReport(following, 0, 0, 0.0)
 
     def _without_queued(self, found: list[DueItem], now: datetime) -> list[DueItem]:
         """Leaves out work that starts through the start queue while that is not empty: its start may be under way."""

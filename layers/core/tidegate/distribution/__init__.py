@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidegate.aws.s3 import UploadBucket
     from tidegate.aws.table import Table
     from tidegate.common.ids import Clock
+    from tidegate.compensation.freeze import Freeze
     from tidegate.distribution.agents import Agents
     from tidegate.distribution.fleet import Enrolments, Fleet, FleetStore
     from tidegate.distribution.inbox import AgentInboxStore
@@ -60,6 +61,7 @@ class Distribution:
     table: Table
     sqs: SQSClient
     machines: Machines
+    freeze: Freeze
     secretsmanager: SecretsManagerClient
     http: SafeHttp
 
@@ -185,7 +187,7 @@ class Distribution:
         from tidegate.distribution.submit import JobExecutions
 
         arn, windows = self.settings.download_job_machine_arn, self.windows
-        return JobExecutions(self.machines, arn, grace=windows.grace, job_timeout=windows.job_timeout)
+        return JobExecutions(self.machines, self.freeze, arn, grace=windows.grace, job_timeout=windows.job_timeout)
 
     @cached_property
     def engine(self) -> Engine:

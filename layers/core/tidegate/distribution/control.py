@@ -35,10 +35,22 @@ def restart_if_dead(d: Distribution, project_id: str, job_key: str) -> bool:
         d.jobs.put_off(job, due_at)
     else:
         # An execution's name cannot be used twice.
-        job = d.jobs.next_generation(job, due_at)
+        job = d.jobs.next_generation(job, due_at, _deadline(d, job) if job.parked else None)
     logger.info("the Job gets another execution", job_id=job.job_id, generation=job.generation, was=status)
     d.executions.start(job)
     return True
+
+
+def _deadline(d: Distribution, job: Job) -> float | None:
+    now = d.clock().timestamp()
+    return now + job.spec.until_activation(now) + d.windows.job_timeout if job.deadline else None
+
+
+def park(d: Distribution, project_id: str, job_key: str) -> None:
+    """For a Job whose execution ends before the file is sent, because of a freeze."""
+    job = d.jobs.get(project_id, job_key)
+    if job is not None and not job.ended:
+        d.jobs.park(job, d.clock())
 
 
 # --- control

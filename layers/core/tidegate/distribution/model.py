@@ -494,6 +494,8 @@ class Job:
     swarm_key: str | None = field(default=None, repr=False)
     rest_code: int | None = None
     due_at: float | None = None
+    # Its execution has ended before the file was sent, because of a freeze.
+    parked: bool = False
     error: Annotated[Mapping[str, str] | None, F("why it failed")] = None
     cancelled_at: Annotated[str | None, F("when it was cancelled, ISO 8601 UTC")] = None
     # The id of the API key that cancelled it.

@@ -331,8 +331,17 @@ class JobStore:
         lives = {"expires_at": self._needed_until(job, due_at)}
         self._table.try_write(update(key, lives | keys.due(job.key, due_at.timestamp(), DUE_KIND)))
 
-    def next_generation(self, job: Job, due_at: datetime) -> Job:
-        sets = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
+    def park(self, job: Job, now: datetime) -> None:
+        """Makes a Job that has not been sent due, for compensation to restart it after a freeze."""
+        sets = {"parked": True, "expires_at": self._needed_until(job, now)}
+        key = keys.job(job.project_id, job.key)
+        self._table.try_write(update(key, sets | keys.due(job.key, now.timestamp(), DUE_KIND)))
+
+    def next_generation(self, job: Job, due_at: datetime, deadline: float | None = None) -> Job:
+        """With a deadline, the Job was parked until now: its time begins again."""
+        sets: dict[str, Any] = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
+        sets |= {"parked": False} if job.parked else {}
+        sets |= {"deadline": deadline} if deadline else {}
         same = "#generation = :seen"
         try:
             return record_from(

@@ -13,6 +13,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.aws.clients import Machines, Message, SqsQueue
 from tidegate.common.ids import digest, iso
+from tidegate.compensation.freeze import Freeze
 from tidegate.distribution import REMEMBERED, Distribution
 from tidegate.distribution.model import (
     AGENT_DIRECTORY,
@@ -89,8 +90,9 @@ def _shown(target: Target) -> str:
 
 
 class JobExecutions:
-    def __init__(self, machines: Machines, machine_arn: str, *, grace: int, job_timeout: int) -> None:
+    def __init__(self, machines: Machines, freeze: Freeze, machine_arn: str, *, grace: int, job_timeout: int) -> None:
         self._machines = machines
+        self._freeze = freeze
         self._machine_arn = machine_arn
         self._grace = timedelta(seconds=grace)
         self._job_timeout = timedelta(seconds=job_timeout)
@@ -114,9 +116,8 @@ class JobExecutions:
     def status(self, job: Job) -> str | None:
         return self._machines.status(self._machine_arn, self._name(job))
 
-    @staticmethod
-    def _name(job: Job) -> str:
-        return f"{digest(job.project_id, job.job_id, length=40)}-{job.generation}"
+    def _name(self, job: Job) -> str:
+        return f"{digest(job.project_id, job.job_id, length=40)}-{job.generation}{self._freeze.timeline}"
 
 
 # --- job opener

@@ -62,6 +62,7 @@ from tidegate.errors import (
     Busy,
     DomainError,
     FileNotFound,
+    Frozen,
     NotAccepted,
     QuotaExceeded,
     SignatureMismatch,
@@ -81,8 +82,10 @@ _RENEW_BEFORE = 45
 
 
 def _still_open(d: Distribution, project_id: str, job_key: str) -> Job | None:
-    """The Job for a step that begins; None if nothing is left to do."""
+    """The Job for a step that begins; None if nothing is left to do. Frozen if its window is open."""
     job = d.jobs.require(project_id, job_key)
+    if job.status == PENDING:
+        raise Frozen("the window was not closed, because of a freeze")
     if job.ended or job.cancelled_at or not job.open_shards or d.clock().timestamp() >= (job.deadline or 0):
         return None
     _note_alive(d, job)
@@ -106,6 +109,7 @@ READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
 def prepare(d: Distribution, project_id: str, job_key: str, seconds_left: float) -> str:
     until = time.monotonic() + seconds_left
+    d.freeze.require_thawed()
     job = _still_open(d, project_id, job_key)
     if job is None:
         return OVER
@@ -175,6 +179,7 @@ _MOST_UNANSWERED = 3
 
 
 def dispatch(d: Distribution, project_id: str, job_key: str) -> str:
+    d.freeze.require_thawed()
     job = _still_open(d, project_id, job_key)
     if job is None:
         return OVER

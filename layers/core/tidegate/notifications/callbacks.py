@@ -144,7 +144,9 @@ class Deliverer:
         clock: Clock,
         chance: Callable[[], float],
         timeout_seconds: float,
+        frozen_for: Callable[[], float],
     ) -> None:
+        """`frozen_for`: seconds until the delivery is looked at again if the system is frozen, else 0."""
         self._store = store
         self._circuit_breaker = circuit_breaker
         self._queue = queue
@@ -153,6 +155,7 @@ class Deliverer:
         self._project_of = project_of
         self._clock = clock
         self._chance = chance
+        self._frozen_for = frozen_for
         self._limits = Limits(connect=timeout_seconds, read=timeout_seconds, total=timeout_seconds)
 
     def accept(self, message: Mapping[str, Any]) -> None:
@@ -185,6 +188,11 @@ class Deliverer:
 
     def _run(self, delivery: Delivery, lease: float) -> None:
         now = self._clock().timestamp()
+        if frozen := self._frozen_for():
+            # The time of a freeze does not count for the day in which a callback is tried.
+            waits = replace(delivery, next_attempt_at=now + frozen, gives_up_at=delivery.gives_up_at + frozen)
+            self._settle(waits, lease)
+            return
         entry = self._circuit_breaker.enter(delivery.project_id, delivery.host, now)
         if entry.wait:
             self._settle(self._put_off(delivery, entry.wait), lease)

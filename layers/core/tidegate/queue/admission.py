@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
+from tidegate.compensation.freeze import Freeze
 from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.limits import RUNNER_SECONDS, UsageStore, is_used_up
@@ -128,6 +129,7 @@ class Admission:
         usage: UsageStore,
         runner: RequestRunner,
         admission_queue: AdmissionQueue,
+        freeze: Freeze,
         clock: Clock,
         policies: Mapping[str, Policy],
         capacities: Mapping[str, int],
@@ -140,6 +142,7 @@ class Admission:
         self._usage = usage
         self._runner = runner
         self._admission_queue = admission_queue
+        self._freeze = freeze
         self._clock = clock
         self._policies = policies
         self._capacities = capacities
@@ -168,6 +171,10 @@ class Admission:
 
         If there is not enough time for all, triggers another run for the rest.
         """
+        if self._freeze.now().frozen:
+            # Thawing triggers every channel.
+            logger.info("frozen: nothing is admitted", channel=channel_name)
+            return 0
         ends_at = self._monotonic() + _RUN_SECONDS
         self._channels.begin_run(channel_name)
         turns = self._turns(channel_name, ends_at)

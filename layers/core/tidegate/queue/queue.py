@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.clients import Machines, Message, SqsQueue
 from tidegate.common.ids import Clock, iso, new_id
+from tidegate.compensation.freeze import Freeze
 from tidegate.errors import (
     Busy,
     Conflict,
@@ -107,8 +108,11 @@ class AdmissionQueue:
 class RequestRunner:
     """An execution is named by request and attempt. A long one continues in further executions: the latest counts."""
 
-    def __init__(self, machines: Machines, arns: Mapping[str, str], policies: Mapping[str, Policy]) -> None:
+    def __init__(
+        self, machines: Machines, freeze: Freeze, arns: Mapping[str, str], policies: Mapping[str, Policy]
+    ) -> None:
         self._machines = machines
+        self._freeze = freeze
         self._arns = arns
         self._policies = policies
 
@@ -118,20 +122,21 @@ class RequestRunner:
             "request_id": request.request_id,
             "attempt": request.attempt,
             "deadline": request.deadline,
+            "name": self._name(request),
         }
         try:
-            return self._machines.start(self._machine(request), _name(request), data)
+            return self._machines.start(self._machine(request), self._name(request), data)
         except (ClientError, BotoCoreError) as error:
             raise Busy("the state machine of the request could not be started: try again in a few seconds") from error
 
     def status(self, request: Request) -> str | None:
         """Returns RUNNING while any runner of the request runs, else how its first execution ended (None: no start)."""
         machine = self._machine(request)
-        _, first = self._machines.latest(machine, _name(request))
+        _, first = self._machines.latest(machine, self._name(request))
         if first in (None, "RUNNING"):
             return first
         # The first runner of a batch may end long before the others, which are numbered without gaps.
-        others = (self._machines.latest(machine, name)[1] for name in _further_names(request, "r", 1))
+        others = (self._machines.latest(machine, name)[1] for name in self._further_names(request, "r", 1))
         return next(other or first for other in others if other in (None, "RUNNING"))
 
     def stop(self, request: Request, why: str) -> None:
@@ -156,25 +161,23 @@ class RequestRunner:
 
     def _started(self, request: Request) -> Iterator[str]:
         """The names of the first executions: the request's own, and those of a batch's further runners and indexers."""
-        yield _name(request)
+        yield self._name(request)
         machine = self._machine(request)
         if self._policies[request.type].machine != "batch":
             return
         for part, first in (("r", 1), ("i", 0)):
-            names = _further_names(request, part, first)
+            names = self._further_names(request, part, first)
             yield from takewhile(lambda name: self._machines.status(machine, name) is not None, names)
 
     def _machine(self, request: Request) -> str:
         return self._arns[self._policies[request.type].machine]
 
+    def _name(self, request: Request) -> str:
+        return f"{request.request_id}-{request.attempt}{self._freeze.timeline}"
 
-def _name(request: Request) -> str:
-    return f"{request.request_id}-{request.attempt}"
-
-
-def _further_names(request: Request, part: str, first: int) -> Iterator[str]:
-    """The first executions of a batch's further runners ("r") or indexers ("i"), as `batches/steps.py` names them."""
-    return (f"{_name(request)}-{part}{number}-1" for number in count(first))
+    def _further_names(self, request: Request, part: str, first: int) -> Iterator[str]:
+        """The first executions of a batch's other runners ("r") or indexers ("i"), as `batches/steps.py` names them."""
+        return (f"{self._name(request)}-{part}{number}-1" for number in count(first))
 
 
 # --- attempt
@@ -195,7 +198,7 @@ class Timing:
 class RunningAttempt:
     """Call it after each step of the work, as often as you like: it does something only when its timing says so.
 
-    The worker must stop if it raises LeaseLost or RequestTimedOut.
+    The worker must stop if it raises LeaseLost or RequestTimedOut, or Frozen if it `parks`.
     """
 
     def __init__(
@@ -207,7 +210,9 @@ class RunningAttempt:
         *,
         now: Callable[[], float] = time.monotonic,
         heartbeat_sent: bool = False,
+        parks: bool = True,
     ) -> None:
+        self._parks = parks
         self._queue = queue
         self._request = request
         self._timing = timing
@@ -223,9 +228,9 @@ class RunningAttempt:
         self._last_read = now
         attempt = (self._request.project_id, self._request.request_id, self._request.attempt)
         if now - self._last_heartbeat < self._timing.beat:
-            request = self._queue.running(*attempt)
+            request = self._queue.running(*attempt, parks=self._parks)
         else:
-            request = self._queue.heartbeat(*attempt, progress)
+            request = self._queue.heartbeat(*attempt, progress, parks=self._parks)
             self._last_heartbeat = now
         if progress and self._report_progress:
             self._report_progress(request, progress)
@@ -252,6 +257,7 @@ class RequestQueue:
         usage: UsageStore,
         admission_queue: AdmissionQueue,
         notifier: Notifier,
+        freeze: Freeze,
         clock: Clock,
         policies: Mapping[str, Policy],
         views: Mapping[str, View],
@@ -262,6 +268,7 @@ class RequestQueue:
         self._usage = usage
         self._admission_queue = admission_queue
         self._notifier = notifier
+        self._freeze = freeze
         self._clock = clock
         self._policies = policies
         self._views = views
@@ -341,23 +348,32 @@ class RequestQueue:
     def shown(self, request: Request) -> dict[str, Any]:
         return self._views.get(request.type, Request.shown)(request)
 
-    def running(self, project_id: str, request_id: str, attempt: int) -> Request:
+    def running(self, project_id: str, request_id: str, attempt: int, *, parks: bool = True) -> Request:
         """The request, if this attempt may still run. Workers check it before and during their work.
 
-        LeaseLost if another attempt runs or the request has ended, RequestTimedOut after its deadline.
+        LeaseLost if another attempt runs or the request has ended, RequestTimedOut after its deadline, Frozen during a
+        freeze. Without `parks`, the work goes on to its next safe point.
         """
         request = self.get(project_id, request_id)
         if request.status != RUNNING or request.attempt != attempt:
             raise LeaseLost(f"attempt {attempt} is over: the request is {request.status}, attempt {request.attempt}")
         if request.deadline is not None and self._clock().timestamp() >= request.deadline:
             raise RequestTimedOut(f"the request did not end within the {request.timeout} s that it may run")
+        if parks:
+            self._freeze.require_thawed()
         return request
 
     def heartbeat(
-        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
+        self,
+        project_id: str,
+        request_id: str,
+        attempt: int,
+        progress: Mapping[str, Any] | None = None,
+        *,
+        parks: bool = True,
     ) -> Request:
         """Call it every 30 s while working. Raises the same errors as `running`."""
-        request = self.running(project_id, request_id, attempt)
+        request = self.running(project_id, request_id, attempt, parks=parks)
         now = self._clock()
         self._store.heartbeat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
         return request

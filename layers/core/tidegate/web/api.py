@@ -39,6 +39,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "/v1/jobs": ("distribution",),
     "/v1/keys": ("projects",),
     "/v1/me": ("console.routes",),
+    "/v1/ops": ("queue",),
     "/v1/overview": ("console.routes",),
     "/v1/projects": ("notifications", "projects"),
     "/v1/queue": ("queue",),

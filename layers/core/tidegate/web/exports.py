@@ -647,6 +647,7 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
         router.caller.require("write")
     with app().projects.slow_calls.held(project_id):
         options = body.options()
+        app().freeze.require_thawed()
         from tidegate.exports.exports import sync_file
 
         made = sync_file(app().exports, project_id, spec, options.file_name, options.max_exec_time)

@@ -416,6 +416,7 @@ def _bound(given: datetime | None) -> datetime | None:
 @router.post("/v1/cleanup", scope="admin", tags=_OPERATIONS_TAGS, summary="Remove expired records and files")
 def cleanup(body: CleanupBody | None = None) -> CleanupAnswer:
     queue, who, run_id = app().queue, router.caller.key_id, body.confirm if body else None
+    app().freeze.require_thawed()
     # Recorded separately: up to a thousand records and their objects do not fit into one transaction.
     action = "cleanup.confirm" if run_id else "cleanup.run"
     app().projects.audit.record(act(NO_PROJECT, "cleanup", app().clock(), who, action, run_id or ""))
@@ -545,6 +546,49 @@ def retry(request_id: str) -> RequestAnswer:
 def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
     caller = router.caller
     return _request_answer(app().queue.control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))
+
+
+# --- freeze
+# Routes that stop the world and let it go on: for incidents, for a restored table, for a move.
+
+# Stopped in one call: as many as StopExecution allows at once, and API Gateway has time for.
+_MOST_STOPPED = 100
+
+
+class FreezeBody(Body):
+    reason: Annotated[str, Field(min_length=1, max_length=500, description="why; everyone sees it in the console")]
+
+
+class FreezeAnswer(Answer):
+    """Whether the system is frozen; if it is, why, since when, and by which key."""
+
+    frozen: bool
+    reason: str | None = None
+    since: str | None = None
+    by: Annotated[str | None, Field(description="id of the key that froze it")] = None
+
+
+class ReconcileAnswer(Answer):
+    stopped: Annotated[int, Field(description="executions that this call stopped")]
+    more: Annotated[bool, Field(description="call again: more executions may run")]
+
+
+@router.post("/v1/ops/freeze", scope="admin", tags=_OPERATIONS_TAGS, summary="Freeze: start nothing new")
+def freeze(body: FreezeBody) -> FreezeAnswer:
+    return FreezeAnswer.model_validate(app().freeze.freeze(body.reason, router.caller.key_id))
+
+
+@router.post("/v1/ops/thaw", scope="admin", tags=_OPERATIONS_TAGS, summary="Thaw: start everything that is due")
+def thaw() -> FreezeAnswer:
+    app().thaw(router.caller.key_id)
+    return FreezeAnswer.model_validate(app().freeze.now())
+
+
+@router.post("/v1/ops/reconcile", scope="admin", tags=_OPERATIONS_TAGS, summary="Reconcile with a restored table")
+def reconcile() -> ReconcileAnswer:
+    app().freeze.new_timeline(router.caller.key_id)
+    stopped, more = app().stop_executions(_MOST_STOPPED)
+    return ReconcileAnswer(stopped=stopped, more=more)
 
 
 # --- compensation

@@ -1,4 +1,4 @@
-"""compensation show, trigger; callback list, redeliver; audit, stats, archive, cleanup, system"""
+"""compensation show, trigger; callback list, redeliver; audit, stats, archive, cleanup, system, ops"""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ def register(subparsers: Subparsers) -> None:
     archive.add_argument("--request", metavar="ID")
     add_paging(archive)
     add_command(subparsers, "system", _system, "show version, parameters and alarms of the deployment (admin)")
+    ops = Group(subparsers, "ops", "freeze and thaw the deployment (admin)")
+    ops.command("freeze", _freeze, "start nothing new, until it is thawed").add_argument("reason")
+    ops.command("thaw", _thaw, "end the freeze and start everything that is due")
+    ops.command("reconcile", _reconcile, "after the table was restored: stop executions that it does not know")
     cleanup = add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
     cleanup.add_argument("--confirm", metavar="RUN_ID", help="allow what a daily run that stopped itself wanted to do")
 
@@ -58,6 +62,22 @@ def _compensation(context: Context, _args: argparse.Namespace) -> None:
 
 def _system(context: Context, _args: argparse.Namespace) -> None:
     context.output.record(context.client.operations.system())
+
+
+def _freeze(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.operations.freeze(args.reason))
+
+
+def _thaw(context: Context, _args: argparse.Namespace) -> None:
+    context.output.record(context.client.operations.thaw())
+
+
+def _reconcile(context: Context, _args: argparse.Namespace) -> None:
+    stopped, more = 0, True
+    while more:
+        answer = context.client.operations.reconcile()
+        stopped, more = stopped + answer["stopped"], answer["more"]
+    context.output.record({"stopped": stopped})
 
 
 def _trigger(context: Context, _args: argparse.Namespace) -> None:

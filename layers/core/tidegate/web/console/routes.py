@@ -27,7 +27,7 @@ from tidegate.web import queue as compensation
 from tidegate.web.console.bundle import console
 from tidegate.web.distribution import JobAnswer
 from tidegate.web.openapi import VERSION
-from tidegate.web.queue import ChannelAnswer, RequestAnswer
+from tidegate.web.queue import ChannelAnswer, FreezeAnswer, RequestAnswer
 from tidegate.web.routing import Router
 from tidegate.web.schemas import Answer
 from tidegate.web.static import asset_response, page_headers
@@ -237,6 +237,7 @@ class SystemAnswer(Answer):
     parameters: dict[str, str | int]
     alarms: list[AlarmAnswer]
     alarms_error: str | None = None
+    freeze: FreezeAnswer
 
 
 @router.get("/v1/system", scope="admin", tags=["Operations"], summary="Get version, parameters and alarms of the stack")
@@ -249,6 +250,7 @@ def show() -> SystemAnswer:
         parameters=parameters(settings),
         alarms=found,
         alarms_error=error,
+        freeze=FreezeAnswer.model_validate(app().freeze.now()),
     )
 
 

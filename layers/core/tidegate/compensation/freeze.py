@@ -1,0 +1,103 @@
+"""Freeze and thaw: an operator stops the world without deleting it, and lets it go on.
+
+While it is frozen nothing new starts, running steps end at their next safe point or are parked, and what is submitted
+is accepted and waits. Thawed, compensation starts all that is due through its normal start path.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table, update
+from tidegate.common.ids import Clock, iso
+from tidegate.errors import Frozen, WrongState
+from tidegate.projects.audit import NO_PROJECT, act, audit_write
+
+_CACHED_SECONDS = 5.0
+# How long a callback, which the freeze keeps back, waits until it is looked at again.
+CALLBACK_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeState:
+    """`timeline` is part of the names of executions since the table was last restored: see `Freeze.new_timeline`."""
+
+    frozen: bool = False
+    reason: str | None = None
+    since: str | None = None
+    by: str | None = None
+    timeline: str = ""
+
+
+class Freeze:
+    def __init__(self, table: Table, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._clock = clock
+        self._monotonic = monotonic
+        self._cached, self._read_at = FreezeState(), float("-inf")
+        self._reading = threading.Lock()
+
+    def now(self) -> FreezeState:
+        """The state as it is stored. Whoever would drop work if it is frozen needs this one."""
+        item = self._table.get(keys.freeze(), consistent=True) or {}
+        names = ("frozen", "reason", "since", "by", "timeline")
+        self._cached = FreezeState(**{name: item[name] for name in names if name in item})
+        self._read_at = self._monotonic()
+        return self._cached
+
+    @property
+    def state(self) -> FreezeState:
+        """The state, at most a few seconds old: for steps, which are parked at the next one if they miss it."""
+        with self._reading:
+            if self._monotonic() - self._read_at > _CACHED_SECONDS:
+                self.now()
+            return self._cached
+
+    @property
+    def is_on(self) -> bool:
+        return self.state.frozen
+
+    @property
+    def timeline(self) -> str:
+        """What the names of executions end with: empty, or `-` and the table's timeline."""
+        return f"-{self.state.timeline}" if self.state.timeline else ""
+
+    def require_thawed(self) -> None:
+        """Frozen, for what cannot wait."""
+        if self.is_on:
+            raise Frozen(f"the system is frozen: {self.state.reason}. Try again when it is thawed", retry_after=60)
+
+    def freeze(self, reason: str, who: str) -> FreezeState:
+        """Idempotent: a second freeze only changes the reason."""
+        now = self._clock()
+        sets = {"frozen": True, "reason": reason, "since": iso(now), "by": who}
+        line = act(NO_PROJECT, "system", now, who, "ops.freeze", reason)
+        self._table.transact([update(keys.freeze(), sets, condition=""), audit_write(line)])
+        return self.now()
+
+    def thaw(self, who: str) -> bool:
+        """False if it was not frozen."""
+        line = act(NO_PROJECT, "system", self._clock(), who, "ops.thaw")
+        gone = ("reason", "since", "by")
+        change = update(keys.freeze(), {"frozen": False}, removes=gone, condition="#frozen = :yes", yes=True)
+        thawed = self._table.try_write(change, audit_write(line))
+        self.now()
+        return thawed
+
+    def new_timeline(self, who: str) -> FreezeState:
+        """For a table that was restored: from now on, executions have names that were never used.
+
+        The restored table does not know which executions were started after its snapshot, and Step Functions refuses
+        a name that was used in the last 90 days: work would count as started that is not. WrongState if not frozen.
+        """
+        now = self._clock()
+        line = act(NO_PROJECT, "system", now, who, "ops.reconcile")
+        named = {"timeline": f"{int(now.timestamp() * 1000):x}"}
+        change = update(keys.freeze(), named, condition="#frozen = :yes", yes=True)
+        if not self._table.try_write(change, audit_write(line)):
+            raise WrongState("the system is not frozen: freeze it before you reconcile")
+        return self.now()
