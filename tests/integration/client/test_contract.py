@@ -165,6 +165,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
         "2026-11-16", type="check", status="failed", request_id="r", limit=1, cursor="c"
     ),
     "operations.cleanup": lambda c: c.operations.cleanup(),
+    "operations.freeze": lambda c: c.operations.freeze("a restore"),
+    "operations.reconcile": lambda c: c.operations.reconcile(),
+    "operations.thaw": lambda c: c.operations.thaw(),
     "operations.ticket": lambda c: c.operations.ticket(),
     "operations.health": lambda c: c.operations.health(),
     "jobs.cancel": lambda c: c.jobs.cancel("j"),

@@ -105,7 +105,9 @@ def test_state_is_shown_and_audited(cloud: MotoCloud) -> None:
     assert (shown["frozen"], shown["reason"], shown["by"]) == (True, "a restore", "admin")
     assert cloud.http("GET", "/v1/system", key=cloud.admin_key).json()["freeze"] == shown
     assert ops(cloud, "thaw")["frozen"] is False
-    lines = cloud.http("GET", "/v1/audit", query={"record": "system"}, key=cloud.admin_key).json()["items"]
+    lines = cloud.http(
+        "GET", "/v1/audit", query={"record": "system", "project_id": "_system"}, key=cloud.admin_key
+    ).json()["items"]
     assert {line["action"] for line in lines} >= {"ops.freeze", "ops.thaw"}
 
 

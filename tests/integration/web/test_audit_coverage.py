@@ -260,6 +260,9 @@ CALLS: dict[str, Call] = {
     "DELETE /v1/credentials/{name}": lambda w: ("/v1/credentials/cookies", None),
     "POST /v1/compensation/trigger": lambda w: ("/v1/compensation/trigger", None),
     "POST /v1/cleanup": lambda w: ("/v1/cleanup", None),
+    "POST /v1/ops/freeze": lambda w: ("/v1/ops/freeze", {"reason": "a restore"}),
+    "POST /v1/ops/reconcile": lambda w: ("/v1/ops/reconcile", None),
+    "POST /v1/ops/thaw": lambda w: ("/v1/ops/thaw", None),
 }
 
 

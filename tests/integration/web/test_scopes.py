@@ -103,6 +103,9 @@ read   GET    /v1/jobs/{job}/map
 read   GET    /v1/jobs/{job}/targets
 admin  DELETE /v1/keys/{key_id}
 read   GET    /v1/me
+admin  POST   /v1/ops/freeze
+admin  POST   /v1/ops/reconcile
+admin  POST   /v1/ops/thaw
 read   GET    /v1/overview
 admin  GET    /v1/projects
 admin  POST   /v1/projects

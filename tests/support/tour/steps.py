@@ -296,6 +296,9 @@ class Tour:
         self.call("GET /v1/audit", query={"action": "file.announce", "limit": 2})
         self.call("GET /v1/compensation")
         self.call("POST /v1/compensation/trigger", key=self.admin)
+        self.call("POST /v1/ops/freeze", {"reason": "the table is restored"}, key=self.admin)
+        self.call("POST /v1/ops/reconcile", key=self.admin)
+        self.call("POST /v1/ops/thaw", key=self.admin)
 
     def ends(self) -> None:
         day = self.cloud.clock().date().isoformat()

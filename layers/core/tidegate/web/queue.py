@@ -562,7 +562,7 @@ class FreezeBody(Body):
 class FreezeAnswer(Answer):
     """Whether the system is frozen; if it is, why, since when, and by which key."""
 
-    frozen: bool
+    frozen: Annotated[bool, Field(description="whether nothing new starts")]
     reason: str | None = None
     since: str | None = None
     by: Annotated[str | None, Field(description="id of the key that froze it")] = None

@@ -42,6 +42,7 @@ class Me(Answer):
     scopes: list[str]
     agent_id: str | None = None
     window_seconds: int
+    frozen: Annotated[str | None, Field(description="why the deployment is frozen, if it is")] = None
 
 
 class ChannelOverview(ChannelAnswer):
@@ -301,6 +302,7 @@ def me() -> Me:
         scopes=sorted(caller.scopes),
         agent_id=caller.agent_id,
         window_seconds=app().settings.collect_window_seconds,
+        frozen=app().freeze.state.reason,
     )
 
 

@@ -45,11 +45,18 @@ export function shell(root, area, redraw) {
       h("div", { class: "body" },
         h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("button", { type: "button", class: "button find", "aria-label": t("find.title"), title: t("find.keys"), onclick: () => palette() }, icon("search"), h("span", null, t("find.title")), h("kbd", null, "/")), h("span", { id: "live" }), switches(redraw),
           h("button", { type: "button", class: "button quiet", "aria-label": t("nav.signOut"), title: t("nav.signOut"), onclick: () => session.end() }, icon("out")))),
+        h("div", { id: "frozen", role: "status" }),
         h("main", { id: "view", tabindex: "-1" }))));
   showConnection();
+  showFreeze(byId("frozen"));
   root.querySelector(".areas [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
   showProjects(byId("project"), redraw);
   return { view: byId("view"), stop: live.onMode(showConnection) };
+}
+
+// While operators have frozen the deployment, every page says so.
+export function showFreeze(place) {
+  get("v1/me").then(({ frozen }) => draw(place, frozen && h("p", { class: "notice warn" }, t("system.frozen", { reason: frozen })))).catch(() => {});
 }
 
 function showProjects(place, redraw) {

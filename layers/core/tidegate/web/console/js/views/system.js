@@ -4,9 +4,11 @@ import { get, post } from "../api.js";
 import { count, duration, secondsUntil } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, button, card, code, facts, pageHead, when } from "../parts/basics.js";
-import { act } from "../parts/dialog.js";
+import { act, confirm, dialog, saved } from "../parts/dialog.js";
+import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { table } from "../parts/table.js";
+import { showFreeze } from "../shell.js";
 
 const ORDER = { alarm: 0, insufficient_data: 1, ok: 2 };
 
@@ -21,6 +23,7 @@ export function system(root, { tabs }) {
       tabs("system"),
       h("div", { class: "grid" },
         card(t("system.alarms"), { wide: true, id: "alarms" }, stack.alarms_error && h("p", { class: "notice warn" }, stack.alarms_error), alarms(stack.alarms)),
+        freezeCard(stack.freeze, refresh),
         compensationCard(poll, refresh),
         card(t("system.parameters"), { id: "parameters" }, h("p", { class: "muted" }, t("system.parametersWhat")),
           h("div", { class: "long-labels" }, facts(Object.entries(stack.parameters).filter(([, value]) => value !== "").map(([name, value]) => [name, code(value)]))))),
@@ -28,6 +31,21 @@ export function system(root, { tabs }) {
     quick: 10000,
     slow: 20000,
   });
+}
+
+function freezeCard(state, refresh) {
+  const redraw = () => { showFreeze(document.getElementById("frozen")); refresh(); };
+  const thaw = () => confirm(t("system.thawSure"), t("system.thaw"), () => act(() => post("v1/ops/thaw"), t("system.thawed"), redraw));
+  const tools = button(t(state.frozen ? "system.thaw" : "system.freeze"), state.frozen ? thaw : () => freezeDialog(redraw), { kind: "small" });
+  return card(t("system.freezeTitle"), { id: "freeze", tools },
+    h("p", { class: "muted" }, t("system.freezeWhat")),
+    state.frozen && facts([[t("system.reason"), state.reason], [t("system.since"), when(state.since)]]));
+}
+
+function freezeDialog(refresh) {
+  const close = dialog(t("system.freezeTitle"), () => form(
+    [field("reason", t("system.reason"), { required: true, hint: t("system.reasonHint") })],
+    t("system.freeze"), async (values) => { await post("v1/ops/freeze", values); saved(close, refresh); }));
 }
 
 // Active alarms are shown; the others are collapsed into one line.

@@ -30,7 +30,7 @@ export const zhPages = {
     lead: "已结束的请求在保留期满后按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", stopped: "每日清理已自行停止：{all} 个对象中有 {n} 个不属于任何记录。今晚是否允许删除？", allow: "允许", allowed: "下一次每日清理将删除它们", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00（UTC）运行。",
     kept: "保留期限", requests: "请求", requestsKept: "保留期过后由清理移入此归档", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "60 天",
   },
-  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "起始时间", parameters: "参数", noAlarm: "没有触发的告警。", quiet: "未触发的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
+  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "起始时间", parameters: "参数", noAlarm: "没有触发的告警。", quiet: "未触发的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。", frozen: "已冻结：不启动新的工作。{reason}", freezeTitle: "冻结", freezeWhat: "冻结期间不启动新的工作，运行中的工作结束或暂存，提交照常接受并等待。", freeze: "冻结", thaw: "解冻", thawSure: "解冻并启动所有到期的工作？", thawed: "已解冻", reason: "原因", reasonHint: "所有人可见。" },
   fleet: {
     peers: "互传", listens: "其他主机可访问 {where}", unreached: "近期没有主机能访问 {where}", onlyFetches: "只从其他主机获取",
     lead: "接收文件的主机，以及当前是否在线。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastJob: "最近 Job", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
