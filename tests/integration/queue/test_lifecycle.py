@@ -82,8 +82,9 @@ def test_each_step_costs_few_calls(cloud: MotoCloud, project: Project) -> None:
     submit(cloud, project)
     with count_calls(cloud.app) as calls:
         cloud.app.queue.admission.admit("no_cookie")
-    # The number of the run, channel, standings, shares, the lane; then the request, its transaction, its machine.
-    assert calls.total() == 8, calls
+    # The freeze, the number of the run, channel, standings, shares, the lane; then the request, its transaction, its
+    # machine.
+    assert calls.total() == 9, calls
 
 
 def test_outdated_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> None:
