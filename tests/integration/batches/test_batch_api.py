@@ -129,6 +129,20 @@ def test_running_batch_accepts_new_rate_and_max_errors(world: BatchWorld) -> Non
     assert world.http("PATCH", f"/v1/batches/{batch_id}", {"job_data": {"a": 1}}).status == 409
 
 
+def test_options_of_a_running_batch_can_be_changed_within_their_limits(world: BatchWorld) -> None:
+    batch_id = world.create(world.register(), rate=50)
+    world.act(batch_id, "start")
+    wanted = {"concurrency": 7, "retries": 2, "retry_delay": 9, "item_timeout": 90}
+    backoff = {"base": 2, "factor": 3, "max": 60, "jitter": 0.5}
+    changed = world.http("PATCH", f"/v1/batches/{batch_id}", wanted | {"backoff": backoff})
+    assert (changed.status, changed.json() | wanted) == (202, changed.json())
+    assert world.shown(batch_id)["backoff"] == backoff
+    fewer = world.http("PATCH", f"/v1/batches/{batch_id}", {"concurrency": None, "backoff": None}).json()
+    assert ("concurrency" in fewer, "backoff" in fewer, fewer["retries"]) == (False, False, 2)
+    for refused in ({"item_timeout": 700}, {"concurrency": 300}, {"retries": 0}, {"backoff": {"factor": 2}}):
+        assert world.http("PATCH", f"/v1/batches/{batch_id}", refused).status == 422, refused
+
+
 def test_start_above_capacity_is_shown_as_queued(world: BatchWorld) -> None:
     world.cloud.app.queue.channels.set_capacities({"batch": 1})
     biz_id = world.register()

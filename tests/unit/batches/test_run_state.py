@@ -17,6 +17,7 @@ from tidegate.batches.model import (
     FINISHED,
     MOST_OPEN,
     STOPPED,
+    Backoff,
     Carried,
     Counts,
     Decision,
@@ -382,7 +383,7 @@ def test_one_percent_failing_items_leave_nine_tenths_of_rate(retry_delay: float)
 
 def test_one_percent_hanging_items_leave_nine_tenths_of_rate() -> None:
     rules = Rules(rate=50, retries=3, skip_failed=True)
-    hangs = (300.0, ItemAnswer("error", "did not answer within 300 s"))
+    hangs = (300.0, ItemAnswer("error", "did not answer within 300 s", down=True))
     state = called_in(400, rules, lambda call: hangs if call.index % 100 == 7 else (0.05, OK))
     assert state.window.position >= 0.9 * 50 * 400
 
@@ -441,6 +442,70 @@ def test_items_aside_survive_any_crash_and_count_once(total: int, seed: int) -> 
 
 def aside_of(carried: Carried, offset: int) -> tuple[int, ...]:
     return tuple(sorted(item.index for item in carried.open_items if item.index < offset))
+
+
+DOWN = ItemAnswer("error", "connection refused", down=True)
+
+
+def test_no_item_loses_an_attempt_while_business_is_down() -> None:
+    """It is down from 10 s to 310 s; each item has one attempt. A new process continues each 20 s."""
+    rules, now = Rules(rate=20, retries=1, skip_failed=True), 0.0
+    state, saved_at, made = RunState(1000, rules, WindowState(0), now), 0.0, list[tuple[float, ItemCall]]()
+    waited: set[bool] = set()
+    while (step := state.next(now)) is not None:
+        if isinstance(step, tuple):
+            for call in step:
+                made.append((now, call))
+                state.record(call, DOWN if 10 <= now < 310 else OK, now)
+            continue
+        now += max(step, 0.01)
+        if now > saved_at + 20:
+            assert not (state.outage.since and state.next_at(now) > now + 61)
+            waited.add(state.outage.since > 0)
+            saved_at, carried = now, unpacked(state.carry())
+            state = RunState(1000, rules, state.window.state(), now, state.current_counts, carried)
+    assert (state.verdict, state.current_counts.failed) == (Verdict(FINISHED), 0)
+    assert {call.attempt for _, call in made} == {1}
+    during = [at for at, _ in made if 12 <= at < 310]
+    assert 5 <= len(during) <= 15, "1, 2, 4 … 60 s apart"
+    assert waited == {True, False}
+    assert now < 310 + 60 + 1000 / 20
+
+
+def test_call_without_answer_counts_once_another_is_answered() -> None:
+    state = RunState(100, Rules(rate=10, retries=2, retry_delay=1, skip_failed=True), WindowState(0), 0.0)
+    made = play(state, {7: DOWN, 8: DOWN})
+    assert [call.attempt for _, call in made if call.index == 7] == [1, 2]
+    assert (state.verdict, state.current_counts.failed) == (Verdict(FINISHED), 2)
+
+
+def test_items_that_are_never_answered_end_the_batch() -> None:
+    """The last items hang, whatever the business does: an outage is believed for half an hour."""
+    rules = Rules(rate=10, retries=2, retry_delay=1, skip_failed=True)
+    state = RunState(30, rules, WindowState(0), 0.0)
+    made = play(state, dict.fromkeys(range(20, 30), DOWN))
+    assert (state.verdict, state.current_counts.failed) == (Verdict(FINISHED), 10)
+    assert 1800 < made[-1][0] < 2000
+    few = RunState(30, rules, WindowState(0), 0.0)
+    made = play(few, dict.fromkeys(range(27, 30), DOWN))
+    assert (few.current_counts.failed, made[-1][0] < 10) == (3, True)
+
+
+def test_probe_takes_a_new_item_so_bad_ones_do_not_look_like_an_outage() -> None:
+    state = RunState(100, Rules(rate=1, retries=2, retry_delay=1, skip_failed=True), WindowState(0), 0.0)
+    made = play(state, dict.fromkeys(range(10, 18), DOWN))
+    assert (state.verdict, state.current_counts.failed) == (Verdict(FINISHED), 8)
+    assert made[-1][0] < 150
+
+
+def test_backoff_grows_to_its_limit_with_jitter() -> None:
+    backoff = Backoff(base=2, factor=3, max=50, jitter=0)
+    assert [backoff.delay(0, attempt) for attempt in range(1, 6)] == [2, 6, 18, 50, 50]
+    shaken = [Backoff(base=10, jitter=0.5).delay(index, 1) for index in range(1000)]
+    assert 5 <= min(shaken) < 5.5 < 9.5 < max(shaken) <= 10
+    state = RunState(1, Rules(rate=100, retries=4, backoff=backoff), WindowState(0), 0.0)
+    times = [at for at, _ in play(state, {0: ItemAnswer("error")})]
+    assert [round(later - earlier) for earlier, later in pairwise(times)] == [2, 6, 18]
 
 
 def test_batch_ends_only_when_all_rows_are_counted() -> None:

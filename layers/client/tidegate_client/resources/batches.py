@@ -47,8 +47,8 @@ class Batches:
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
         """Creates a batch, which runs after `start`.
 
-        `optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
-        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
+        `optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, backoff, priority,
+        source, on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
         concurrency_key, pause_windows, progress_url with progress_every_items or progress_every_percent."""
         return Batch(self._http.create("/v1/batches", _batch_body(biz_id, name, total, rate, optional)))
 
@@ -71,6 +71,8 @@ class Batches:
         return self._act(batch_id, "stop")
 
     def update(self, batch_id: str, **fields: Any) -> Batch:
+        """Changes a batch, also a running one: rate, concurrency, retries, retry_delay, backoff, item_timeout, limits
+        on failures, pause_windows."""
         reply = self._http.call("PATCH", f"/v1/batches/{path_part(batch_id)}", body=fields, idempotent=True)
         return Batch(reply.json())
 

@@ -30,12 +30,14 @@ from tidegate.batches.model import (
     FINISHED,
     LONGEST_SYNC_ITEM_TIMEOUT,
     MOST_WORKERS,
+    RUNNING,
     STOPPED,
     SYNC,
     UNSTARTED_KEPT_SECONDS,
     UTF8,
     Batch,
     BatchItems,
+    BatchOptions,
     Business,
     Decision,
     Extent,
@@ -65,6 +67,8 @@ from tidegate.records import view_of
 # --- view
 # A batch as callers, callbacks and businesses see it.
 
+BUSINESS_DOWN = "business_down"
+
 
 def for_business(batch: Batch) -> dict[str, Any]:
     """Returns what the business gets when it is asked for its consent."""
@@ -74,6 +78,8 @@ def for_business(batch: Batch) -> dict[str, Any]:
 
 def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
     view = view_of(batch) | {"progress": progress.shown(batch)}
+    if batch.status == RUNNING and progress.business_is_down:
+        view["waiting"] = BUSINESS_DOWN
     return {name: value for name, value in view.items() if value != []}
 
 
@@ -90,6 +96,10 @@ def check_new(new: NewBatch) -> None:
         raise invalid(
             "progress_url", "give progress_every_items or progress_every_percent too: they set how often it is called"
         )
+    check_options(new)
+
+
+def check_options(new: BatchOptions) -> None:
     if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
         message = (
             f'a synchronous answer may take {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async" for longer ones'
@@ -526,6 +536,8 @@ class Batches:
             raise WrongState("a finished batch cannot be changed: create a new one, or redrive its failed items")
         sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
         removes = [name for name, value in changes.items() if name in _MAY_BE_UNSET and value is None]
+        given = {name: changes[name] for name in ("concurrency", "item_timeout") if name in {*sets, *removes}}
+        check_options(replace(batch, **given))
         if "job_data" in changes:
             self._set_data(batch, changes["job_data"], who)
         if not sets and not removes:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import math
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -104,6 +105,8 @@ FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
 WINDOW_SECONDS = 10
 # Limit for items of one runner that were called and are not done: they must fit into its record.
 MOST_OPEN = 20_000
+# A business that leaves the calls of so many new items unanswered, one after the other, is down.
+MOST_UNANSWERED = 5
 
 
 class Extent(NamedTuple):
@@ -127,6 +130,8 @@ class ItemAnswer:
     detail: str = ""
     stop: str | None = None
     retry_after: float | None = None
+    # There was no answer: no connection, a time-out, or a status from 500 on.
+    down: bool = False
 
     def shown(self) -> dict[str, Any]:
         fields = {"result": self.result, "msg": self.detail, "stop": self.stop}
@@ -175,9 +180,25 @@ class OpenItem:
     # The next attempt; with `awaiting`, the attempt that was made.
     attempt: int
     # Epoch seconds: the earliest time of the next attempt; with `awaiting`, the deadline for the result. 0: its call
-    # was under way, and is repeated.
+    # was under way, and is repeated. Negative: the time when this attempt was not answered (see `Outage`).
     at: float
     awaiting: bool = False
+
+
+class Outage(NamedTuple):
+    """Whether the business is down, as one runner sees it.
+
+    `calls` counts new items without an answer since the last answer. From `MOST_UNANSWERED` on the business is
+    down since `since`, and the next call, a single one, is made at `probe_at`; `every` is the time between two of them.
+    """
+
+    calls: int = 0
+    since: float = 0.0
+    probe_at: float = 0.0
+    every: float = 0.0
+
+
+NO_OUTAGE = Outage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +211,7 @@ class Carried:
     # Items whose failure stopped an earlier run, with the number of their calls until then. If they succeed later,
     # their outcome becomes `recovered`.
     reopened: Mapping[int, int] = field(default_factory=dict)
+    outage: Outage = NO_OUTAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +227,7 @@ class Rules:
     rate: float
     retries: int = 5
     retry_delay: float = 3.0
+    backoff: Backoff | None = None
     max_errors: int | None = None
     skip_failed: bool = False
     max_failed: int | None = None
@@ -220,6 +243,10 @@ class Rules:
         """Large enough for calls that take `item_seconds` at the full rate."""
         wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
         return max(1, self.items_per_call, min(MOST_OPEN, wanted))
+
+    def delay(self, index: int, attempt: int) -> float:
+        """Returns how many seconds after this attempt the next one is due."""
+        return self.backoff.delay(index, attempt) if self.backoff else self.retry_delay
 
     def exceeded(self, errors: int, total: int | None) -> str | None:
         """Returns why this many unsuccessful items end the batch, or None. The percentage needs a known total."""
@@ -353,6 +380,23 @@ class RowSource:
         return self.compression is None and self.encoding != UTF16
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long the retries of an item wait: longer from attempt to attempt."""
+
+    base: Annotated[float, F("seconds before the first retry", ge=0, le=3600)]
+    factor: Annotated[float, F("each further retry waits this many times as long", ge=1, le=10)] = 2.0
+    max: Annotated[float, F("no retry waits longer, in seconds", ge=0, le=3600)] = 3600.0
+    jitter: Annotated[float, F("how much of each wait is left to chance: 0 (nothing) to 1 (all of it)", ge=0, le=1)] = (
+        0.0
+    )
+
+    def delay(self, index: int, attempt: int) -> float:
+        """The same for the same item and attempt, so that a repeated slice waits as long."""
+        chance = zlib.crc32(f"{index}.{attempt}".encode()) / 2**32
+        return min(self.max, self.base * self.factor ** (attempt - 1)) * (1 - self.jitter * chance)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
     """How a batch is to be run. A redrive, and each batch of a schedule, has the same options."""
@@ -360,13 +404,19 @@ class BatchOptions:
     rate: Annotated[Rate, F("items per second", changes=True)]
     concurrency: Annotated[
         int | None,
-        F("parallel calls of process_url, over all runners; default: as many as the rate needs", ge=1, le=MOST_CALLS),
+        F(
+            "parallel calls of process_url, over all runners; default: as many as the rate needs",
+            ge=1,
+            le=MOST_CALLS,
+            changes=True,
+        ),
     ] = None
     max_errors: Annotated[
         int | None, F("stop the batch when this many items did not succeed", ge=1, le=10**15, changes=True)
     ] = None
-    retries: Annotated[int, F("how often an item is tried", ge=1, le=100)] = 5
-    retry_delay: Annotated[float, F("seconds before an item is retried", ge=0, le=3600)] = 3.0
+    retries: Annotated[int, F("how often an item is tried", ge=1, le=100, changes=True)] = 5
+    retry_delay: Annotated[float, F("seconds before an item is retried", ge=0, le=3600, changes=True)] = 3.0
+    backoff: Annotated[Backoff | None, F("waits that grow, instead of `retry_delay`", changes=True)] = None
     priority: Priority = 5
     on_item_failure: Annotated[
         str,
@@ -383,7 +433,13 @@ class BatchOptions:
         float | None, F("like `max_failed`, in percent of the total", ge=0, le=100, changes=True)
     ] = None
     item_timeout: Annotated[
-        int, F("seconds to wait for a result; more than 600 only with ack `async`", ge=1, le=LONGEST_ITEM_TIMEOUT)
+        int,
+        F(
+            "seconds to wait for a result; more than 600 only with ack `async`",
+            ge=1,
+            le=LONGEST_ITEM_TIMEOUT,
+            changes=True,
+        ),
     ] = ITEM_TIMEOUT
     ack: Annotated[
         str,
@@ -485,6 +541,7 @@ class Batch(BatchItems):
             rate=self.rate,
             retries=self.retries,
             retry_delay=self.retry_delay,
+            backoff=self.backoff,
             max_errors=self.max_errors,
             skip_failed=self.on_item_failure == SKIP,
             max_failed=self.max_failed,
@@ -718,6 +775,10 @@ class Progress:
     def errors(self) -> int:
         return self.counts.failed + self.counts.abandoned
 
+    @property
+    def business_is_down(self) -> bool:
+        return self.verdict is None and self.carried.outage.since > 0
+
     def shown(self, batch: Batch) -> dict[str, Any]:
         total, done = batch.total, self.position - batch.start_index
         percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
@@ -774,7 +835,10 @@ def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
             sum(count.failed_calls for count in counts),
         ),
         rate_now=round(sum(one.rate_now for one in runners), 1),
-        carried=Carried(open_items=tuple(item for one in runners for item in one.carried.open_items)),
+        carried=Carried(
+            open_items=tuple(item for one in runners for item in one.carried.open_items),
+            outage=max((one.carried.outage for one in runners), key=lambda outage: outage.since),
+        ),
         eta=max(etas, default=None),
         last_milestone=max(one.last_milestone for one in runners),
         first_open=min(*offsets, batch.total) if batch.total is not None else min(offsets),

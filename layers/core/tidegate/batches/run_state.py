@@ -7,6 +7,12 @@ has come, before new items. Each save stores the window's offset together with a
 under way, so that after a crash the next runner knows them all: an item is done if it is below the offset and not
 aside. At most `MOST_OPEN` items of a runner are open, so that its record fits into one item of the table; when that
 many are, the window waits.
+
+A call without an answer may be the fault of its item or of the whole business, so it does not count as an attempt at
+once. If a call that began later is answered, it counts. If the calls of several new items in a row stay unanswered, the
+business is down: all such items keep their attempts, and one call at a time tests the business, with a new item if
+there is one, until it answers. When no new items are left, nothing can tell the two apart: then calls without an answer
+count at once.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, put, update
@@ -26,6 +32,8 @@ from tidegate.batches.model import (
     FAILED,
     FINISHED,
     MOST_OPEN,
+    MOST_UNANSWERED,
+    NO_OUTAGE,
     RECOVERED,
     RUNNING,
     STOPPED,
@@ -37,6 +45,7 @@ from tidegate.batches.model import (
     ItemAnswer,
     ItemCall,
     OpenItem,
+    Outage,
     Outcome,
     Progress,
     Rules,
@@ -55,10 +64,23 @@ from tidegate.errors import LeaseLost
 NO_RESULT = ItemAnswer("error", "no result came in time")
 # How long a worker waits at most while there is nothing to call: an answer may change that.
 _IDLE = 0.05
+# Seconds between two calls of a business that is down: at first, and at most; the time doubles in between.
+_FIRST_PROBE, _LONGEST_PROBE = 1.0, 60.0
+# With no new item to test the business with, its outage is believed for so many seconds.
+_LONGEST_TAIL = 1800.0
 SKIP_ADVICE = (
     "to go on without it, set on_item_failure to skip (PATCH, or `tidegate batch update --on-item-failure skip`) "
     "and start the batch again"
 )
+
+
+class _Flight(NamedTuple):
+    """A call that is under way. Only calls of new items show that the business is down: others may be of items that
+    never get an answer."""
+
+    attempt: int
+    began: float
+    is_new: bool
 
 
 @dataclass(slots=True)
@@ -94,13 +116,17 @@ class RunState:
     _retries: list[tuple[float, int, int]] = field(init=False, default_factory=list)
     _deadlines: list[tuple[float, int, int]] = field(init=False, default_factory=list)
     _awaiting: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
-    _in_flight: dict[int, int] = field(init=False, default_factory=dict)
+    _in_flight: dict[int, _Flight] = field(init=False, default_factory=dict)
     # Items in `_retries`, and the attempt that each waits for.
     _waiting: dict[int, int] = field(init=False, default_factory=dict)
     # (time, attempt) of retries that may be called only after `opened`: until then, results for them are refused.
     _unopened: dict[int, tuple[float, int]] = field(init=False, default_factory=dict)
     # (attempt, answer) of calls that have ended and are not counted yet.
     _undecided: dict[int, tuple[int, ItemAnswer]] = field(init=False, default_factory=dict)
+    # (call, answer, time) of calls without an answer of which it is open whether they count.
+    _unanswered: dict[int, tuple[ItemCall, ItemAnswer, float]] = field(init=False, default_factory=dict)
+    outage: Outage = field(init=False)
+    _probing: int | None = field(init=False, default=None)
     # Stored results of calls that are under way.
     _early: dict[int, Decision] = field(init=False, default_factory=dict)
     _failed: int = field(init=False)
@@ -112,6 +138,7 @@ class RunState:
         self.window = SlidingWindow(self.total, self.rules.window_size, self.start, complete=self.complete)
         self._failed, self._abandoned = self.counts.failed, self.counts.abandoned
         self._failed_calls, self._reopened = self.counts.failed_calls, dict(self.carried.reopened)
+        self.outage = self.carried.outage
         self._bucket = TokenBucket(self.rules.rate, self.now)
         if self.carried.tokens_at is not None:
             self._bucket.restore(self.carried.tokens, self.carried.tokens_at, self.now)
@@ -148,10 +175,11 @@ class RunState:
         tokens, at = self._bucket.state
         waiting = [OpenItem(index, attempt, due) for due, index, attempt in self._retries]
         waiting += [OpenItem(index, attempt, due) for index, (due, attempt) in self._unopened.items()]
+        waiting += [OpenItem(index, call.attempt, -at) for index, (call, _, at) in self._unanswered.items()]
         awaiting = [OpenItem(index, made, due, awaiting=True) for index, (made, due) in self._awaiting.items()]
         aside = self.window.aside - {item.index for item in (*waiting, *awaiting)} if self.window.aside else set()
         repeated = [OpenItem(index, self._current_attempt(index), 0.0) for index in sorted(aside)]
-        return Carried(tokens, at, (*waiting, *awaiting, *repeated), dict(self._reopened))
+        return Carried(tokens, at, (*waiting, *awaiting, *repeated), dict(self._reopened), self.outage)
 
     def next(self, now: float) -> tuple[ItemCall, ...] | float | None:
         """Returns the items of one call; or the seconds to wait for the next one; or None if there are no more."""
@@ -159,6 +187,11 @@ class RunState:
             return None
         if self.rules.pause_windows and paused_until(self.rules.pause_windows, now) > now:
             return _IDLE
+        if self.outage.since:
+            return self._probe(now)
+        if self._unanswered and not self._new_items_left:
+            self._count_unanswered()
+            return 0.0
         wanted = min(self.rules.items_per_call, self._room())
         due = self._due(now, wanted)
         if due < wanted:
@@ -184,6 +217,9 @@ class RunState:
             return now
         moments = [self._deadlines[0][0]] if self._deadlines else []
         moments += [at for at, _ in self._unopened.values()]
+        if self.outage.since:
+            moments.append(self.outage.probe_at)
+            return paused_until(self.rules.pause_windows, max(now, min(moments)))
         token_at = now + self._bucket.wait(now)
         self._set_aside(1)
         if self._room() > 0 and self.window.peek() is not None and self._open_items < MOST_OPEN:
@@ -193,20 +229,88 @@ class RunState:
         return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
 
     def record(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
-        self._in_flight.pop(call.index, None)
+        flight = self._in_flight.pop(call.index, None)
+        if not answer.down:
+            self._business_answered(flight)
+            self._count(call, answer, now)
+            return
+        probed, self._probing = self._probing == call.index, None if self._probing == call.index else self._probing
+        self._unanswered[call.index] = (call, answer, now)
+        outage = self.outage._replace(calls=self.outage.calls + (flight is not None and flight.is_new))
+        if outage.since and probed:
+            every = min(_LONGEST_PROBE, 2 * outage.every)
+            outage = outage._replace(probe_at=now + every, every=every)
+        elif not outage.since and outage.calls >= MOST_UNANSWERED * self.rules.items_per_call:
+            outage = outage._replace(since=now, probe_at=now + _FIRST_PROBE, every=_FIRST_PROBE)
+        self.outage = outage
+        if outage.since:
+            self._call_unanswered_again(now)
+        elif not self._new_items_left:
+            self._count_unanswered()
+
+    def _count(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         if self.asynchronous:
             self._undecided[call.index] = (call.attempt, answer)
         else:
             self._apply_answer(call, answer, now)
 
+    @property
+    def _new_items_left(self) -> bool:
+        self._set_aside(1)
+        more = not self.complete or self.window.peek() is not None
+        return (more and self._open_items < MOST_OPEN) or any(flight.is_new for flight in self._in_flight.values())
+
+    def _business_answered(self, flight: _Flight | None) -> None:
+        """Calls that had failed when the answered one began count now: it shows that the business is not down."""
+        if flight is None or (self.outage is NO_OUTAGE and not self._unanswered):
+            return
+        if flight.began >= self.outage.since:
+            self._count_unanswered(flight.began)
+            if not self._unanswered:
+                self.outage, self._probing = NO_OUTAGE, None
+
+    def _count_unanswered(self, until: float = math.inf) -> None:
+        for call, answer, at in [entry for entry in self._unanswered.values() if entry[2] <= until]:
+            del self._unanswered[call.index]
+            self._count(call, answer, at)
+
+    def _call_unanswered_again(self, now: float) -> None:
+        for call, _, _ in self._unanswered.values():
+            self._failed_calls += 1
+            self._push_retry(now, call.index, call.attempt)
+        self._unanswered.clear()
+
+    def _probe(self, now: float) -> tuple[ItemCall, ...] | float:
+        """Returns one call while the business is down, if it is time for it; else the seconds to wait."""
+        if self._probing is not None or now < self.outage.probe_at or self._room() < 1:
+            return max(0.0, min(_IDLE, self.outage.probe_at - now)) if self._probing is None else _IDLE
+        self._set_aside(1)
+        index = self.window.take() if self._open_items < MOST_OPEN else None
+        if index is None and (not self._retries or now > self.outage.since + _LONGEST_TAIL):
+            # Only retries are left, so it may be the fault of these items: they go on to their end.
+            self.outage = NO_OUTAGE
+            return _IDLE
+        call = ItemCall(index, 1) if index is not None else self._next_retry()
+        self._in_flight[call.index] = _Flight(call.attempt, now, index is not None)
+        self._probing = call.index
+        self._bucket.owe(1)
+        return (call,)
+
+    def _next_retry(self) -> ItemCall:
+        _, index, attempt = heapq.heappop(self._retries)
+        del self._waiting[index]
+        return ItemCall(index, attempt)
+
     def postpone(self, call: ItemCall, at: float) -> None:
         """Schedules a call that was not sent for `at`, as the same attempt."""
         self._in_flight.pop(call.index, None)
+        if self._probing == call.index:
+            self._probing, self.outage = None, self.outage._replace(probe_at=at)
         self._push_retry(at, call.index, call.attempt)
 
     def await_result(self, call: ItemCall, until: float) -> None:
         """The business accepted the item and will send its result in a separate call."""
-        self._in_flight.pop(call.index, None)
+        self._business_answered(self._in_flight.pop(call.index, None))
         self._open(OpenItem(call.index, call.attempt, until, awaiting=True))
 
     def undecided(self, now: float) -> list[Decision]:
@@ -279,7 +383,11 @@ class RunState:
         return sorted(index for index in self.window.aside if self._unopened.get(index, (soon, 0))[0] <= soon)
 
     def _keep_early(self, decision: Decision, attempt: int) -> bool:
-        if decision.answer is None or attempt < self._in_flight[decision.index] or decision.index in self._early:
+        if (
+            decision.answer is None
+            or attempt < self._in_flight[decision.index].attempt
+            or decision.index in self._early
+        ):
             return False
         self._early[decision.index] = decision
         return True
@@ -291,17 +399,22 @@ class RunState:
         """Returns the attempt whose call, result or decision an item waits for; 1 if it was never called."""
         if index in self._unopened:
             return self._unopened[index][1]
+        if index in self._unanswered:
+            return self._unanswered[index][0].attempt
         found = self._awaiting.get(index) or self._undecided.get(index)
-        return found[0] if found else self._waiting.get(index) or self._in_flight.get(index, 1)
+        if found:
+            return found[0]
+        return self._in_flight[index].attempt if index in self._in_flight else self._waiting.get(index, 1)
 
     def _holds(self, index: int) -> bool:
-        known = (self._unopened, self._awaiting, self._undecided, self._waiting)
+        known = (self._unopened, self._awaiting, self._undecided, self._waiting, self._unanswered)
         return any(index in items for items in known) or self.window.hold(index)
 
     def _forget(self, index: int) -> None:
         self._unopened.pop(index, None)
         self._awaiting.pop(index, None)
         self._undecided.pop(index, None)
+        self._unanswered.pop(index, None)
         if self._waiting.pop(index, None) is not None:
             self._retries = [entry for entry in self._retries if entry[1] != index]
             heapq.heapify(self._retries)
@@ -349,7 +462,7 @@ class RunState:
 
     @property
     def _open_items(self) -> int:
-        called = len(self._in_flight) + len(self._awaiting) + len(self._undecided)
+        called = len(self._in_flight) + len(self._awaiting) + len(self._undecided) + len(self._unanswered)
         return called + len(self._retries) + len(self._unopened)
 
     def _set_aside(self, wanted: int) -> None:
@@ -366,19 +479,22 @@ class RunState:
     def _take(self, now: float, ready: int) -> tuple[ItemCall, ...]:
         calls: list[ItemCall] = []
         while len(calls) < ready and self._retries and self._retries[0][0] <= now:
-            _, index, attempt = heapq.heappop(self._retries)
-            del self._waiting[index]
-            calls.append(ItemCall(index, attempt))
+            calls.append(self._next_retry())
+        retried = len(calls)
         while len(calls) < ready and self._open_items + len(calls) < MOST_OPEN:
             index_taken = self.window.take()
             if index_taken is None:
                 break
             calls.append(ItemCall(index_taken, 1))
-        self._in_flight |= {call.index: call.attempt for call in calls}
+        for place, call in enumerate(calls):
+            self._in_flight[call.index] = _Flight(call.attempt, now, place >= retried)
         return tuple(calls)
 
     def _open(self, item: OpenItem) -> None:
-        if item.awaiting:
+        if item.at < 0:
+            call, answer = ItemCall(item.index, item.attempt), ItemAnswer("error", "it did not answer", down=True)
+            self._unanswered[item.index] = (call, answer, -item.at)
+        elif item.awaiting:
             self._awaiting[item.index] = (item.attempt, item.at)
             heapq.heappush(self._deadlines, (item.at, item.index, item.attempt))
         else:
@@ -404,7 +520,7 @@ class RunState:
     def _retry_or_fail(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         self._failed_calls += 1
         if call.attempt < self.rules.retries:
-            delay = max(self.rules.retry_delay, answer.retry_after or 0)
+            delay = max(self.rules.delay(self.index_of(call.index), call.attempt), answer.retry_after or 0)
             self._retry(now + delay, call.index, call.attempt + 1)
         elif self.rules.skip_failed:
             self.window.acknowledge(call.index)
@@ -487,6 +603,7 @@ def progress_attributes(progress: Progress) -> dict[str, Any]:
         "asleep_until": progress.wake_at,
         "eta": progress.eta,
         "told": progress.last_milestone,
+        "outage": list(carried.outage) if carried.outage.calls else None,
     }
 
 
@@ -496,6 +613,7 @@ def _carried(item: Mapping[str, Any]) -> Carried:
         tokens_at=item.get("tokens_at"),
         open_items=unpack_open(bytes(item.get("open_items") or b"")),
         reopened=_reopened(item.get("reopened", ())),
+        outage=Outage(*item.get("outage") or ()),
     )
 
 
@@ -517,6 +635,9 @@ def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
     numbers = array("q", zlib.decompress(data) if data else b"")
     triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
     return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
+
+
+_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage")
 
 
 class BatchRunStore:
@@ -597,7 +718,7 @@ class BatchRunStore:
         return update(
             keys.batch_progress(batch.project_id, batch.batch_id, runner),
             attributes | lease,
-            removes=[name for name in ("verdict", "tokens_at", "asleep_until", "eta") if attributes[name] is None],
+            removes=[name for name in _UNSET if attributes[name] is None],
             condition="#fence = :fence",
             fence=fence,
         )

@@ -79,6 +79,8 @@ class Milestones:
 # What a runner does once a second: save its progress, renew its lease and apply changes made by others.
 
 FLUSH_SECONDS = 1.0
+_DOWN = ("warning", "the business does not answer: one call at a time tests it, and no item loses an attempt")
+_UP = ("info", "the business answers again")
 # The holder treats its lease as expired this much earlier than others do, because clocks differ.
 _CLOCK_MARGIN = 1.0
 _SMOOTHING = 0.2
@@ -151,6 +153,8 @@ class Run:
     aside_read: int = -1
     # The items that a finished batch leaves open take no results any more.
     closed: bool = False
+    # Whether the log says that the business is down.
+    business_is_down: bool = False
 
     def batch_progress(self, own: Progress) -> Progress:
         """Returns the progress of the whole batch, with `own` for this runner."""
@@ -205,7 +209,7 @@ class Ticker:
         present = self._batches.get(batch.project_id, batch.batch_id) or batch
         if (present.data_version, present.serial) != (batch.data_version, batch.serial):
             run.work.items = self._prepare.items(present, run.runner)
-        run.batch = present
+        run.batch = run.work.batch = present
         self._extend(run)
         run.pool.resize(present.workers(working(run.records, run.runner)))
         rules = self.rules(present, run.runner, run.records, run.work)
@@ -356,6 +360,9 @@ class Ticker:
         progress = replace(progress, last_milestone=run.last_milestone)
         self._runs.save(run.batch, run.fence, progress, lease_until, run.runner)
         run.flushed_at, run.position = moment, progress.position
+        if progress.business_is_down != run.business_is_down:
+            run.business_is_down = progress.business_is_down
+            run.work.log.add(None, [_DOWN if run.business_is_down else _UP])
         return progress
 
 
@@ -389,7 +396,7 @@ def _eta(run: Run, progress: Progress) -> float | None:
     low to measure a pace within a tick; but not before the retries that are due later."""
     left = run.batch.share(run.runner).below(run.batch.total or 0) - progress.position
     pace = min(run.rate, run.pace) if run.rate * FLUSH_SECONDS > 1 else run.rate
-    if left <= 0 or pace <= 0:
+    if left <= 0 or pace <= 0 or progress.business_is_down:
         return None
     open_items = progress.carried.open_items
     new = max(0, left - len(open_items))
@@ -575,11 +582,12 @@ class SliceRunner:
             last_milestone=progress.last_milestone,
             records=records,
             complete=extent.complete,
+            business_is_down=progress.business_is_down,
         )
         log = LogWriter(work.log, lambda lines: self._write_log(batch, lines))
         log.start()
         try:
-            self._tick_until_done(run, began + self._slice_seconds(batch), budget)
+            self._tick_until_done(run, began, budget)
             if run.pool.verdict is not None:
                 # Write the last log lines before the batch shows as ended, unless that takes too long.
                 log.close(_LOG_SECONDS_BEFORE_THE_END)
@@ -589,7 +597,7 @@ class SliceRunner:
                 made[0] = work.calls
             log.close(_LOG_SECONDS)
 
-    def _tick_until_done(self, run: Run, slice_end: float, budget: DayBudget | None) -> None:
+    def _tick_until_done(self, run: Run, began: float, budget: DayBudget | None) -> None:
         pool = run.pool
         # Before the first call: results may have come while no runner worked.
         self._ticker.settle(run)
@@ -598,7 +606,8 @@ class SliceRunner:
             while not pool.done.wait(max(0.0, run.flushed_at + FLUSH_SECONDS - time.monotonic())):
                 self._try_tick(run)
                 out_of_calls = budget is not None and not _has_calls_left(run, budget)
-                if time.monotonic() >= slice_end or out_of_calls or self._sleep_is_worthwhile(run):
+                over = time.monotonic() >= began + self._slice_seconds(run.batch)
+                if over or out_of_calls or self._sleep_is_worthwhile(run):
                     pool.change(pause)
         except BaseException:
             pool.change(pause)

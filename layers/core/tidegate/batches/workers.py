@@ -20,7 +20,7 @@ from tidegate.batches.model import ASYNC, Batch, ItemAnswer, ItemCall, LogLine, 
 from tidegate.batches.run_state import RunState
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import slices
-from tidegate.errors import BusinessRefused, FetchError, NotSent, UrlNotAllowed
+from tidegate.errors import BusinessRefused, FetchError, NotSent, TooManyRequests, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.connections import KeptConnection
 from tidegate.http.model import Limits, Reply, error_for
@@ -90,7 +90,8 @@ def _invalid_answer(why: str) -> ParsedAnswer:
 
 
 def failed(error: FetchError) -> ParsedAnswer:
-    return ParsedAnswer(ItemAnswer("error", error.detail, retry_after=error.retry_after))
+    down = error.retryable and not isinstance(error, TooManyRequests)
+    return ParsedAnswer(ItemAnswer("error", error.detail, retry_after=error.retry_after, down=down))
 
 
 def _lines(logs: object) -> list[tuple[str, str]]:
@@ -260,7 +261,8 @@ class ItemCaller:
         shared_rate: float | None = None,
     ) -> None:
         """`shared_rate`: the limit of the business for all its batches together."""
-        self._batch = batch
+        # As it was last read: its options may change.
+        self.batch = batch
         self._url = url
         self._project = project
         self._http = http
@@ -274,24 +276,28 @@ class ItemCaller:
         self.calls = 0
 
     def connect(self, max_seconds: float = inf) -> KeptConnection:
-        timeout = _HAND_OVER_SECONDS if self._batch.ack == ASYNC else self._batch.item_timeout
-        seconds = min(timeout, max_seconds)
-        size = _MOST_BYTES * (4 if self._batch.items_per_call > 1 else 1)
         return self._http.line(
             self._url,
             allow_private=self._project.allow_private_urls,
-            limits=Limits(connect=5, read=seconds, total=seconds, max_bytes=size),
-            project_id=self._batch.project_id,
+            limits=self._limits(max_seconds),
+            project_id=self.batch.project_id,
         )
+
+    def _limits(self, max_seconds: float = inf) -> Limits:
+        timeout = _HAND_OVER_SECONDS if self.batch.ack == ASYNC else self.batch.item_timeout
+        seconds = min(timeout, max_seconds)
+        return Limits(connect=5, read=seconds, total=seconds, max_bytes=_MOST_BYTES * (4 if self._grouped else 1))
 
     def call(self, connection: KeptConnection, calls: Sequence[ItemCall]) -> Change:
         """Sends these items in one POST. Returns the change to apply to the state."""
         items = self.items
         entries = [{"index": items.index(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
         now = self._clock()
+        # The batch's item_timeout may have changed.
+        connection.limits = self._limits()
         try:
             reply = self._post(connection, entries, now)
-            if self._batch.ack == ASYNC and reply.status == 202:
+            if self.batch.ack == ASYNC and reply.status == 202:
                 return lambda state, now: self._await(state, calls, now)
             answers = self._read(reply, entries, now)
         except UrlNotAllowed as error:
@@ -316,12 +322,12 @@ class ItemCaller:
 
     @property
     def _grouped(self) -> bool:
-        return self._batch.items_per_call > 1
+        return self.batch.items_per_call > 1
 
     def _post(
         self, connection: KeptConnection, entries: Sequence[Entry], now: datetime, *, dry_run: bool = False
     ) -> Reply:
-        body = call_body(self._batch.batch_id, entries, grouped=self._grouped, dry_run=dry_run)
+        body = call_body(self.batch.batch_id, entries, grouped=self._grouped, dry_run=dry_run)
         with self._counting:
             self.calls += 1 + len(body) // CALL_BYTES
         message_id = self._message_id([entry["index"] for entry in entries]) + (".dry" if dry_run else "")
@@ -330,7 +336,7 @@ class ItemCaller:
     def _message_id(self, indexes: Sequence[int]) -> str:
         """The same for every attempt at these items, and for no other items: receivers de-duplicate by it."""
         first, count = indexes[0], len(indexes)
-        message_id = f"{self._batch.batch_id}.{first}"
+        message_id = f"{self.batch.batch_id}.{first}"
         if not self._grouped:
             return message_id
         if list(indexes) == list(range(first, first + count)):
@@ -343,7 +349,7 @@ class ItemCaller:
 
     def _await(self, state: RunState, calls: Sequence[ItemCall], now: float) -> None:
         for call in calls:
-            state.await_result(call, now + self._batch.item_timeout)
+            state.await_result(call, now + self.batch.item_timeout)
 
     def log_answer(self, index: int, attempt: int | None, parsed: ParsedAnswer) -> None:
         """Adds the log lines of an answer, and a line of our own if the item did not succeed."""

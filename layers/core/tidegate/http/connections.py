@@ -210,7 +210,7 @@ class KeptConnection:
         self._host = (url.host or "").strip("[]")
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._allow_private = allow_private
-        self._limits = limits
+        self.limits = limits
         self._context = context
         self._connection = (_Tls if url.scheme == "https" else _Plain)(self._host, self._port)
         self._socket: PlainSocket | TlsSocket
@@ -221,7 +221,7 @@ class KeptConnection:
         if self._idle.too_long:
             self.close()
         kept = self._connection.sock is not None
-        until = time.monotonic() + self._limits.total
+        until = time.monotonic() + self.limits.total
         try:
             try:
                 response = self._send(body, headers, until)
@@ -237,11 +237,9 @@ class KeptConnection:
             # The rest of a broken exchange would be taken for the next answer.
             self.close()
             if isinstance(error, TimeoutError):
-                silent = self._limits.read < self._limits.total and time.monotonic() < until
+                silent = self.limits.read < self.limits.total and time.monotonic() < until
                 text = (
-                    f"send any data for {self._limits.read:g} s"
-                    if silent
-                    else f"answer within {self._limits.total:g} s"
+                    f"send any data for {self.limits.read:g} s" if silent else f"answer within {self.limits.total:g} s"
                 )
                 raise FetchTimeout(f"the server did not {text}") from error
             if isinstance(error, (OSError, HTTPException)):
@@ -271,22 +269,22 @@ class KeptConnection:
         # This wait is not the server's fault, so it does not shorten the time for its answer.
         until += self._host_limits.call(self._peer, _PATIENCE)
         self._idle.used()
-        self._socket.allow(self._limits.read, until)
+        self._socket.allow(self.limits.read, until)
         connection.unsent = b""
         connection.request("POST", self._url.request_uri, body, headers)
         self._socket.sendall(connection.unsent)
         return connection.getresponse()
 
     def _content(self, response: HTTPResponse) -> bytes:
-        content = response.read(self._limits.max_bytes + 1)
-        if len(content) > self._limits.max_bytes:
-            raise ContentTooLarge(f"the server sent more than the {self._limits.max_bytes} bytes that are accepted")
+        content = response.read(self.limits.max_bytes + 1)
+        if len(content) > self.limits.max_bytes:
+            raise ContentTooLarge(f"the server sent more than the {self.limits.max_bytes} bytes that are accepted")
         if response.length:
             raise ConnectionFailed(f"the connection broke: {response.length} bytes of the answer are missing")
         return content
 
     def _open(self, until: float) -> PlainSocket | TlsSocket:
-        soon = min(until, time.monotonic() + self._limits.connect)
+        soon = min(until, time.monotonic() + self.limits.connect)
         try:
             sock = open_socket(
                 self._guard,

@@ -14,6 +14,7 @@ from tidegate.batches.batches import MOST_ITEMS as MOST_DRY_ITEMS
 from tidegate.batches.model import (
     LOWEST_RATE,
     SOURCE_FIELDS,
+    Backoff,
     Batch,
     Business,
     Index,
@@ -104,8 +105,13 @@ class PauseWindowBody(Body):
 PauseWindows = Annotated[list[PauseWindowBody], Field(max_length=24)]
 
 
-class BatchBody(Body, record=NewBatch, without=("file_id", "format")):
+class BackoffBody(Body, record=Backoff):
+    pass
+
+
+class BatchBody(Body, record=NewBatch, without=SOURCE_FIELDS):
     source: Annotated[SourceBody | None, F("a file of the library whose rows are the items")] = None
+    backoff: BackoffBody | None = None
     pause_windows: PauseWindows = []
 
 
@@ -134,6 +140,7 @@ class BatchChanges(BatchBody):
 
 
 class BatchPatch(Body, changes=Batch):
+    backoff: BackoffBody | None = None
     pause_windows: PauseWindows | None = None
     job_data: Annotated[Any, F("any JSON; sent to process_url with every item")] = None
 
@@ -158,8 +165,16 @@ class SourceAnswer(Answer, record=RowSource):
     pass
 
 
+class BackoffAnswer(Answer, record=Backoff):
+    pass
+
+
 class BatchAnswer(Answer, record=Batch):
     source: SourceAnswer | None = None
+    backoff: BackoffAnswer | None = None
+    waiting: Annotated[
+        str | None, F("`business_down`: process_url does not answer; one call at a time tests it until it does")
+    ] = None
     pause_windows: list[dict[str, str]] | None = None
     progress: Annotated[ProgressAnswer, F("how far the batch is")]
     queue_status: Annotated[str | None, F("status of the batch's request in the queue")] = None

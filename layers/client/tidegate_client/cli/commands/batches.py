@@ -43,6 +43,7 @@ def register(subparsers: Subparsers) -> None:
     update.add_argument("--rate", type=float, help="items a second")
     update.add_argument("--max-errors", type=int, metavar="N", help="stop after N failed calls")
     update.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
+    _add_pace_options(update)
     _add_failure_options(update)
     items = _with_id(batch.command("items", _items, "list items that failed, were abandoned or needed retries"))
     items.add_argument("--state", choices=("failed", "abandoned", "recovered"))
@@ -96,12 +97,10 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
     create.add_argument("--name", required=required)
     create.add_argument("--total", type=int, help="number of items")
     create.add_argument("--rate", type=float, required=required, help="items a second")
-    create.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
+    _add_pace_options(create)
     create.add_argument("--start-index", type=int, metavar="N", help="index of the first item (default 0)")
     create.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
     create.add_argument("--max-errors", type=int, metavar="N", help="stop after N failed calls")
-    create.add_argument("--retries", type=int, metavar="N", help="retries of an item (default 5)")
-    create.add_argument("--retry-delay", type=float, metavar="SECONDS", help="pause before a retry (default 3)")
     create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     create.add_argument(
         "--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library whose rows are the items"
@@ -110,13 +109,26 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
     create.add_argument("--rows-encoding", metavar="NAME", help="such as gb18030 (default: utf-8)")
     create.add_argument("--rows-delimiter", metavar="CHARACTER", help="one of , ; | and tab (default: a comma)")
     _add_failure_options(create)
-    create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="time-out of a call, 1 to 900")
     create.add_argument(
         "--ack", choices=("sync", "async"), help="async: the business sends the result later, in a call of its own"
     )
     create.add_argument("--items-per-call", type=int, metavar="N", help="items in one call, 1 to 100")
     create.add_argument("--runners", type=int, metavar="N", help="functions that share the items and the rate, 1 to 32")
     create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
+
+
+_PACE = ("concurrency", "retries", "retry_delay", "backoff", "item_timeout")
+
+
+def _add_pace_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a new batch that may be changed while it runs."""
+    parser.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
+    parser.add_argument("--retries", type=int, metavar="N", help="retries of an item (default 5)")
+    parser.add_argument("--retry-delay", type=float, metavar="SECONDS", help="pause before a retry (default 3)")
+    parser.add_argument(
+        "--backoff", type=_json, metavar="JSON", help='growing pauses, such as {"base": 2, "factor": 2, "max": 600}'
+    )
+    parser.add_argument("--item-timeout", type=int, metavar="SECONDS", help="time-out of a call, 1 to 900")
 
 
 def _add_failure_options(parser: argparse.ArgumentParser) -> None:
@@ -137,8 +149,8 @@ def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
-    failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
+    simple = ("start_index", "job_data", "max_errors", "priority", *_PACE)
+    failures = ("on_item_failure", "max_failed", "max_failed_percent", "ack", "items_per_call")
     source = {}
     if args.rows:
         delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
@@ -212,17 +224,14 @@ def _rate(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
-    names = ("max_errors", "job_data", "on_item_failure", "max_failed", "max_failed_percent")
-    changes: dict[str, Any] = dict(given(args, *names))
+    failures = ("max_errors", "on_item_failure", "max_failed", "max_failed_percent")
+    changes: dict[str, Any] = dict(given(args, *failures, *_PACE, "job_data"))
     if args.note is not None:
         changes["note"] = args.note or None
     if args.rate is not None:
         changes["rate"] = _whole(args.rate)
     if not changes:
-        raise UsageError(
-            "nothing to change: give --rate, --max-errors, --job-data, --on-item-failure, --max-failed, "
-            "--max-failed-percent or --note"
-        )
+        raise UsageError("nothing to change: give --rate, --max-errors or another option of `batch update --help`")
     context.output.record(context.client.batches.update(args.batch_id, **changes))
 
 

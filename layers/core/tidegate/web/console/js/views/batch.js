@@ -106,7 +106,7 @@ function details(batch, business) {
     [t("field.note"), batch.note],
     [t("batches.pauses"), batch.pause_windows?.map(({ start, end }) => `${start}–${end} UTC`).join(", ")],
     [t("batches.redriveOf"), batch.redrive_of && link(t("type.batch"), `#/batches/${at(batch.redrive_of)}`)],
-    [t("queue.why"), batch.last_wait_reason && named("wait", batch.last_wait_reason)],
+    [t("queue.why"), (batch.waiting || batch.last_wait_reason) && named("wait", batch.waiting || batch.last_wait_reason)],
     [t("field.created"), moment(batch.create_time)],
     [t("field.started"), batch.start_time && moment(batch.start_time)],
     [t("field.finished"), batch.finish_time && moment(batch.finish_time)],

@@ -132,13 +132,15 @@ export function changeBatchDialog(batch, refresh) {
     h("div", { class: "pair" },
       onFailure(batch.on_item_failure),
       number("max_failed", "maxFailed", batch, { min: 0 }), number("max_failed_percent", "maxFailedPercent", batch, { min: 0, max: 100, step: "any" })),
+    h("div", { class: "pair" }, number("concurrency", "concurrency", batch), number("retries", "retries", batch, { max: 100 })),
+    h("div", { class: "pair" }, number("retry_delay", "retryDelay", batch, { min: 0, step: "any" }), number("item_timeout", "itemTimeout", batch, { max: 900 })),
     pauses(windows),
     noteField(batch.note),
     open ? field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: t("batches.jobDataHint") }) : null,
   ], t("action.save"), async (given) => {
     const body = finished ? {} : { rate: Number(given.rate) };
     if (given.note.trim() !== (batch.note || "")) body.note = given.note.trim() || null;
-    for (const name of ["max_errors", "max_failed", "max_failed_percent"]) if (given[name]) body[name] = Number(given[name]);
+    for (const name of ["max_errors", "max_failed", "max_failed_percent", "concurrency", "retries", "retry_delay", "item_timeout"]) if (!finished && given[name] && Number(given[name]) !== batch[name]) body[name] = Number(given[name]);
     if (!finished && given.on_item_failure !== batch.on_item_failure) body.on_item_failure = given.on_item_failure;
     if (!finished && given.pause_windows.trim() !== windows) body.pause_windows = windowsOf(given.pause_windows);
     if (given.job_data?.trim()) body.job_data = readJson("job_data", given.job_data);

@@ -39,7 +39,7 @@ export const en = {
   },
   type: { download: "Ingest", verify: "Verify", extract: "Unpack", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
   channel: { requires_cookie: "With cookie", no_cookie: "Without cookie", export: "Exports", batch: "Batches" },
-  wait: { runner_hours_per_day: "Its project has used up its runner-hours of today", quota: "Waits for tomorrow's quotas of its project", capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
+  wait: { business_down: "The business does not answer: one call at a time tests it", runner_hours_per_day: "Its project has used up its runner-hours of today", quota: "Waits for tomorrow's quotas of its project", capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
   overview: {
     lead: "What is running now, what waits, and how the last hour went.", running: "Running now", runningOf: "requests {requests} · Jobs {jobs}", waiting: "Waiting",
     oldest: "oldest {time}", noWait: "nothing waits", ended: "Finished", success: "Success rate", lastHour: "last hour", windows: "Windows and transfers",

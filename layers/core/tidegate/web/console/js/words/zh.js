@@ -40,7 +40,7 @@ export const zh = {
   },
   type: { download: "采集", verify: "校验", extract: "解包", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
   channel: { requires_cookie: "需要 Cookie", no_cookie: "无需 Cookie", export: "导出", batch: "批处理" },
-  wait: { runner_hours_per_day: "所属项目今日的运行小时已用完", quota: "等待所属项目明日的配额", capacity: "所在通道的槽位已占满", share: "所属项目已占满可用的槽位", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
+  wait: { business_down: "业务无应答：每次只试一个调用，直到恢复", runner_hours_per_day: "所属项目今日的运行小时已用完", quota: "等待所属项目明日的配额", capacity: "所在通道的槽位已占满", share: "所属项目已占满可用的槽位", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
   overview: {
     lead: "当前运行与等待的任务，以及最近一小时的情况。", running: "正在运行", runningOf: "请求 {requests} · Job {jobs}", waiting: "等待中",
     oldest: "最久 {time}", noWait: "没有等待", ended: "已结束", success: "成功率", lastHour: "最近一小时", windows: "窗口与传输",
