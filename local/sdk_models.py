@@ -55,6 +55,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "Batch": ("GET /v1/batches/{batch_id}",),
     "BatchProgress": ("GET /v1/batches/{batch_id} progress",),
     "BatchSource": ("GET /v1/batches/{batch_id} source",),
+    "BatchBackoff": ("GET /v1/batches/{batch_id} backoff",),
     "BatchItem": ("GET /v1/batches/{batch_id}/items items",),
     "DryRunItem": ("POST /v1/batches/{batch_id}/dry-run items",),
     "BatchSchedule": ("GET /v1/batch-schedules/{schedule_id}", "GET /v1/batch-schedules items"),

@@ -28,6 +28,7 @@ __all__ = [
     "Agent",
     "AgentPeers",
     "Batch",
+    "BatchBackoff",
     "BatchItem",
     "BatchProgress",
     "BatchRun",
@@ -704,6 +705,8 @@ class Batch(Model):
     retries: int
     # seconds before an item is retried
     retry_delay: float
+    # waits that grow, instead of `retry_delay`
+    backoff: BatchBackoff | None
     # 1 (first) to 10 (last)
     priority: int
     # after an item has used up its retries: `stop` the batch, or `skip` the item
@@ -730,6 +733,8 @@ class Batch(Model):
     progress_every_items: int | None
     # call progress_url after this many percent
     progress_every_percent: float | None
+    # `business_down`: process_url does not answer; one call at a time tests it until it does
+    waiting: str | None
     # how far the batch is
     progress: BatchProgress
     # status of the batch's request in the queue
@@ -788,6 +793,19 @@ class BatchSource(Model):
     delimiter: str
     # `gzip` if the file is compressed
     compression: str | None
+
+
+class BatchBackoff(Model):
+    """Returned by `GET /v1/batches/{batch_id}`, in `backoff`."""
+
+    # seconds before the first retry
+    base: float
+    # each further retry waits this many times as long
+    factor: float
+    # no retry waits longer, in seconds
+    max: float
+    # how much of each wait is left to chance: 0 (nothing) to 1 (all of it)
+    jitter: float
 
 
 class BatchItem(Model):
