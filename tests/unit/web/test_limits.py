@@ -24,7 +24,12 @@ BY_PRIORITY = f"{QUEUE}/test_admission.py::test_requests_run_by_priority_then_ag
 CHANGED_FAILURES = f"{BATCHES}/test_slice_rate.py::test_changed_limit_of_failures_stops_running_batch"
 
 # The field of a body: the test that shows what happens at the limit.
+BACKOFF = "unit/batches/test_run_state.py::test_backoff_grows_to_its_limit_with_jitter"
+CHANGED = f"{BATCHES}/test_business_down.py::test_changed_options_act_while_the_batch_runs"
 SHOWN = {
+    **{f"BackoffBody.{name}": BACKOFF for name in ("base", "factor", "max", "jitter")},
+    **{f"BatchPatch.{name}": CHANGED for name in ("retries", "retry_delay", "item_timeout")},
+    "BatchPatch.concurrency": f"{BATCHES}/test_business_down.py::test_changed_concurrency_acts_while_the_batch_runs",
     "BatchBody.total": f"{BATCHES}/test_slice_rate.py::test_1000_items_at_100_per_second_take_10_seconds",
     "BatchBody.rate": f"{BATCHES}/test_slice_rate.py::test_1000_items_at_100_per_second_take_10_seconds",
     "BatchBody.concurrency": f"{BATCHES}/test_slice_answers.py::test_concurrency_limits_calls_under_way",
