@@ -491,3 +491,20 @@ def test_subscription_from_before_the_quota_is_not_counted_when_deleted(library:
 
     assert call(library, "DELETE", f"/{old}").status == 204
     assert subscriptions_used(library) == 1
+
+
+def test_empty_etag_of_a_source_is_none(library: Library, source: FileSource) -> None:
+    """DynamoDB refuses to set and to remove the ETag at once."""
+    source.files["/a"] = Hosted(b"a")
+    manifest(source, "/a")
+    subscription = subscribe(library, source.url("/list.json"))
+    source.files["/list.json"].validator, send = "none", source._send
+
+    def with_empty_etag(handler: Any, *rest: Any) -> None:
+        end = handler.end_headers
+        handler.end_headers = lambda: (handler.send_header("ETag", ""), end())[1]
+        send(handler, *rest)
+
+    source._send = with_empty_etag  # type: ignore[method-assign, assignment]
+    assert scan(library, subscription)["result"]["listed"] == 1
+    assert scan(library, subscription)["status"] == "completed"

@@ -11,8 +11,8 @@ from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import update
-from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS
-from tidegate.projects.model import DEFAULTS, LEGACY
+from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, DayBudget, UsageStore
+from tidegate.projects.model import DEFAULTS, LEGACY, Quotas
 
 
 def show(cloud: MotoCloud, project: Project) -> dict[str, Any]:
@@ -164,3 +164,16 @@ def test_flood_of_unknown_keys_is_refused_by_the_authorizer(cloud: MotoCloud, pr
     passed = [cloud.invoke("authorizer", stranger)["isAuthorized"] for _ in range(60)]
     assert passed == [True] * 50 + [False] * 10
     assert cloud.invoke("authorizer", known)["isAuthorized"] is True
+
+
+def test_what_a_runner_reads_counts_as_its_time(cloud: MotoCloud, project: Project) -> None:
+    """A batch whose results come separately reads them again at each tick."""
+    app = cloud.app
+    usage, now = UsageStore(app.table), cloud.clock()
+    budget = DayBudget(usage, Quotas.stored({}), project.id, now)
+    assert budget.reserve(runner_seconds=60, outgoing_calls=1)
+    app.table.units_read += 2550
+
+    budget.settle(runner_seconds=10, outgoing_calls=1)
+
+    assert usage.today(project.id, now)["runner_seconds"] == 10 + 25

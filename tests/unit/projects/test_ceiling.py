@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import ceiling
-from tidegate.projects.model import DEFAULTS
+from tests.bench import ceiling, prices
+from tidegate.projects.model import DEFAULTS, READ_UNITS
 from tidegate.settings import Settings
 
 
@@ -37,6 +37,11 @@ def test_every_open_route_has_its_own_low_throttle() -> None:
 
 def test_authorizer_passes_as_many_strangers_as_the_sum_assumes() -> None:
     assert Settings.from_env({}).strangers_per_second == ceiling.STRANGERS_RATE
+
+
+def test_second_of_a_runner_costs_as_much_as_the_units_that_count_as_one() -> None:
+    a_second = ceiling._runner(dict(DEFAULTS), "").day / (DEFAULTS["runner_hours_per_day"] * ceiling.HOUR)
+    assert a_second >= READ_UNITS * prices.DYNAMODB_READ
 
 
 def test_security_page_has_the_table_of_the_bench() -> None:

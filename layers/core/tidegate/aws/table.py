@@ -228,10 +228,12 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
             clauses.append("ADD " + ", ".join(f"#{name} :add_{name}" for name in write.adds))
         if write.takes:
             clauses.append("DELETE " + ", ".join(f"#{name} :take_{name}" for name in write.takes))
-        if write.removes:
-            clauses.append("REMOVE " + ", ".join(f"#{name}" for name in write.removes))
+        # DynamoDB refuses a name in both: a new value, also an empty one, wins.
+        removes = [name for name in write.removes if name not in sets]
+        if removes:
+            clauses.append("REMOVE " + ", ".join(f"#{name}" for name in removes))
         request["UpdateExpression"] = " ".join(clauses)
-        changed = (*sets, *(write.adds or ()), *(write.takes or ()), *write.removes)
+        changed = (*sets, *(write.adds or ()), *(write.takes or ()), *removes)
         names |= {f"#{name}": name for name in changed}
         values |= {f":set_{name}": to_wire_value(value) for name, value in sets.items()}
         values |= {f":add_{name}": to_wire_value(value) for name, value in (write.adds or {}).items()}

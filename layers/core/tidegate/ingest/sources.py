@@ -99,7 +99,9 @@ class SourceReader:
             to_read += more.more
         found = unique(entries)
         taken = chosen(found, selection.include, selection.exclude, selection.file_path)
-        return SourceList(taken, listing.format, len(found), None if listing.more else first.headers.get("etag"))
+        return SourceList(
+            taken, listing.format, len(found), None if listing.more else first.headers.get("etag") or None
+        )
 
 
 # --- subscription model

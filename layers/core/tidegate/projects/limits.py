@@ -21,7 +21,7 @@ from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, below, 
 from tidegate.common.ids import Clock
 from tidegate.common.token_bucket import TokenBucket
 from tidegate.errors import DomainError, QuotaExceeded, RateLimited
-from tidegate.projects.model import Quotas
+from tidegate.projects.model import READ_UNITS, Quotas
 from tidegate.projects.projects import ProjectStore
 
 # --- usage store
@@ -146,6 +146,11 @@ def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
 class UsageStore:
     def __init__(self, table: Table) -> None:
         self._table = table
+
+    @property
+    def units_read(self) -> float:
+        """Read units that this process has used so far."""
+        return self._table.units_read
 
     def today(self, project_id: str, now: datetime) -> dict[str, int]:
         """The counts of the day, as they were a moment ago."""
@@ -329,6 +334,7 @@ class DayBudget:
         self._project_id = project_id
         # All of it counts for the day on which the function began.
         self._day = now
+        self._units_before = usage.units_read
         self.reserved: dict[str, int] = {}
 
     def reserve(self, **counts: int) -> bool:
@@ -340,7 +346,10 @@ class DayBudget:
         return True
 
     def settle(self, **used: int) -> None:
-        """Corrects the counts to what was used."""
+        """Corrects the counts to what was used. What the function read counts as time: a batch whose results come
+        separately can read all of them at each tick."""
+        if RUNNER_SECONDS in used:
+            used[RUNNER_SECONDS] += int((self._usage.units_read - self._units_before) / READ_UNITS)
         changes = {name: used[name] - reserved for name, reserved in self.reserved.items() if used[name] != reserved}
         self.reserved = {}
         try:
@@ -371,12 +380,13 @@ class RunnerTime:
             error = day_exceeded(quotas, RUNNER_SECONDS, now)
             error.put_off = True
             raise error
-        began = time.monotonic()
+        began, units_before = time.monotonic(), self._usage.units_read
         try:
             yield
         finally:
             try:
                 seconds = math.ceil(time.monotonic() - began)
+                seconds += int((self._usage.units_read - units_before) / READ_UNITS)
                 self._usage.add_today(project_id, now, **{RUNNER_SECONDS: seconds})
             except (ClientError, BotoCoreError, DomainError):
                 # The work is done: its result must not be lost with the count.

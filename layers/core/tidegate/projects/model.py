@@ -21,7 +21,8 @@ ENDED_KEY_KEPT_SECONDS = 90 * 86400
 AGENT_RATE = 20.0
 # A request counts as one for each such part of its answer: answers leave AWS, which costs more than the request itself.
 ANSWER_BYTES = 32 * 1024
-# Likewise for each so many read units of DynamoDB; a host's request reads less.
+# Likewise for each so many read units of DynamoDB, which also count as a second of a runner; a host's request reads
+# less.
 READ_UNITS, AGENT_READ_UNITS = 100, 10
 # How many seconds' requests a project may save up while it has the default rate: enough to load the console, or to
 # submit a few hundred targets one by one.
