@@ -956,6 +956,8 @@ class Subscription(Model):
 
     # id of the subscription
     subscription_id: str
+    # a name for people
+    name: str
     # URL of the page, feed or manifest that lists files
     source_url: str
     # when it was created, ISO 8601 UTC
@@ -964,26 +966,24 @@ class Subscription(Model):
     biz_id: int
     # app_id of its files
     app_id: int
-    # the stored credential that is sent to the source
+    # name of the stored credential for the source
     credentials: str | None
     # how the source lists its files; `auto` detects it from the answer
     format: str
-    # only files that match one of these globs
+    # globs such as `*.iso`; one with a slash is matched against the whole path
     include: list[str] | None
-    # no files that match one of these globs
+    # globs such as `*.iso`; one with a slash is matched against the whole path
     exclude: list[str] | None
     # the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source
     file_path: str | None
     # how gently its files are fetched
     politeness: dict[str, float] | None
-    # how many of its downloads run in parallel
+    # how many of its downloads run in parallel; a change affects new ones only
     concurrency: int
     # priority of its scheduled scans and their downloads
     priority: int | None
     # when the source was read last, ISO 8601 UTC
     last_scan: str | None
-    # a name for people
-    name: str
     # when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`
     schedule: str | None
     # IANA name of the time zone of `schedule`, such as `Asia/Shanghai`

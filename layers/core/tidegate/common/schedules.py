@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
-from importlib import resources
 from itertools import product
 from zoneinfo import ZoneInfo
 
@@ -106,6 +105,9 @@ def check_timezone(name: str) -> None:
 
 @cache
 def _zone_names() -> frozenset[str]:
+    # Imported here, because it takes milliseconds, and only new schedules need it.
+    from importlib import resources
+
     return frozenset((resources.files("tzdata") / "zones").read_text().split())
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
@@ -14,11 +14,12 @@ from tidegate.errors import QuotaExceeded, SourceBroken
 from tidegate.http.client import SafeHttp
 from tidegate.http.guard import Credential
 from tidegate.http.model import Limits, Reply
-from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, chosen, unique
+from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, chosen, template_fault, unique
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import count_write
+from tidegate.projects.secrets import CREDENTIAL_NAME
 from tidegate.queue.schedules import Schedule, changes, stored, unchanged
-from tidegate.records import F, record_from
+from tidegate.records import F, Number, Priority, Text, record_from
 
 # --- source list
 # Reads a source's list of files, page by page.
@@ -28,14 +29,41 @@ MAX_PAGES = 50
 LIMITS = Limits(total=120, max_bytes=MAX_BYTES)
 
 
+def _valid_template(value: str) -> str:
+    if fault := template_fault(value):
+        raise ValueError(fault)
+    return value
+
+
+SourceUrl = Annotated[str, F("URL of the page, feed or manifest that lists files", min_length=1, max_length=4096)]
+Format = Annotated[
+    Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
+    F("how the source lists its files; `auto` detects it from the answer", changes=True),
+]
+Glob = Annotated[str, F(min_length=1, max_length=300)]
+Globs = Annotated[
+    tuple[Glob, ...],
+    F("globs such as `*.iso`; one with a slash is matched against the whole path", max_length=50, changes=True),
+]
+FilePath = Annotated[
+    str | None,
+    F(
+        "the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source",
+        max_length=500,
+        check=_valid_template,
+        changes=True,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """How a source is read, which of its files are chosen, and their paths in the library."""
 
-    format: str = "auto"
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    file_path: str | None = None
+    format: Format = "auto"
+    include: Globs = ()
+    exclude: Globs = ()
+    file_path: FilePath = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +142,25 @@ DELETING = "deleting"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription(Schedule):
     subscription_id: Annotated[str, F("id of the subscription")]
-    source_url: Annotated[str, F("URL of the page, feed or manifest that lists files")]
+    name: Annotated[Text, F("a name for people", changes=True)]
+    source_url: Annotated[SourceUrl, F("URL of the page, feed or manifest that lists files", changes=True)]
     created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
-    biz_id: Annotated[int, F("biz_id of its files")] = 0
-    app_id: Annotated[int, F("app_id of its files")] = 0
-    credentials: Annotated[str | None, F("the stored credential that is sent to the source")] = None
-    format: Annotated[str, F("how the source lists its files; `auto` detects it from the answer")] = "auto"
-    include: Annotated[Sequence[str], F("only files that match one of these globs")] = ()
-    exclude: Annotated[Sequence[str], F("no files that match one of these globs")] = ()
-    file_path: Annotated[
-        str | None,
-        F(
-            "the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source",
-        ),
+    biz_id: Annotated[Number, F("biz_id of its files", changes=True)] = 0
+    app_id: Annotated[Number, F("app_id of its files", changes=True)] = 0
+    credentials: Annotated[
+        str | None, F("name of the stored credential for the source", pattern=CREDENTIAL_NAME, changes=True)
     ] = None
-    politeness: Annotated[Mapping[str, Any] | None, F("how gently its files are fetched")] = None
-    concurrency: Annotated[int, F("how many of its downloads run in parallel")] = 1
+    format: Format = "auto"
+    include: Globs = ()
+    exclude: Globs = ()
+    file_path: FilePath = None
+    politeness: Annotated[dict[str, int | float] | None, F("how gently its files are fetched", changes=True)] = None
+    concurrency: Annotated[
+        int,
+        F("how many of its downloads run in parallel; a change affects new ones only", ge=1, le=16, changes=True),
+    ] = 1
     # 5 if None.
-    priority: Annotated[int | None, F("priority of its scheduled scans and their downloads")] = None
+    priority: Annotated[Priority | None, F("priority of its scheduled scans and their downloads", changes=True)] = None
     etag: str | None = None
     last_scan: Annotated[str | None, F("when the source was read last, ISO 8601 UTC")] = None
     # The scan of the last run.

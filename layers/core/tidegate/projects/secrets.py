@@ -269,6 +269,7 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _BEING_DELETED = ("InvalidRequestException", "ResourceNotFoundException")
 # The most bytes that Secrets Manager stores in a secret.
 LARGEST_SECRET = 65_536
+CREDENTIAL_NAME = r"^[A-Za-z0-9_.-]{1,100}$"
 
 
 def secret_text(headers: Mapping[str, str], origins: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path
@@ -11,16 +11,15 @@ from pydantic import AfterValidator, Field, model_validator
 from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.http.guard import check_origins, read_origin
-from tidegate.ingest.feeds import template_fault
-from tidegate.ingest.sources import Selection, Subscription
+from tidegate.ingest.sources import Selection, SourceUrl, Subscription
 from tidegate.projects.audit import act
-from tidegate.projects.secrets import LARGEST_SECRET, CredentialRecord, secret_text
-from tidegate.queue.schedules import ACTIVE, PAUSED, TimeZone, When
-from tidegate.records import view_of
+from tidegate.projects.secrets import CREDENTIAL_NAME, LARGEST_SECRET, CredentialRecord, secret_text
+from tidegate.queue.schedules import ACTIVE, PAUSED
+from tidegate.records import declared, view_of
 from tidegate.web.idempotency import idempotent
-from tidegate.web.queue import CREDENTIAL_NAME, CredentialName, PolitenessBody, RequestAnswer, RequestList, Url
+from tidegate.web.queue import PolitenessBody, RequestAnswer, RequestList
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, F, Number, Page, Priority, ScheduleChange, ScheduleRun, Text
+from tidegate.web.schemas import Answer, Body, F, Page, ScheduleChange, ScheduleRun
 
 # --- schemas
 # Bodies and answers of subscriptions and credentials.
@@ -53,64 +52,17 @@ Origin = Annotated[str, Field(max_length=300), AfterValidator(read_origin)]
 HeaderValue = Annotated[str, Field(min_length=1, max_length=16_384, pattern=r"^[\t\x20-\x7e\x80-\xff]+$")]
 
 
-def _template(value: str) -> str:
-    fault = template_fault(value)
-    if fault:
-        raise ValueError(fault)
-    return value
+# Callers give what they may change later.
+_NOT_GIVEN = tuple(name for name, each in declared(Subscription).items() if not each.f.changes)
 
 
-Glob = Annotated[str, Field(min_length=1, max_length=300)]
-Globs = Annotated[
-    list[Glob],
-    Field(max_length=50, description="globs such as `*.iso`; one with a slash is matched against the whole path"),
-]
-PathTemplate = Annotated[
-    str,
-    Field(max_length=500, description="the path of each file in the library, such as `/podcasts/{year}/{name}`"),
-    AfterValidator(_template),
-]
-Concurrency = Annotated[
-    int,
-    Field(ge=1, le=16, description="how many of its downloads run in parallel; a change affects new downloads only"),
-]
-SourceFormat = Annotated[
-    Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
-    Field(description="how the source lists its files; `auto` detects it from the answer"),
-]
-
-
-class SubscriptionBody(Body):
-    name: Text
-    source_url: Url
-    schedule: When | None = None
-    timezone: TimeZone = "UTC"
-    biz_id: Number = 0
-    app_id: Number = 0
-    credentials: CredentialName | None = None
-    format: SourceFormat = "auto"
-    include: Globs = []
-    exclude: Globs = []
-    file_path: PathTemplate | None = None
-    concurrency: Concurrency = 1
-    priority: Priority | None = None
+class SubscriptionBody(Body, record=Subscription, without=_NOT_GIVEN):
     politeness: PolitenessBody | None = None
 
 
 class SubscriptionChanges(ScheduleChange, changes=Subscription):
     """Fields that are left out stay as they are; null removes one."""
 
-    name: Text | None = None
-    source_url: Url | None = None
-    biz_id: Number | None = None
-    app_id: Number | None = None
-    credentials: CredentialName | None = None
-    format: SourceFormat | None = None
-    include: Globs | None = None
-    exclude: Globs | None = None
-    file_path: PathTemplate | None = None
-    concurrency: Concurrency | None = None
-    priority: Priority | None = None
     politeness: PolitenessBody | None = None
 
     @model_validator(mode="after")
@@ -122,12 +74,8 @@ class SubscriptionChanges(ScheduleChange, changes=Subscription):
         return self
 
 
-class PreviewBody(Body):
-    source_url: Url
-    format: SourceFormat = "auto"
-    include: Globs = []
-    exclude: Globs = []
-    file_path: PathTemplate | None = None
+class PreviewBody(Body, record=Selection):
+    source_url: SourceUrl
 
 
 class PreviewEntry(Answer):
@@ -150,7 +98,6 @@ class PreviewAnswer(Answer):
 class SubscriptionAnswer(Answer, record=Subscription):
     include: list[str] | None = None
     exclude: list[str] | None = None
-    politeness: dict[str, int | float] | None = None
 
 
 class SubscriptionList(Answer):
@@ -213,7 +160,7 @@ _PREVIEWED = 100
 
 
 def _shown(subscription: Subscription) -> SubscriptionAnswer:
-    shown = {name: value for name, value in view_of(subscription).items() if value not in ([], ())}
+    shown = {name: value for name, value in view_of(subscription).items() if value != []}
     return SubscriptionAnswer(**shown)
 
 
@@ -239,7 +186,7 @@ def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
 
 @router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
 def preview(body: PreviewBody) -> PreviewAnswer:
-    selection = Selection(body.format, body.include, body.exclude, body.file_path)
+    selection = Selection(**body.model_dump(exclude={"source_url"}))
     project_id = router.caller.project_id
     with app().projects.slow_calls.held(project_id):
         found = app().ingest.subscriptions.preview(project_id, body.source_url, selection)

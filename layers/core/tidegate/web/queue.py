@@ -14,6 +14,7 @@ from tidegate.common.ids import iso
 from tidegate.compensation.poll import PollState
 from tidegate.errors import Invalid, WrongState
 from tidegate.projects.audit import NO_PROJECT, AuditFilter, act
+from tidegate.projects.secrets import CREDENTIAL_NAME
 from tidegate.queue.log import stats_by_type
 from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
 from tidegate.queue.retention import FOREIGN
@@ -217,7 +218,6 @@ class CleanupAnswer(Answer):
 # The payload of each type of request.
 
 Url = Annotated[str, Field(min_length=1, max_length=4096)]
-CREDENTIAL_NAME = r"^[A-Za-z0-9_.-]{1,100}$"
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
 CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
