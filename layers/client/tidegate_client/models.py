@@ -238,7 +238,7 @@ class Job(Model):
     execute_time: str | None
     # when it ended, ISO 8601 UTC
     finish_time: str | None
-    # id of the transfer
+    # id of the transfer; with GSE the ids of all its tasks for this Job, separated by commas
     transfer_id: str | None
     # size of the file in bytes; absent until it is sent
     file_size: int | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -289,6 +289,7 @@ def test_more_than_500_targets_go_in_several_calls(fleet: Fleet, gse: GseServer)
     assert len(sizes) == 2
     assert sum(sizes) == 700
     assert max(sizes) <= 500
+    assert fleet.job(job_id)["transfer_id"] == "gse-1,gse-2"
 
 
 def test_refused_portion_fails_its_own_targets_alone(fleet: Fleet, gse: GseServer) -> None:
@@ -648,3 +649,107 @@ def test_project_key_cannot_grant_itself_anything(fleet: Fleet) -> None:
     path, body = f"/v1/projects/{fleet.project.id}", {"gse": {"users": ["root"]}}
 
     assert fleet.cloud.http("PATCH", path, json=body, key=fleet.project.key).status == 403
+
+
+# --- two contents of one path
+
+
+def two_contents(fleet: Fleet) -> tuple[str, str]:
+    """Jobs of two windows to the same path, of which nothing was sent; they share the target a-2."""
+    older = str(fleet.submit_many(["a-1", "a-2"])["job_id"])
+    stage(fleet, older)
+    fleet.cloud.clock.advance(20)
+    newer = str(fleet.submit_many(["a-2", "a-3"], file_signature=fleet.store(b"newer content"))["job_id"])
+    stage(fleet, newer)
+    return older, newer
+
+
+def sent(gse: GseServer) -> list[list[str]]:
+    bodies = [body for name, body, _ in gse.calls if name == "async_transfer_file"]
+    return [sorted(agent["bk_agent_id"] for agent in body["tasks"][0]["target"]["agents"]) for body in bodies]
+
+
+def test_newer_content_is_sent_after_the_older_transfer_was_terminated(fleet: Fleet, gse: GseServer) -> None:
+    older, newer = two_contents(fleet)
+    assert fleet.step("dispatch_transfer", older)["state"] == "dispatched"
+
+    assert fleet.step("dispatch_transfer", newer)["state"] == "waiting"
+    assert sent(gse) == [["a-1", "a-2"]], "not while the older one may still be written"
+    assert gse.terminated == [("gse-1", [("a-2", "")])]
+    gse.set(13, "a-2", message="terminated")
+
+    assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+    assert sent(gse) == [["a-1", "a-2"], ["a-2", "a-3"]]
+    fleet.step("poll_transfer", older)
+    assert fleet.states(older) == {"a-1": "Running", "a-2": "Superseded"}
+    gse.set(0)
+    for job_id in (older, newer):
+        assert fleet.step("poll_transfer", job_id)["state"] == "over"
+        fleet.step("finish_job", job_id)
+    assert fleet.states(newer) == {"a-2": "Success", "a-3": "Success"}
+    assert fleet.states(older) == {"a-1": "Success", "a-2": "Superseded"}
+
+
+def test_newer_content_follows_a_target_that_has_the_older_one_at_once(fleet: Fleet, gse: GseServer) -> None:
+    older, newer = two_contents(fleet)
+    fleet.step("dispatch_transfer", older)
+    gse.set(0, "a-2")
+    fleet.step("poll_transfer", older)
+
+    assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+
+    assert gse.terminated == []
+    assert fleet.states(older) == {"a-1": "Running", "a-2": "Success"}
+
+
+def test_older_content_is_not_sent_after_the_newer(fleet: Fleet, gse: GseServer) -> None:
+    older, newer = two_contents(fleet)
+    assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+
+    assert fleet.step("dispatch_transfer", older)["state"] == "dispatched"
+
+    assert sent(gse) == [["a-2", "a-3"], ["a-1"]]
+    assert fleet.states(older) == {"a-1": "Running", "a-2": "Superseded"}
+    assert gse.terminated == []
+
+
+def test_older_job_whose_targets_all_have_newer_content_is_superseded(fleet: Fleet, gse: GseServer) -> None:
+    older = str(fleet.submit("a-2")["job_id"])
+    stage(fleet, older)
+    fleet.cloud.clock.advance(20)
+    newer = str(fleet.submit("a-2", file_signature=fleet.store(b"newer content"))["job_id"])
+    stage(fleet, newer)
+    fleet.step("dispatch_transfer", newer)
+
+    answer = fleet.step("dispatch_transfer", older)
+    fleet.step("finish_job", older, error=answer.get("error"))
+
+    assert sent(gse) == [["a-2"]]
+    assert fleet.job(older)["status"] == "Superseded"
+
+
+@pytest.mark.parametrize("kind", ["still runs", "no answer"])
+def test_older_transfer_that_does_not_end_delays_the_newer_for_two_minutes_only(
+    fleet: Fleet, gse: GseServer, trouble: Trouble, kind: str
+) -> None:
+    older, newer = two_contents(fleet)
+    fleet.step("dispatch_transfer", older)
+    with trouble("get_transfer_file_result", 503) if kind == "no answer" else nullcontext():
+        assert fleet.step("dispatch_transfer", newer)["state"] == "waiting"
+        fleet.cloud.clock.advance(121)
+        assert fleet.step("dispatch_transfer", newer)["state"] == "dispatched"
+
+
+def test_transfer_sent_again_after_a_lost_answer_ends_before_the_newer(
+    fleet: Fleet, gse: GseServer, trouble: Trouble
+) -> None:
+    """GSE has the older one twice, with the same content; the second of them is known and waited for."""
+    older, newer = two_contents(fleet)
+    with trouble("async_transfer_file", "lose"):
+        assert fleet.step("dispatch_transfer", older)["state"] == "waiting"
+    assert fleet.step("dispatch_transfer", older)["state"] == "dispatched"
+
+    assert fleet.step("dispatch_transfer", newer)["state"] == "waiting"
+
+    assert sent(gse) == [["a-1", "a-2"], ["a-1", "a-2"]]
+    assert gse.terminated == [("gse-2", [("a-2", "")])]

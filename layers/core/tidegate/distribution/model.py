@@ -479,7 +479,9 @@ class Job:
     execute_time: Annotated[str | None, F("when the transfer began, ISO 8601 UTC")] = None
     finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
     deadline: float | None = None
-    transfer_id: Annotated[str | None, F("id of the transfer")] = None
+    transfer_id: Annotated[
+        str | None, F("id of the transfer; with GSE the ids of all its tasks for this Job, separated by commas")
+    ] = None
     file_size: Annotated[int | None, F("size of the file in bytes; absent until it is sent")] = None
     shard_count: int | None = None
     open_shards: tuple[int, ...] = ()

@@ -150,10 +150,16 @@ class JobStore:
         """The keys of at most `limit` Jobs to the same path on hosts that were opened after `sequence`, newest first.
 
         Some may have expired."""
+        return self._to_path_between(job, sequence + 1, 10**20 - 1, limit)
+
+    def near_on_path(self, job: Job, limit: int) -> list[str]:
+        """The keys of the newest Jobs to the same path on hosts, without this one: at most `limit`."""
+        return [key for key in self._to_path_between(job, 0, 10**20 - 1, limit + 1) if key != job.key][:limit]
+
+    def _to_path_between(self, job: Job, low: int, high: int, limit: int) -> list[str]:
         spec = job.spec
         first, last = (
-            keys.job_to_path(job.project_id, spec.target_file_dir, spec.file_name, bound)["sk"]
-            for bound in (sequence + 1, 10**20 - 1)
+            keys.job_to_path(job.project_id, spec.target_file_dir, spec.file_name, bound)["sk"] for bound in (low, high)
         )
         pk = keys.jobs_to_path(job.project_id, spec.target_file_dir, spec.file_name)
         found = self._table.query_all(pk, sk_between=(first, last), newest_first=True, consistent=True)
@@ -262,6 +268,11 @@ class JobStore:
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
         sets = {"transfer_id": transfer_id, **({"file_size": file_size} if file_size else {})}
         return self._change(job, now, sets, None, condition=first, running=RUNNING)
+
+    def sent_as(self, job: Job, now: datetime, transfer_ids: Sequence[str]) -> Job:
+        """Stores the ids of all transfers of the Job."""
+        sets = {"transfer_id": ",".join(transfer_ids)}
+        return self._change(job, now, sets, None, condition="#status = :running", running=RUNNING)
 
     def wave_sent(self, job: Job, now: datetime) -> Job:
         """Stores when the wave was sent. The first writer wins."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
@@ -24,6 +24,7 @@ from tidegate.distribution.model import (
     CODE_JOB_FAILED,
     CODE_NOT_GRANTED,
     CODE_NOT_SENT,
+    CODE_SUPERSEDED,
     CODE_TIMEOUT,
     DONE,
     FAILED,
@@ -45,10 +46,12 @@ from tidegate.distribution.model import (
     Target,
     TargetCounts,
     TargetReport,
+    TargetState,
     Task,
     Transfer,
     job_key,
     longest_wait,
+    shard_of,
     tally,
     watch_seconds,
     why_silent,
@@ -193,6 +196,9 @@ def dispatch(d: Distribution, project_id: str, job_key: str) -> str:
         _after_rejection(d, job, [t for t in d.transfers.list(job) if t.state == REJECTED and t.number >= first])
     if job.spec.waves:
         d.jobs.wave_sent(job, d.clock())
+    if not d.engine.repeatable and numbers.stop > 1:
+        # The first one is stored when it is sent.
+        d.jobs.sent_as(job, d.clock(), [t.transfer_id for t in d.transfers.list(job) if t.transfer_id])
     return DISPATCHED
 
 
@@ -272,6 +278,86 @@ def _without_refused(d: Distribution, job: Job, transfer: Transfer, shards: Sequ
     return [shard.after(reports) for shard in shards]
 
 
+# A provider without sequences writes what comes last. So an older transfer to the same path must have ended on a target
+# before the next one is sent to it; and is not sent any more after a newer one.
+
+# Jobs to the same path that are looked at, and for how many seconds one waits for those that were terminated: a host
+# that is offline may never end them, and gets nothing meanwhile.
+_MOST_NEAR, _WAIT_FOR_OLDER = 20, 120
+
+
+def _in_order(d: Distribution, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> list[Shard]:
+    """The shards without targets that have newer content. NotAccepted while an older transfer runs on one of them.
+
+    TransferRefused if all have newer content."""
+    near = d.jobs.get_many(job.project_id, d.jobs.near_on_path(job, _MOST_NEAR), consistent=True).values()
+    others = [other for other in near if other.shard_count and other.transfer_id]
+    if not others:
+        return list(shards)
+    ours = {target: shard.sequences.get(target, job.sequence or 0) for shard in shards for target in shard.unfinished}
+    newer: dict[Target, Job] = {}
+    running = False
+    for other in others:
+        theirs = d.targets.shards(other, sorted({shard_of(target, other.shard_count or 1) for target in ours}))
+        older: list[Target] = []
+        for shard in theirs:
+            for target in shard.states.keys() & ours.keys():
+                sequence = shard.sequences.get(target, other.sequence or 0)
+                if sequence < ours[target]:
+                    older.append(target)
+                elif sequence > ours[target] and _has_or_gets(other, target, shard.states[target]):
+                    newer[target] = other
+        running |= bool(older) and _older_runs(d, job, other, theirs, older)
+    if running and d.clock().timestamp() < (job.deadline or 0) - d.windows.job_timeout + _WAIT_FOR_OLDER:
+        raise NotAccepted("an older transfer to the same path still runs on a target: it was terminated")
+    if not newer:
+        return list(shards)
+    _supersede(d, job, d.targets.shards(job, transfer.shards), newer)
+    if len(newer) == len(ours):
+        raise TransferRefused(f"newer content was sent to {job.spec.target_file_dir} by a later Job")
+    reports = {target: _superseded_by(other) for target, other in newer.items()}
+    return [shard.after(reports) for shard in shards]
+
+
+def _older_runs(d: Distribution, job: Job, other: Job, shards: Sequence[Shard], targets: Sequence[Target]) -> bool:
+    """Whether an older Job's transfers still run on these targets. Terminates them; their targets are Superseded."""
+    if not other.ended:
+        _supersede(d, other, shards, dict.fromkeys(targets, job))
+    running, now = False, d.clock().timestamp()
+    for transfer in d.transfers.list(other):
+        if transfer.state != SENT or now >= (other.deadline or 0):
+            # One whose answer was lost cannot be named. It was sent again, with the same content, and that one ends
+            # after it.
+            continue
+        try:
+            reports = d.engine.results(other, transfer, transfer.shards).targets
+            open_ones = [t for t in targets if t in reports and reports[t].code == IN_PROGRESS]
+            if open_ones:
+                running = True
+                d.engine.terminate(other, transfer, open_ones)
+        except DomainError as error:
+            logger.warning("no answer on an older transfer", job_id=other.job_id, reason=error.detail)
+            running = True
+    return running
+
+
+def _has_or_gets(job: Job, target: Target, state: TargetState) -> bool:
+    """Whether the Job has sent its file to the target, and that has not failed."""
+    was_sent = any(job.in_wave(target, wave) for wave in range(job.wave + 1))
+    return was_sent and (state.succeeded or not (state.ended or job.ended))
+
+
+def _supersede(d: Distribution, job: Job, shards: Sequence[Shard], by: Mapping[Target, Job]) -> None:
+    reports = {target: _superseded_by(other) for target, other in by.items()}
+    changed = [after for shard in shards if (after := shard.after(reports)) is not shard]
+    if changed and not d.targets.save(job, changed, d.clock()):
+        raise NotAccepted("another poll changed the targets at the same time: the transfer is tried again")
+
+
+def _superseded_by(other: Job) -> TargetReport:
+    return TargetReport(CODE_SUPERSEDED, f"superseded by the Job {other.key}")
+
+
 def _intend(d: Distribution, job: Job, number: int, load: _Load) -> tuple[Transfer, bool]:
     """Stores the intent, which counts what it sends out of the bucket; over the quota, that it is rejected."""
     intent, now = _intent(d, job, number), d.clock()
@@ -306,6 +392,8 @@ def _create_transfer(d: Distribution, job: Job, transfer: Transfer, load: _Load)
     shards, size = load
     try:
         shards = _without_refused(d, job, transfer, shards)
+        if not d.engine.repeatable:
+            shards = _in_order(d, job, transfer, shards)
         transfer_id = d.engine.create(job, transfer, shards, size)
     except NotAccepted as error:
         logger.warning("the provider did not accept the transfer", job_id=job.job_id, reason=error.detail)
