@@ -397,3 +397,10 @@ def test_note_is_set_at_creation_changed_and_removed_even_at_the_end(world: Batc
     assert world.http("PATCH", f"/v1/batches/{batch_id}", {"note": "x", "rate": 2}).status == 409
     refused = world.http("PATCH", f"/v1/batches/{batch_id}", {"note": "x" * 501})
     assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", "note"])
+
+
+def test_fields_of_the_source_are_refused_outside_of_it(world: BatchWorld) -> None:
+    body = {"biz_id": world.register(), "name": "x", "rate": 1, "total": 1}
+    for field in ("file_id", "format", "encoding", "delimiter", "compression"):
+        refused = world.http("POST", "/v1/batches", body | {field: "gzip"})
+        assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", field])

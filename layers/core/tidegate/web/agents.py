@@ -78,24 +78,36 @@ class TransferList(Answer):
 class SwarmResult(Body):
     """Where the bytes of a transfer came from."""
 
-    origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
-    peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
-    bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
-    fell_back: Literal["none", "ladder", "alone", "deadline", "no_peers", "bad_pieces", "broken"] = "none"
-    bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
-    reused_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)] = 0
+    origin_bytes: Annotated[StrictInt, F("bytes that came from S3", ge=0, le=2**50)]
+    peer_bytes: Annotated[StrictInt, F("bytes that came from other hosts", ge=0, le=2**50)]
+    bad_pieces: Annotated[StrictInt, F("pieces that were rejected because their SHA-256 was wrong", ge=0, le=2**31)] = 0
+    fell_back: Annotated[
+        Literal["none", "ladder", "alone", "deadline", "no_peers", "bad_pieces", "broken"],
+        F(
+            "why the host downloaded the rest from S3: `none` it did not; `ladder` peers sent too little; `alone` no "
+            "peer answered (perhaps ports are blocked); `no_peers` no other host listens; `bad_pieces` peers sent "
+            "wrong pieces; `deadline` peers were too slow; `broken` the swarm did not deliver the file"
+        ),
+    ] = "none"
+    bad_peers: Annotated[list[AgentId], F("peers that sent wrong pieces", max_length=4)] = []
+    reused_bytes: Annotated[
+        StrictInt,
+        F("bytes that hosts copied from an older version of the file instead of downloading them", ge=0, le=2**50),
+    ] = 0
 
 
 class ResultBody(Body):
-    transfer_id: Annotated[str, Field(min_length=1, max_length=200)]
-    container_id: ContainerId = ""
-    error_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)]
-    error_msg: Annotated[str, Field(max_length=2000)] | None = None
-    progress: Annotated[int, Field(ge=0, le=100)] | None = None
+    transfer_id: Annotated[str, F("`transfer_id` of the item that is reported", min_length=1, max_length=200)]
+    container_id: Annotated[ContainerId, F("a container on the host; empty for the host itself")] = ""
+    error_code: Annotated[
+        StrictInt, F("0 success, 115 in progress, any other value failure", ge=-(2**31), le=2**31 - 1)
+    ]
+    error_msg: Annotated[str | None, F("the reason of a failure, for people", max_length=2000)] = None
+    progress: Annotated[int | None, F("progress in percent", ge=0, le=100)] = None
     size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes downloaded by this transfer")] | None = None
     speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes per second")] | None = None
-    start_time: Moment | None = None
-    end_time: Moment | None = None
+    start_time: Annotated[Moment | None, F("when the host started, by its clock")] = None
+    end_time: Annotated[Moment | None, F("when the host finished, by its clock")] = None
     staged_at: (
         Annotated[
             Moment,
@@ -103,21 +115,24 @@ class ResultBody(Body):
         ]
         | None
     ) = None
-    swarm: SwarmResult | None = None
+    swarm: Annotated[SwarmResult | None, F("where the bytes came from, if the host took part in a swarm")] = None
 
 
 class ResultsBody(Body):
-    items: Annotated[list[ResultBody], Field(min_length=1, max_length=500)]
+    items: Annotated[list[ResultBody], F("one entry for each transfer", min_length=1, max_length=500)]
 
 
 class TakenAnswer(Answer):
-    taken: int
+    taken: Annotated[int, F("number of results that were recorded")]
 
 
 class PresenceBody(Body):
     """Where an agent is, and at which addresses peers can reach it. Without `listen` it only downloads from peers."""
 
-    listen: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=4)] = []
+    listen: Annotated[
+        list[Annotated[str, Field(max_length=64)]],
+        F("addresses `host:port` at which peers can reach the host; empty if it only downloads", max_length=4),
+    ] = []
     site: Annotated[str, Field(max_length=64, description="the data centre; a swarm stays within one site")] = ""
     zone: Annotated[
         str, Field(max_length=64, description="rack or availability zone; peers of the same zone are preferred")
@@ -129,12 +144,14 @@ class PresenceBody(Body):
             description="SHA-256 of the agent's TLS certificate, base64url; required with `listen`",
         ),
     ] = ""
-    upload_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
-    reached: bool = True
+    upload_mbit: Annotated[
+        float | None, F("limit for sending to peers, in megabits per second", gt=0, le=1_000_000)
+    ] = None
+    reached: Annotated[bool, F("whether peers could connect to the host")] = True
 
 
 class PresenceAnswer(Answer):
-    expires_at: str
+    expires_at: Annotated[str, F("announce the host again before this time, ISO 8601 UTC")]
 
 
 # --- agents

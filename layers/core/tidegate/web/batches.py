@@ -125,9 +125,9 @@ class BatchChanges(BatchBody):
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
-    biz_id: Text = ""
-    name: Text = ""
-    rate: Rate = LOWEST_RATE
+    biz_id: Annotated[Text, F("id of the registered business that processes the items (POST /v1/biz)")] = ""
+    name: Annotated[Text, F("a name for people")] = ""
+    rate: Annotated[Rate, F("items per second")] = LOWEST_RATE
 
     def fields(self) -> dict[str, Any]:
         """The fields that were given, as `NewBatch` has them."""

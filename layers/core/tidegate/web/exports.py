@@ -38,7 +38,7 @@ from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.resolver import count_that_fit, fits
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, F, LinkAnswer, Page, Text
+from tidegate.web.schemas import Answer, Body, F, LinkAnswer, Page, Text, without_defaults
 from tidegate.web.scopes import invalid_fields
 
 # --- source schemas
@@ -74,6 +74,9 @@ class S3Source(Body):
 
 class DynamoSource(Body):
     """A DynamoDB query, with DynamoDB's own expression syntax."""
+
+    # It is also part of the changes of a recurring export.
+    model_config = ConfigDict(json_schema_extra=without_defaults)
 
     table: Annotated[str, F("the table; the stack's parameter SourceTable must allow it", pattern=_TABLE)]
     index: Annotated[str | None, F("the secondary index", pattern=_TABLE)] = None

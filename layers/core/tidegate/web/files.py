@@ -11,10 +11,22 @@ from pydantic import Field, model_validator
 from tidegate.app import app
 from tidegate.files.library import Announcement
 from tidegate.files.model import MOST_PARTS, VERIFYING, part_count
+from tidegate.records import F
 from tidegate.web.idempotency import idempotent
 from tidegate.web.queue import ChannelName, CredentialName, Mirrors, PolitenessBody, Url
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, LinkAnswer, Number, Priority, Signature
+from tidegate.web.schemas import (
+    Answer,
+    Body,
+    FileName,
+    FilePath,
+    FileSize,
+    LinkAnswer,
+    Number,
+    Page,
+    Priority,
+    Signature,
+)
 
 # --- schemas
 # Bodies and answers of files.
@@ -26,17 +38,31 @@ PartLength = Annotated[int, Field(ge=1, le=5 * 1024**3)]
 
 
 class FileBody(Body):
-    biz_id: Number
-    app_id: Number
-    file_path: FilePath
-    file_name: FileName | None = None
-    signature: Signature | None = None
-    size: FileSize | None = None
-    source_url: Url | None = None
+    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")]
+    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")]
+    file_path: Annotated[FilePath, F("path of the file in the library")]
+    file_name: Annotated[FileName | None, F("name of the file; default: the last part of file_path")] = None
+    signature: Annotated[Signature | None, F("SHA-256 that the content must have; without it, it is computed")] = None
+    size: Annotated[
+        FileSize | None,
+        F(
+            "bytes that the content must have; over 64 MiB, the file is uploaded in parts. Required for an upload if "
+            "the project has the quota `stored_bytes`"
+        ),
+    ] = None
+    source_url: Annotated[Url | None, F("download the content from this URL, instead of uploading it")] = None
     mirrors: Mirrors = []
-    credentials: CredentialName | None = None
-    politeness: PolitenessBody | None = None
-    channel: ChannelName | None = None
+    credentials: Annotated[
+        CredentialName | None,
+        F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
+    ] = None
+    politeness: Annotated[
+        PolitenessBody | None, F("limits on reading the source: connections, bytes_per_s, delay_s, host_downloads")
+    ] = None
+    channel: Annotated[
+        ChannelName | None,
+        F("channel of the download; default: `requires_cookie` with credentials, otherwise `no_cookie`"),
+    ] = None
     priority: Priority = 5
     multipart: bool = Field(
         default=False, description="upload in parts; files over 64 MiB always are uploaded in parts"
@@ -57,7 +83,7 @@ class FileBody(Body):
 
 
 class PartsBody(Body):
-    numbers: list[PartNumber] = Field(min_length=1, max_length=100)
+    numbers: Annotated[list[PartNumber], F("numbers of the parts, up to 100")] = Field(min_length=1, max_length=100)
     sizes: list[PartLength] | None = Field(
         default=None,
         description="the length of each of these parts, if the file was announced without `size`: without them, each "
@@ -72,24 +98,28 @@ class PartsBody(Body):
 
 
 class PartBody(Body):
-    number: PartNumber
-    etag: str = Field(min_length=1, max_length=200)
+    number: Annotated[PartNumber, F("number of the part, from 1")]
+    etag: Annotated[str, F("the `ETag` header of the answer to the PUT of the part")] = Field(
+        min_length=1, max_length=200
+    )
 
 
 class CompleteBody(Body):
-    parts: list[PartBody] = Field(default_factory=list, max_length=MOST_PARTS)
+    parts: Annotated[list[PartBody], F("for an upload in parts: every part with its ETag")] = Field(
+        default_factory=list, max_length=MOST_PARTS
+    )
 
 
 class IngestAnswer(Answer):
-    file_id: str
-    request_id: str
+    file_id: Annotated[str, F("id of the file in the library")]
+    request_id: Annotated[str, F("id of the request in the queue")]
 
 
 class UploadAnswer(Answer):
-    file_id: str
-    upload_url: str
+    file_id: Annotated[str, F("id of the file in the library")]
+    upload_url: Annotated[str, F("PUT the content to this presigned URL, with all of `upload_headers`")]
     upload_headers: dict[str, str] = Field(description="headers that the PUT must have; send all of them")
-    expires_at: str
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
 
 
 class PartsPlan(Answer):
@@ -98,37 +128,38 @@ class PartsPlan(Answer):
 
 
 class MultipartAnswer(Answer):
-    file_id: str
-    upload: PartsPlan
-    expires_at: str
+    file_id: Annotated[str, F("id of the file in the library")]
+    upload: Annotated[PartsPlan, F("how to split the content into parts")]
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
 
 
 class PartAnswer(Answer):
-    number: int
-    url: str
+    number: Annotated[int, F("number of the part, from 1")]
+    url: Annotated[str, F("a presigned URL, which needs no key")]
 
 
 class PartsAnswer(Answer):
-    parts: list[PartAnswer]
+    parts: Annotated[list[PartAnswer], F("a URL for each part")]
 
 
 class FileAnswer(Answer):
-    file_id: str
-    biz_id: int
-    app_id: int
-    file_path: str
-    file_name: str
-    signature: str | None = None
-    size: int | None = None
-    state: str
-    created_at: str
-    request_id: str | None = None
-    error: str | None = None
+    file_id: Annotated[str, F("id of the file in the library")]
+    biz_id: Annotated[int, F("a number of your choice for a business; recorded, and a filter of lists")]
+    app_id: Annotated[int, F("a number of your choice for an application; recorded, and a filter of lists")]
+    file_path: Annotated[str, F("path of the file in the library")]
+    file_name: Annotated[str, F("name of the file")]
+    signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
+    size: Annotated[int | None, F("size in bytes")] = None
+    state: Annotated[
+        str, F("`pending` (not uploaded yet), `coming` (a request downloads it), `verifying`, `ready` or `failed`")
+    ]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    request_id: Annotated[str | None, F("the request that downloads or verifies it")] = None
+    error: Annotated[str | None, F("why it failed")] = None
 
 
-class FileList(Answer):
+class FileList(Page):
     items: list[FileAnswer]
-    next_cursor: str | None = None
 
 
 # --- routes

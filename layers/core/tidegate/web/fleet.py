@@ -10,9 +10,10 @@ from pydantic import Field
 
 from tidegate.app import app
 from tidegate.distribution.model import Inventory
+from tidegate.records import F
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body
+from tidegate.web.schemas import Answer, Body, Page
 from tidegate.web.submits import AgentId, Group, LabelValue
 
 # --- fleet schemas
@@ -24,69 +25,74 @@ Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
 
 
 class CurrentTransfer(Answer):
-    transfer_id: str
-    job_id: str | None = None
-    file_name: str
-    container_id: str
-    progress: int | None = None
+    transfer_id: Annotated[str, F("id of the transfer")]
+    job_id: Annotated[str | None, F("id of the Job: one file, one window, all its targets")] = None
+    file_name: Annotated[str, F("name of the file")]
+    container_id: Annotated[str, F("a container on the host; empty for the host itself")]
+    progress: Annotated[int | None, F("progress in percent")] = None
 
 
 class AgentPeers(Answer):
     """The agent's part in swarms, as it announced it within the last two hours."""
 
-    site: str
-    listen: list[str]
-    reached: bool
-    upload_mbit: float | None = None
+    site: Annotated[str, F("the data centre; a swarm stays within one site")]
+    listen: Annotated[
+        list[str], F("addresses `host:port` at which peers can reach the host; empty if it only downloads")
+    ]
+    reached: Annotated[
+        bool, F("false if no peer could connect to the host in its last two swarms: then peers are not sent to it")
+    ]
+    upload_mbit: Annotated[float | None, F("limit for sending to peers, in megabits per second")] = None
 
 
 class LastJob(Answer):
     """The newest Job for which the host asked for its transfer; `at` is when it last did."""
 
-    job_id: str
-    key: str
-    file_name: str
+    job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
+    key: Annotated[str, F("a short form of the Job's id, for use in paths")]
+    file_name: Annotated[str, F("name of the file")]
     status: Annotated[
         str | None, Field(description="the host's status in the Job; null after the Job's records have expired")
     ] = None
-    at: str
+    at: Annotated[str, F("when, ISO 8601 UTC")]
 
 
 class AgentAnswer(Answer):
     """A host. Only GET /v1/agents/{agent_id} returns `current` and `peers`."""
 
-    agent_id: str
-    groups: list[str]
-    labels: dict[str, str]
-    zone: str | None = None
-    version: str | None = None
-    state: AgentState
-    last_seen: str | None = None
-    free_bytes: int | None = None
+    agent_id: Annotated[str, F("id of the host")]
+    groups: Annotated[list[str], F("groups of the host")]
+    labels: Annotated[dict[str, str], F("labels of the host, as `{name: value}`")]
+    zone: Annotated[str | None, F("rack or availability zone; peers of the same zone are preferred")] = None
+    version: Annotated[str | None, F("version of the agent")] = None
+    state: Annotated[AgentState, F("`online` or `offline`")]
+    last_seen: Annotated[str | None, F("when the host last called the API, ISO 8601 UTC")] = None
+    free_bytes: Annotated[int | None, F("free space on the host's target disk, in bytes")] = None
     duplicate_at: Annotated[
         str | None,
         Field(description="when a second host with this id was refused, within the last 15 minutes; else null"),
     ] = None
-    last_job: LastJob | None = None
-    current: list[CurrentTransfer] | None = None
-    peers: AgentPeers | None = None
+    last_job: Annotated[
+        LastJob | None, F("the newest Job for which the host asked for its transfer, and its result there")
+    ] = None
+    current: Annotated[list[CurrentTransfer] | None, F("the transfers that the host is working on")] = None
+    peers: Annotated[AgentPeers | None, F("the host's part in swarms; absent if it takes part in none")] = None
 
 
-class AgentList(Answer):
+class AgentList(Page):
     items: list[AgentAnswer]
-    next_cursor: str | None = None
 
 
 class AgentChange(Body):
     """A field replaces all old values; an empty list or object removes them. A field that is left out stays."""
 
-    groups: Groups | None = None
-    labels: Labels | None = None
+    groups: Annotated[Groups | None, F("groups of the host")] = None
+    labels: Annotated[Labels | None, F("labels of the host, as `{name: value}`")] = None
 
 
 class EnrolmentBody(Body):
-    groups: Groups = []
-    labels: Labels = {}
+    groups: Annotated[Groups, F("groups of the hosts that enrol with this token")] = []
+    labels: Annotated[Labels, F("labels of the hosts that enrol with this token")] = {}
     uses: Annotated[int, Field(ge=1, le=100_000, description="how many hosts may enrol with the token")] = 1
     expires_in: Annotated[int, Field(ge=60, le=30 * 86400, description="seconds until the token expires")] = 3600
     replace: Annotated[
@@ -96,16 +102,18 @@ class EnrolmentBody(Body):
 
 
 class EnrolmentAnswer(Answer):
-    enrolment_id: str
-    token: str
-    expires_at: str
+    enrolment_id: Annotated[str, F("id of the enrolment, which the audit trail shows as the actor")]
+    token: Annotated[str, F("the token, shown only in this answer")]
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
 
 
 class EnrolBody(Body):
-    token: Annotated[str, Field(min_length=1, max_length=200)]
-    agent_id: AgentId
-    version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    zone: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    token: Annotated[str, F("the token of POST /v1/enrolments", min_length=1, max_length=200)]
+    agent_id: Annotated[AgentId, F("the id that the host will have; at most 128 bytes, without spaces and slashes")]
+    version: Annotated[str | None, F("version of the agent", min_length=1, max_length=128)] = None
+    zone: Annotated[
+        str | None, F("rack or availability zone; peers of the same zone are preferred", min_length=1, max_length=128)
+    ] = None
     claim: (
         Annotated[
             str,
@@ -120,10 +128,10 @@ class EnrolBody(Body):
 
 
 class EnrolledAnswer(Answer):
-    project_id: str
-    agent_id: str
-    key_id: str
-    key: str
+    project_id: Annotated[str, F("id of the project")]
+    agent_id: Annotated[str, F("id of the host")]
+    key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
+    key: Annotated[str, F("the host's own key, shown only in this answer")]
 
 
 # --- fleet

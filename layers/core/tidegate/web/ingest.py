@@ -79,20 +79,20 @@ class PreviewBody(Body, record=Selection):
 
 
 class PreviewEntry(Answer):
-    url: str
-    file_path: str
-    file_name: str
-    size: int | None = None
-    signature: str | None = None
+    url: Annotated[str, F("URL of the file")]
+    file_path: Annotated[str, F("path of the file in the library")]
+    file_name: Annotated[str, F("name of the file")]
+    size: Annotated[int | None, F("size in bytes")] = None
+    signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
 
 
 class PreviewAnswer(Answer):
     """The files that a scan of the source would download now."""
 
-    format: str
-    listed: int
-    chosen: int
-    items: list[PreviewEntry]
+    format: Annotated[str, F("how the source lists its files")]
+    listed: Annotated[int, F("number of files that the source lists")]
+    chosen: Annotated[int, F("number of files that a scan would download, after include and exclude")]
+    items: Annotated[list[PreviewEntry], F("the first hundred of them")]
 
 
 class SubscriptionAnswer(Answer, record=Subscription):
@@ -102,7 +102,9 @@ class SubscriptionAnswer(Answer, record=Subscription):
 
 class SubscriptionList(Answer):
     items: list[SubscriptionAnswer]
-    next_cursor: str | None = None
+    next_cursor: Annotated[
+        str | None, F("pass it as `cursor` to get the next page; null or absent on the last page")
+    ] = None
 
 
 class ScanRunAnswer(ScheduleRun):
@@ -115,7 +117,10 @@ class ScanRunList(Page):
 
 
 class CredentialBody(Body):
-    headers: Annotated[dict[HeaderName, HeaderValue], Field(min_length=1, max_length=20)]
+    headers: Annotated[
+        dict[HeaderName, HeaderValue],
+        F("names and values of the headers; stored encrypted, and never shown again", min_length=1, max_length=20),
+    ]
     origins: Annotated[
         list[Origin],
         Field(
@@ -138,16 +143,18 @@ class CredentialBody(Body):
 class CredentialAnswer(Answer):
     """A stored credential, without the values of its headers."""
 
-    name: str
-    origins: list[str]
-    headers: list[str]
-    updated_at: str
-    updated_by: str
+    name: Annotated[str, F("name of the credential")]
+    origins: Annotated[list[str], F("the only origins that get the headers")]
+    headers: Annotated[list[str], F("names of the headers; their values are never shown")]
+    updated_at: Annotated[str, F("when it was last stored, ISO 8601 UTC")]
+    updated_by: Annotated[str, F("key_id of whoever stored it")]
 
 
 class CredentialList(Answer):
     items: list[CredentialAnswer]
-    next_cursor: str | None = None
+    next_cursor: Annotated[
+        str | None, F("pass it as `cursor` to get the next page; null or absent on the last page")
+    ] = None
 
 
 # --- routes

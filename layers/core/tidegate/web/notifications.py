@@ -15,36 +15,37 @@ from tidegate.errors import Invalid
 from tidegate.http.guard import read_origin
 from tidegate.notifications.deliveries import PENDING, Delivery
 from tidegate.notifications.websocket import Holder
+from tidegate.records import F
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer
+from tidegate.web.schemas import Answer, Page
 
 # --- schemas
 # Answers of callbacks, callback secrets and WebSocket tickets.
 
 
 class AttemptAnswer(Answer):
-    at: str
-    duration_ms: int
-    status: int | None = None
-    error: str | None = None
-    detail: str | None = None
+    at: Annotated[str, F("when, ISO 8601 UTC")]
+    duration_ms: Annotated[int, F("how long the call took, in milliseconds")]
+    status: Annotated[int | None, F("HTTP status of the receiver's answer, if there was one")] = None
+    error: Annotated[str | None, F("kind of failure, if there was no answer")] = None
+    detail: Annotated[str | None, F("what went wrong")] = None
 
 
 class CallbackAnswer(Answer):
     """A callback and its delivery attempts."""
 
-    delivery_id: str
-    type: str
-    task_id: str
-    url: str
-    callback_state: str
-    tries: int
-    attempts: list[AttemptAnswer]
-    created_at: str
-    next_attempt_at: str | None = None
-    delivered_at: str | None = None
-    body: str | None = None
+    delivery_id: Annotated[str, F("id of the callback, which its receiver gets as `webhook-id`")]
+    type: Annotated[str, F("type of the message, such as `task.completed`")]
+    task_id: Annotated[str, F("id of the record that the callback is about")]
+    url: Annotated[str, F("where it is sent")]
+    callback_state: Annotated[str, F("`pending`, `delivered` or `dead` (given up after 24 hours)")]
+    tries: Annotated[int, F("how often it was sent")]
+    attempts: Annotated[list[AttemptAnswer], F("every delivery attempt: when, how long, with which result")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    next_attempt_at: Annotated[str | None, F("when it is sent again, ISO 8601 UTC")] = None
+    delivered_at: Annotated[str | None, F("when the receiver answered 2xx")] = None
+    body: Annotated[str | None, F("the JSON that is sent, as text")] = None
 
     @classmethod
     def of(cls, delivery: Delivery, as_text: Callable[[float], str]) -> CallbackAnswer:
@@ -63,29 +64,28 @@ class CallbackAnswer(Answer):
         )
 
 
-class CallbackList(Answer):
+class CallbackList(Page):
     items: list[CallbackAnswer]
-    next_cursor: str | None = None
 
 
 class SecretAnswer(Answer):
-    project_id: str
-    callback_secret: str
+    project_id: Annotated[str, F("id of the project")]
+    callback_secret: Annotated[str, F("the project's `whsec_…`, with which you verify the signature of callbacks")]
 
 
 class OriginSecretAnswer(Answer):
     """The newest secret of one receiver."""
 
-    origin: str
-    callback_secret: str
+    origin: Annotated[str, F("the receiver, as `https://host:port`")]
+    callback_secret: Annotated[str, F("the `whsec_…` with which this receiver, and no other, verifies what it gets")]
 
 
 class TicketAnswer(Answer):
     """A ticket, and the URL at which to connect with it."""
 
-    ticket: str
-    expires_at: str
-    ws_url: str
+    ticket: Annotated[str, F("pass it as `?ticket=` when you connect; valid once, for 60 seconds")]
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
+    ws_url: Annotated[str, F("URL at which to connect to the WebSocket")]
 
 
 # --- callbacks

@@ -33,19 +33,31 @@ _PROBLEM: Schema = {
     "type": "object",
     "required": ["type", "title", "status", "detail", "code"],
     "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "code": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
+        "type": {"type": "string", "description": "a URI of the kind of error: `urn:tidegate:` and the code"},
+        "title": {"type": "string", "description": "the kind of error, the same for each `code`"},
+        "status": {"type": "integer", "description": "the HTTP status"},
+        "detail": {
+            "type": "string",
+            "description": "what was wrong, with which value, and what to do; for people",
+        },
+        "code": {
+            "type": "string",
+            "pattern": "^[a-z][a-z0-9_]*$",
+            "description": "identifies the kind of error; stable",
+        },
         "errors": {
             "type": "array",
+            "description": "the fields that are not valid",
             "items": {
                 "type": "object",
                 "required": ["loc", "msg"],
                 "properties": {
-                    "loc": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
-                    "msg": {"type": "string"},
+                    "loc": {
+                        "type": "array",
+                        "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+                        "description": "path of the field, starting with `body`, `query`, `path` or `header`",
+                    },
+                    "msg": {"type": "string", "description": "what is wrong with the field"},
                 },
             },
         },

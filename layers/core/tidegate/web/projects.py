@@ -15,10 +15,11 @@ from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
 from tidegate.projects.model import ApiKey, Project, path_parts
 from tidegate.queue.model import MAX_CAPACITY
+from tidegate.records import F
 from tidegate.web.idempotency import idempotent, idempotent_secret
 from tidegate.web.queue import ChannelName
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, FilePath, Text, without_defaults
+from tidegate.web.schemas import Answer, Body, FilePath, Page, Text, without_defaults
 
 # --- schemas
 # Bodies and answers of projects and API keys.
@@ -62,35 +63,124 @@ class GseBody(Body):
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
-    targets: Annotated[list[TargetPattern], Field(max_length=100)] = []
-    dirs: Annotated[list[GrantedDirectory], Field(max_length=100)] = []
-    users: Annotated[list[Text], Field(max_length=100)] = []
+    targets: Annotated[
+        list[TargetPattern],
+        F(
+            "patterns (`*`, `?`, `[…]`, letter case counts) of agent ids, for hosts themselves, or of "
+            "`agent_id/container_id`, for containers",
+            max_length=100,
+        ),
+    ] = []
+    dirs: Annotated[
+        list[GrantedDirectory],
+        F(
+            "absolute directories; files may go into them and below. Compared part by part, letter case included: "
+            "`/data/app` does not cover `/data/application`",
+            max_length=100,
+        ),
+    ] = []
+    users: Annotated[list[Text], F("names of users, compared exactly", max_length=100)] = []
 
 
 class ProjectBody(Body):
-    name: ProjectName
-    group: Text | None = None
-    allow_private_urls: bool = False
+    name: Annotated[ProjectName, F("a name for people")]
+    group: Annotated[Text | None, F("a label of your choice for projects; it has no effect")] = None
+    allow_private_urls: Annotated[
+        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses")
+    ] = False
 
 
 class QuotasBody(Body):
     """Quotas that are left out stay as they are; null sets the default."""
 
-    stored_bytes: Annotated[int, Field(ge=0, le=2**53)] | None = None
-    queued: Annotated[int, Field(ge=0, le=10**9)] | None = None
-    running: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
-    requests_per_s: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    runner_hours_per_day: Annotated[int, Field(ge=0, le=10**7)] | None = None
-    egress_bytes_per_day: Annotated[int, Field(ge=0, le=2**53)] | None = None
-    targets_per_day: Annotated[int, Field(ge=0, le=10**12)] | None = None
-    outgoing_calls_per_day: Annotated[int, Field(ge=0, le=10**12)] | None = None
-    export_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    batch_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    subscriptions: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    businesses: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    unstarted_batches: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    open_uploads: Annotated[int, Field(ge=0, le=10**6)] | None = None
-    slow_calls: Annotated[int, Field(ge=1, le=100)] | None = None
+    stored_bytes: Annotated[
+        int | None,
+        F(
+            "the most bytes in the library and in announced uploads; equal content counts once in the library. An "
+            "upload without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not "
+            "name",
+            ge=0,
+            le=2**53,
+        ),
+    ] = None
+    queued: Annotated[int | None, F("the most requests that may wait, over all channels", ge=0, le=10**9)] = None
+    running: Annotated[
+        int | None,
+        F(
+            "the most slots that the project may hold in a channel; a batch takes one for each runner",
+            ge=1,
+            le=MAX_CAPACITY,
+        ),
+    ] = None
+    requests_per_s: Annotated[
+        int | None,
+        F(
+            "requests per second of all keys of the project, except those of hosts; a request counts once more for "
+            "each 32 KiB of its answer. With the default, those of a minute can be saved up",
+            ge=1,
+            le=10**6,
+        ),
+    ] = None
+    runner_hours_per_day: Annotated[
+        int | None,
+        F(
+            "hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync "
+            "exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends "
+            "earlier. When they are used up, work waits for the next day",
+            ge=0,
+            le=10**7,
+        ),
+    ] = None
+    egress_bytes_per_day: Annotated[
+        int | None,
+        F(
+            "bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for "
+            "each host, or about twice for each 50 hosts in a swarm",
+            ge=0,
+            le=2**53,
+        ),
+    ] = None
+    targets_per_day: Annotated[
+        int | None, F("targets of Jobs per day (UTC), counted when they are submitted", ge=0, le=10**12)
+    ] = None
+    outgoing_calls_per_day: Annotated[
+        int | None,
+        F(
+            "calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are "
+            "used up, batches wait for the next day",
+            ge=0,
+            le=10**12,
+        ),
+    ] = None
+    export_schedules: Annotated[
+        int | None, F("the most recurring exports that the project may have", ge=0, le=10**6)
+    ] = None
+    batch_schedules: Annotated[
+        int | None, F("the most recurring batches that the project may have", ge=0, le=10**6)
+    ] = None
+    subscriptions: Annotated[
+        int | None, F("the most subscriptions that the project may have; 1,000 by default", ge=0, le=10**6)
+    ] = None
+    businesses: Annotated[
+        int | None, F("the most businesses that the project may register; 1,000 by default", ge=0, le=10**6)
+    ] = None
+    unstarted_batches: Annotated[
+        int | None,
+        F("the most batches that the project may have created and not started; 1,000 by default", ge=0, le=10**6),
+    ] = None
+    open_uploads: Annotated[
+        int | None,
+        F("the most uploads that the project may have announced and not ended; 1,000 by default", ge=0, le=10**6),
+    ] = None
+    slow_calls: Annotated[
+        int | None,
+        F(
+            "the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by "
+            "default",
+            ge=1,
+            le=100,
+        ),
+    ] = None
     share: Shares | None = None
 
 
@@ -99,20 +189,49 @@ class ProjectChange(Body):
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
-    name: ProjectName = ""
-    group: Text | None = None
-    allow_private_urls: bool = False
+    name: Annotated[ProjectName, F("a name for people")] = ""
+    group: Annotated[Text | None, F("a label of your choice for projects; it has no effect")] = None
+    allow_private_urls: Annotated[
+        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses")
+    ] = False
     swarm: Annotated[
         Literal["auto", "on", "off"],
         Field(
             description="whether the project's hosts send files to each other: `auto` those outside the bucket's region"
         ),
     ] = "auto"
-    deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
-    read_from: Annotated[list[SourcePattern], Field(max_length=20)] = []
-    gse: GseBody = GseBody()
-    shared_signatures: bool = True
-    quotas: QuotasBody = QuotasBody()
+    deliver_to: Annotated[
+        list[CopyPattern],
+        F(
+            "where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`",
+            max_length=20,
+        ),
+    ] = []
+    read_from: Annotated[
+        list[SourcePattern],
+        F(
+            "what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`, "
+            "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows",
+            max_length=20,
+        ),
+    ] = []
+    gse: Annotated[
+        GseBody, F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it")
+    ] = GseBody()
+    shared_signatures: Annotated[
+        bool,
+        F(
+            "whether requests are also signed with the secret that all receivers share; off: only with the secret of "
+            "the receiver's origin"
+        ),
+    ] = True
+    quotas: Annotated[
+        QuotasBody,
+        F(
+            "limits of the project, as they are in force; one without a value has no limit, which only projects have "
+            "that were created before quotas had defaults"
+        ),
+    ] = QuotasBody()
 
     def fields(self) -> dict[str, Any]:
         named = self.model_dump(exclude_unset=True, exclude={"quotas", "gse"})
@@ -128,47 +247,127 @@ class ProjectChange(Body):
 class GseAnswer(Answer):
     """Where the project may send files with `TransferEngine=gse`; without targets, directories or users: nowhere."""
 
-    targets: list[str]
-    dirs: list[str]
-    users: list[str]
+    targets: Annotated[list[str], F("patterns of the hosts (`web-*`) and containers (`web-1/*`) that it may send to")]
+    dirs: Annotated[list[str], F("directories below which its files may be written")]
+    users: Annotated[list[str], F("users to whom its files may belong")]
 
 
 class ProjectAnswer(Answer):
-    project_id: str
-    name: str
-    group: str | None = None
-    allow_private_urls: bool = False
-    created_at: str
-    gse: GseAnswer
+    project_id: Annotated[str, F("id of the project")]
+    name: Annotated[str, F("a name for people")]
+    group: Annotated[str | None, F("a label of your choice for projects; it has no effect")] = None
+    allow_private_urls: Annotated[
+        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses")
+    ] = False
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    gse: Annotated[
+        GseAnswer, F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it")
+    ]
 
 
 class QuotasAnswer(Answer):
-    stored_bytes: int | None = None
-    queued: int | None = None
-    running: int | None = None
-    requests_per_s: int | None = None
-    runner_hours_per_day: int | None = None
-    egress_bytes_per_day: int | None = None
-    targets_per_day: int | None = None
-    outgoing_calls_per_day: int | None = None
-    export_schedules: int | None = None
-    batch_schedules: int | None = None
-    subscriptions: int
-    businesses: int
-    unstarted_batches: int
-    open_uploads: int
-    slow_calls: int
-    share: dict[str, int] | None = None
+    stored_bytes: Annotated[
+        int | None,
+        F(
+            "the most bytes in the library and in announced uploads; equal content counts once in the library. An "
+            "upload without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not "
+            "name"
+        ),
+    ] = None
+    queued: Annotated[int | None, F("the most requests that may wait, over all channels")] = None
+    running: Annotated[
+        int | None, F("the most slots that the project may hold in a channel; a batch takes one for each runner")
+    ] = None
+    requests_per_s: Annotated[
+        int | None,
+        F(
+            "requests per second of all keys of the project, except those of hosts; a request counts once more for "
+            "each 32 KiB of its answer. With the default, those of a minute can be saved up"
+        ),
+    ] = None
+    runner_hours_per_day: Annotated[
+        int | None,
+        F(
+            "hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync "
+            "exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends "
+            "earlier. When they are used up, work waits for the next day"
+        ),
+    ] = None
+    egress_bytes_per_day: Annotated[
+        int | None,
+        F(
+            "bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for "
+            "each host, or about twice for each 50 hosts in a swarm"
+        ),
+    ] = None
+    targets_per_day: Annotated[int | None, F("targets of Jobs per day (UTC), counted when they are submitted")] = None
+    outgoing_calls_per_day: Annotated[
+        int | None,
+        F(
+            "calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are "
+            "used up, batches wait for the next day"
+        ),
+    ] = None
+    export_schedules: Annotated[int | None, F("the most recurring exports that the project may have")] = None
+    batch_schedules: Annotated[int | None, F("the most recurring batches that the project may have")] = None
+    subscriptions: Annotated[int, F("the most subscriptions that the project may have; 1,000 by default")]
+    businesses: Annotated[int, F("the most businesses that the project may register; 1,000 by default")]
+    unstarted_batches: Annotated[
+        int, F("the most batches that the project may have created and not started; 1,000 by default")
+    ]
+    open_uploads: Annotated[
+        int, F("the most uploads that the project may have announced and not ended; 1,000 by default")
+    ]
+    slow_calls: Annotated[
+        int,
+        F(
+            "the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by "
+            "default"
+        ),
+    ]
+    share: Annotated[
+        dict[str, int] | None, F("by channel, the slots that the project may hold while another project waits")
+    ] = None
 
 
 class ProjectDetail(ProjectAnswer):
-    swarm: str
-    deliver_to: list[str]
-    read_from: list[str]
-    shared_signatures: bool
-    quotas: QuotasAnswer
-    defaults: dict[str, bool]
-    usage: dict[str, Any]
+    swarm: Annotated[
+        str, F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3")
+    ]
+    deliver_to: Annotated[
+        list[str],
+        F("where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`"),
+    ]
+    read_from: Annotated[
+        list[str],
+        F(
+            "what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`, "
+            "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows"
+        ),
+    ]
+    shared_signatures: Annotated[
+        bool,
+        F(
+            "whether requests are also signed with the secret that all receivers share; off: only with the secret of "
+            "the receiver's origin"
+        ),
+    ]
+    quotas: Annotated[
+        QuotasAnswer,
+        F(
+            "limits of the project, as they are in force; one without a value has no limit, which only projects have "
+            "that were created before quotas had defaults"
+        ),
+    ]
+    defaults: Annotated[dict[str, bool], F("the quotas that have the default, because nobody set them: each `true`")]
+    usage: Annotated[
+        dict[str, Any],
+        F(
+            "usage of the quotas: `stored_bytes`, `queued`, `export_schedules`, `batch_schedules`, `subscriptions`, "
+            "`businesses`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`, "
+            "`egress_bytes_per_day`, `targets_per_day` and `outgoing_calls_per_day`, and `running` by channel"
+        ),
+    ]
 
     @classmethod
     def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
@@ -184,9 +383,8 @@ class ProjectDetail(ProjectAnswer):
         )
 
 
-class ProjectList(Answer):
+class ProjectList(Page):
     items: list[ProjectAnswer]
-    next_cursor: str | None = None
 
 
 class SwarmSettingsBody(Body):
@@ -199,24 +397,33 @@ class SwarmSettingsBody(Body):
             "zone of the bucket's region, which S3 serves for free; `on`: those too; `off`: every host downloads it"
         ),
     ] = "auto"
-    peer_networks: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=32)] = []
-    free_sites: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=100)] = []
+    peer_networks: Annotated[
+        list[Annotated[str, Field(max_length=64)]],
+        F("networks (CIDR) in which peers may have addresses; private networks if empty", max_length=32),
+    ] = []
+    free_sites: Annotated[
+        list[Annotated[str, Field(max_length=64)]], F("sites between which traffic is free of charge", max_length=100)
+    ] = []
 
 
 class SwarmSettingsAnswer(Answer):
-    swarm: str
-    peer_networks: list[str]
-    free_sites: list[str]
+    swarm: Annotated[
+        str, F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3")
+    ]
+    peer_networks: Annotated[
+        list[str], F("networks (CIDR) in which peers may have addresses; private networks if empty")
+    ]
+    free_sites: Annotated[list[str], F("sites between which traffic is free of charge")]
 
 
 class AdminKeyBody(Body):
-    name: Text | None = None
+    name: Annotated[Text | None, F("what the key is for; shown in lists")] = None
     expires_in: Lifetime | None = None
 
 
 class KeyBody(AdminKeyBody):
-    scopes: Annotated[list[Scope], Field(min_length=1)]
-    agent_id: Text | None = None
+    scopes: Annotated[list[Scope], F("what the key may do; `agent` needs an agent_id", min_length=1)]
+    agent_id: Annotated[Text | None, F("the host that a key of scope `agent` is for")] = None
 
 
 class RotateBody(Body):
@@ -228,26 +435,32 @@ class RotateBody(Body):
 class NewKeyAnswer(Answer):
     """`key` is shown only in this answer."""
 
-    key_id: str
-    key: str
+    key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
+    key: Annotated[str, F("the key itself, shown only in this answer; only its hash is stored")]
 
 
 class KeyAnswer(NewKeyAnswer):
     """`callback_secret` is included for keys of scope `write`."""
 
-    callback_secret: str | None = None
+    callback_secret: Annotated[
+        str | None,
+        F(
+            "the project's `whsec_…`, which all receivers share, for keys of scope `write`; GET /v1/callback-secret "
+            "returns one for a single receiver"
+        ),
+    ] = None
 
 
 class KeyRecord(Answer):
-    key_id: str
-    name: str | None = None
-    scopes: list[str]
-    agent_id: str | None = None
-    created_at: str | None = None
-    created_by: str | None = None
-    expires_at: str | None = None
-    last_used_at: str | None = None
-    state: Literal["active", "expired", "revoked"]
+    key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
+    name: Annotated[str | None, F("what the key is for")] = None
+    scopes: Annotated[list[str], F("what the key may do: `read`, `write`, `agent`, `admin`")]
+    agent_id: Annotated[str | None, F("the host that a key of scope `agent` is for")] = None
+    created_at: Annotated[str | None, F("when it was created, ISO 8601 UTC")] = None
+    created_by: Annotated[str | None, F("key_id of its creator")] = None
+    expires_at: Annotated[str | None, F("until when it is valid, ISO 8601 UTC")] = None
+    last_used_at: Annotated[str | None, F("when it was last used, to the hour")] = None
+    state: Annotated[Literal["active", "expired", "revoked"], F("`active`, `expired` or `revoked`")]
 
     @classmethod
     def of(cls, key: ApiKey, now: datetime) -> KeyRecord:
@@ -266,9 +479,8 @@ class KeyRecord(Answer):
         )
 
 
-class KeyList(Answer):
+class KeyList(Page):
     items: list[KeyRecord]
-    next_cursor: str | None = None
 
 
 # --- routes

@@ -18,6 +18,7 @@ from tidegate.projects.secrets import CREDENTIAL_NAME
 from tidegate.queue.log import stats_by_type
 from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
 from tidegate.queue.retention import FOREIGN
+from tidegate.records import F
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import (
@@ -29,6 +30,7 @@ from tidegate.web.schemas import (
     FileSize,
     JsonObject,
     Number,
+    Page,
     Priority,
     Signature,
     Text,
@@ -50,11 +52,27 @@ ChannelName = Annotated[str, AfterValidator(_channel)]
 
 
 class RequestBody(Body):
-    type: Literal["scan", "associate", "check", "download", "extract"]
-    payload: JsonObject
-    subscription_id: Text | None = None
+    type: Annotated[
+        Literal["scan", "associate", "check", "download", "extract"],
+        F(
+            "`download` a file into the library, `scan` a subscription's source, `associate` stored content with "
+            "another path, `check` that stored content is intact and its source unchanged, `extract` an archive"
+        ),
+    ]
+    payload: Annotated[
+        JsonObject,
+        F(
+            "fields by type. `download`: source_url, file_path; optional biz_id, app_id, file_name, signature, size, "
+            "credentials, mirrors, politeness, as for POST /v1/files. `associate`: signature, file_path; optional "
+            "biz_id, app_id, file_name. `check`: file_id; optional source_url, credentials. `extract`: file_id of a "
+            "zip or tar archive, file_path of the folder for its files; optional globs include, exclude. `scan`: empty"
+        ),
+    ]
+    subscription_id: Annotated[Text | None, F("the subscription that the request belongs to; required for a scan")] = (
+        None
+    )
     priority: Annotated[Priority | None, Field(description="1 (first) to 10 (last); default 5, for a check 8")] = None
-    channel: ChannelName | None = None
+    channel: Annotated[ChannelName | None, F("the channel of the queue")] = None
     not_before: Annotated[
         datetime | None, Field(description="do not run it before this time, ISO 8601; without an offset: UTC")
     ] = None
@@ -66,14 +84,16 @@ class RequestBody(Body):
 class BulkBody(Body):
     """Which requests, and what to do with them. Each call handles up to `limit`; repeat with `cursor` for the rest."""
 
-    action: Literal["cancel", "retry", "prioritize"]
-    priority: Priority | None = None
-    type: Annotated[str | None, Field(max_length=40)] = None
-    channel: ChannelName | None = None
-    status: Literal["pending", "queued", "running", "failed", "paused"] | None = None
-    subscription_id: Text | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 100
-    cursor: Annotated[str | None, Field(max_length=2000)] = None
+    action: Annotated[Literal["cancel", "retry", "prioritize"], F("what to do with each of them")]
+    priority: Annotated[Priority | None, F("the new priority, for `prioritize`")] = None
+    type: Annotated[str | None, F("only requests of this type", max_length=40)] = None
+    channel: Annotated[ChannelName | None, F("only requests in this channel")] = None
+    status: Annotated[
+        Literal["pending", "queued", "running", "failed", "paused"] | None, F("only requests with this status")
+    ] = None
+    subscription_id: Annotated[Text | None, F("only requests of this subscription")] = None
+    limit: Annotated[int, F("the largest number of requests to change in this call", ge=1, le=100)] = 100
+    cursor: Annotated[str | None, F("`next_cursor` of the previous answer", max_length=2000)] = None
 
     @model_validator(mode="after")
     def _check_filter(self) -> Self:
@@ -85,9 +105,13 @@ class BulkBody(Body):
 
 
 class BulkAnswer(Answer):
-    changed: int
-    skipped: int
-    next_cursor: str | None = None
+    changed: Annotated[int, F("number of requests that were changed")]
+    skipped: Annotated[
+        int, F("number of requests that were left as they are, because of their state or the quota `queued`")
+    ]
+    next_cursor: Annotated[
+        str | None, F("pass it as `cursor` to get the next page; null or absent on the last page")
+    ] = None
 
 
 class PriorityBody(Body):
@@ -99,119 +123,132 @@ class CapacityBody(RootModel[dict[ChannelName, Annotated[int, Field(ge=0, le=MAX
 
 
 class ScopeBody(Body):
-    scope: Annotated[str, Field(max_length=40)] = ALL
+    scope: Annotated[str, F("`all`, or the name of a channel", max_length=40)] = ALL
 
 
 class RequestAnswer(Answer):
-    request_id: str
-    name: str | None = None
-    type: str
-    status: str
-    channel: str
-    priority: int
-    subscription_id: str | None = None
-    attempts: int
-    last_wait_reason: str | None = None
-    error: ErrorAnswer | None = None
-    result: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
-    create_time: str
-    start_time: str | None = None
-    finish_time: str | None = None
+    request_id: Annotated[str, F("id of the request in the queue")]
+    name: Annotated[str | None, F("the given name, or the name of the file")] = None
+    type: Annotated[str, F("`scan`, `associate`, `check`, `download`, `extract`, `export`, `batch` or `verify`")]
+    status: Annotated[str, F("`pending`, `queued`, `running`, `completed`, `failed`, `cancelled` or `paused`")]
+    channel: Annotated[str, F("the channel of the queue")]
+    priority: Annotated[int, F("1 (first) to 10 (last)")]
+    subscription_id: Annotated[str | None, F("id of the subscription")] = None
+    attempts: Annotated[int, F("number of attempts so far")]
+    last_wait_reason: Annotated[
+        str | None,
+        F(
+            "why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or "
+            "`runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for "
+            "the next day"
+        ),
+    ] = None
+    error: Annotated[ErrorAnswer | None, F("why it failed: `code` and `detail`")] = None
+    result: Annotated[dict[str, Any] | None, F("the result; the fields depend on the type")] = None
+    progress: Annotated[dict[str, Any] | None, F("how far it is; the fields depend on the type")] = None
+    create_time: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
+    finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
 
 
-class RequestList(Answer):
+class RequestList(Page):
     items: list[RequestAnswer]
-    next_cursor: str | None = None
 
 
 class LogAnswer(Answer):
     """One step of an attempt."""
 
-    at: str
-    attempt: int
-    event: str
-    detail: str | None = None
-    seconds: float | None = None
-    code: str | None = None
-    stack: str | None = None
+    at: Annotated[str, F("when, ISO 8601 UTC")]
+    attempt: Annotated[int, F("number of the attempt, from 1")]
+    event: Annotated[str, F("`begun`, `goes on`, `done`, `failed`, `stopped` or `died` (its function was killed)")]
+    detail: Annotated[str | None, F("what was done, or why it failed")] = None
+    seconds: Annotated[float | None, F("duration of the step in seconds")] = None
+    code: Annotated[str | None, F("code of the error, for a failed attempt")] = None
+    stack: Annotated[str | None, F("stack trace of the error; for admin keys only")] = None
 
 
-class LogList(Answer):
+class LogList(Page):
     items: list[LogAnswer]
-    next_cursor: str | None = None
 
 
 class ChannelAnswer(Answer):
-    capacity: int
-    running: int
-    queued: int
-    paused: bool
-    oldest_wait_s: float
+    capacity: Annotated[int, F("how many requests of the channel may run in parallel")]
+    running: Annotated[int, F("number of running requests")]
+    queued: Annotated[int, F("number of waiting requests")]
+    paused: Annotated[bool, F("true while no requests are started")]
+    oldest_wait_s: Annotated[float, F("how long the oldest waiting request has waited, in seconds")]
 
 
 class QueueStats(Answer):
-    channels: dict[str, ChannelAnswer]
+    channels: Annotated[dict[str, ChannelAnswer], F("all channels of the queue")]
 
 
 class TypeStats(Answer):
-    count: int
-    by_status: dict[str, int]
-    success_rate: float | None = None
-    mean_s: float | None = None
-    p95_s: float | None = None
+    count: Annotated[int, F("number of records that ended")]
+    by_status: Annotated[dict[str, int], F("number of requests by status")]
+    success_rate: Annotated[float | None, F("share that succeeded, 0 to 1")] = None
+    mean_s: Annotated[float | None, F("mean run time in seconds")] = None
+    p95_s: Annotated[float | None, F("95th percentile of the run time in seconds")] = None
 
 
 class StatsAnswer(Answer):
-    since: str
-    until: str
-    types: dict[str, TypeStats]
+    since: Annotated[str, F("start of the period, ISO 8601 UTC")]
+    until: Annotated[str, F("end of the period, ISO 8601 UTC")]
+    types: Annotated[dict[str, TypeStats], F("figures by type of request")]
 
 
 class AuditAnswer(Answer):
     """One change of a record."""
 
-    record: str
-    at: str
-    actor: str
-    who: str
-    action: str
-    from_: str | None = Field(alias="from")
-    to: str | None
-    why: str
-    attempt: int
+    record: Annotated[str, F("id of the record that was changed")]
+    at: Annotated[str, F("when, ISO 8601 UTC")]
+    actor: Annotated[str, F("key_id of whoever made the change, or `system`")]
+    who: Annotated[str, F("the same as `actor`; its older name")]
+    action: Annotated[str, F("what was done, such as `key.create`")]
+    from_: Annotated[str | None, F("the state before the change")] = Field(alias="from")
+    to: Annotated[str | None, F("the state after the change")]
+    why: Annotated[str, F("the reason, if there is one")]
+    attempt: Annotated[int, F("attempt of the request, from 1; 0 for other records")]
 
 
-class AuditList(Answer):
+class AuditList(Page):
     items: list[AuditAnswer]
-    next_cursor: str | None = None
 
 
-class ArchiveList(Answer):
+class ArchiveList(Page):
     items: list[dict[str, Any]]
-    next_cursor: str | None = None
 
 
 class CleanupBody(Body):
-    confirm: Annotated[str, Field(max_length=100)] | None = None
+    confirm: Annotated[
+        str | None,
+        F(
+            "`run_id` of a daily run that stopped itself: the next one may delete as many objects, or the table and "
+            "the bucket do belong together",
+            max_length=100,
+        ),
+    ] = None
 
 
 class StoppedCleanup(Answer):
     """A daily clean-up that deleted nothing, because it would have deleted too much."""
 
-    run_id: str
-    reason: str
-    stopped_at: str
-    examined: int
-    orphans: int
-    confirmed_by: str | None = None
+    run_id: Annotated[str, F("id of the run, for `confirm`")]
+    reason: Annotated[str, F("why it stopped")]
+    stopped_at: Annotated[str, F("when it stopped, ISO 8601 UTC")]
+    examined: Annotated[int, F("objects that it looked at")]
+    orphans: Annotated[int, F("objects among them that belong to no record")]
+    confirmed_by: Annotated[str | None, F("the key that confirmed it")] = None
 
 
 class CleanupAnswer(Answer):
-    removed: int
-    objects: int
-    more: bool
-    stopped: StoppedCleanup | None = None
+    removed: Annotated[int, F("records that were removed")]
+    objects: Annotated[int, F("objects that were removed from the bucket")]
+    more: Annotated[bool, F("true if there is more to remove: call again")]
+    stopped: Annotated[
+        StoppedCleanup | None,
+        F("the last daily run that deleted no object, until a run has no reason to stop; absent if there is none"),
+    ] = None
 
 
 # --- request payloads
@@ -242,30 +279,38 @@ Mirrors = Annotated[
 
 
 class DownloadPayload(Body):
-    source_url: Url
+    source_url: Annotated[Url, F("URL of the source")]
     mirrors: Mirrors = []
-    politeness: PolitenessBody | None = None
-    biz_id: Number = 0
-    app_id: Number = 0
-    file_path: FilePath
-    file_name: FileName | None = None
-    signature: Signature | None = None
-    size: FileSize | None = None
-    credentials: CredentialName | None = None
+    politeness: Annotated[
+        PolitenessBody | None, F("limits on reading the source: connections, bytes_per_s, delay_s, host_downloads")
+    ] = None
+    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")] = 0
+    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")] = 0
+    file_path: Annotated[FilePath, F("path of the file in the library")]
+    file_name: Annotated[FileName | None, F("name of the file")] = None
+    signature: Annotated[Signature | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
+    size: Annotated[FileSize | None, F("size in bytes")] = None
+    credentials: Annotated[
+        CredentialName | None,
+        F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
+    ] = None
 
 
 class AssociatePayload(Body):
-    biz_id: Number = 0
-    app_id: Number = 0
-    file_path: FilePath
-    file_name: FileName | None = None
-    signature: Signature
+    biz_id: Annotated[Number, F("a number of your choice for a business; recorded, and a filter of lists")] = 0
+    app_id: Annotated[Number, F("a number of your choice for an application; recorded, and a filter of lists")] = 0
+    file_path: Annotated[FilePath, F("path of the file in the library")]
+    file_name: Annotated[FileName | None, F("name of the file")] = None
+    signature: Annotated[Signature, F("SHA-256 of the content, 64 hexadecimal digits")]
 
 
 class CheckPayload(Body):
-    file_id: Text
-    source_url: Url | None = None
-    credentials: CredentialName | None = None
+    file_id: Annotated[Text, F("id of the file in the library")]
+    source_url: Annotated[Url | None, F("URL of the source")] = None
+    credentials: Annotated[
+        CredentialName | None,
+        F("name of a stored credential (PUT /v1/credentials/{name}) whose headers are sent to the source"),
+    ] = None
 
 
 class ExtractPayload(Body):
@@ -563,8 +608,8 @@ class FreezeAnswer(Answer):
     """Whether the system is frozen; if it is, why, since when, and by which key."""
 
     frozen: Annotated[bool, Field(description="whether nothing new starts")]
-    reason: str | None = None
-    since: str | None = None
+    reason: Annotated[str | None, F("the reason, for people")] = None
+    since: Annotated[str | None, F("start of the period, ISO 8601 UTC")] = None
     by: Annotated[str | None, Field(description="id of the key that froze it")] = None
 
 
@@ -598,12 +643,14 @@ _OPERATIONS_TAGS = ["Operations"]
 
 
 class CompensationAnswer(Answer):
-    interval_s: int
-    multiplier: int
-    queue_size: int
-    last_poll: str | None
-    next_poll: str
-    compensated_total: int
+    interval_s: Annotated[int, F("current number of seconds between two polls")]
+    multiplier: Annotated[
+        int, F("the current interval in multiples of the shortest one; it grows while nothing is overdue")
+    ]
+    queue_size: Annotated[int, F("pieces of overdue work that the last poll found")]
+    last_poll: Annotated[str | None, F("when the last poll ran, ISO 8601 UTC")]
+    next_poll: Annotated[str, F("when the next poll runs, ISO 8601 UTC")]
+    compensated_total: Annotated[int, F("pieces of overdue work that were started since the deployment")]
 
 
 def _compensation_answer(poll: PollState, queue_size: int) -> CompensationAnswer:

@@ -22,6 +22,7 @@ from tidegate.errors import RecordNotFound, RouteNotFound
 from tidegate.queue.log import percentile
 from tidegate.queue.model import COMPLETED, FAILED, Request
 from tidegate.queue.store import RequestStore
+from tidegate.records import F
 from tidegate.settings import Settings
 from tidegate.web import queue as compensation
 from tidegate.web.console.bundle import console
@@ -37,43 +38,45 @@ from tidegate.web.static import asset_response, page_headers
 
 
 class Me(Answer):
-    project_id: str
-    project_name: str | None = None
-    scopes: list[str]
-    agent_id: str | None = None
-    window_seconds: int
+    project_id: Annotated[str, F("id of the project")]
+    project_name: Annotated[str | None, F("name of the project")] = None
+    scopes: Annotated[list[str], F("what the key may do: `read`, `write`, `agent`, `admin`")]
+    agent_id: Annotated[str | None, F("the host that a key of scope `agent` is for")] = None
+    window_seconds: Annotated[
+        int, F("length of the window in which requests for the same file are collected, in seconds")
+    ]
     frozen: Annotated[str | None, Field(description="why the deployment is frozen, if it is")] = None
 
 
 class ChannelOverview(ChannelAnswer):
-    channel: str
+    channel: Annotated[str, F("the channel of the queue")]
 
 
 class PointAnswer(Answer):
-    count: int
-    failed: int
+    count: Annotated[int, F("number of records that ended")]
+    failed: Annotated[int, F("how many failed")]
 
 
 class TypeAnswer(Answer):
     """What ended in the last hour, for one type of work."""
 
-    type: str
-    count: int
-    success_rate: float
-    mean_s: float
-    p95_s: float
-    points: list[PointAnswer]
+    type: Annotated[str, F("type of work: a type of request, or `job`")]
+    count: Annotated[int, F("number of records that ended")]
+    success_rate: Annotated[float, F("share that succeeded, 0 to 1")]
+    mean_s: Annotated[float, F("mean run time in seconds")]
+    p95_s: Annotated[float, F("95th percentile of the run time in seconds")]
+    points: Annotated[list[PointAnswer], F("the last hour in intervals of two minutes, oldest first")]
 
 
 class Overview(Answer):
     """Current activity, and what ended in the last hour."""
 
-    channels: list[ChannelOverview]
-    jobs: list[JobAnswer]
-    requests: list[RequestAnswer]
-    stats: list[TypeAnswer]
-    complete: bool
-    compensation: dict[str, object]
+    channels: Annotated[list[ChannelOverview], F("all channels of the queue")]
+    jobs: Annotated[list[JobAnswer], F("the newest Jobs")]
+    requests: Annotated[list[RequestAnswer], F("the newest requests")]
+    stats: Annotated[list[TypeAnswer], F("what ended in the last hour, by type")]
+    complete: Annotated[bool, F("false if more records ended in the last hour than the figures are based on")]
+    compensation: Annotated[dict[str, object], F("the state of the poll for overdue work")]
 
 
 # --- summary
@@ -223,22 +226,22 @@ _HIDDEN = ("_url", "_arn", "_endpoint", "_sha256", "_name", "_prefix", "_bucket"
 
 
 class AlarmAnswer(Answer):
-    name: str
+    name: Annotated[str, F("name of the alarm")]
     state: Annotated[str, Field(description="`ok`, `alarm` or `insufficient_data`")]
-    description: str
-    reason: str
-    since: str | None = None
+    description: Annotated[str, F("what the alarm means")]
+    reason: Annotated[str, F("why the alarm is in this state")]
+    since: Annotated[str | None, F("since when it is in this state, ISO 8601 UTC")] = None
 
 
 class SystemAnswer(Answer):
     """The deployment. If its alarms cannot be read, `alarms` is empty and `alarms_error` says why."""
 
-    version: str
-    stack_name: str
-    parameters: dict[str, str | int]
-    alarms: list[AlarmAnswer]
-    alarms_error: str | None = None
-    freeze: FreezeAnswer
+    version: Annotated[str, F("version of the API")]
+    stack_name: Annotated[str, F("name of the stack")]
+    parameters: Annotated[dict[str, str | int], F("the stack's parameters that are not secret")]
+    alarms: Annotated[list[AlarmAnswer], F("the alarms of the stack and their state")]
+    alarms_error: Annotated[str | None, F("why the alarms could not be read")] = None
+    freeze: Annotated[FreezeAnswer, F("keep the column headings visible when scrolling; default true for one table")]
 
 
 @router.get("/v1/system", scope="admin", tags=["Operations"], summary="Get version, parameters and alarms of the stack")

@@ -1,7 +1,8 @@
 """Adds descriptions, examples and webhooks to the OpenAPI document.
 
-Imported only when the document is generated. Texts are in operations.toml and fields.toml. examples.json has calls in
-the order of a tour, each with the answer it got; tests/integration/web/test_reference.py makes these calls again.
+Imported only when the document is generated. Texts of fields stand at the fields, those of operations in
+operations.toml. examples.json has calls in the order of a tour, each with the answer it got;
+tests/integration/web/test_reference.py makes these calls again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tidegate.web.openapi import BODIES_IN_QUERY
 from tidegate.web.reference.webhooks import CALLBACKS, SCHEMAS, WEBHOOKS
 
 Schema = dict[str, Any]
@@ -34,13 +34,12 @@ def described(contract: Schema) -> Schema:
     operations = _read("operations.toml")
     contract["info"]["description"] = operations["info"]["description"]
     contract["components"]["schemas"] |= SCHEMAS
-    fields = _read("fields.toml")
-    _describe_fields(contract["components"]["schemas"], fields)
+    _describe_fields(contract["components"]["schemas"])
     for method, path, operation in operations_of(contract):
         text = operations["operations"].get(f"{method.upper()} {path}")
         if text:
             operation.setdefault("description", text)
-        _describe_parameters(path, operation, operations["parameters"], fields)
+        _describe_parameters(path, operation, operations["parameters"])
     for name, found in CALLBACKS.items():
         _add_callbacks(contract, name, found)
     _add_examples(contract, examples())
@@ -71,28 +70,24 @@ def _read(name: str) -> Schema:
     return tomllib.loads((HERE / name).read_text("utf-8"))
 
 
-def _describe_parameters(path: str, operation: Schema, texts: Schema, field_texts: Schema) -> None:
-    sources = [texts.get(path, {}), texts, field_texts["any"]]
-    if path in BODIES_IN_QUERY:
-        sources = [field_texts.get(BODIES_IN_QUERY[path], {}), field_texts["any"]]
+def _describe_parameters(path: str, operation: Schema, texts: Schema) -> None:
     for parameter in operation.get("parameters", ()):
-        text = next((found[parameter["name"]] for found in sources if parameter["name"] in found), None)
+        text = texts.get(path, {}).get(parameter["name"]) or texts.get(parameter["name"])
         if text:
             parameter.setdefault("description", text)
 
 
-def _describe_fields(schemas: Schema, texts: Schema) -> None:
-    for model, schema in schemas.items():
-        model_texts = texts.get(model, {})
-        for name, field in _fields_of(schema):
-            for option in _options(field):
-                if option.get("items") == {}:
-                    option["items"] = {"description": "any JSON value"}
-            text = model_texts.get(name) or _text_of_option(field) or texts["any"].get(name)
-            if "description" not in field and text:
-                field["description"] = text
-            for option in field.get("anyOf", ()):
-                option.pop("description", None)
+def _describe_fields(schemas: Schema) -> None:
+    """Puts the description of a field that may be null at the field itself, and describes the items of lists."""
+    for name, field in (found for schema in schemas.values() for found in _fields_of(schema)):
+        for option in _options(field):
+            if option.get("items") == {}:
+                option["items"] = {"description": "any JSON value"}
+        text = _text_of_option(field) or ("the entries of this page" if name == "items" else None)
+        if text:
+            field.setdefault("description", text)
+        for option in field.get("anyOf", ()):
+            option.pop("description", None)
 
 
 def _options(field: Schema) -> Iterator[Schema]:
