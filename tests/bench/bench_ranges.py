@@ -27,7 +27,7 @@ from typing import Any
 from tests.bench.bench_export import peak_mb
 from tests.bench.figures import Figure, table
 from tests.support.exports.samples import mixed_rows
-from tidegate.aws.s3 import Part, Stored
+from tidegate.aws.s3 import PlannedPart, StoredPiece
 from tidegate.exports import PARALLEL
 from tidegate.exports.model import ExportSpec, TableSpec
 from tidegate.exports.paging import THREADS, RangePlan
@@ -85,11 +85,11 @@ class Folder:
         self._asked("list")
         return 0
 
-    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+    def assemble(self, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
         for part in parts:
             self._asked("copy" if part.copied else "upload")
             for piece in part.pieces:
-                if isinstance(piece, Stored) and not part.copied:
+                if isinstance(piece, StoredPiece) and not part.copied:
                     self._asked("get")
                     with (self._place / "moved").open("ab") as out:
                         out.truncate(out.tell() + piece.size)

@@ -11,7 +11,7 @@ from tests.integration.notifications.receiving import callbacks, pass_time, rece
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
-from tidegate.notifications.deliveries import FIRST_LIMIT, MOST_AT_ONCE, CircuitBreaker, CircuitStore, Entry
+from tidegate.notifications.deliveries import FIRST_LIMIT, MOST_AT_ONCE, CircuitBreaker, CircuitEntry, CircuitStore
 
 HOST = "slow.example"
 
@@ -25,7 +25,7 @@ def work_off(cloud: MotoCloud, project: Project, seconds: float, backlog: int) -
     host, done, put_off = breaker(cloud), 0, 0
     start = cloud.clock().timestamp()
     queue = [start] * backlog
-    under_way: list[tuple[float, Entry]] = []
+    under_way: list[tuple[float, CircuitEntry]] = []
     now = start
     while now < start + seconds and (queue or under_way):
         for ends, entry in [one for one in under_way if one[0] <= now]:
@@ -47,7 +47,7 @@ def work_off(cloud: MotoCloud, project: Project, seconds: float, backlog: int) -
 
 def test_slow_healthy_receiver_gets_more_callbacks_at_once(cloud: MotoCloud, project: Project) -> None:
     host = breaker(cloud)
-    host.leave(project.id, HOST, cloud.clock().timestamp(), blamed=False, took=3.5, entry=Entry())
+    host.leave(project.id, HOST, cloud.clock().timestamp(), blamed=False, took=3.5, entry=CircuitEntry())
     done, put_off = work_off(cloud, project, 60, 100)
 
     # One at a time it would be 17.
@@ -57,7 +57,7 @@ def test_slow_healthy_receiver_gets_more_callbacks_at_once(cloud: MotoCloud, pro
 
 def test_postponed_callbacks_are_not_read_more_often_with_a_backlog(cloud: MotoCloud, project: Project) -> None:
     host, now = breaker(cloud), cloud.clock().timestamp()
-    host.leave(project.id, HOST, now, blamed=False, took=3.5, entry=Entry())
+    host.leave(project.id, HOST, now, blamed=False, took=3.5, entry=CircuitEntry())
     waits = []
     for _ in range(60):
         entry = host.enter(project.id, HOST, now)
@@ -71,7 +71,7 @@ def test_postponed_callbacks_are_not_read_more_often_with_a_backlog(cloud: MotoC
 
 def test_time_is_reserved_up_to_the_longest_wait_and_no_further(cloud: MotoCloud, project: Project) -> None:
     host, store, now = breaker(cloud), CircuitStore(cloud.app.table), cloud.clock().timestamp()
-    host.leave(project.id, HOST, now, blamed=False, took=3.5, entry=Entry())
+    host.leave(project.id, HOST, now, blamed=False, took=3.5, entry=CircuitEntry())
 
     reserved = [store.reserve(project.id, HOST, now, now + 30, 10) for _ in range(5)]
 
@@ -131,7 +131,7 @@ def test_state_of_a_paused_host_expires(cloud: MotoCloud, project: Project) -> N
 def test_callback_that_was_never_tried_is_not_given_up(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
         send_notice(project, at.url)
-        with patch.object(CircuitBreaker, "enter", return_value=Entry(wait=900.0)):
+        with patch.object(CircuitBreaker, "enter", return_value=CircuitEntry(wait=900.0)):
             pass_time(cloud, 26 * 3600)
         (waiting,) = callbacks(project)
         assert (waiting["callback_state"], waiting["tries"]) == ("pending", 0)

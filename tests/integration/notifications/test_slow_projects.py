@@ -12,8 +12,8 @@ from tidegate.notifications.deliveries import (
     PROJECT_FIRST_LIMIT,
     SLOW_SECONDS,
     CircuitBreaker,
+    CircuitEntry,
     CircuitStore,
-    Entry,
 )
 
 HOSTS = 60
@@ -29,7 +29,7 @@ def breaker_of_slow_project(cloud: MotoCloud, project: Project) -> CircuitBreake
     """One of the project's hosts was slow once, which sets the first limit and one more."""
     breaker = CircuitBreaker(CircuitStore(cloud.app.table))
     now = cloud.clock().timestamp()
-    breaker.leave(project.id, "slow.example", now, blamed=False, took=SLOW_SECONDS, entry=Entry())
+    breaker.leave(project.id, "slow.example", now, blamed=False, took=SLOW_SECONDS, entry=CircuitEntry())
     return breaker
 
 
@@ -105,10 +105,10 @@ def test_quick_host_of_a_slow_project_costs_two_writes_more(cloud: MotoCloud, pr
 
 def test_callback_that_waited_in_vain_makes_its_project_slow(cloud: MotoCloud, project: Project) -> None:
     breaker, now = CircuitBreaker(CircuitStore(cloud.app.table)), cloud.clock().timestamp()
-    breaker.give_back(project.id, "host", now, waited=0.1, entry=Entry())
+    breaker.give_back(project.id, "host", now, waited=0.1, entry=CircuitEntry())
     assert breaker.enter(project.id, "host", now).project is None
 
-    breaker.give_back(project.id, "host", now, waited=SLOW_SECONDS, entry=Entry())
+    breaker.give_back(project.id, "host", now, waited=SLOW_SECONDS, entry=CircuitEntry())
     assert breaker.enter(project.id, "host", now).project_place is not None
     item = cloud.app.table.get(keys.circuit(project.id, keys.ALL_HOSTS), consistent=True)
     assert item is not None

@@ -17,7 +17,7 @@ from tidegate.batches.items import DataItems
 from tidegate.batches.model import ItemAnswer, Outcome
 from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
-from tidegate.notifications.deliveries import Delivery
+from tidegate.notifications.deliveries import CallbackDelivery
 from tidegate.projects.audit import AuditFilter
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
@@ -150,7 +150,9 @@ class World:
 
     def callback(self) -> str:
         now = self.cloud.clock().timestamp()
-        delivery = Delivery("dlv-1", self.project_id, "req-1", "k", SOURCE, "{}", "dead", "2026-01-01", now, now)
+        delivery = CallbackDelivery(
+            "dlv-1", self.project_id, "req-1", "k", SOURCE, "{}", "dead", "2026-01-01", now, now
+        )
         assert self.cloud.app.notifications.callbacks._store.add(delivery, 0)
         return delivery.delivery_id
 

@@ -18,7 +18,7 @@ from tidegate.errors import Busy, Conflict, RecordNotFound
 from tidegate.files import reading
 from tidegate.files import reading as verify
 from tidegate.files.model import MIB, seconds_to_read
-from tidegate.files.reading import BLOCKS_A_PIECE, RunningDigests, Turn, TurnReader, piece_size
+from tidegate.files.reading import BLOCKS_A_PIECE, ReadingTurn, RunningDigests, TurnReader, piece_size
 
 CONTENT = random.Random(1).randbytes(9 * MIB + 12345)
 FOUND = StoredObject(len(CONTENT), '"1"')
@@ -73,7 +73,7 @@ def test_turns_give_the_digests_of_one_pass() -> None:
     bucket, turns = Memory(), 1
 
     # Another process in every turn.
-    while (read := reader(bucket).check("k", FOUND, Turn("s", OVER))) is None:
+    while (read := reader(bucket).check("k", FOUND, ReadingTurn("s", OVER))) is None:
         turns += 1
 
     assert turns == -(-len(CONTENT) // RANGE)
@@ -117,7 +117,7 @@ def test_turn_ends_early_enough_for_another_piece(now: float, over: bool, monkey
     monkeypatch.setattr(reading, "SAVE_SECONDS", 1e18)
     clock = chain([0.0], repeat(now))
 
-    read = reader(Memory(), monotonic=lambda: next(clock)).check("k", FOUND, Turn("s", 200.0))
+    read = reader(Memory(), monotonic=lambda: next(clock)).check("k", FOUND, ReadingTurn("s", 200.0))
 
     assert (read is None) == over
 
@@ -139,7 +139,7 @@ def test_ordinary_file_is_neither_saved_nor_deleted() -> None:
     bucket = Memory()
     made = reader(bucket)
 
-    assert made.check("k", FOUND, Turn("s", 1e18))
+    assert made.check("k", FOUND, ReadingTurn("s", 1e18))
     made.forget("s")
 
     assert (bucket.objects, bucket.deleted) == ({}, [])
@@ -154,7 +154,7 @@ def test_digests_are_saved_every_minute() -> None:
             raise Busy("killed")
 
     with pytest.raises(Busy) as raised:
-        made.check("k", FOUND, Turn("s", 1e18, stop))
+        made.check("k", FOUND, ReadingTurn("s", 1e18, stop))
 
     assert raised.value.progressed, "an attempt that got further does not count as a retry"
     # The second range ends after 90 s.
@@ -166,7 +166,7 @@ def test_attempt_that_saved_nothing_counts_as_a_retry() -> None:
         raise Busy("killed")
 
     with pytest.raises(Busy) as raised:
-        reader(Memory()).check("k", FOUND, Turn("s", 1e18, stop))
+        reader(Memory()).check("k", FOUND, ReadingTurn("s", 1e18, stop))
 
     assert not raised.value.progressed
 
@@ -174,15 +174,15 @@ def test_attempt_that_saved_nothing_counts_as_a_retry() -> None:
 def test_object_replaced_between_turns_is_a_conflict_once() -> None:
     bucket = Memory()
     made = reader(bucket)
-    assert made.check("k", FOUND, Turn("s", OVER)) is None
+    assert made.check("k", FOUND, ReadingTurn("s", OVER)) is None
     bucket.content, bucket.etag = CONTENT[::-1], '"2"'
     now = StoredObject(len(CONTENT), '"2"')
 
     with pytest.raises(Conflict, match='its ETag was "1", now it is "2"'):
-        made.check("k", now, Turn("s", OVER))
+        made.check("k", now, ReadingTurn("s", OVER))
 
     assert bucket.objects == {}
-    read = made.check("k", now, Turn("s", 1e18))
+    read = made.check("k", now, ReadingTurn("s", 1e18))
     assert read
     assert read.signature == hashlib.sha256(CONTENT[::-1]).hexdigest()
 
@@ -190,21 +190,21 @@ def test_object_replaced_between_turns_is_a_conflict_once() -> None:
 def test_object_replaced_during_a_turn_is_a_conflict() -> None:
     bucket = Memory()
     made = reader(bucket)
-    assert made.check("k", FOUND, Turn("s", OVER)) is None
+    assert made.check("k", FOUND, ReadingTurn("s", OVER)) is None
     bucket.etag = '"2"'
 
     with pytest.raises(Conflict):
-        made.check("k", FOUND, Turn("s", OVER))
+        made.check("k", FOUND, ReadingTurn("s", OVER))
     assert bucket.objects == {}
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: b"{}\n" + data])
 def test_malformed_digests_are_not_continued(damage: Any) -> None:
     bucket = Memory()
-    assert reader(bucket).check("k", FOUND, Turn("s", OVER)) is None
+    assert reader(bucket).check("k", FOUND, ReadingTurn("s", OVER)) is None
     bucket.objects["s"] = damage(bucket.objects["s"])
 
-    read = reader(bucket).check("k", FOUND, Turn("s", 1e18))
+    read = reader(bucket).check("k", FOUND, ReadingTurn("s", 1e18))
 
     assert read == one_pass(bucket)
 
@@ -213,5 +213,5 @@ def test_without_libcrypto_the_object_is_read_in_one_turn(monkeypatch: pytest.Mo
     monkeypatch.setattr(sha256, "AVAILABLE", False)
     bucket = Memory()
 
-    assert reader(bucket).check("k", FOUND, Turn("s", OVER)) == one_pass(bucket)
+    assert reader(bucket).check("k", FOUND, ReadingTurn("s", OVER)) == one_pass(bucket)
     assert bucket.objects == {}

@@ -17,7 +17,7 @@ from tidegate.notifications.deliveries import (
     LONGEST_PAUSE_SECONDS,
     PENDING,
     Attempt,
-    Delivery,
+    CallbackDelivery,
     after,
     back_off,
     new_delivery,
@@ -35,7 +35,7 @@ MESSAGE = {
 }
 
 
-def fresh() -> Delivery:
+def fresh() -> CallbackDelivery:
     return new_delivery(MESSAGE, "{}", NOW)
 
 

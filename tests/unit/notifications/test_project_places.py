@@ -9,7 +9,13 @@ from itertools import count
 
 from tests.support.circuits import CircuitsInMemory
 from tidegate.aws.keys import ALL_HOSTS
-from tidegate.notifications.deliveries import PROJECT_LEAST, PROJECT_SLOW_SECONDS, CircuitBreaker, Entry, back_off
+from tidegate.notifications.deliveries import (
+    PROJECT_LEAST,
+    PROJECT_SLOW_SECONDS,
+    CircuitBreaker,
+    CircuitEntry,
+    back_off,
+)
 
 TIME_OUT, QUICK, DELIVERERS = 10.0, 0.05, 80
 
@@ -26,7 +32,7 @@ class Simulation:
 
     def run(self, arrivals: Iterable[tuple[float, str]], until: float) -> Simulation:
         breaker, numbers, running = CircuitBreaker(self.store), count(), 0
-        events: list[tuple[float, int, str, float, int, Entry | None]] = [
+        events: list[tuple[float, int, str, float, int, CircuitEntry | None]] = [
             (at, next(numbers), host, at, 0, None) for at, host in arrivals
         ]
         heapq.heapify(events)
@@ -99,10 +105,10 @@ def test_limit_ends_when_no_host_was_slow_for_a_while() -> None:
     assert store.records[ALL_HOSTS].limit
 
     assert breaker.enter("p", "host", 12.0).project_place is not None
-    assert breaker.enter("p", "host", 11.0 + PROJECT_SLOW_SECONDS) == Entry()
+    assert breaker.enter("p", "host", 11.0 + PROJECT_SLOW_SECONDS) == CircuitEntry()
 
 
 def test_quick_failures_do_not_limit_a_project() -> None:
     store = CircuitsInMemory()
-    CircuitBreaker(store).leave("p", "refuses", 0.0, blamed=True, took=0.01, entry=Entry())
+    CircuitBreaker(store).leave("p", "refuses", 0.0, blamed=True, took=0.01, entry=CircuitEntry())
     assert ALL_HOSTS not in store.records

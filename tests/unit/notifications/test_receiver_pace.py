@@ -7,7 +7,7 @@ import heapq
 import pytest
 
 from tests.support.circuits import CircuitsInMemory
-from tidegate.notifications.deliveries import MOST_AT_ONCE, CircuitBreaker, Entry
+from tidegate.notifications.deliveries import MOST_AT_ONCE, CircuitBreaker, CircuitEntry
 
 TOOK = 3.5
 
@@ -15,8 +15,8 @@ TOOK = 3.5
 def work_off(backlog: int) -> tuple[float, float, float]:
     """(seconds until the last callback was delivered, most postponements of one callback, most in one second)."""
     host = CircuitBreaker(CircuitsInMemory())
-    host.leave("p", "h", 0.0, blamed=False, took=TOOK, entry=Entry())
-    events: list[tuple[float, int, Entry | None]] = [(0.0, number, None) for number in range(backlog)]
+    host.leave("p", "h", 0.0, blamed=False, took=TOOK, entry=CircuitEntry())
+    events: list[tuple[float, int, CircuitEntry | None]] = [(0.0, number, None) for number in range(backlog)]
     number, ended, put_off = backlog, 0.0, 0
     by_second: dict[int, int] = {}
     while events:

@@ -312,7 +312,7 @@ MOST_PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredPiece:
     """`size` bytes of an object, from `start` on."""
 
     key: str
@@ -320,20 +320,20 @@ class Stored:
     size: int
     start: int = 0
 
-    def head(self, count: int) -> Stored:
+    def head(self, count: int) -> StoredPiece:
         """The first `count` of these bytes."""
-        return Stored(self.key, self.etag, count, self.start)
+        return StoredPiece(self.key, self.etag, count, self.start)
 
-    def rest(self, count: int) -> Stored:
+    def rest(self, count: int) -> StoredPiece:
         """These bytes without the first `count`."""
-        return Stored(self.key, self.etag, self.size - count, self.start + count)
+        return StoredPiece(self.key, self.etag, self.size - count, self.start + count)
 
 
-Piece = bytes | Stored
+Piece = bytes | StoredPiece
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlannedPart:
     """Either bytes of one object, which S3 copies, or pieces that this function sends."""
 
     pieces: tuple[Piece, ...]
@@ -345,19 +345,19 @@ class Part:
 
 
 def size_of(piece: Piece) -> int:
-    return piece.size if isinstance(piece, Stored) else len(piece)
+    return piece.size if isinstance(piece, StoredPiece) else len(piece)
 
 
-def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Part]:
+def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[PlannedPart]:
     """The parts in order. No part that this function sends is larger than twice the smallest size plus one piece."""
     smallest = SMALLEST_PART if smallest is None else smallest
-    parts: list[Part] = []
+    parts: list[PlannedPart] = []
     held: list[Piece] = []
     holding = 0
 
     def send() -> None:
         nonlocal held, holding
-        parts.append(Part(tuple(held), copied=False))
+        parts.append(PlannedPart(tuple(held), copied=False))
         held, holding = [], 0
 
     for piece in pieces:
@@ -365,12 +365,12 @@ def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Par
         if not size:
             continue
         lacking = smallest - holding
-        if isinstance(piece, Stored) and size >= smallest and not held:
-            parts.append(Part((piece,), copied=True))
-        elif isinstance(piece, Stored) and held and size - lacking >= smallest:
+        if isinstance(piece, StoredPiece) and size >= smallest and not held:
+            parts.append(PlannedPart((piece,), copied=True))
+        elif isinstance(piece, StoredPiece) and held and size - lacking >= smallest:
             held.append(piece.head(lacking))
             send()
-            parts.append(Part((piece.rest(lacking),), copied=True))
+            parts.append(PlannedPart((piece.rest(lacking),), copied=True))
         else:
             held.append(piece)
             holding += size
@@ -389,7 +389,7 @@ def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Par
 _PARALLEL_PARTS = 16
 
 
-def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[Part]) -> int:
+def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
     """Writes the object and returns its size. It appears when all parts are stored; a failure aborts the upload."""
     place: dict[str, Any] = {"Bucket": bucket, "Key": key}
     if len(parts) <= 1 and not any(part.copied for part in parts):
@@ -398,7 +398,7 @@ def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts:
         return len(body)
     upload = place | {"UploadId": client.create_multipart_upload(**place, ContentType=content_type)["UploadId"]}
 
-    def send(number: int, part: Part) -> Any:
+    def send(number: int, part: PlannedPart) -> Any:
         if part.copied:
             (piece,) = part.pieces
             etag = _copied(client, bucket, upload, number, piece)
@@ -419,7 +419,7 @@ def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts:
 
 
 def _copied(client: S3Client, bucket: str, upload: dict[str, Any], number: int, piece: Piece) -> str:
-    if not isinstance(piece, Stored):
+    if not isinstance(piece, StoredPiece):
         raise TypeError(f"S3 can copy only a part of an object, not {type(piece).__name__}")
     copied = client.upload_part_copy(
         **upload,
@@ -431,11 +431,11 @@ def _copied(client: S3Client, bucket: str, upload: dict[str, Any], number: int, 
     return copied["CopyPartResult"]["ETag"]
 
 
-def _bytes(client: S3Client, bucket: str, part: Part) -> bytes:
-    return b"".join(_read(client, bucket, piece) if isinstance(piece, Stored) else piece for piece in part.pieces)
+def _bytes(client: S3Client, bucket: str, part: PlannedPart) -> bytes:
+    return b"".join(_read(client, bucket, piece) if isinstance(piece, StoredPiece) else piece for piece in part.pieces)
 
 
-def _read(client: S3Client, bucket: str, piece: Stored) -> bytes:
+def _read(client: S3Client, bucket: str, piece: StoredPiece) -> bytes:
     span = f"bytes={piece.start}-{piece.start + piece.size - 1}"
     answer = client.get_object(Bucket=bucket, Key=piece.key, Range=span, IfMatch=piece.etag)
     return answer["Body"].read()

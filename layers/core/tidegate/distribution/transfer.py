@@ -74,7 +74,7 @@ from tidegate.errors import (
 )
 from tidegate.files.library import Content
 from tidegate.files.model import COMING, READY
-from tidegate.files.reading import SMALLEST_FILE, Turn, TurnReader, saved_for_content
+from tidegate.files.reading import SMALLEST_FILE, ReadingTurn, TurnReader, saved_for_content
 from tidegate.notifications.notices import Notice, notice_id_for
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, day_write, until_next_day
 
@@ -148,7 +148,7 @@ def _checked_size(d: Distribution, job: Job, content: Content, until: float) -> 
     lacks_pieces = found.size >= SMALLEST_FILE and content.pieces_sha256 is None
     if found.etag != content.checked_etag or lacks_pieces:
         # In parallel ranges: one stream of tens of gigabytes may outlast the Job, and starts over if it breaks.
-        turn = Turn(saved_for_content(job.project_id, signature), until)
+        turn = ReadingTurn(saved_for_content(job.project_id, signature), until)
         reader = TurnReader(d.bucket)
         read = reader.check(key, found, turn)
         if read is None:

@@ -16,7 +16,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from tidegate.aws.s3 import Stored, plan_parts
+from tidegate.aws.s3 import StoredPiece, plan_parts
 from tidegate.errors import DomainError, FetchError, RecordNotFound, SourceBroken, WorkerLost
 from tidegate.exports.model import (
     EXCEL,
@@ -648,10 +648,10 @@ def _groups(records: Sequence[Sequence[RangeRecord]]) -> list[Group]:
 
 def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
     """The fragments of one table, by sheet."""
-    found: dict[int, list[tuple[Stored, Measure]]] = {}
+    found: dict[int, list[tuple[StoredPiece, Measure]]] = {}
     for record in records:
         for each in record.fragments:
-            stored = Stored(each["key"], each["etag"], each["packed"])
+            stored = StoredPiece(each["key"], each["etag"], each["packed"])
             measure = Measure(each["size"], each["crc"], each["packed"], each["rows"])
             found.setdefault(each["sheet"], []).append((stored, measure))
     widths: dict[int, list[int]] = {}

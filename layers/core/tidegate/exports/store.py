@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from botocore.exceptions import ClientError
 
 from tidegate.aws import keys
-from tidegate.aws.s3 import Bucket, Part, S3Sink, assembled
+from tidegate.aws.s3 import Bucket, PlannedPart, S3Sink, assembled
 from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
 from tidegate.common.sequences import Listed
 from tidegate.errors import RecordNotFound, WorkerLost, WrongState
@@ -142,7 +142,7 @@ class ExportBucket:
         """Stores the object and returns its ETag."""
         return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
 
-    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+    def assemble(self, key: str, content_type: str, parts: Sequence[PlannedPart]) -> int:
         """Makes an object of parts that S3 copies from others or that are uploaded. Returns its size."""
         return assembled(self._client, self._bucket.name, key, content_type, parts)
 

@@ -341,7 +341,7 @@ def saved_for_content(project_id: str, signature: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReadingTurn:
     """`saved` is the key of the saved digests, `until` the end of the invocation by the monotonic clock."""
 
     saved: str
@@ -356,7 +356,7 @@ class TurnReader:
         # Keys of saved digests that this process read or wrote: ordinary files have none, and need no deletion.
         self._present: set[str] = set()
 
-    def check(self, key: str, found: StoredObject, turn: Turn, *, pieces: bool = True) -> Checked | None:
+    def check(self, key: str, found: StoredObject, turn: ReadingTurn, *, pieces: bool = True) -> Checked | None:
         """Reads the object and returns its digests; None if the time is over, and another turn must continue.
 
         Conflict if the object was replaced since the first turn. Call `forget` once the digests are recorded.
@@ -403,7 +403,7 @@ class TurnReader:
             self._bucket.delete(saved)
             self._present.discard(saved)
 
-    def _continued(self, found: StoredObject, turn: Turn, *, pieces: bool) -> RunningDigests:
+    def _continued(self, found: StoredObject, turn: ReadingTurn, *, pieces: bool) -> RunningDigests:
 
         try:
             _, chunks = self._bucket.read(turn.saved)

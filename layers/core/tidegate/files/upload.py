@@ -46,7 +46,7 @@ Enqueue = Callable[[File, Sequence[Write], str], None]
 Read = Callable[[str, StoredObject], Checked | None]
 
 
-class Part(NamedTuple):
+class PartLink(NamedTuple):
     number: int
     url: str
 
@@ -113,7 +113,7 @@ class Uploads:
 
     def parts(
         self, project_id: str, file_id: str, numbers: Sequence[int], sizes: Sequence[int] | None = None
-    ) -> list[Part]:
+    ) -> list[PartLink]:
         """A presigned URL for each of these parts. `sizes`: their lengths, if the file's size was not announced."""
         file = self._store.require(project_id, file_id)
         if not file.upload_id:
@@ -135,7 +135,7 @@ class Uploads:
             self._reserve(file, key, lengths, seconds)
         upload_id = file.upload_id
         return [
-            Part(number, self._objects.presign_part(key, upload_id, number, seconds, length))
+            PartLink(number, self._objects.presign_part(key, upload_id, number, seconds, length))
             for number, length in lengths.items()
         ]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.common.token_bucket import TokenBucket
-from tidegate.files.reading import Turn, saved_for_request
+from tidegate.files.reading import ReadingTurn, saved_for_request
 from tidegate.http.guard import Credential
 from tidegate.queue.model import Request
 
@@ -30,10 +30,10 @@ class Step:
     state: Mapping[str, Any] | None = None
     began: float = field(default_factory=time.monotonic)
 
-    def turn(self, progress: Callable[[int], Mapping[str, Any]]) -> Turn:
+    def turn(self, progress: Callable[[int], Mapping[str, Any]]) -> ReadingTurn:
         """For reading a file in this invocation. `progress` makes the request's progress of the bytes read."""
         saved = saved_for_request(self.request.project_id, self.request.request_id)
-        return Turn(saved, self.began + self.seconds_left, lambda done: self.heartbeat(progress(done)))
+        return ReadingTurn(saved, self.began + self.seconds_left, lambda done: self.heartbeat(progress(done)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from tidegate.notifications.deliveries import (
     GIVE_UP_SECONDS,
     PENDING,
     Attempt,
+    CallbackDelivery,
     CircuitBreaker,
-    Delivery,
     DeliveryStore,
     after,
     new_delivery,
@@ -43,7 +43,7 @@ class CallbackQueue:
         self._waiting = waiting
         self._dead = dead
 
-    def later(self, delivery: Delivery, seconds: float) -> None:
+    def later(self, delivery: CallbackDelivery, seconds: float) -> None:
         """Sends a message that starts the next attempt. SQS delays it by 15 minutes at most."""
         body = {
             "project_id": delivery.project_id,
@@ -52,7 +52,7 @@ class CallbackQueue:
         }
         self._waiting.send(Message(body, delay_seconds=max(0, math.ceil(seconds))))
 
-    def send_to_dead_letters(self, delivery: Delivery) -> None:
+    def send_to_dead_letters(self, delivery: CallbackDelivery) -> None:
         last = delivery.attempts[-1]
         body = {
             "project_id": delivery.project_id,
@@ -97,7 +97,7 @@ class Callbacks:
             if error := refused.get(url):
                 raise UrlNotAllowed(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
 
-    def get(self, project_id: str, delivery_id: str) -> Delivery:
+    def get(self, project_id: str, delivery_id: str) -> CallbackDelivery:
         delivery = self._store.get(project_id, delivery_id)
         if delivery is None:
             raise RecordNotFound(f"this project has no callback with the id {delivery_id}")
@@ -105,7 +105,7 @@ class Callbacks:
 
     def list(
         self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
-    ) -> Listed[Delivery]:
+    ) -> Listed[CallbackDelivery]:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
 
     def redrive(self, project_id: str, delivery_id: str) -> None:
@@ -114,7 +114,7 @@ class Callbacks:
         if delivery is not None and delivery.state == DEAD:
             self.redeliver(project_id, delivery_id)
 
-    def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> Delivery:
+    def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> CallbackDelivery:
         """Delivers it again, with attempts for another day. The id stays the same, so the receiver can de-duplicate."""
         now = self._clock()
         delivery = redelivered(self.get(project_id, delivery_id), now)
@@ -186,7 +186,7 @@ class Deliverer:
         if claimed:
             self._run(claimed, now + LEASE_SECONDS)
 
-    def _run(self, delivery: Delivery, lease: float) -> None:
+    def _run(self, delivery: CallbackDelivery, lease: float) -> None:
         now = self._clock().timestamp()
         if frozen := self._frozen_for():
             # The time of a freeze does not count for the day in which a callback is tried.
@@ -224,7 +224,7 @@ class Deliverer:
         logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
-    def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
+    def _put_off(self, delivery: CallbackDelivery, wait: float, held_back: NotSent | None = None) -> CallbackDelivery:
         """Postpones the delivery without counting an attempt: its host or project has reached its limit, or it fails.
 
         After its day it is given up, unless it was never tried: then it gets another day.
@@ -244,7 +244,7 @@ class Deliverer:
         at = now.timestamp() + wait + self._chance()
         return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
 
-    def _settle(self, delivery: Delivery, lease: float) -> None:
+    def _settle(self, delivery: CallbackDelivery, lease: float) -> None:
         now = self._clock().timestamp()
         if delivery.state == DEAD:
             # Send to the dead-letter queue before marking it dead: a crash in between duplicates, never loses.
@@ -254,7 +254,7 @@ class Deliverer:
         elif delivery.state == PENDING:
             self._queue.later(delivery, delivery.next_attempt_at - now)
 
-    def _try(self, delivery: Delivery) -> tuple[Attempt, float | None]:
+    def _try(self, delivery: CallbackDelivery) -> tuple[Attempt, float | None]:
         at, started = self._clock(), time.monotonic()
         status: int | None = None
         waited = 0.0

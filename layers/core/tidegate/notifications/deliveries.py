@@ -56,7 +56,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class CallbackDelivery:
     """`tries` counts since the start or the latest redelivery; `next_attempt_at`, `gives_up_at` are epoch seconds."""
 
     delivery_id: str
@@ -78,10 +78,10 @@ class Delivery:
         return urlsplit(self.url).netloc.lower()
 
 
-def new_delivery(message: Mapping[str, Any], body: str, now: datetime) -> Delivery:
+def new_delivery(message: Mapping[str, Any], body: str, now: datetime) -> CallbackDelivery:
     """A delivery for a message of the notifications topic."""
     at = now.timestamp()
-    return Delivery(
+    return CallbackDelivery(
         delivery_id=message["message_id"],
         project_id=message["project_id"],
         record_id=message["record_id"],
@@ -101,7 +101,9 @@ def back_off(tries: int, chance: float) -> float:
     return base * (1 + JITTER * chance)
 
 
-def after(delivery: Delivery, attempt: Attempt, now: datetime, *, retry_after: float | None, chance: float) -> Delivery:
+def after(
+    delivery: CallbackDelivery, attempt: Attempt, now: datetime, *, retry_after: float | None, chance: float
+) -> CallbackDelivery:
     """The delivery after an attempt. The last attempt is at the end of its day, even if Retry-After asks for longer."""
     at = now.timestamp()
     tried = replace(
@@ -115,7 +117,7 @@ def after(delivery: Delivery, attempt: Attempt, now: datetime, *, retry_after: f
     return replace(tried, next_attempt_at=min(at + wait, delivery.gives_up_at))
 
 
-def redelivered(delivery: Delivery, now: datetime) -> Delivery:
+def redelivered(delivery: CallbackDelivery, now: datetime) -> CallbackDelivery:
     at = now.timestamp()
     return replace(
         delivery, state=PENDING, tries=0, gives_up_at=at + GIVE_UP_SECONDS, next_attempt_at=at, delivered_at=None
@@ -206,12 +208,12 @@ DUE_KIND = "callback"
 _MUTABLE = ("state", "tries", "attempts", "next_attempt_at", "gives_up_at", "delivered_at")
 
 
-def delivery_of(item: Item) -> Delivery:
-    known: dict[str, Any] = {name: item.get(name) for name in Delivery.__dataclass_fields__}
-    return Delivery(**known | {"attempts": tuple(Attempt(**attempt) for attempt in item.get("attempts", ()))})
+def delivery_of(item: Item) -> CallbackDelivery:
+    known: dict[str, Any] = {name: item.get(name) for name in CallbackDelivery.__dataclass_fields__}
+    return CallbackDelivery(**known | {"attempts": tuple(Attempt(**attempt) for attempt in item.get("attempts", ()))})
 
 
-def _plain(delivery: Delivery) -> dict[str, Any]:
+def _plain(delivery: CallbackDelivery) -> dict[str, Any]:
     attempts = [{k: v for k, v in asdict(attempt).items() if v is not None} for attempt in delivery.attempts]
     return asdict(delivery) | {"attempts": attempts}
 
@@ -222,7 +224,7 @@ class DeliveryStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, delivery: Delivery, lease_until: float) -> bool:
+    def add(self, delivery: CallbackDelivery, lease_until: float) -> bool:
         """Adds a delivery with its lease taken. False if it exists already."""
         lists = {
             "gsi1pk": keys.callbacks_list(delivery.project_id),
@@ -234,7 +236,7 @@ class DeliveryStore:
         item = keys.callback(delivery.project_id, delivery.delivery_id) | _plain(delivery) | lists | kept
         return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
 
-    def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None:
+    def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> CallbackDelivery | None:
         claimed = update(
             keys.callback(project_id, delivery_id),
             {"lease_until": lease_until, **keys.due(delivery_id, lease_until, DUE_KIND)},
@@ -248,7 +250,7 @@ class DeliveryStore:
         except ConditionFailed:
             return None
 
-    def settle(self, delivery: Delivery, lease_until: float, now: float) -> bool:
+    def settle(self, delivery: CallbackDelivery, lease_until: float, now: float) -> bool:
         """Writes the result and releases the lease. False if the lease was lost meanwhile."""
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE}
         sets["expires_at"] = int(now) + KEPT_SECONDS
@@ -266,7 +268,7 @@ class DeliveryStore:
         )
         return self._table.try_write(settled)
 
-    def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
+    def restart(self, delivery: CallbackDelivery, now: float, line: AuditLine) -> None:
         """Starts the delivery again. WrongState while an attempt is running, whose result would be lost."""
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
@@ -283,13 +285,13 @@ class DeliveryStore:
         except ConditionFailed as error:
             raise WrongState("the callback is being delivered right now: try again in a few seconds") from error
 
-    def get(self, project_id: str, delivery_id: str) -> Delivery | None:
+    def get(self, project_id: str, delivery_id: str) -> CallbackDelivery | None:
         item = self._table.get(keys.callback(project_id, delivery_id), consistent=True)
         return delivery_of(item) if item else None
 
     def list(
         self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
-    ) -> Listed[Delivery]:
+    ) -> Listed[CallbackDelivery]:
         place, index = keys.callbacks_list(project_id), "gsi1"
         if record_id:
             place, index = keys.callbacks_of(project_id, record_id), "gsi2"
@@ -497,7 +499,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CircuitEntry:
     """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
 
     `state` is None for a host that is neither slow nor failing: it has no limit. So is `project` for a project whose
@@ -521,9 +523,9 @@ class CircuitBreaker:
         self._store = store
         self._projects = ProjectPlaces(store)
 
-    def enter(self, project_id: str, host: str, now: float) -> Entry:
+    def enter(self, project_id: str, host: str, now: float) -> CircuitEntry:
         state, project = self._store.states(project_id, host)
-        entry = Entry(0.0, state, None, project if project and project.is_slow(now) else None)
+        entry = CircuitEntry(0.0, state, None, project if project and project.is_slow(now) else None)
         if state is not None:
             entry = self._at_host(project_id, host, entry, state, now)
         if entry.project is None or entry.wait:
@@ -532,10 +534,10 @@ class CircuitBreaker:
         if place is None:
             if entry.place is not None:
                 self._store.free(project_id, host, entry.place)
-            return Entry(self._projects.put_off(project_id, entry.project, now, failing=entry.failing), state)
+            return CircuitEntry(self._projects.put_off(project_id, entry.project, now, failing=entry.failing), state)
         return replace(entry, project_place=place)
 
-    def _at_host(self, project_id: str, host: str, entry: Entry, state: HostState, now: float) -> Entry:
+    def _at_host(self, project_id: str, host: str, entry: CircuitEntry, state: HostState, now: float) -> CircuitEntry:
         free = state.free_places(now) if state.open_until <= now else []
         if free and entry.project and not entry.project.free_places(now, failing=entry.failing):
             # No place of the host is needed: the project has none.
@@ -543,7 +545,7 @@ class CircuitBreaker:
         for place in _choice(free, min(_TRIES, len(free))):
             if self._store.take(project_id, host, place, now, now + PLACE_SECONDS):
                 return replace(entry, place=place)
-        return Entry(self._put_off(project_id, host, state, now), state)
+        return CircuitEntry(self._put_off(project_id, host, state, now), state)
 
     def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
         """Seconds to wait. Each waiting callback reserves a time of its own, spaced as fast as the host answers.
@@ -566,7 +568,7 @@ class CircuitBreaker:
         *,
         blamed: bool,
         took: float,
-        entry: Entry,
+        entry: CircuitEntry,
         timed_out: bool = False,
     ) -> None:
         """Records the result of a call that `enter` allowed. `blamed`: the host failed. `took`: seconds."""
@@ -591,7 +593,7 @@ class CircuitBreaker:
         else:
             self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
 
-    def give_back(self, project_id: str, host: str, now: float, *, waited: float, entry: Entry) -> None:
+    def give_back(self, project_id: str, host: str, now: float, *, waited: float, entry: CircuitEntry) -> None:
         """Frees the places of a call that was not sent. `waited`: seconds."""
         self._projects.give_back(project_id, entry.project_place, now, waited)
         if entry.place is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tidegate.aws.s3 import Piece, Stored
+from tidegate.aws.s3 import Piece, StoredPiece
 from tidegate.sheets.files import ENDINGS, Measure, Output, csv_columns, packed_piece, total
 from tidegate.sheets.parquet import MAGIC, Group, ParquetTable
 from tidegate.sheets.table import GAP_ROWS, HeadCell, Row, SheetTable
@@ -39,7 +39,7 @@ from tidegate.sheets.zip import HEADER, ZipEntry, directory, local_header, trail
 class SheetRows:
     """The fragments of one sheet of one table, in order; a text file is a single sheet."""
 
-    fragments: Sequence[tuple[Stored, Measure]]
+    fragments: Sequence[tuple[StoredPiece, Measure]]
     # The widths of the widest texts of its columns.
     widest: Sequence[int] = ()
 

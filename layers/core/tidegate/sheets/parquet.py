@@ -25,7 +25,7 @@ _TRUE, _FALSE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ThriftList:
     """A list; all its elements are of one type."""
 
     kind: int
@@ -40,7 +40,7 @@ class Long:
 
 
 Struct = Mapping[int, "Value"]
-Value = bool | int | Long | str | Listed | Struct
+Value = bool | int | Long | str | ThriftList | Struct
 
 
 def written(struct: Struct) -> bytes:
@@ -64,7 +64,7 @@ def _kind(value: Value) -> int:
         return I64
     if isinstance(value, str):
         return BINARY
-    return LIST if isinstance(value, Listed) else STRUCT
+    return LIST if isinstance(value, ThriftList) else STRUCT
 
 
 def _body(value: Value) -> bytes:
@@ -75,7 +75,7 @@ def _body(value: Value) -> bytes:
     if isinstance(value, str):
         data = value.encode(errors="replace")
         return varint(len(data)) + data
-    if isinstance(value, Listed):
+    if isinstance(value, ThriftList):
         count = len(value.items)
         head = bytes([count << 4 | value.kind]) if count < 15 else bytes([0xF0 | value.kind]) + varint(count)
         return head + b"".join(map(_body, value.items))
@@ -313,7 +313,13 @@ class ParquetTable:
             {1: column.kind.physical, 3: _OPTIONAL, 4: column.key, **column.kind.logical} for column in self.columns
         ]
         data = written(
-            {1: 1, 2: Listed(STRUCT, schema), 3: Long(rows), 4: Listed(STRUCT, found), 6: "Tidegate version 1.0"}
+            {
+                1: 1,
+                2: ThriftList(STRUCT, schema),
+                3: Long(rows),
+                4: ThriftList(STRUCT, found),
+                6: "Tidegate version 1.0",
+            }
         )
         return data + len(data).to_bytes(4, "little") + MAGIC
 
@@ -325,8 +331,8 @@ class ParquetTable:
                     2: Long(offset),
                     3: {
                         1: column.kind.physical,
-                        2: Listed(I32, [_PLAIN, _RLE]),
-                        3: Listed(BINARY, [column.key]),
+                        2: ThriftList(I32, [_PLAIN, _RLE]),
+                        3: ThriftList(BINARY, [column.key]),
                         4: _GZIP,
                         5: Long(group.rows),
                         6: Long(plain),
@@ -337,7 +343,7 @@ class ParquetTable:
             )
             offset += packed
         whole = sum(plain for plain, _ in group.columns)
-        return {1: Listed(STRUCT, chunks), 2: Long(whole), 3: Long(group.rows)}
+        return {1: ThriftList(STRUCT, chunks), 2: Long(whole), 3: Long(group.rows)}
 
 
 def _page(content: bytes, rows: int) -> tuple[bytes, bytes, int]:

@@ -13,7 +13,7 @@ from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.errors import Invalid
 from tidegate.http.guard import read_origin
-from tidegate.notifications.deliveries import PENDING, Delivery
+from tidegate.notifications.deliveries import PENDING, CallbackDelivery
 from tidegate.notifications.websocket import Holder
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent_secret
@@ -48,7 +48,7 @@ class CallbackAnswer(Answer):
     body: Annotated[str | None, F("the JSON that is sent, as text")] = None
 
     @classmethod
-    def of(cls, delivery: Delivery, as_text: Callable[[float], str]) -> CallbackAnswer:
+    def of(cls, delivery: CallbackDelivery, as_text: Callable[[float], str]) -> CallbackAnswer:
         return cls(
             delivery_id=delivery.delivery_id,
             type=delivery.kind,
@@ -95,7 +95,7 @@ router = Router()
 _TAGS = ["Notifications"]
 
 
-def _shown(delivery: Delivery) -> CallbackAnswer:
+def _shown(delivery: CallbackDelivery) -> CallbackAnswer:
     return CallbackAnswer.of(delivery, lambda epoch: iso(datetime.fromtimestamp(epoch, UTC)))
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from isal import isal_zlib
 
 from tests.support.exports.samples import mixed_rows, with_nulls
-from tidegate.aws.s3 import Part, Piece, Stored, plan_parts, size_of
+from tidegate.aws.s3 import Piece, PlannedPart, StoredPiece, plan_parts, size_of
 from tidegate.sheets import files as fragments
 from tidegate.sheets.files import FragmentWriter, Measure, Output, packed_piece, render, total
 from tidegate.sheets.joined import JoinedBook, JoinedText, SheetRows
@@ -52,7 +52,7 @@ def joined_file(output: Output, source: TableRows, sample: list[Any], sheet_rows
 def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, sheet_rows: int = 1_048_576) -> bytes:
     """Renders the rows as several workers and a joiner do, each with its own file object."""
     store: dict[str, bytes] = {}
-    sheets: dict[int, list[tuple[Stored, Measure]]] = {}
+    sheets: dict[int, list[tuple[StoredPiece, Measure]]] = {}
     sums, widths = list[Any](), dict[int, list[list[int]]]()
     rows_per_range = -(-len(rows) // ranges)
     source = TableRows(table, KEYS, ())
@@ -67,7 +67,7 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
             def keep(data: bytearray, measure: Measure, sheet: int = sheet) -> None:
                 key = f"{len(store)}"
                 store[key] = bytes(data)
-                sheets.setdefault(sheet, []).append((Stored(key, "", len(data)), measure))
+                sheets.setdefault(sheet, []).append((StoredPiece(key, "", len(data)), measure))
 
             writer = FragmentWriter(keep, packed=file.packed)
             while at < end:
@@ -88,7 +88,7 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
 
 
 def bytes_of(piece: Piece, store: dict[str, bytes]) -> bytes:
-    return store[piece.key][piece.start : piece.start + piece.size] if isinstance(piece, Stored) else piece
+    return store[piece.key][piece.start : piece.start + piece.size] if isinstance(piece, StoredPiece) else piece
 
 
 def entries(data: bytes) -> dict[str, bytes]:
@@ -179,9 +179,9 @@ SIZES = st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40)
 def test_parts_have_all_bytes_in_order_and_are_large_enough(sizes: Sequence[tuple[bool, int]]) -> None:
     store = {f"{n}": bytes([n % 251]) * size for n, (_, size) in enumerate(sizes)}
     pieces: list[Piece] = [
-        Stored(f"{n}", "", size) if stored else store[f"{n}"] for n, (stored, size) in enumerate(sizes)
+        StoredPiece(f"{n}", "", size) if stored else store[f"{n}"] for n, (stored, size) in enumerate(sizes)
     ]
-    parts: list[Part] = plan_parts(pieces, smallest=10)
+    parts: list[PlannedPart] = plan_parts(pieces, smallest=10)
 
     assert b"".join(bytes_of(p, store) for part in parts for p in part.pieces) == b"".join(store.values())
     assert all(part.size >= 10 for part in parts[:-1])
@@ -189,7 +189,7 @@ def test_parts_have_all_bytes_in_order_and_are_large_enough(sizes: Sequence[tupl
     # Bytes through the joiner: less than two parts at a time, and only to fill up parts that are too small.
     for part in parts:
         if not part.copied:
-            stored = [size_of(piece) for piece in part.pieces if isinstance(piece, Stored)]
+            stored = [size_of(piece) for piece in part.pieces if isinstance(piece, StoredPiece)]
             assert sum(stored) < 20 + 10
 
 
@@ -214,8 +214,8 @@ def test_sheet_over_4_gb_has_equal_versions_in_both_headers(tmp_path: Path) -> N
     times = 2**32 // measure.size + 2
     path = tmp_path / "large.xlsx"
     with path.open("wb") as out:
-        for piece in file.pieces([[SheetRows([(Stored("one", "", len(data)), measure)] * times)]], [[]]):
-            out.write(data if isinstance(piece, Stored) else piece)
+        for piece in file.pieces([[SheetRows([(StoredPiece("one", "", len(data)), measure)] * times)]], [[]]):
+            out.write(data if isinstance(piece, StoredPiece) else piece)
 
     with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         info = archive.getinfo("xl/worksheets/sheet1.xml")
