@@ -10,6 +10,7 @@ from unittest.mock import patch as replace
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
+from tests.support.moto import dynamodb_rules
 from tidegate.notifications.websocket import WebSocketSender
 
 KB, MB = 1024, 1024 * 1024
@@ -64,7 +65,7 @@ def _put(operation: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _update(operation: str, arguments: Mapping[str, Any]) -> None:
-    """Checks only the values sent, not the item that they change."""
+    """Checks the values sent. The item that they change is checked where it is stored, in dynamodb.py."""
     if item_size(arguments.get("ExpressionAttributeValues", {})) > ITEM_BYTES:
         _refuse(operation, "ValidationException", "Item size to update has exceeded the maximum allowed size")
 
@@ -190,7 +191,11 @@ def patch() -> Callable[[], None]:
     make = BaseClient._make_api_call  # type: ignore[attr-defined]
 
     def limited(client: Any, operation: str, arguments: Any) -> Any:
-        check(client.meta.service_model.service_name, operation, arguments)
+        service = client.meta.service_model.service_name
+        check(service, operation, arguments)
+        if service == "dynamodb":
+            dynamodb_rules.check(operation, arguments)
+            arguments = dynamodb_rules.with_normalised_numbers(arguments)
         return make(client, operation, arguments)
 
     patches = [replace.object(BaseClient, "_make_api_call", limited), _limited_sender()]

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch as replace
 
 from moto.dynamodb import models
-from moto.dynamodb.exceptions import HashKeyTooLong, RangeKeyTooLong
+from moto.dynamodb.exceptions import HashKeyTooLong, MockValidationException, RangeKeyTooLong
 from moto.dynamodb.limits import HASH_KEY_MAX_LENGTH, RANGE_KEY_MAX_LENGTH
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
@@ -24,7 +24,7 @@ from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
 
 from tests.support.moto import speed
-from tests.support.moto.aws_limits import item_size
+from tests.support.moto.aws_limits import ITEM_BYTES, item_size
 
 # Held during each call on the tables.
 LOCK = threading.RLock()
@@ -58,6 +58,20 @@ def _called(self: DynamoHandler) -> Any:
     # items in place, so it would fail to copy one that another thread writes to.
     with nullcontext() if self.headers["X-Amz-Target"].endswith("BatchWriteItem") else LOCK:
         return _call_action(self)
+
+
+def _size(item: Any) -> int:
+    return item_size(item.to_json()["Attributes"])
+
+
+def _values(args: tuple[Any, ...], more: dict[str, Any]) -> dict[str, Any]:
+    """The values of an update, of which moto passes some arguments by position."""
+    given: dict[str, Any] | None = more.get("expression_attribute_values")
+    return given or next((each for each in args if _are_values(each)), {})
+
+
+def _are_values(given: Any) -> bool:
+    return isinstance(given, dict) and bool(given) and all(name.startswith(":") for name in given)
 
 
 def _units(size: int, consistent: bool) -> float:
@@ -139,7 +153,15 @@ def patch() -> Callable[[], None]:
 
     def checked_update(self: DynamoDBBackend, table_name: str, key: dict[str, Any], *args: Any, **more: Any) -> Any:
         self.get_table(table_name)._validate_key_sizes(key)
-        return update(self, table_name, key, *args, **more)
+        items, sort_key = _slot(self, {"TableName": table_name, "Key": key}) if "sk" in key else ({}, None)
+        before = items.get(sort_key)
+        grows = before is not None and _size(before) + item_size(_values(args, more)) > ITEM_BYTES
+        kept = copy.deepcopy(before) if grows else None
+        changed = update(self, table_name, key, *args, **more)
+        if grows and _size(items[sort_key]) > ITEM_BYTES:
+            items[sort_key] = kept
+            raise MockValidationException("Item size to update has exceeded the maximum allowed size")
+        return changed
 
     calls = {name: getattr(DynamoDBBackend, name) for name in _CALLS}
     calls |= {"transact_write_items": rolling_back, "query": checked_query, "update_item": checked_update}
