@@ -67,7 +67,7 @@ def dead_job(cloud: MotoCloud, project_id: str, number: int) -> Job:
     spec = TransferSpec(1, 1, f"/releases/{number}", "app", f"{number:064x}", "deploy", "/srv")
     job_id = spec.job_ids(number)[0]
     closes, made = iso(now), iso(now - timedelta(seconds=15))
-    job = Job(project_id, job_id, job_key(job_id), spec, number, closes, made)
+    job = Job(project_id, job_id, job_key(job_id), spec, number, closes, made, sequence=number + 1)
     distribution = cloud.app.distribution
     job, _ = distribution.jobs.open(job, now)
     distribution.executions.start(job)
