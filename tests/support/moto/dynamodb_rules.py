@@ -184,6 +184,8 @@ class _Part:
                 self.check_value(inner, level + 1)
 
     def check_number(self, text: str) -> None:
+        if _is_plain(text):
+            return
         number = Decimal(text)
         if len(number.normalize(_EXACT).as_tuple().digits) > MOST_DIGITS:
             self.refuse("Attempting to store more than 38 significant digits in a Number")
@@ -364,8 +366,15 @@ def _order(value: Mapping[str, Any]) -> Any:
 
 def normalised(text: str) -> str:
     """A number as DynamoDB stores and returns it: without an exponent, and without leading and trailing zeros."""
+    if _is_plain(text):
+        return text
     number = Decimal(text)
     return format(number.normalize(_EXACT), "f") if number else "0"
+
+
+def _is_plain(text: str) -> bool:
+    """Whether it is a whole number that is stored as it is."""
+    return len(text) <= MOST_DIGITS and text.isdecimal() and text.isascii() and (text[0] != "0" or text == "0")
 
 
 def with_normalised_numbers(arguments: Any) -> Any:
