@@ -12,7 +12,8 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.clients import execution_arn
 from tidegate.aws.table import update
-from tidegate.batches.model import STOPPED, Verdict
+from tidegate.batches.model import STOPPED, Counts, Rules, Verdict, WindowState
+from tidegate.batches.run_state import RunState
 from tidegate.errors import Invalid
 
 
@@ -404,3 +405,39 @@ def test_fields_of_the_source_are_refused_outside_of_it(world: BatchWorld) -> No
     for field in ("file_id", "format", "encoding", "delimiter", "compression"):
         refused = world.http("POST", "/v1/batches", body | {field: "gzip"})
         assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", field])
+
+
+def test_lines_of_one_call_are_listed_in_their_order(world: BatchWorld) -> None:
+    batch_id = world.create(world.register())
+    lines = [f"line {number}" for number in range(20)]
+    world.act(batch_id, "logs", {"items": [{"message": line} for line in lines]}, expect=201)
+    newest_first = [
+        line["message"] for line in world.http("GET", f"/v1/batches/{batch_id}/logs?limit=50").json()["items"]
+    ]
+    assert newest_first == lines[::-1]
+
+
+def test_start_is_refused_while_more_items_failed_than_max_errors(world: BatchWorld) -> None:
+    world.business.answers["/process"] = lambda _: (200, {"result": "abandon"})
+    batch_id = world.create(world.register(), total=50, rate=100, max_errors=2)
+    started = world.act(batch_id, "start")
+    world.admit()
+    while world.step(started["request_id"])["outcome"] == "continue":
+        pass
+    assert world.shown(batch_id)["status"] == "stopped"
+    calls = len(world.business.calls())
+    refused = world.http("POST", f"/v1/batches/{batch_id}/start", {})
+    assert refused.status == 409
+    assert "raise or remove that limit (PATCH), then start the batch again" in refused.json()["detail"]
+    assert len(world.business.calls()) == calls
+    assert world.http("PATCH", f"/v1/batches/{batch_id}", {"max_errors": None}).status == 202
+    world.act(batch_id, "start")
+
+
+def test_limit_that_is_lowered_below_the_errors_stops_a_running_batch() -> None:
+    state = RunState(9, Rules(rate=1), WindowState(3), 0.0, Counts(abandoned=3))
+    assert state.verdict is None
+    state.change_rules(Rules(rate=1, max_errors=2), 1.0)
+    assert state.verdict
+    assert state.verdict.failed
+    assert RunState(9, Rules(rate=1, max_failed=2), WindowState(3), 0.0, Counts(abandoned=3)).over

@@ -47,6 +47,7 @@ from tidegate.batches.model import (
     Progress,
     RowSource,
     hash_auth_code,
+    in_order,
 )
 from tidegate.batches.rows import RowFiles, Rows, format_of
 from tidegate.batches.run_state import progress_from
@@ -808,7 +809,7 @@ class BatchLogs:
     def add(self, project_id: str, batch_id: str, lines: Sequence[Mapping[str, Any]]) -> int:
         self._batches.get(project_id, batch_id)
         now = self._clock()
-        made = [LogLine(new_id("log", now), iso(now), **line) for line in lines]
+        made = in_order([LogLine(new_id("log", now), iso(now), **line) for line in lines])
         self._store.add_logs(project_id, batch_id, made, now.timestamp())
         return len(made)
 

@@ -64,6 +64,7 @@ class BatchControl:
     def start(self, project_id: str, batch_id: str, who: str) -> Batch:
         """Starts the batch; or, with `before_run_url`, asks the business, which then has 30 minutes to start it."""
         batch = self._batches.get(project_id, batch_id)
+        self._refuse_above_limit(batch)
         if not self._registry.get(project_id, batch.biz_id).before_run_url:
             return self._run(batch, next_state("start", batch.status), who, "batch.start")
         now = self._clock()
@@ -76,6 +77,13 @@ class BatchControl:
             line=self._line(batch, WAITING_BIZ, who, "batch.start"),
         )
         return self._ask(waiting)
+
+    def _refuse_above_limit(self, batch: Batch) -> None:
+        """A batch that its failures have stopped would stop again, after a few more."""
+        if batch.status != STOPPED:
+            return
+        if exceeded := batch.rules.exceeded(self._store.progress(batch).errors, batch.total):
+            raise WrongState(f"{exceeded}: raise or remove that limit (PATCH), then start the batch again")
 
     def _ask(self, batch: Batch) -> Batch:
         url = self._registry.get(batch.project_id, batch.biz_id).before_run_url

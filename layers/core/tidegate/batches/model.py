@@ -8,7 +8,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -583,6 +583,12 @@ class LogLine:
     message: Annotated[str, F("text of the line")]
     index: Annotated[int | None, F("index of the item")] = None
     level: Annotated[str, F("`info`, `warning`, `error` or another word in lower-case letters")] = "info"
+
+
+def in_order(lines: Sequence[LogLine]) -> list[LogLine]:
+    """Returns the lines with ids that list them in this order: those of one moment would be listed by chance."""
+    ids = sorted(line.log_id for line in lines)
+    return [replace(line, log_id=log_id) for line, log_id in zip(lines, ids, strict=True)]
 
 
 def fair_share(cap: int, batches: int, runners: int) -> int:

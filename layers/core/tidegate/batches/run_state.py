@@ -147,6 +147,7 @@ class RunState:
                 self._open(item)
         if self.asynchronous:
             self._hold_reopened()
+        self._check_limits()
         self._conclude_if_done()
 
     def _hold_reopened(self) -> None:
@@ -448,6 +449,7 @@ class RunState:
         if rate_changed:
             self._bucket.change_rate(rules.rate, now)
             self.window.resize(self.rules.window_size)
+        self._check_limits()
 
     def extend(self, total: int, *, complete: bool, batch_total: int) -> None:
         """Adds items that were found, or ends the search for more."""

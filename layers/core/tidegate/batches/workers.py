@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.items import DataItems, Items
-from tidegate.batches.model import ASYNC, Batch, ItemAnswer, ItemCall, LogLine, Outcome, Progress, Verdict
+from tidegate.batches.model import ASYNC, Batch, ItemAnswer, ItemCall, LogLine, Outcome, Progress, Verdict, in_order
 from tidegate.batches.run_state import RunState
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import slices
@@ -175,7 +175,7 @@ class LogLines:
 
     def add(self, index: int | None, messages: Sequence[tuple[str, str]]) -> None:
         """Adds (level, message) pairs. Drops and counts lines while too many wait to be written."""
-        lines = [self._make(level, message, index) for level, message in messages]
+        lines = in_order([self._make(level, message, index) for level, message in messages])
         with self._lock:
             if len(self._lines) > MOST_LINES_WAITING:
                 self._dropped += len(lines)

@@ -492,8 +492,8 @@ class RequestQueue:
             kind=kind,
             # A batch has one request for each run, but clients watch the batch.
             record_id=str(data.get("batch_id", ended.request_id)),
-            # The request of a stopped batch is completed.
-            status="stopped" if data.get("status") == "stopped" else ended.status,
+            # The request of a finished or stopped batch is completed.
+            status=data["status"] if data.get("status") in ("finished", "stopped") else ended.status,
             data=data,
             callback=ended.callback,
             created_at=now,
