@@ -265,10 +265,11 @@ def test_retained_records_use_several_partitions_of_the_index(queue: TestQueue) 
     assert queue.cloud.app.queue.retention.clean().removed == 12
 
 
-def test_notice_of_a_stopped_batch_has_the_status_of_the_batch(queue: TestQueue) -> None:
+@pytest.mark.parametrize("status", ["stopped", "finished"])
+def test_notice_of_a_batch_has_the_status_of_the_batch(queue: TestQueue, status: str) -> None:
     requests = queue.cloud.app.queue.queue
     request = queue.submit(type="batch", payload={"batch_id": "bat-1"})
-    with patch.object(requests, "_views", {"batch": lambda _: {"batch_id": "bat-1", "status": "stopped"}}):
+    with patch.object(requests, "_views", {"batch": lambda _: {"batch_id": "bat-1", "status": status}}):
         notice = requests._notice(replace(request, status="completed"), queue.cloud.clock())
 
-    assert (notice.status, notice.record_id, notice.kind) == ("stopped", "bat-1", "batch.finished")
+    assert (notice.status, notice.record_id, notice.kind) == (status, "bat-1", "batch.finished")
