@@ -436,8 +436,8 @@ def test_start_is_refused_while_more_items_failed_than_max_errors(world: BatchWo
 
 def test_limit_that_is_lowered_below_the_errors_stops_a_running_batch() -> None:
     state = RunState(9, Rules(rate=1), WindowState(3), 0.0, Counts(abandoned=3))
-    assert state.verdict is None
+    assert not state.over
     state.change_rules(Rules(rate=1, max_errors=2), 1.0)
-    assert state.verdict
+    assert isinstance(state.verdict, Verdict)
     assert state.verdict.failed
     assert RunState(9, Rules(rate=1, max_failed=2), WindowState(3), 0.0, Counts(abandoned=3)).over
