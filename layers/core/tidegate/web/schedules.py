@@ -17,6 +17,7 @@ from tidegate.queue.schedules import Status, TimeZone, When
 from tidegate.records import view_of
 from tidegate.web.batches import BatchAnswer, BatchBody, BatchChanges, new_batch
 from tidegate.web.exports import (
+    Json,
     MultipleBody,
     TaskAnswer,
     TaskBody,
@@ -60,7 +61,8 @@ def _export_fields() -> dict[str, Any]:
         given = [body.model_fields[name] for body in (TaskBody, MultipleBody) if name in body.model_fields]
         kinds = [Annotated[each.annotation, *each.metadata] if each.metadata else each.annotation for each in given]
         found[name] = (Union[(*kinds, None)], None)
-    return found
+    # Validated with the whole order: a generated client would send the defaults of its parts.
+    return found | {"source": (Annotated[Json, F("rows that are read directly; of several tables, a list")], None)}
 
 
 _ExportFieldChanges: Any = create_model("ExportFieldChanges", __base__=ScheduleChange, **_export_fields())
