@@ -538,6 +538,8 @@ class Export(Model):
     emails: list[ExportEmail] | None
     # why the export failed
     failed_reason: str | None
+    # whether columns that the project masks are written as they are
+    unmask: bool | None
     # 1 (first) to 10 (last)
     priority: int | None
     # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
@@ -1188,6 +1190,8 @@ class ProjectDetail(Project):
     # what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`,
     # `athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows
     read_from: list[str]
+    # columns that exports hide, and how
+    masks: Model
     # whether requests are also signed with the secret that all receivers share; off: only with the secret of the
     # receiver's origin
     shared_signatures: bool
@@ -1277,7 +1281,7 @@ class KeyRecord(Model):
     key_id: str
     # what the key is for
     name: str | None
-    # what the key may do: `read`, `write`, `agent`, `admin`
+    # what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`
     scopes: list[str]
     # the host that a key of scope `agent` is for
     agent_id: str | None

@@ -27,7 +27,7 @@ def test_address_refused_for_all_projects_names_no_setting() -> None:
     assert "allow_private_urls" not in refused.value.detail
 
 
-@pytest.mark.parametrize("body", [b"[]", b'{"rows": []}', b'{"status": 200, "data": []}', b"<html>"])
+@pytest.mark.parametrize("body", [b"[]", b'{"rows": []}', b'{"status": 200, "data": []}', b"id;name"])
 def test_source_with_wrong_format_is_shown_the_expected_one(body: bytes) -> None:
     with pytest.raises(SourceBroken) as refused:
         read_page(body, 0)

@@ -78,6 +78,8 @@ SHOWN = {
     "SyncBody.max_exec_time": f"{EXPORTS}/test_sync.py::test_export_not_done_within_its_max_exec_time_is_use_async",
     "SyncBody.parallel": f"{EXPORTS}/test_pulling.py::test_no_more_requests_than_wanted_are_in_flight",
     "SyncBody.source_rate": f"{EXPORTS}/test_sync.py::test_requests_keep_to_the_source_rate",
+    "VisibleBody.start": f"{EXPORTS}/test_masks.py::test_project_masks_show_as_many_characters_as_set",
+    "VisibleBody.end": f"{EXPORTS}/test_masks.py::test_project_masks_show_as_many_characters_as_set",
     "FileBody.priority": BY_PRIORITY,
     "PartsBody.numbers": "integration/files/test_multipart.py::test_parts_fit_into_s3s_limits",
     "SubscriptionBody.concurrency": f"{INGEST}/test_subscriptions.py::test_subscription_limits_its_parallel_downloads",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from tidegate.aws.table import Write
 from tidegate.common.ids import iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import (
@@ -33,6 +34,7 @@ from tidegate.exports.model import (
     Export,
     ExportOptions,
     ExportSpec,
+    TableSpec,
     default_file_name,
     file_name_for,
     sync_object,
@@ -40,10 +42,11 @@ from tidegate.exports.model import (
 from tidegate.exports.paging import TablePages
 from tidegate.exports.render import output_of
 from tidegate.exports.source import Page, Place, read_page
-from tidegate.projects.audit import act
+from tidegate.projects.audit import act, audit_write
 from tidegate.queue.model import COMPLETED, Request
 from tidegate.records import declared
 from tidegate.sheets.files import content_type, extension, render
+from tidegate.sheets.rows import shaped
 from tidegate.sheets.table import check_rows, flat_rows, keys_of, leaves
 from tidegate.sheets.values import plain
 from tidegate.sheets.xlsx import TableRows
@@ -115,6 +118,7 @@ class Orders:
     ) -> str:
         """Queues an order that was checked. Idempotent for the same `task_id`."""
         now = self._exports.clock()
+        spec = self.with_masks(project_id, spec)
         task_id = task_id or new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
         from tidegate.sheets.values import write_exact
@@ -126,6 +130,7 @@ class Orders:
         listed = fields | {"merchant_id": None if options.merchant_id is None else str(options.merchant_id)}
         export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **listed)
         payload = fields | {"file_name": options.file_name or domain.default_file_name(now, task_id)}
+        payload["unmask"] = spec.unmask or None
         payload["deliver"] = [asdict(each) for each in options.deliver] or None
         payload["email"] = list(options.email) or None
         self._exports.queue.submit(
@@ -135,11 +140,21 @@ class Orders:
             priority=options.priority,
             request_id=task_id,
             callback=options.callback,
-            extra_writes=[self._exports.store.write(export), *extra_writes],
+            extra_writes=[
+                self._exports.store.write(export),
+                *_unmasked(project_id, task_id, now, who, spec),
+                *extra_writes,
+            ],
             timeout=options.max_exec_time,
             who=who,
         )
         return task_id
+
+    def with_masks(self, project_id: str, spec: ExportSpec) -> ExportSpec:
+        """The order with the masks that the project has now."""
+        # An admin may act without a project.
+        project = None if spec.unmask else self._exports.project_store.get(project_id, consistent=True)
+        return replace(spec, masks=project.masks if project and project.masks else None)
 
     def shown(self, request: Request) -> dict[str, Any]:
         return self._exports.shown(request)
@@ -193,8 +208,11 @@ class Orders:
                 break
         return Listed(found, (after or cursor) if cursor else None)
 
-    def link(self, project_id: str, task_id: str) -> DownloadLink:
+    def link(self, project_id: str, task_id: str, require: Callable[[str], None]) -> DownloadLink:
+        """`require` raises if the caller's key does not have a scope."""
         request = self._request(project_id, task_id)
+        if request.payload.get("unmask"):
+            require("unmask")
         shown = self.shown(request)
         if shown["status"] == EXPIRED:
             raise Expired("the file was deleted after 7 days: order the export again")
@@ -235,6 +253,11 @@ class Orders:
         return request
 
 
+def _unmasked(project_id: str, task_id: str, now: datetime, who: str, spec: ExportSpec) -> list[Write]:
+    """The audit line of an order that lifts the project's masks."""
+    return [audit_write(act(project_id, task_id, now, who, "export.unmask"))] if spec.unmask else []
+
+
 @contextmanager
 def _blamed_on(field: str) -> Iterator[None]:
     try:
@@ -263,12 +286,15 @@ class SyncFile:
 
 
 def sync_file(
-    exports: Exports, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS
+    exports: Exports, project_id: str, spec: ExportSpec, file_name: str | None, seconds: float = SECONDS, who: str = ""
 ) -> SyncFile:
     """The file. UseAsync if its rows are too many, or do not arrive within `seconds`, at most SECONDS."""
     exports.orders.check(project_id, spec)
+    spec = exports.orders.with_masks(project_id, spec)
     now = exports.clock()
     task_id = new_id(PREFIX, now)
+    for line in _unmasked(project_id, task_id, now, who, spec):
+        exports.table.write(line)
     until = time.monotonic() + min(seconds, SECONDS)
     tables: list[TableRows] = []
     total = blank_rows = 0
@@ -279,7 +305,7 @@ def sync_file(
         # Row heads may add blank rows.
         blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
         _refuse_many(max(total, blank_rows))
-        tables.append(TableRows(table, keys_of(rows), rows))
+        tables.append(TableRows(table, keys_of(rows), shaped(table)(rows)))
     output = output_of(spec)
     ending = extension(output, tables, total)
     body = b"".join(render(output, tables, total))
@@ -369,4 +395,5 @@ def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
     """Requests the first page like an export, with a signature; stores and queues nothing."""
     read = exports.sample_sources.reader(project_id, new_id(PREFIX, exports.clock()))
     page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)
-    return Sample([plain(row) for row in page.rows[:ROWS]], page.total, page.answered)
+    spec = exports.orders.with_masks(project_id, ExportSpec((TableSpec(source_url=source_url),)))
+    return Sample([plain(row) for row in shaped(spec.table(0))(page.rows[:ROWS])], page.total, page.answered)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from tidegate.files.model import plain_name
 from tidegate.queue.model import COMPLETED, FAILED, Request
 from tidegate.records import F, Priority, Text
-from tidegate.sheets.table import SheetTable, parse_template
+from tidegate.sheets.table import SheetTable, parse_mask, parse_template
 
 TYPE = "export"
 PREFIX = "exp"
@@ -118,6 +118,12 @@ class ExportSpec:
         ),
     ] = None
 
+    unmask: Annotated[
+        bool, F("write columns that the project masks as they are; needs a key of scope `unmask`, and is audited")
+    ] = False
+    # The project's masks when the export was queued.
+    masks: Mapping[str, Any] | None = None
+
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -148,6 +154,7 @@ class ExportSpec:
             autofilter=self.autofilter,
             auto_width=self.auto_width,
             late_footer=spec.data is None,
+            masks={name.casefold(): parse_mask(mask, "masks") for name, mask in (self.masks or {}).items()},
         )
 
 
@@ -311,6 +318,7 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
         "deliveries": result.get("deliveries") or None,
         "emails": result.get("emails") or None,
         "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
+        "unmask": payload.get("unmask"),
         "priority": request.priority,
         "last_wait_reason": request.last_wait_reason,
         "create_time": request.created_at,

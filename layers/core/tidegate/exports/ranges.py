@@ -50,7 +50,7 @@ from tidegate.queue.model import Request
 from tidegate.sheets.files import FragmentWriter, Measure, content_type
 from tidegate.sheets.joined import JoinedBook, JoinedParquet, JoinedText, Made, SheetRows, Sums
 from tidegate.sheets.parquet import Group
-from tidegate.sheets.rows import BLOCK_ROWS
+from tidegate.sheets.rows import BLOCK_ROWS, shaped
 from tidegate.sheets.table import Row, flat_rows, keys_of
 from tidegate.sheets.xlsx import SHEET_ROWS, TableRows
 from tidegate.sheets.xlsx_cells import Notes, Total
@@ -81,8 +81,9 @@ class TableContext:
             page = read_page(first_body, 0)
             rows = page.rows
             self.pages.record(0, page)
+        self.shape = shaped(spec.table(number, self.pages.answered))
         # The rows that column widths are measured by.
-        self.sample = rows[:BLOCK_ROWS]
+        self.sample = self.shape(rows[:BLOCK_ROWS])
         self.keys = self.pages.all_keys()
         self.fixed_keys = keys_matter(spec, number, self.pages)
         # A JSON line has only the keys of its own row.
@@ -527,7 +528,7 @@ class _Range:
             if several and rendering.capacity is not None:
                 sheet = self._position // rendering.capacity
                 room = min(room, (sheet + 1) * rendering.capacity - self._position)
-            block = rows[at : at + room]
+            block = self._table.shape(rows[at : at + room])
             self._on_sheet(sheet).add(rendering.text(block), len(block))
             at += len(block)
             self._position += len(block)

@@ -24,7 +24,7 @@ from tidegate.exports.source import Page, page_reader, read_page
 from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
 from tidegate.sheets.files import Output, content_type, extension, render
-from tidegate.sheets.rows import RowBlocks
+from tidegate.sheets.rows import RowBlocks, shaped
 from tidegate.sheets.table import ROW_HEAD, Row, flat_rows, keys_of
 from tidegate.sheets.text import CsvOptions
 from tidegate.sheets.xlsx import TableRows
@@ -70,10 +70,10 @@ def render_pages(
             yield block
 
     for number, pages in enumerate(page_list.tables):
-        keys, rows, count = _rows(objects, request, spec, number, pages)
         table = spec.table(number, pages.answered)
+        keys, rows, count = _rows(objects, request, spec, number, pages)
         warnings += [*pages.warnings(), *table.template.warnings(keys)]
-        tables.append(TableRows(table, keys, RowBlocks(counted(rows))))
+        tables.append(TableRows(table, keys, RowBlocks(map(shaped(table), counted(rows)))))
         total += count
     output = output_of(spec)
     ending = extension(output, tables, total)

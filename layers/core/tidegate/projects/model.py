@@ -11,7 +11,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-SCOPES = ("read", "write", "agent", "admin")
+SCOPES = ("read", "write", "agent", "unmask", "admin")
 # The deployment's own admin key: its hash is a template parameter, and the table holds only its state.
 BOOTSTRAP_KEY_ID = "admin"
 ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"
@@ -164,6 +164,8 @@ class Project:
     # What its exports may read directly: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
     read_from: tuple[str, ...] = ()
     gse: GseGrant = field(default_factory=GseGrant)
+    # By column: how exports hide its values, unless a key of scope `unmask` orders them.
+    masks: Mapping[str, Any] = field(default_factory=dict)
     # Whether requests also carry the signature of the secret that all receivers share, for those set up with it.
     shared_signatures: bool = True
     # Increases with every change that an operator makes.

@@ -32,6 +32,7 @@ def _project(item: dict[str, Any]) -> Project:
         deliver_to=tuple(item.get("deliver_to", ())),
         read_from=tuple(item.get("read_from", ())),
         gse=_grant(item),
+        masks=item.get("masks", {}),
         shared_signatures=item.get("shared_signatures", True),
         revision=int(item.get("revision", 0)),
     )
@@ -87,6 +88,7 @@ class ProjectStore:
                 "deliver_to": list(now.deliver_to),
                 "read_from": list(now.read_from),
                 "gse": asdict(now.gse),
+                "masks": dict(now.masks),
                 "shared_signatures": now.shared_signatures,
                 # Only if it changes: another route sets it too.
                 **({"swarm": now.swarm} if now.swarm != was.swarm else {}),

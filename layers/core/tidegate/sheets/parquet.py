@@ -267,7 +267,9 @@ class ParquetTable:
 
     def __init__(self, table: SheetTable, keys: Sequence[str]) -> None:
         named = leaves(table.template.cols)
-        types = {leaf.name: leaf.style.type for leaf in named}
+        # What is masked is text.
+        types = {leaf.name: leaf.style.type for leaf in named if not leaf.style.mask}
+        types = {name: kind for name, kind in types.items() if name.casefold() not in table.masks}
         names = list(keys) or [leaf.name for leaf in named]
         self.columns = [ColumnBytes(name, KINDS.get(types.get(name), TEXT)) for name in names]
         self.sums: list[Total | None] = []

@@ -13,8 +13,20 @@ import msgspec
 from isal import isal_zlib
 
 from tidegate.errors import BadTable
-from tidegate.sheets.table import ROW_HEAD, HeadCell, Node, Row, leaves, place_rows
-from tidegate.sheets.values import Digits, digits_of, read_exact, write_exact
+from tidegate.sheets.table import (
+    PLAIN,
+    ROW_HEAD,
+    HeadCell,
+    LeafStyle,
+    Mask,
+    Node,
+    Row,
+    SheetTable,
+    keys_of,
+    leaves,
+    place_rows,
+)
+from tidegate.sheets.values import Digits, digits_of, nested_text, read_exact, write_exact
 
 # --- blocks
 # Blocks of rows to render: large enough for whole-column operations, small enough for the processor's cache.
@@ -130,6 +142,104 @@ def typed_answers(keys: Sequence[str]) -> Callable[[bytes], Any] | None:
             return None
 
     return read
+
+
+# --- maps and masks
+# Columns whose values are replaced or hidden before any format is written.
+
+# How many characters stay at the start and the end.
+_VISIBLE = {"phone": (3, 4), "id": (3, 4), "card": (0, 4)}
+_MOST_STARS = 32
+_CACHED_VALUES = 4096
+Shape = Callable[[Sequence[Row]], Sequence[Row]]
+
+
+def shaped(table: SheetTable) -> Shape:
+    """A function that maps and masks the rows of a table, as its template and the project say."""
+    own = {leaf.name: leaf.style for leaf in leaves(table.template.cols) if leaf.style.map or leaf.style.mask}
+    if not own and not table.masks:
+        return lambda rows: rows
+    columns: dict[str, Callable[[Any], Any] | None] = {}
+
+    def column(name: str) -> Callable[[Any], Any] | None:
+        if name not in columns:
+            style, hidden = own.get(name), table.masks.get(name.casefold())
+            # The project's mask comes first: a map of the caller must not tell what it hides.
+            columns[name] = _Shaping(hidden, style).__getitem__ if hidden or style else None
+        return columns[name]
+
+    def shape(rows: Sequence[Row]) -> Sequence[Row]:
+        if not rows:
+            return rows
+        getters = getattr(type(rows[0]), "getters", None)
+        wanted = [(name, found) for name in getters or keys_of(rows) if (found := column(name))]
+        if getters is not None:
+            slots = dict(zip(getters, type(rows[0]).__struct_fields__, strict=True))
+            for name, found in wanted:
+                slot = slots[name]
+                for row in rows:
+                    setattr(row, slot, found(getattr(row, slot)))
+            return rows
+        changed = [dict(row) for row in rows] if wanted else rows
+        for name, found in wanted:
+            for new in changed:
+                if name in new:
+                    new[name] = found(new[name])
+        return changed
+
+    return shape
+
+
+class _Shaping:
+    """What is written for each value of a column. Texts, which tend to repeat, are remembered."""
+
+    def __init__(self, hidden: Mask | None, style: LeafStyle | None) -> None:
+        self._hidden, self._style = hidden, style or PLAIN
+        self._map = dict(self._style.map)
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, value: Any) -> Any:
+        if type(value) is not str:
+            return self._of(value)
+        if value not in self._known:
+            if len(self._known) >= _CACHED_VALUES:
+                self._known.clear()
+            self._known[value] = self._of(value)
+        return self._known[value]
+
+    def _of(self, value: Any) -> Any:
+        if self._hidden is not None:
+            value = masked(value, self._hidden)
+        if self._map:
+            text = value_text(value)
+            default = value if self._style.map_default is None or text == "" else self._style.map_default
+            value = self._map.get(text, default)
+        return value if self._style.mask is None else masked(value, self._style.mask)
+
+
+def value_text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, Digits):
+        return digits_of(value)
+    return str(value) if type(value) in (int, float) else nested_text(value)
+
+
+def masked(value: Any, mask: Mask) -> Any:
+    """The value with all but a few characters hidden. A value that would stay visible is hidden as a whole."""
+    text = value_text(value)
+    if not text:
+        return value
+    if isinstance(value, dict | list | bool):
+        return "*" * 4
+    if mask == "email":
+        name, at, domain = text.rpartition("@")
+        return f"{name[:1]}***@{domain}" if at and len(name) > 1 else "*" * min(len(text), _MOST_STARS)
+    start, end = _VISIBLE[mask] if isinstance(mask, str) else mask
+    if len(text) <= start + end:
+        return "*" * min(len(text), _MOST_STARS)
+    hidden = "*" * min(len(text) - start - end, _MOST_STARS)
+    return f"{text[:start]}{hidden}{text[len(text) - end :]}"
 
 
 # --- row heads

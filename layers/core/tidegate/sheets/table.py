@@ -16,6 +16,10 @@ from tidegate.errors import BadTable
 # The header trees of a table: the parsed template, and the position of each head cell.
 
 
+# How a value is hidden: phone, id, card, email, or how many characters stay at its start and end.
+Mask = str | tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class LeafStyle:
     width: float | None = None
@@ -29,6 +33,10 @@ class LeafStyle:
     format: str | None = None
     # Whether a totals row shows the sum of the column.
     total: bool = False
+    # What is written in place of values, by their text; `map_default` for all others, None: they stay.
+    map: tuple[tuple[str, Any], ...] = ()
+    map_default: Any = None
+    mask: Mask | None = None
 
 
 PLAIN = LeafStyle()
@@ -158,6 +166,8 @@ class SheetTable:
     auto_width: bool | None = None
     # Whether a footer may come with the last rows. Its row is kept free on every sheet.
     late_footer: bool = False
+    # By column, in lower case: what the project hides, whatever the template says.
+    masks: Mapping[str, Mask] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +281,23 @@ MAX_ROWS = 1_048_576
 ALIGNMENTS = ("left", "center", "right")
 CELL_TYPES = ("string", "number", "date", "datetime", "currency", "percent", "boolean", "link")
 NODE_FIELDS = ("title", "name", "children", "row_count", "style")
-STYLE_FIELDS = ("width", "align", "color", "bg_color", "bold", "wrap", "type", "format", "total")
+STYLE_FIELDS = (
+    "width",
+    "align",
+    "color",
+    "bg_color",
+    "bold",
+    "wrap",
+    "type",
+    "format",
+    "total",
+    "map",
+    "map_default",
+    "mask",
+)
+MASKS = ("phone", "id", "card", "email")
+MOST_MAPPED = 1000
+MOST_SHOWN = 64
 LONGEST_FORMAT = 255
 # One section of a number format. Excel finds a file broken if letters stand outside of quotes and mean nothing to it.
 _SECTION = r"""(?:"[^"]*"|\\.|[_*].|\[[^\[\]"]+\]|General|am/pm|a/p|E[+-]|[0#?@.,%/:ymdhsgeb]|[^"\\\[\];_*A-Za-z])*+"""
@@ -392,6 +418,9 @@ def _style(raw: object, where: str) -> LeafStyle:
         type=_one_of(raw.get("type"), CELL_TYPES, f"{where}.style.type"),
         format=_format(raw.get("format"), f"{where}.style.format"),
         total=bool(raw.get("total")),
+        map=_map(raw.get("map"), f"{where}.style.map"),
+        map_default=_scalar(raw.get("map_default"), f"{where}.style.map_default"),
+        mask=None if raw.get("mask") in (None, "") else parse_mask(raw["mask"], f"{where}.style.mask"),
     )
 
 
@@ -400,6 +429,37 @@ def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: st
     unknown = [str(field) for field in raw if field not in allowed]
     if unknown:
         raise BadTable(f"{where} has no field {', '.join(unknown[:5])}: it takes {', '.join(allowed)}")
+
+
+def _map(value: object, where: str) -> tuple[tuple[str, Any], ...]:
+    if not value:
+        return ()
+    if not isinstance(value, Mapping) or len(value) > MOST_MAPPED:
+        raise BadTable(
+            f'{where} is not an object of at most {MOST_MAPPED} texts such as {{"0": "unpaid", "1": "paid"}}: '
+            f"{_shown(value)}"
+        )
+    return tuple((str(key), _scalar(text, f"{where}.{key}")) for key, text in value.items())
+
+
+def _scalar(value: object, where: str) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise BadTable(f"{where} is not text, a number or a boolean: {_shown(value)}")
+
+
+def parse_mask(value: object, where: str) -> Mask:
+    """A mask as callers write it: a name, or `{start, end}`."""
+    if isinstance(value, str) and value in MASKS:
+        return value
+    if isinstance(value, Mapping) and set(value) <= {"start", "end"}:
+        start, end = value.get("start", 0), value.get("end", 0)
+        if all(type(each) is int and 0 <= each <= MOST_SHOWN for each in (start, end)):
+            return start, end
+    raise BadTable(
+        f"{where} must be {', '.join(MASKS)}, or how many characters stay visible, such as "
+        f'{{"start": 3, "end": 4}} (at most {MOST_SHOWN}), not {_shown(value)}'
+    )
 
 
 def _format(value: object, where: str) -> str | None:

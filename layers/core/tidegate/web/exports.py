@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
@@ -40,6 +40,9 @@ from tidegate.web.resolver import count_that_fit, fits
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, F, LinkAnswer, Page, Text, without_defaults
 from tidegate.web.scopes import invalid_fields
+
+if TYPE_CHECKING:
+    from tidegate.exports.exports import DownloadLink
 
 # --- source schemas
 # Sources that an export reads directly, without an HTTP endpoint: S3, DynamoDB, Athena.
@@ -217,7 +220,7 @@ class DeliverTo(Body, record=Delivery):
     """Where a copy of the file is put. The file's name is appended to a key that ends in `/`."""
 
 
-class ExportBody(Body, record=(ExportOptions, ExportSpec), without=("tables", "multi_type", "credential")):
+class ExportBody(Body, record=(ExportOptions, ExportSpec), without=("tables", "multi_type", "credential", "masks")):
     """Fields that exports of one table and of several tables share."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -425,6 +428,7 @@ class TaskAnswer(Answer, record=Export):
     deliveries: Annotated[list[DeliveredCopy] | None, F("the requested copies and their state")] = None
     emails: Annotated[list[SentEmail] | None, F("the addresses that get an e-mail, and whether it was sent")] = None
     failed_reason: Annotated[str | None, F("why the export failed")] = None
+    unmask: Annotated[bool | None, F("whether columns that the project masks are written as they are")] = None
     priority: Annotated[int | None, F("1 (first) to 10 (last)")] = None
     last_wait_reason: WaitReason = None
     start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
@@ -493,7 +497,7 @@ def sample(body: SampleBody) -> SampleAnswer:
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
-    spec = with_exact_texts(body.spec(exact_source_data()))
+    spec = permitted(with_exact_texts(body.spec(exact_source_data())))
     task_id = app().exports.orders.submit(project_id, spec, body.options(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)
 
@@ -544,15 +548,19 @@ def delete(body: TaskIds) -> Deleted:
 
 @router.get("/v1/download/url", scope="read", tags=_TAGS, summary="Get a download link, valid for 300 s")
 def link(task_id: TaskId) -> Response[LinkAnswer]:
-    return answer(LinkAnswer.model_validate(app().exports.orders.link(router.caller.project_id, task_id)))
+    return answer(LinkAnswer.model_validate(_link(task_id)))
 
 
 @router.get(
     "/v1/download/async", scope="read", tags=_TAGS, summary="Permanent URL of an export's file", status_code=302
 )
 def permanent(task_id: TaskId) -> Response[None]:
-    fresh = app().exports.orders.link(router.caller.project_id, task_id)
-    return answer(None, 302, {"location": fresh.url})
+    return answer(None, 302, {"location": _link(task_id).url})
+
+
+def _link(task_id: str) -> DownloadLink:
+    caller = router.caller
+    return app().exports.orders.link(caller.project_id, task_id, caller.require)
 
 
 @router.post("/v1/download/sync", scope="read", tags=_TAGS, summary="Create a small export and return its file")
@@ -585,6 +593,13 @@ def sync_by_query() -> Response[Any]:
 )
 def sync_multiple_by_query() -> Response[Any]:
     return _from_query(SyncMultipleBody)
+
+
+def permitted(spec: ExportSpec) -> ExportSpec:
+    """The order. ScopeMissing if it lifts the project's masks and the caller's key may not."""
+    if spec.unmask:
+        router.caller.require("unmask")
+    return spec
 
 
 def exact_source_data() -> Any:
@@ -653,7 +668,8 @@ def _file_response(body: SyncBody | SyncMultipleBody, spec: ExportSpec) -> Respo
         app().freeze.require_thawed()
         from tidegate.exports.exports import sync_file
 
-        made = sync_file(app().exports, project_id, spec, options.file_name, options.max_exec_time)
+        limits = options.file_name, options.max_exec_time
+        made = sync_file(app().exports, project_id, permitted(spec), *limits, who=router.caller.key_id)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {

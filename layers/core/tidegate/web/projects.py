@@ -24,7 +24,9 @@ from tidegate.web.schemas import Answer, Body, FilePath, Page, Text, without_def
 # --- schemas
 # Bodies and answers of projects and API keys.
 
-Scope = Literal["read", "write", "agent"]
+Scope = Literal["read", "write", "agent", "unmask"]
+MaskName = Literal["phone", "id", "card", "email"]
+ColumnName = Annotated[str, Field(min_length=1, max_length=255)]
 CopyPattern = Annotated[str, Field(min_length=5, max_length=300, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$")]
 SourcePattern = Annotated[
     str, Field(max_length=300, pattern=r"^(s3://[^/*?\[]+/.+|dynamodb://[^/*?\[]+|athena://[^/*?\[]+(/[^/*?\[]+)?)$")
@@ -80,6 +82,15 @@ class GseBody(Body):
         ),
     ] = []
     users: Annotated[list[Text], F("names of users, compared exactly", max_length=100)] = []
+
+
+class VisibleBody(Body):
+    """How many characters of a value stay visible."""
+
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    start: Annotated[int, F("characters that stay visible at its start", ge=0, le=64)] = 0
+    end: Annotated[int, F("characters that stay visible at its end", ge=0, le=64)] = 0
 
 
 class ProjectBody(Body):
@@ -218,6 +229,14 @@ class ProjectChange(Body):
     gse: Annotated[
         GseBody, F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it")
     ] = GseBody()
+    masks: Annotated[
+        dict[ColumnName, MaskName | VisibleBody],
+        F(
+            "columns that exports hide, by name: `phone`, `id`, `card`, `email`, or how many characters stay visible "
+            "at the start and the end; replaces all",
+            max_length=200,
+        ),
+    ] = {}
     shared_signatures: Annotated[
         bool,
         F(
@@ -345,6 +364,7 @@ class ProjectDetail(ProjectAnswer):
             "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows"
         ),
     ]
+    masks: Annotated[dict[str, Any], F("columns that exports hide, and how")]
     shared_signatures: Annotated[
         bool,
         F(
@@ -376,6 +396,7 @@ class ProjectDetail(ProjectAnswer):
             swarm=project.swarm,
             deliver_to=list(project.deliver_to),
             read_from=list(project.read_from),
+            masks=dict(project.masks),
             shared_signatures=project.shared_signatures,
             quotas=QuotasAnswer.model_validate(project.quotas),
             defaults=dict.fromkeys(project.quotas.at_default, True),
@@ -454,7 +475,9 @@ class KeyAnswer(NewKeyAnswer):
 class KeyRecord(Answer):
     key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
     name: Annotated[str | None, F("what the key is for")] = None
-    scopes: Annotated[list[str], F("what the key may do: `read`, `write`, `agent`, `admin`")]
+    scopes: Annotated[
+        list[str], F("what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`")
+    ]
     agent_id: Annotated[str | None, F("the host that a key of scope `agent` is for")] = None
     created_at: Annotated[str | None, F("when it was created, ISO 8601 UTC")] = None
     created_by: Annotated[str | None, F("key_id of its creator")] = None

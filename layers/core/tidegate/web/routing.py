@@ -18,7 +18,8 @@ from tidegate.errors import Invalid, RecordNotFound, ScopeMissing, Unauthenticat
 # The caller of the current request, and what its scopes allow.
 
 # What a route may declare. `open`: no key is needed. `any`: every key is accepted, and the route checks its scopes.
-# `agent`: a key that is bound to the agent_id in the path. An `admin` key is accepted by every route.
+# `agent`: a key that is bound to the agent_id in the path. An `admin` key is accepted by every route. Keys may also
+# have the scope `unmask`, which no route needs: orders of exports check it.
 Scope = Literal["open", "any", "read", "write", "agent", "admin"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 ADMIN = "admin"

@@ -22,6 +22,7 @@ from tidegate.web.exports import (
     TaskAnswer,
     TaskBody,
     exact_source_data,
+    permitted,
     validated,
     with_exact_texts,
 )
@@ -139,7 +140,9 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
     """The request body that would create this export, without its rows."""
     spec, options = order.spec, asdict(order.options)
     common = asdict(ExportSpec(tables=()))
-    fields = {name: getattr(spec, name) for name in common if name not in ("tables", "credential", "multi_type")}
+    fields = {
+        name: getattr(spec, name) for name in common if name not in ("tables", "credential", "multi_type", "masks")
+    }
     if spec.credential:
         fields["source_headers"] = {"credential": spec.credential}
     for name in (*_TABLE_FIELDS, *_ALIGNS):
@@ -153,7 +156,8 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
 
 def _ordered(body: TaskBody | MultipleBody, exact: Any) -> ScheduledOrder:
     """`exact`: the rows with decimals as they were written."""
-    return ScheduledOrder(with_exact_texts(body.spec(exact)), body.options(), multiple=isinstance(body, MultipleBody))
+    spec = permitted(with_exact_texts(body.spec(exact)))
+    return ScheduledOrder(spec, body.options(), multiple=isinstance(body, MultipleBody))
 
 
 def _with_changes(old: ScheduledOrder, fields: dict[str, Any]) -> ScheduledOrder:

@@ -92,6 +92,13 @@ def register(subparsers: Subparsers) -> None:
         help="what its exports may read directly: s3://BUCKET/KEY*, dynamodb://TABLE, athena://WORKGROUP; "
         "replaces the whole list, an empty value clears it",
     )
+    update.add_argument(
+        "--mask",
+        action="append",
+        metavar="COLUMN=KIND",
+        help="columns that its exports hide: KIND is phone, id, card, email, or START,END, the characters that stay; "
+        "replaces all, an empty value clears them",
+    )
     for name, metavar, what in _GSE:
         update.add_argument(
             f"--gse-{name}",
@@ -218,12 +225,25 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
     lists = {f"{name}s": _without_empty(getattr(args, f"gse_{name}")) for name, *_ in _GSE}
     if grant := {name: listed for name, listed in lists.items() if listed is not None}:
         changes["gse"] = grant
+    if args.mask is not None:
+        changes["masks"] = _masks(args.mask)
     if not changes:
         raise UsageError(
             "nothing to change: give --name, --group, --allow-private-urls, --shared-signatures, --swarm, "
-            "--deliver-to, --read-from, --gse-target, --gse-dir, --gse-user or --quota"
+            "--deliver-to, --read-from, --mask, --gse-target, --gse-dir, --gse-user or --quota"
         )
     context.output.record(context.client.projects.update(args.project_id, changes))
+
+
+def _masks(given: Sequence[str]) -> dict[str, Any]:
+    masks: dict[str, Any] = {}
+    for each in filter(None, given):
+        column, equals, kind = each.rpartition("=")
+        start, comma, end = kind.partition(",")
+        if not equals or (comma and not (start.isdigit() and end.isdigit())):
+            raise UsageError(f"--mask {each}: write COLUMN=KIND, such as mobile=phone or name=1,0")
+        masks[column] = {"start": int(start), "end": int(end)} if comma else kind
+    return masks
 
 
 def _without_empty(places: Sequence[str] | None) -> list[str] | None:

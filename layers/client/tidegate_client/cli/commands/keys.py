@@ -7,7 +7,7 @@ import argparse
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
 from tidegate_client.models import Key
 
-SCOPES = ("read", "write", "agent")
+SCOPES = ("read", "write", "agent", "unmask")
 _COLUMNS = ("key_id", "name", "scopes", "agent_id", "state", "last_used_at", "expires_at")
 
 

@@ -40,7 +40,9 @@ from tidegate.web.static import asset_response, page_headers
 class Me(Answer):
     project_id: Annotated[str, F("id of the project")]
     project_name: Annotated[str | None, F("name of the project")] = None
-    scopes: Annotated[list[str], F("what the key may do: `read`, `write`, `agent`, `admin`")]
+    scopes: Annotated[
+        list[str], F("what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`")
+    ]
     agent_id: Annotated[str | None, F("the host that a key of scope `agent` is for")] = None
     window_seconds: Annotated[
         int, F("length of the window in which requests for the same file are collected, in seconds")

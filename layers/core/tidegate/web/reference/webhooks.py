@@ -111,6 +111,30 @@ SCHEMAS: Fields = {
             ),
             "format": _field("string", "an Excel number format, such as #,##0.00", maxLength=255),
             "total": _field("boolean", "show the exact sum of the column below it"),
+            "map": {
+                "type": "object",
+                "description": 'what is written in place of values, such as {"0": "unpaid", "1": "paid"}',
+                "maxProperties": 1000,
+                "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+            },
+            "map_default": {
+                "type": ["string", "number", "boolean", "null"],
+                "description": "what is written for values that are not in `map`; default: the value itself",
+            },
+            "mask": {
+                "description": "hide values: by kind, or but for some characters at the start and the end",
+                "oneOf": [
+                    {"type": "string", "enum": ["phone", "id", "card", "email"]},
+                    {
+                        "type": "object",
+                        "properties": {
+                            "start": _field("integer", "characters that stay at the start", minimum=0, maximum=64),
+                            "end": _field("integer", "characters that stay at the end", minimum=0, maximum=64),
+                        },
+                        "additionalProperties": False,
+                    },
+                ],
+            },
         },
         additionalProperties=False,
     ),

@@ -42,6 +42,7 @@ export function advancedFields(direct) {
       field("email", t("exports.email"), { rows: 2, hint: t("exports.emailHint"), placeholder: "ann@example.com" }),
       field("source_rate", t("exports.source_rate"), { type: "number", min: 1, max: 1000, hint: t("exports.sourceRateHint") })),
     noteField(),
+    field("unmask", t("exports.unmask"), { options: [["", t("action.no")], ["true", t("action.yes")]], hint: t("exports.unmaskHint") }),
     field("source_timeout", t("exports.source_timeout"), { type: "number", min: 1, max: 600, hint: t("exports.sourceTimeoutHint") }),
   ];
 }
@@ -57,6 +58,7 @@ export function commonOf(given) {
   }
   if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
   if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
+  if (given.unmask) body.unmask = true;
   if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };
   const addresses = (given.email || "").split(/[\s,;]+/).filter(Boolean);
   if (addresses.length) body.email = addresses;

@@ -52,7 +52,7 @@ const lifetimes = () => [["", t("overview.never")], ...[1, 30, 90, 365].map(ofDa
 export function newKeyDialog(path, refresh) {
   const close = dialog(t("keys.new"), () => form([
     field("name", t("field.name"), { hint: t("keys.nameHint") }),
-    field("scopes", t("keys.scopes"), { options: [["read,write", t("keys.readWrite")], ["read", t("keys.readOnly")], ["agent", t("keys.agent")]] }),
+    field("scopes", t("keys.scopes"), { options: [["read,write", t("keys.readWrite")], ["read", t("keys.readOnly")], ["read,write,unmask", t("keys.unmask")], ["agent", t("keys.agent")]] }),
     field("agent_id", t("jobs.agent"), { hint: t("keys.agentHint") }),
     field("expires_in", t("keys.expires"), { options: lifetimes() }),
   ], t("action.create"), async (given, once) => {

@@ -19,7 +19,7 @@ export const enPages = {
   },
   keys: {
     title: "Keys", adminLead: "For operators of the whole deployment. Keys of a project are on its page.", new: "New key", none: "No keys", noneAdvice: "Without a key nobody can use this project.", unnamed: "Without a name", scopes: "Scopes", lastUsed: "Last used", expires: "Expires",
-    rotate: "Rotate", revoke: "Revoke", revokeSure: "Revoke “{name}”? Whoever uses it loses access.", nameHint: "Who or what uses it.", readWrite: "read and write", readOnly: "read only", agent: "one host (agent)", agentHint: "For a host's key: the id of the host.",
+    rotate: "Rotate", revoke: "Revoke", revokeSure: "Revoke “{name}”? Whoever uses it loses access.", nameHint: "Who or what uses it.", readWrite: "read and write", unmask: "read, write and export unmasked", readOnly: "read only", agent: "one host (agent)", agentHint: "For a host's key: the id of the host.",
     ofHosts: "Keys of hosts: {n}", rotateWhat: "Creates a new key with the same scopes. The old one stays valid for a while, so that nothing stops.", overlap: "The old key stays valid for", atOnce: "not at all: it ends now", made: "The new key", once: "It is shown only now: copy it. Only its hash is stored.",
   },
   credentials: {

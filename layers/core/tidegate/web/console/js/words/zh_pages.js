@@ -18,7 +18,7 @@ export const zhPages = {
   },
   keys: {
     title: "密钥", adminLead: "供整个部署的运维人员使用。项目密钥在项目页面。", new: "新建密钥", none: "没有密钥", noneAdvice: "没有密钥，任何人都无法使用此项目。", unnamed: "未命名", scopes: "权限", lastUsed: "最近使用", expires: "到期",
-    rotate: "轮换", revoke: "吊销", revokeSure: "吊销“{name}”？使用它的一方将无法访问。", nameHint: "谁或什么在使用它。", readWrite: "读写", readOnly: "只读", agent: "单台主机（agent）", agentHint: "主机密钥需填写主机编号。",
+    rotate: "轮换", revoke: "吊销", revokeSure: "吊销“{name}”？使用它的一方将无法访问。", nameHint: "谁或什么在使用它。", readWrite: "读写", unmask: "读写，可导出未脱敏数据", readOnly: "只读", agent: "单台主机（agent）", agentHint: "主机密钥需填写主机编号。",
     ofHosts: "主机的密钥：{n}", rotateWhat: "生成同权限的新密钥；旧密钥在重叠期内继续有效，业务不中断。", overlap: "旧密钥继续有效", atOnce: "立即失效", made: "新密钥", once: "只显示这一次，请立即复制。系统只保存其哈希。",
   },
   credentials: {

@@ -10,13 +10,13 @@ export const zhSchedules = {
   },
   exports: {
     schedule: "由计划生成", openSchedule: "所属计划", copies: "副本", emails: "邮件", advanced: "直接数据源、邮件与速率",
-    email: "邮件通知", emailHint: "每行一个地址，最多 5 个。文件就绪后各收到一个链接。", source_rate: "对数据源的每秒请求数", sourceRateHint: "项目内所有设置了速率的导出合计。留空则不限。", source_timeout: "数据源每页的超时（秒）", sourceTimeoutHint: "每页需要 30 秒以上的数据源使用，最多 600。",
+    email: "邮件通知", emailHint: "每行一个地址，最多 5 个。文件就绪后各收到一个链接。", source_rate: "对数据源的每秒请求数", sourceRateHint: "项目内所有设置了速率的导出合计。留空则不限。", unmask: "不使用项目的脱敏规则", unmaskHint: "需要 unmask 权限的密钥，会记入审计日志。", source_timeout: "数据源每页的超时（秒）", sourceTimeoutHint: "每页需要 30 秒以上的数据源使用，最多 600。",
     direct: "直接读取", directNone: "不使用：用上面的数据行或地址", directS3: "S3 中的文件", directHint: "须允许项目读取。此时上面填写的数据行仅用于预览。", bucket: "存储桶", key: "键", keyHint: "带表头行的 CSV，或 JSON Lines；不能是压缩文件。", byEnding: "按扩展名", s3Delimiter: "分隔符", s3Encoding: "编码",
     dynamodbQuery: "DynamoDB 查询", dynamodbHint: "JSON：table、key_condition、values；可选 index、names、filter、attributes、newest_first。", athenaQuery: "Athena 查询", athenaHint: "JSON：workgroup、sql；可选 database、catalog。", oneSource: "地址与直接数据源只能选一个。",
   },
   projects: {
     access: "导出可用的存储桶与表", deliver_to: "副本可存到", read_from: "数据可取自", nowhere: "无", badPattern: "“{line}”不符合格式。{hint}",
-    deliver_toHint: "每行一个：桶/键，* 代表任意内容。参数 DeliveryBucket 也须允许该桶。", read_fromHint: "每行一个：s3://桶/键、dynamodb://表、athena://工作组/数据库，或 athena://工作组（其全部数据库）。键中 * 代表任意内容。参数 SourceBucket、SourceTable、SourceWorkgroup 也须允许。",
+    masked: "导出时脱敏的列", masks: "脱敏列", masksHint: "每行一个：列名 = phone、id、card、email，或 开头,结尾（保留的字符数）。", deliver_toHint: "每行一个：桶/键，* 代表任意内容。参数 DeliveryBucket 也须允许该桶。", read_fromHint: "每行一个：s3://桶/键、dynamodb://表、athena://工作组/数据库，或 athena://工作组（其全部数据库）。键中 * 代表任意内容。参数 SourceBucket、SourceTable、SourceWorkgroup 也须允许。",
     gse: "GSE 目标", targets: "文件可发往", dirs: "可写入目录", users: "可用用户", targetsHint: "仅当参数 TransferEngine 为 gse 时使用。每行一个：主机（web-*）或容器（web-1/*）；主机的模式不含其容器。区分大小写。",
     dirsHint: "每行一个绝对路径，含其下所有目录。未填则该项目无法发送文件。", usersHint: "每行一个用户名，须与主机上完全一致。",
   },
