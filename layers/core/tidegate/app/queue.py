@@ -18,7 +18,7 @@ from tidegate.queue.store import RequestStore, UniqueRequests
 
 if TYPE_CHECKING:
     from tidegate.app import App
-    from tidegate.queue.schedules import Parts
+    from tidegate.queue.schedules import ScheduleParts
 
 
 class QueuePart:
@@ -93,11 +93,13 @@ class QueuePart:
         return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()], self._clock())
 
     @property
-    def schedule_parts(self) -> Parts:
+    def schedule_parts(self) -> ScheduleParts:
         """Of schedules that start requests."""
-        from tidegate.queue.schedules import Parts
+        from tidegate.queue.schedules import ScheduleParts
 
-        return Parts(self._app.table, self.queue, self.shown_many, self._app.projects.store.quotas, self._app.clock)
+        return ScheduleParts(
+            self._app.table, self.queue, self.shown_many, self._app.projects.store.quotas, self._app.clock
+        )
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:
         """The request as notices show it; None if there is none."""

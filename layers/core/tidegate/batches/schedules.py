@@ -17,7 +17,7 @@ from tidegate.batches.control import BatchControl
 from tidegate.batches.model import CREATED, FINISHED, STOPPED, Batch, NewBatch
 from tidegate.common.ids import named_id
 from tidegate.errors import DomainError, RecordNotFound, WrongState
-from tidegate.queue.schedules import Parts, Schedule, Schedules
+from tidegate.queue.schedules import Schedule, ScheduleParts, Schedules
 from tidegate.records import F, record_from
 
 
@@ -36,7 +36,7 @@ class BatchSchedules(Schedules[BatchSchedule, NewBatch]):
     record, keys, work_name = BatchSchedule, keys.BATCH_SCHEDULES, "batch_id"
     action, noun, prefix, quota, order_name = "batch-schedule", "schedule of batches", "bsc", "batch_schedules", "batch"
 
-    def __init__(self, batches: Batches, control: BatchControl, parts: Parts) -> None:
+    def __init__(self, batches: Batches, control: BatchControl, parts: ScheduleParts) -> None:
         super().__init__(parts)
         self._batches = batches
         self._control = control

@@ -185,9 +185,9 @@ class Exports:
     @cached_property
     def schedules(self) -> ExportSchedules:
         from tidegate.exports.schedules import ExportSchedules
-        from tidegate.queue.schedules import Parts
+        from tidegate.queue.schedules import ScheduleParts
 
-        parts = Parts(self.table, self.queue, self.orders.get_many, self.project_store.quotas, self.clock)
+        parts = ScheduleParts(self.table, self.queue, self.orders.get_many, self.project_store.quotas, self.clock)
         return ExportSchedules(self.orders, parts)
 
     def shown(self, request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tidegate.errors import Invalid
 from tidegate.exports import model as domain
 from tidegate.exports.exports import Orders
 from tidegate.exports.model import ExportOptions, ExportSpec
-from tidegate.queue.schedules import Parts, Schedule, Schedules
+from tidegate.queue.schedules import Schedule, ScheduleParts, Schedules
 from tidegate.records import F, record_from
 from tidegate.sheets.values import plain, read_exact, write_exact
 
@@ -104,7 +104,7 @@ class ExportSchedules(Schedules[ExportSchedule, ScheduledOrder]):
     record, keys, work_name, work_prefix = ExportSchedule, keys.EXPORT_SCHEDULES, "task_id", domain.PREFIX
     action, noun, prefix, quota, order_name = "export-schedule", "recurring export", "xsc", "export_schedules", "order"
 
-    def __init__(self, exports: Orders, parts: Parts) -> None:
+    def __init__(self, exports: Orders, parts: ScheduleParts) -> None:
         super().__init__(parts)
         self._exports = exports
 

@@ -34,7 +34,7 @@ from tidegate.projects.projects import Projects, ProjectStore
 from tidegate.projects.secrets import CredentialStore
 from tidegate.queue.control import Control
 from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
-from tidegate.queue.schedules import ACTIVE, PAUSED, Parts, Schedules, check_revision
+from tidegate.queue.schedules import ACTIVE, PAUSED, ScheduleParts, Schedules, check_revision
 from tidegate.queue.store import RequestStore
 
 # --- subscriptions
@@ -200,7 +200,7 @@ class ScanSchedules(Schedules[Subscription, None]):
     record, keys, id_name = Subscription, keys.SUBSCRIPTIONS, "subscription_id"
     work_name, work_prefix, noun = "request_id", "req", "subscription"
 
-    def __init__(self, intake: IngestSubmit, parts: Parts) -> None:
+    def __init__(self, intake: IngestSubmit, parts: ScheduleParts) -> None:
         super().__init__(parts)
         self._intake = intake
 

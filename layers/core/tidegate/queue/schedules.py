@@ -180,7 +180,7 @@ FAILING_RUNS = 3
 _LONGEST_REASON = 500
 
 
-class Parts(NamedTuple):
+class ScheduleParts(NamedTuple):
     """What schedules need of other parts. `works` returns what runs started, as callers see it, by id."""
 
     table: Table
@@ -207,7 +207,7 @@ class Schedules(Generic[S, Order]):
     quota: str
     order_name: str
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ScheduleParts) -> None:
         self._table, self._queue, self._works, self._quotas, self._clock = parts
 
     # What a subclass says.
