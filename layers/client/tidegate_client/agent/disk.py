@@ -890,9 +890,13 @@ class Place:
         except OSError:
             yield None
             return
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            os.close(descriptor)
+            yield None
+            return
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            yield file if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else None
+            yield file
 
     def changed_at(self) -> float:
         """When the existing file was last changed, by this host's clock; 0 if there is none."""
@@ -911,7 +915,11 @@ class Place:
     def rename(self, part: Part) -> None:
         """Renames the hidden file to the file in one step, and syncs the directory so that a power failure keeps it."""
         self.require_there()
-        os.rename(part.hidden.secret, self.name, src_dir_fd=part.directory, dst_dir_fd=self.directory)
+        try:
+            os.rename(part.hidden.secret, self.name, src_dir_fd=part.directory, dst_dir_fd=self.directory)
+        except OSError as error:
+            # Without the hidden name.
+            raise OSError(error.errno, error.strerror, os.fspath(self.file)) from error
         if not self.is_still(self.name, part.file):
             raise RefusedPath(f"another process replaced {self.name!r} while it was put in place")
         os.fsync(self.directory)
@@ -1125,6 +1133,9 @@ class Partials:
         """Removes a part file, if it was not renamed, with its directory and its record. If that fails, the sweep
         does it."""
         with contextlib.suppress(OSError):
+            # By the descriptor, wherever a user has moved the directory: root's bytes must not stay there.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part.hidden.secret, dir_fd=part.directory)
             remove_hidden(place.directory, part.hidden)
             self._journal.part_closed(part.hidden.path)
 

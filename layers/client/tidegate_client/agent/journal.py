@@ -88,6 +88,10 @@ class Journal:
         self.lost_at: int = self._connection.execute("PRAGMA user_version").fetchone()[0]
 
     def _open(self) -> sqlite3.Connection:
+        # The names of hidden files are secrets. Those of SQLite's own files have the same mode.
+        with suppress(OSError):
+            self._file.touch(mode=0o600)
+            self._file.chmod(0o600)
         connection = sqlite3.connect(self._file, isolation_level=None, timeout=0, check_same_thread=False)
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -176,6 +176,39 @@ def test_entry_of_a_user_at_a_part_files_name_is_left_alone(tmp_path: Path, kind
         assert sorted(path.name for path in data.iterdir()) == sorted(["away", first.name])
 
 
+def test_part_file_in_a_directory_that_a_user_moved_leaves_no_bytes(tmp_path: Path) -> None:
+    """They would count for root's quota, and nobody else could remove them."""
+    data = given_to(MALLORY, tmp_path / "data")
+    with Fence(tmp_path) as fence, open_place(fence, "/data", "f", (0, 0)) as place:
+        partials = Partials(Journal(tmp_path / "state"), fence)
+        with partials.opened(place, ["content"]) as part:
+            part.file.write(BIG)
+            part.hidden.path.rename(data / "away")
+            partials.discard(place, part)
+
+    assert list((data / "away").iterdir()) == []
+
+
+def test_other_users_cannot_read_the_journal(tmp_path: Path) -> None:
+    given_to(0, tmp_path / "state", 0o755)
+    (tmp_path / "state/journal.sqlite").touch(mode=0o644)
+    journal = Journal(tmp_path / "state")
+
+    journal.begin_process()
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "state").iterdir()} == {0o600}
+
+
+def test_directory_at_the_destination_is_named_in_the_error(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    (root / "data/f").mkdir(parents=True)
+    transfer = api.add("f", CONTENT)
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_msg"] == f"[Errno 21] Is a directory: '{root / 'data/f'}'"
+    assert [path.name for path in (root / "data").iterdir()] == ["f"]
+
+
 def test_wait_for_another_delivery_of_the_same_file_has_a_limit(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "state")
     with Fence(tmp_path) as fence, open_place(fence, "/", "f", (0, 0)) as place:
