@@ -25,6 +25,7 @@ from tidegate.projects.model import (
     DEFAULT_BURST_SECONDS,
     DEFAULTS,
     READ_UNITS,
+    REQUEST_SECONDS,
 )
 
 SECTION = "The most that a key can cost (us-east-1 list prices)"
@@ -40,10 +41,10 @@ LOG_BYTES, ACCESS_BYTES, REFUSED_BYTES = 1_500, 400, 260
 # A warm authorizer looks the key up in memory; for an unknown key it makes one consistent read.
 AUTHORIZER_MS = 3
 # What one request of a route uses at most. Measured on moto: POST /v1/requests 34 writes and 19 ms, POST /v1/files 22
-# writes and an S3 PUT, GET /v1/overview 10 reads and 147 ms. One that reads more than READ_UNITS counts as several
-# requests, and so does one with a larger answer (`web/resolver.py`).
+# writes and an S3 PUT, GET /v1/overview 10 reads and 147 ms. One that reads more than READ_UNITS, takes longer or has
+# a larger answer counts as several requests (`web/resolver.py`).
 # Requests are accepted only as fast as runner-hours allow, and a full queue is refused by a read; so 22 are sustained.
-API_MS, POST_MS, AGENT_MS = 150, 60, 30
+POST_MS, AGENT_MS = 60, 30
 WRITES_A_POST = 22
 # Functions that serve one project at once may each let a burst pass before they know of each other.
 FUNCTIONS_AT_ONCE = 4
@@ -158,13 +159,18 @@ def _requests(quotas: dict[str, Any]) -> tuple[float, float, str]:
 
 def read(quotas: dict[str, Any]) -> list[Way]:
     rate, burst, bound = _requests(quotas)
-    get = _gateway(ANSWER_BYTES) + _authorizer() + _lambda("ApiFunction", API_MS)
-    get += READ_UNITS * prices.DYNAMODB_READ
+    # Answer, reads and time are added up to what counts as one request: the most expensive of them.
+    get = _gateway(0) + _authorizer() + _lambda("ApiFunction", 0)
+    get += max(
+        ANSWER_BYTES * prices.EGRESS_GB / GIGABYTE,
+        READ_UNITS * prices.DYNAMODB_READ,
+        REQUEST_SECONDS * _gb("ApiFunction") * prices.LAMBDA_GB_SECOND,
+    )
     message = prices.WEBSOCKET_MESSAGE * 2 + _lambda("WebSocketFunction", 50) + 100 * prices.DYNAMODB_READ
     # A connection lasts two hours at most, and needs a request for its ticket.
     connect = (prices.WEBSOCKET_MINUTE * 120 + _lambda("WebSocketFunction", 50) + get / 2) / 2
     return [
-        _per(rate, get, "requests that read most, answers of 32 KiB each", bound, "requests", burst),
+        _per(rate, get, "requests that read most or take longest", bound, "requests", burst),
         _per(
             rate,
             max(message, connect),

@@ -173,6 +173,14 @@ def test_parts_with_their_lengths_count_exactly(library: Library) -> None:
     assert counted(library) == (0, 0, 0)
 
 
+def test_shorter_length_for_a_part_does_not_free_its_first_url(library: Library) -> None:
+    set_quotas(library, stored_bytes=1000)
+    file_id = announce(library, multipart=True).json()["file_id"]
+    for length in (800, 1):
+        assert parts_of(library, file_id, [1], sizes=[length]).status == 200
+    assert counted(library) == (0, 800, 1)
+
+
 def test_parts_without_lengths_take_what_is_left_once(library: Library) -> None:
     set_quotas(library, stored_bytes=1000)
     first, second = (announce(library, multipart=True).json()["file_id"] for _ in range(2))

@@ -13,6 +13,8 @@ from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.distribution.model import RUNNING, Target, job_key
 from tidegate.projects.model import AGENT_READ_UNITS, READ_UNITS
+from tidegate.web import resolver
+from tidegate.web.routing import Caller
 
 # What the project may send in a second, and at once.
 RATE = 30
@@ -123,3 +125,12 @@ def test_polls_of_a_host_are_charged_by_what_they_read(cloud: MotoCloud, project
     assert cloud.http("GET", "/v1/agents/a-1/transfers", key=key).status == 200
     # An idle host pays for one request.
     assert cloud.app.table.units_read - before <= AGENT_READ_UNITS
+
+
+def test_long_request_delays_the_next_ones(cloud: MotoCloud, project: Project) -> None:
+    limiter = cloud.app.projects.rate_limiter
+    assert cloud.http("GET", "/v1/jobs", key=project.key).status == 200
+    caller = Caller("key-1", project.id, frozenset({"read"}), requests_per_s=RATE)
+    resolver._charge(caller, 16 * 1024, READ_UNITS * 1.25, 2.5)
+    # 0.5 + 1.25 + 2.5 requests: five, of which one was taken before.
+    assert limiter._shares[project.id].bucket.state[0] == RATE - 1 - 4

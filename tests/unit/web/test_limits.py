@@ -82,6 +82,7 @@ SHOWN = {
     "VisibleBody.end": f"{EXPORTS}/test_masks.py::test_project_masks_show_as_many_characters_as_set",
     "FileBody.priority": BY_PRIORITY,
     "PartsBody.numbers": "integration/files/test_multipart.py::test_parts_fit_into_s3s_limits",
+    "PartsBody.sizes": "integration/files/test_upload_quota.py::test_parts_with_their_lengths_count_exactly",
     "SubscriptionBody.concurrency": f"{INGEST}/test_subscriptions.py::test_subscription_limits_its_parallel_downloads",
     "SubscriptionBody.priority": BY_PRIORITY,
     "SubscriptionChanges.concurrency": (

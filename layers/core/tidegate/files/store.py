@@ -63,7 +63,11 @@ class OpenUpload:
         over = [number for number, (end, _) in self.asked.items() if end < now and int(number) <= known_to]
         left = {number: entry for number, entry in self.asked.items() if number not in over}
         settled = self.settled + sum(have.get(int(number), 0) for number in over)
-        asked = left | {str(number): (until, length) for number, length in lengths.items()}
+        asked = dict(left)
+        for number, length in lengths.items():
+            # An earlier URL of the part may still be valid, and may allow more.
+            end, most = left.get(str(number), (0, 0))
+            asked[str(number)] = (max(end, until), max(most, length))
         if len(asked) > _MOST_ASKED:
             raise QuotaExceeded(
                 f"{len(left)} parts of this file have a URL, and at most {_MOST_ASKED} may: announce its size, or ask "

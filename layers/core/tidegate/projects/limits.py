@@ -567,6 +567,8 @@ class SlowCalls:
         self._table = table
         self._usage = UsageStore(table)
         self._clock = clock
+        # How long such calls of projects have taken in this process: they count as a runner's time.
+        self.seconds_held = 0.0
 
     @contextmanager
     def held(self, project_id: str) -> Iterator[None]:
@@ -585,6 +587,7 @@ class SlowCalls:
             try:
                 yield
             finally:
+                self.seconds_held += (self._clock() - now).total_seconds()
                 self._count(project_id, math.ceil(time.monotonic() - began))
 
     def _count(self, project_id: str, seconds: int) -> None:

@@ -19,11 +19,12 @@ ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"
 ENDED_KEY_KEPT_SECONDS = 90 * 86400
 # Requests per second of one host's key. A busy host sends a few; one whose key was stolen must not use up the API.
 AGENT_RATE = 20.0
-# A request counts as one for each such part of its answer: answers leave AWS, which costs more than the request itself.
+# A request counts as one for each of these that it uses, parts of them added up: bytes of its answer, which leaves AWS;
+# read units of DynamoDB, of which a host's request uses fewer; seconds of a function. As many units also count as a
+# second of a runner.
 ANSWER_BYTES = 32 * 1024
-# Likewise for each so many read units of DynamoDB, which also count as a second of a runner; a host's request reads
-# less.
 READ_UNITS, AGENT_READ_UNITS = 100, 10
+REQUEST_SECONDS = 1.0
 # How many seconds' requests a project may save up while it has the default rate: enough to load the console, or to
 # submit a few hundred targets one by one.
 DEFAULT_BURST_SECONDS = 60.0

@@ -17,7 +17,14 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.app import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.projects.model import AGENT_RATE, AGENT_READ_UNITS, ANSWER_BYTES, DEFAULT_BURST_SECONDS, READ_UNITS
+from tidegate.projects.model import (
+    AGENT_RATE,
+    AGENT_READ_UNITS,
+    ANSWER_BYTES,
+    DEFAULT_BURST_SECONDS,
+    READ_UNITS,
+    REQUEST_SECONDS,
+)
 from tidegate.web.openapi import Api
 from tidegate.web.routing import Caller, caller_of, set_current_caller
 from tidegate.web.scopes import invalid_fields, problem
@@ -146,10 +153,11 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     except DomainError as error:
         answer = _lambda_answer(problem(error))
     else:
-        units_before = running_app().table.units_read if caller is not None else 0.0
+        before = _used_so_far() if caller is not None else (0.0, 0.0)
         answer = app.resolve(event, context)
         if caller is not None:
-            _charge(caller, len(answer.get("body") or ""), running_app().table.units_read - units_before)
+            units, seconds = (now - then for now, then in zip(_used_so_far(), before, strict=True))
+            _charge(caller, len(answer.get("body") or ""), units, seconds)
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
@@ -168,15 +176,22 @@ def _limit(caller: Caller) -> None:
         running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
 
 
-def _charge(caller: Caller, answer_bytes: int, units_read: float) -> None:
-    """A request with a large answer, or that read much of the table, counts as several requests."""
-    is_host = caller.agent_id is not None
-    read_as = math.ceil(units_read / (AGENT_READ_UNITS if is_host else READ_UNITS))
-    more = max(math.ceil(answer_bytes / ANSWER_BYTES), read_as) - 1
-    if is_host:
-        running_app().projects.agent_rate_limiter.charge(caller.key_id, more)
+def _used_so_far() -> tuple[float, float]:
+    """(read units, seconds) of this process; without calls that hold a slot, whose time counts as a runner's."""
+    app = running_app()
+    return app.table.units_read, app.clock().timestamp() - app.projects.slow_calls.seconds_held
+
+
+def _charge(caller: Caller, answer_bytes: int, units_read: float, seconds: float) -> None:
+    """A request with a large answer, or that read much of the table or took long, counts as several requests."""
+    used = answer_bytes / ANSWER_BYTES
+    if caller.agent_id is not None:
+        # A poll may wait: how many do at once is limited.
+        used += units_read / AGENT_READ_UNITS
+        running_app().projects.agent_rate_limiter.charge(caller.key_id, math.ceil(used) - 1)
     elif caller.requests_per_s is not None:
-        running_app().projects.rate_limiter.charge(caller.project_id, more)
+        used += units_read / READ_UNITS + max(0.0, seconds) / REQUEST_SECONDS
+        running_app().projects.rate_limiter.charge(caller.project_id, math.ceil(used) - 1)
 
 
 def _has_control_character(path: str) -> bool:
