@@ -904,14 +904,14 @@ class File(Model):
     file_path: str
     # name of the file
     file_name: str
-    # SHA-256 of the content, 64 hexadecimal digits
-    signature: str | None
-    # size in bytes
-    size: int | None
     # `pending` (not uploaded yet), `coming` (a request downloads it), `verifying`, `ready` or `failed`
     state: str
     # when it was created, ISO 8601 UTC
     created_at: str
+    # SHA-256 of the content, 64 hexadecimal digits
+    signature: str | None
+    # size in bytes
+    size: int | None
     # the request that downloads or verifies it
     request_id: str | None
     # why it failed
@@ -1069,20 +1069,20 @@ class Request(Model):
 
     # id of the request in the queue
     request_id: str
-    # the given name, or the name of the file
-    name: str | None
     # `scan`, `associate`, `check`, `download`, `extract`, `export`, `batch` or `verify`
     type: str
-    # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled` or `paused`
-    status: str
     # the channel of the queue
     channel: str
     # 1 (first) to 10 (last)
     priority: int
-    # id of the subscription
-    subscription_id: str | None
+    # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled` or `paused`
+    status: str
+    # when it was created, ISO 8601 UTC
+    create_time: str
     # number of attempts so far
     attempts: int
+    # id of the subscription
+    subscription_id: str | None
     # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
     # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
     # next day
@@ -1093,12 +1093,12 @@ class Request(Model):
     result: Model | None
     # how far it is; the fields depend on the type
     progress: Model | None
-    # when it was created, ISO 8601 UTC
-    create_time: str
     # when it started, ISO 8601 UTC
     start_time: str | None
     # when it ended, ISO 8601 UTC
     finish_time: str | None
+    # the given name, or the name of the file
+    name: str | None
 
 
 class Problem(Model):
@@ -1231,6 +1231,10 @@ class ProjectQuotas(Model):
     # requests per second of all keys of the project, except those of hosts; a request counts once more for each 32
     # KiB of its answer. With the default, those of a minute can be saved up
     requests_per_s: int | None
+    # the most recurring batches that the project may have
+    batch_schedules: int | None
+    # the most recurring exports that the project may have
+    export_schedules: int | None
     # hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync
     # exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends earlier.
     # When they are used up, work waits for the next day
@@ -1243,10 +1247,6 @@ class ProjectQuotas(Model):
     # calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are used up,
     # batches wait for the next day
     outgoing_calls_per_day: int | None
-    # the most recurring exports that the project may have
-    export_schedules: int | None
-    # the most recurring batches that the project may have
-    batch_schedules: int | None
     # the most subscriptions that the project may have; 1,000 by default
     subscriptions: int
     # the most businesses that the project may register; 1,000 by default

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 from tidegate.common.ids import made_at
@@ -42,18 +42,20 @@ def upload_kept_seconds(*, in_parts: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    file_id: str
+    file_id: Annotated[str, F("id of the file in the library")]
     project_id: str
-    biz_id: int
-    app_id: int
-    file_path: str
-    file_name: str
-    state: str
-    created_at: str
-    signature: str | None = None
-    size: int | None = None
-    request_id: str | None = None
-    error: str | None = None
+    biz_id: Annotated[int, F("a number of your choice for a business; recorded, and a filter of lists")]
+    app_id: Annotated[int, F("a number of your choice for an application; recorded, and a filter of lists")]
+    file_path: Annotated[str, F("path of the file in the library")]
+    file_name: Annotated[str, F("name of the file")]
+    state: Annotated[
+        str, F("`pending` (not uploaded yet), `coming` (a request downloads it), `verifying`, `ready` or `failed`")
+    ]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
+    size: Annotated[int | None, F("size in bytes")] = None
+    request_id: Annotated[str | None, F("the request that downloads or verifies it")] = None
+    error: Annotated[str | None, F("why it failed")] = None
     source_url: str | None = None
     source_etag: str | None = None
     # Only of an upload in parts.
@@ -61,12 +63,6 @@ class File:
     part_size: int | None = None
     # The URL to call when a large upload is verified.
     callback: str | None = None
-
-    def shown(self) -> dict[str, Any]:
-        """The file as routes show it."""
-        names = ("file_id", "biz_id", "app_id", "file_path", "file_name", "signature", "size", "state", "created_at")
-        optional = {name: getattr(self, name) for name in ("request_id", "error") if getattr(self, name)}
-        return {name: getattr(self, name) for name in names} | optional
 
 
 def path_fault(path: str) -> str | None:

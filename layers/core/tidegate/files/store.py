@@ -26,6 +26,7 @@ from tidegate.files.model import (
 )
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import Room, UsageStore, stored_bytes_write, upload_closed_write
+from tidegate.records import item_of, record_from
 
 # --- open uploads
 # Uploads that were announced and may still bring bytes into the bucket. They count towards the project's quotas.
@@ -152,7 +153,6 @@ def _open_upload(item: dict[str, object]) -> OpenUpload:
 # --- store
 # Files in the table: one record for each file, and one for each content of a project.
 
-_FIELDS = tuple(field.name for field in fields(File))
 
 # Ingests that are noted as bringing one content, so that its record stays small.
 _MOST_BRINGING = 1000
@@ -182,14 +182,14 @@ Writes = list[Write]
 
 
 def file_from(item: dict[str, Any]) -> File:
-    return File(**{name: item[name] for name in _FIELDS if name in item})
+    return record_from(File, item)
 
 
 def file_item(file: File) -> dict[str, Any]:
     place = keys.files_at_path(file.project_id, str(file.biz_id), str(file.app_id), file.file_path)
     return (
         keys.file(file.project_id, file.file_id)
-        | asdict(file)
+        | item_of(file)
         | {
             "gsi1pk": keys.files_list(file.project_id),
             "gsi1sk": file.file_id,

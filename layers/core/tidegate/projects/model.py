@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
+
+from tidegate.records import F
 
 SCOPES = ("read", "write", "agent", "unmask", "admin")
 # The deployment's own admin key: its hash is a template parameter, and the table holds only its state.
@@ -39,24 +41,112 @@ class Quotas:
     None, no limit, is only in projects from before limits had defaults: see `LEGACY`.
     """
 
-    stored_bytes: int | None = 10**12
-    queued: int | None = 10_000
-    # In each channel, of which a batch takes one for each of its runners.
-    running: int | None = 100
-    requests_per_s: int | None = 5
-    batch_schedules: int | None = 100
-    export_schedules: int | None = 100
-    # A day is one of UTC.
-    runner_hours_per_day: int | None = 50
-    egress_bytes_per_day: int | None = 45 * 10**9
-    targets_per_day: int | None = 250_000
-    outgoing_calls_per_day: int | None = 500_000
-    subscriptions: int = 1000
-    businesses: int = 1000
-    unstarted_batches: int = 1000
-    open_uploads: int = 1000
-    slow_calls: int = 20
-    share: Mapping[str, int] | None = None
+    stored_bytes: Annotated[
+        int | None,
+        F(
+            "the most bytes in the library and in announced uploads; equal content counts once in the library. An "
+            "upload without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not "
+            "name",
+            ge=0,
+            le=2**53,
+            changes=True,
+        ),
+    ] = 10**12
+    queued: Annotated[
+        int | None, F("the most requests that may wait, over all channels", ge=0, le=10**9, changes=True)
+    ] = 10_000
+    running: Annotated[
+        int | None,
+        F("the most slots that the project may hold in a channel; a batch takes one for each runner", changes=True),
+    ] = 100
+    requests_per_s: Annotated[
+        int | None,
+        F(
+            "requests per second of all keys of the project, except those of hosts; a request counts once more for "
+            "each 32 KiB of its answer. With the default, those of a minute can be saved up",
+            ge=1,
+            le=10**6,
+            changes=True,
+        ),
+    ] = 5
+    batch_schedules: Annotated[
+        int | None, F("the most recurring batches that the project may have", ge=0, le=10**6, changes=True)
+    ] = 100
+    export_schedules: Annotated[
+        int | None, F("the most recurring exports that the project may have", ge=0, le=10**6, changes=True)
+    ] = 100
+    runner_hours_per_day: Annotated[
+        int | None,
+        F(
+            "hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync "
+            "exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends "
+            "earlier. When they are used up, work waits for the next day",
+            ge=0,
+            le=10**7,
+            changes=True,
+        ),
+    ] = 50
+    egress_bytes_per_day: Annotated[
+        int | None,
+        F(
+            "bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for "
+            "each host, or about twice for each 50 hosts in a swarm",
+            ge=0,
+            le=2**53,
+            changes=True,
+        ),
+    ] = 45 * 10**9
+    targets_per_day: Annotated[
+        int | None, F("targets of Jobs per day (UTC), counted when they are submitted", ge=0, le=10**12, changes=True)
+    ] = 250_000
+    outgoing_calls_per_day: Annotated[
+        int | None,
+        F(
+            "calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are "
+            "used up, batches wait for the next day",
+            ge=0,
+            le=10**12,
+            changes=True,
+        ),
+    ] = 500_000
+    subscriptions: Annotated[
+        int, F("the most subscriptions that the project may have; 1,000 by default", ge=0, le=10**6, changes=True)
+    ] = 1000
+    businesses: Annotated[
+        int, F("the most businesses that the project may register; 1,000 by default", ge=0, le=10**6, changes=True)
+    ] = 1000
+    unstarted_batches: Annotated[
+        int,
+        F(
+            "the most batches that the project may have created and not started; 1,000 by default",
+            ge=0,
+            le=10**6,
+            changes=True,
+        ),
+    ] = 1000
+    open_uploads: Annotated[
+        int,
+        F(
+            "the most uploads that the project may have announced and not ended; 1,000 by default",
+            ge=0,
+            le=10**6,
+            changes=True,
+        ),
+    ] = 1000
+    slow_calls: Annotated[
+        int,
+        F(
+            "the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by "
+            "default",
+            ge=1,
+            le=100,
+            changes=True,
+        ),
+    ] = 20
+    share: Annotated[
+        Mapping[str, int] | None,
+        F("by channel, the slots that the project may hold while another project waits", changes=True),
+    ] = None
     # What an operator set. The others have the default of the project's age.
     named: frozenset[str] = frozenset()
     legacy: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from tidegate.errors import DomainError, Invalid, WrongState
-from tidegate.records import F
+from tidegate.records import F, view_of
 
 # --- model
 # The life cycle of a request: its states, the transitions between them, and how callers see it.
@@ -56,52 +56,48 @@ PRIORITIES: Mapping[str, int] = {"check": UPKEEP}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    request_id: str
+    request_id: Annotated[str, F("id of the request in the queue")]
     project_id: str
-    type: str
-    channel: str
-    priority: int
-    status: str
-    created_at: str
+    type: Annotated[str, F("`scan`, `associate`, `check`, `download`, `extract`, `export`, `batch` or `verify`")]
+    channel: Annotated[str, F("the channel of the queue")]
+    priority: Annotated[int, F("1 (first) to 10 (last)")]
+    status: Annotated[str, F("`pending`, `queued`, `running`, `completed`, `failed`, `cancelled` or `paused`")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
     payload: dict[str, Any] = field(default_factory=dict)
     # Incremented by each admission. A worker that runs an older attempt may no longer write.
-    attempt: int = 0
+    attempt: Annotated[int, F("number of attempts so far", shown="attempts")] = 0
     retries: int = 0
     version: int = 0
     timeout: int = 0
-    subscription_id: str | None = None
+    subscription_id: Annotated[str | None, F("id of the subscription")] = None
     # How many slots it needs: a batch, one for each runner. And how many it took when it was last admitted.
     slots: int = 1
     slots_held: int = 1
     # The number of its mutex within the subscription, which runs as many requests at once as it has lanes.
     lane: int = 0
     callback: str | None = None
-    last_wait_reason: str | None = None
+    last_wait_reason: WaitReason = None
     not_before: float | None = None
     deadline: float | None = None
     execution: str | None = None
-    error: dict[str, str] | None = None
-    result: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
-    start_time: str | None = None
-    finish_time: str | None = None
+    error: Annotated[dict[str, str] | None, F("why it failed: `code` and `detail`")] = None
+    result: Annotated[dict[str, Any] | None, F("the result; the fields depend on the type")] = None
+    progress: Annotated[dict[str, Any] | None, F("how far it is; the fields depend on the type")] = None
+    start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
+    finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
     heartbeat_time: str | None = None
     expired_at: str | None = None
 
     @property
-    def name(self) -> str | None:
+    def name(self) -> Annotated[str | None, F("the given name, or the name of the file")]:
         """The name that the caller gave, or the name of the request's file."""
         path = str(self.payload.get("file_path") or "").rstrip("/")
         return self.payload.get("name") or self.payload.get("file_name") or path.rpartition("/")[2] or None
 
     def shown(self) -> dict[str, Any]:
         """The request as callers and notices see it, without the payload, which has internal references."""
-        first = ("request_id", "name", "type", "status", "channel", "priority", "subscription_id")
-        last = ("error", "result", "progress", "start_time", "finish_time")
-        reason = {"last_wait_reason": self.last_wait_reason if self.status in WAITING else None}
-        shown = {name: getattr(self, name) for name in first} | {"attempts": self.attempt} | reason
-        shown |= {"create_time": self.created_at} | {name: getattr(self, name) for name in last}
-        return {name: value for name, value in shown.items() if value is not None}
+        view = view_of(self)
+        return view if self.status in WAITING else {k: v for k, v in view.items() if k != "last_wait_reason"}
 
     @property
     def mutex(self) -> str | None:

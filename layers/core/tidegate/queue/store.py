@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write, q
 from tidegate.queue.fairness import Turn, rank, standing_write
 from tidegate.queue.log import stats_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Channel, Place, Request
+from tidegate.records import item_of, record_from
 
 # --- transaction
 # The parts of the transaction that moves a request, and the error that names the parts that were refused.
@@ -39,7 +40,6 @@ class Refused(Conflict):
 # --- items
 # The items of a request: its record, its place in the lane, and when it is due.
 
-_FIELDS = tuple(field.name for field in fields(Request))
 # Stored as JSON text: callers' values may have larger numbers or deeper nesting than DynamoDB allows.
 _TEXTS = ("payload", "result", "progress")
 # After this time compensation checks whether the state machine of an admitted request was really started.
@@ -51,7 +51,7 @@ def as_text(value: Any) -> str | None:
 
 
 def request_item(request: Request) -> Item:
-    item = asdict(request) | {name: as_text(getattr(request, name)) for name in _TEXTS}
+    item = item_of(request) | {name: as_text(getattr(request, name)) for name in _TEXTS}
     order = f"{request.created_at}#{request.request_id}"
     item |= keys.request(request.project_id, request.request_id)
     item |= {"gsi1pk": keys.requests_list(request.project_id), "gsi1sk": order}
@@ -62,8 +62,8 @@ def request_item(request: Request) -> Item:
 
 
 def request_from(item: Item) -> Request:
-    known = {name: item[name] for name in _FIELDS if name in item}
-    return Request(**known | {name: json.loads(item[name]) for name in _TEXTS if item.get(name) is not None})
+    texts = {name: json.loads(item[name]) for name in _TEXTS if item.get(name) is not None}
+    return record_from(Request, item, **texts)
 
 
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:

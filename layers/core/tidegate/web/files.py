@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from tidegate.app import app
 from tidegate.files.library import Announcement
-from tidegate.files.model import MOST_PARTS, VERIFYING, part_count
+from tidegate.files.model import MOST_PARTS, VERIFYING, File, part_count
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent
 from tidegate.web.queue import ChannelName, CredentialName, Mirrors, PolitenessBody, Url
@@ -142,20 +142,8 @@ class PartsAnswer(Answer):
     parts: Annotated[list[PartAnswer], F("a URL for each part")]
 
 
-class FileAnswer(Answer):
-    file_id: Annotated[str, F("id of the file in the library")]
-    biz_id: Annotated[int, F("a number of your choice for a business; recorded, and a filter of lists")]
-    app_id: Annotated[int, F("a number of your choice for an application; recorded, and a filter of lists")]
-    file_path: Annotated[str, F("path of the file in the library")]
-    file_name: Annotated[str, F("name of the file")]
-    signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
-    size: Annotated[int | None, F("size in bytes")] = None
-    state: Annotated[
-        str, F("`pending` (not uploaded yet), `coming` (a request downloads it), `verifying`, `ready` or `failed`")
-    ]
-    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
-    request_id: Annotated[str | None, F("the request that downloads or verifies it")] = None
-    error: Annotated[str | None, F("why it failed")] = None
+class FileAnswer(Answer, record=File):
+    pass
 
 
 class FileList(Page):

@@ -13,7 +13,7 @@ from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
-from tidegate.projects.model import ApiKey, Project, path_parts
+from tidegate.projects.model import ApiKey, Project, Quotas, path_parts
 from tidegate.queue.model import MAX_CAPACITY
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent, idempotent_secret
@@ -101,97 +101,10 @@ class ProjectBody(Body):
     ] = False
 
 
-class QuotasBody(Body):
+class QuotasBody(Body, changes=Quotas):
     """Quotas that are left out stay as they are; null sets the default."""
 
-    stored_bytes: Annotated[
-        int | None,
-        F(
-            "the most bytes in the library and in announced uploads; equal content counts once in the library. An "
-            "upload without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not "
-            "name",
-            ge=0,
-            le=2**53,
-        ),
-    ] = None
-    queued: Annotated[int | None, F("the most requests that may wait, over all channels", ge=0, le=10**9)] = None
-    running: Annotated[
-        int | None,
-        F(
-            "the most slots that the project may hold in a channel; a batch takes one for each runner",
-            ge=1,
-            le=MAX_CAPACITY,
-        ),
-    ] = None
-    requests_per_s: Annotated[
-        int | None,
-        F(
-            "requests per second of all keys of the project, except those of hosts; a request counts once more for "
-            "each 32 KiB of its answer. With the default, those of a minute can be saved up",
-            ge=1,
-            le=10**6,
-        ),
-    ] = None
-    runner_hours_per_day: Annotated[
-        int | None,
-        F(
-            "hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync "
-            "exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends "
-            "earlier. When they are used up, work waits for the next day",
-            ge=0,
-            le=10**7,
-        ),
-    ] = None
-    egress_bytes_per_day: Annotated[
-        int | None,
-        F(
-            "bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for "
-            "each host, or about twice for each 50 hosts in a swarm",
-            ge=0,
-            le=2**53,
-        ),
-    ] = None
-    targets_per_day: Annotated[
-        int | None, F("targets of Jobs per day (UTC), counted when they are submitted", ge=0, le=10**12)
-    ] = None
-    outgoing_calls_per_day: Annotated[
-        int | None,
-        F(
-            "calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are "
-            "used up, batches wait for the next day",
-            ge=0,
-            le=10**12,
-        ),
-    ] = None
-    export_schedules: Annotated[
-        int | None, F("the most recurring exports that the project may have", ge=0, le=10**6)
-    ] = None
-    batch_schedules: Annotated[
-        int | None, F("the most recurring batches that the project may have", ge=0, le=10**6)
-    ] = None
-    subscriptions: Annotated[
-        int | None, F("the most subscriptions that the project may have; 1,000 by default", ge=0, le=10**6)
-    ] = None
-    businesses: Annotated[
-        int | None, F("the most businesses that the project may register; 1,000 by default", ge=0, le=10**6)
-    ] = None
-    unstarted_batches: Annotated[
-        int | None,
-        F("the most batches that the project may have created and not started; 1,000 by default", ge=0, le=10**6),
-    ] = None
-    open_uploads: Annotated[
-        int | None,
-        F("the most uploads that the project may have announced and not ended; 1,000 by default", ge=0, le=10**6),
-    ] = None
-    slow_calls: Annotated[
-        int | None,
-        F(
-            "the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by "
-            "default",
-            ge=1,
-            le=100,
-        ),
-    ] = None
+    running: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
     share: Shares | None = None
 
 
@@ -284,69 +197,8 @@ class ProjectAnswer(Answer):
     ]
 
 
-class QuotasAnswer(Answer):
-    stored_bytes: Annotated[
-        int | None,
-        F(
-            "the most bytes in the library and in announced uploads; equal content counts once in the library. An "
-            "upload without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not "
-            "name"
-        ),
-    ] = None
-    queued: Annotated[int | None, F("the most requests that may wait, over all channels")] = None
-    running: Annotated[
-        int | None, F("the most slots that the project may hold in a channel; a batch takes one for each runner")
-    ] = None
-    requests_per_s: Annotated[
-        int | None,
-        F(
-            "requests per second of all keys of the project, except those of hosts; a request counts once more for "
-            "each 32 KiB of its answer. With the default, those of a minute can be saved up"
-        ),
-    ] = None
-    runner_hours_per_day: Annotated[
-        int | None,
-        F(
-            "hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync "
-            "exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends "
-            "earlier. When they are used up, work waits for the next day"
-        ),
-    ] = None
-    egress_bytes_per_day: Annotated[
-        int | None,
-        F(
-            "bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for "
-            "each host, or about twice for each 50 hosts in a swarm"
-        ),
-    ] = None
-    targets_per_day: Annotated[int | None, F("targets of Jobs per day (UTC), counted when they are submitted")] = None
-    outgoing_calls_per_day: Annotated[
-        int | None,
-        F(
-            "calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are "
-            "used up, batches wait for the next day"
-        ),
-    ] = None
-    export_schedules: Annotated[int | None, F("the most recurring exports that the project may have")] = None
-    batch_schedules: Annotated[int | None, F("the most recurring batches that the project may have")] = None
-    subscriptions: Annotated[int, F("the most subscriptions that the project may have; 1,000 by default")]
-    businesses: Annotated[int, F("the most businesses that the project may register; 1,000 by default")]
-    unstarted_batches: Annotated[
-        int, F("the most batches that the project may have created and not started; 1,000 by default")
-    ]
-    open_uploads: Annotated[
-        int, F("the most uploads that the project may have announced and not ended; 1,000 by default")
-    ]
-    slow_calls: Annotated[
-        int,
-        F(
-            "the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by "
-            "default"
-        ),
-    ]
-    share: Annotated[
-        dict[str, int] | None, F("by channel, the slots that the project may hold while another project waits")
-    ] = None
+class QuotasAnswer(Answer, record=Quotas):
+    share: dict[str, int] | None = None
 
 
 class ProjectDetail(ProjectAnswer):

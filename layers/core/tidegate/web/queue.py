@@ -126,29 +126,8 @@ class ScopeBody(Body):
     scope: Annotated[str, F("`all`, or the name of a channel", max_length=40)] = ALL
 
 
-class RequestAnswer(Answer):
-    request_id: Annotated[str, F("id of the request in the queue")]
-    name: Annotated[str | None, F("the given name, or the name of the file")] = None
-    type: Annotated[str, F("`scan`, `associate`, `check`, `download`, `extract`, `export`, `batch` or `verify`")]
-    status: Annotated[str, F("`pending`, `queued`, `running`, `completed`, `failed`, `cancelled` or `paused`")]
-    channel: Annotated[str, F("the channel of the queue")]
-    priority: Annotated[int, F("1 (first) to 10 (last)")]
-    subscription_id: Annotated[str | None, F("id of the subscription")] = None
-    attempts: Annotated[int, F("number of attempts so far")]
-    last_wait_reason: Annotated[
-        str | None,
-        F(
-            "why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or "
-            "`runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for "
-            "the next day"
-        ),
-    ] = None
-    error: Annotated[ErrorAnswer | None, F("why it failed: `code` and `detail`")] = None
-    result: Annotated[dict[str, Any] | None, F("the result; the fields depend on the type")] = None
-    progress: Annotated[dict[str, Any] | None, F("how far it is; the fields depend on the type")] = None
-    create_time: Annotated[str, F("when it was created, ISO 8601 UTC")]
-    start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
-    finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
+class RequestAnswer(Answer, record=Request):
+    error: ErrorAnswer | None = None
 
 
 class RequestList(Page):
