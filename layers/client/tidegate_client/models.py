@@ -1032,6 +1032,10 @@ class Preview(Model):
     chosen: int
     # the first hundred of them
     items_: list[PreviewEntry]
+    # entries of the list that cannot be read, and are left out
+    skipped: int
+    # why, for the first ten of them
+    skipped_entries: list[str] | None
 
 
 class PreviewEntry(Model):

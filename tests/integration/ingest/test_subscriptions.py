@@ -88,6 +88,18 @@ def test_forbidden_url_does_not_stop_the_others(library: Library, source: FileSo
     }
 
 
+def test_entry_without_url_does_not_fail_the_scan(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    listed = [{"url": source.url("/a")}, {"name": "b"}]
+    source.files["/list.json"] = Hosted(json.dumps(listed).encode(), content_type="application/json")
+
+    done = scan(library, subscribe(library, source.url("/list.json")))
+
+    assert (done["status"], done["result"]["queued"], done["result"]["skipped"]) == ("completed", 1, 1)
+    assert done["result"]["skipped_entries"][0].startswith("entry 1 of the list has no url")
+    assert paths(library) == {"/a"}
+
+
 def test_list_of_unknown_format_fails_without_retries(library: Library, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b"not json", content_type="application/json")
 

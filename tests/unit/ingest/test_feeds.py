@@ -412,3 +412,29 @@ def test_gzipped_list_is_unpacked() -> None:
 def test_gzip_that_is_a_bomb_or_damaged_is_refused(body: bytes) -> None:
     with pytest.raises(SourceBroken):
         listing_of(body, "application/gzip", "https://x.example/")
+
+
+def test_json_entry_that_cannot_be_read_is_skipped_and_named() -> None:
+    listed = ["https://x.example/a", {"name": "no url"}, {"url": "https://x.example/b", "path": 7}, 5, {"url": "/c"}]
+    found = listing_of(json.dumps(listed).encode(), "application/json", "https://x.example/list.json")
+    assert urls(found) == ["https://x.example/a", "https://x.example/c"]
+    assert [text.partition(":")[0] for text in found.skipped] == [
+        "entry 1 of the list has no url",
+        "entry 2 of the list",
+        "entry 3 of the list has no url",
+    ]
+    with pytest.raises(SourceBroken, match="entry 0 of the list has no url"):
+        listing_of(b"[{}]", "application/json", "https://x.example/list.json")
+
+
+def test_items_without_attachments_follow_the_same_rule_in_every_feed() -> None:
+    """They are left out if another item has a file attached; else their pages are listed."""
+    page, file = {"id": "1", "url": "https://x.example/news"}, {"id": "2", "url": "https://x.example/p"}
+    attached = file | {"attachments": [{"url": "https://x.example/a.mp3"}]}
+    for items, expected in (
+        ([page, attached], ["https://x.example/a.mp3"]),
+        ([page | {"attachments": []}, file], ["https://x.example/news", "https://x.example/p"]),
+    ):
+        feed = json.dumps({"version": "https://jsonfeed.org/version/1.1", "items": items}).encode()
+        found = listing_of(feed, "application/feed+json", "https://x.example/feed.json")
+        assert (urls(found), found.skipped) == (expected, [])

@@ -165,6 +165,8 @@ class Listing:
     format: str
     entries: list[Entry]
     more: list[str] = field(default_factory=list)
+    # Why entries were left out, one text for each.
+    skipped: list[str] = field(default_factory=list)
 
 
 def unique(entries: Iterable[Entry]) -> list[Entry]:
@@ -276,18 +278,35 @@ _VERSION_FIELDS = ("signature", "sha256", "digest", "etag", "size", "last_modifi
 _MOST_OBJECTS = 100 * MAX_ENTRIES
 
 
-def from_json(text: str, base: str) -> Iterator[Entry]:
+def from_json(text: str, base: str) -> Listing:
+    """One entry that cannot be read does not keep the others from being listed; SourceBroken if none can be."""
+    skipped: list[str] = []
+
+    def entries() -> Iterator[Entry]:
+        for index, item in enumerate(_json_files(text)):
+            try:
+                yield _described(item, base, index)
+            except _BadEntry as error:
+                skipped.append(str(error))
+
+    listing = Listing("json", unique(entries()), skipped=skipped)
+    if skipped and not listing.entries:
+        raise SourceBroken(skipped[0])
+    return listing
+
+
+class _BadEntry(Exception):
+    pass
+
+
+def _json_files(text: str) -> Iterator[Any]:
     if text.count("{") + text.count("[") > _MOST_OBJECTS:
         raise SourceBroken(f"the JSON has more than {_MOST_OBJECTS} objects and lists: split it")
     try:
         listed = read_json(text)
     except ValueError as error:
         raise SourceBroken("the list of files is not valid JSON: correct it, or name another `format`") from error
-    for index, item in enumerate(_files(listed)):
-        described = {"url": item} if isinstance(item, str) else item
-        if not isinstance(described, Mapping) or not isinstance(described.get("url"), str):
-            raise SourceBroken(f'entry {index} of the list has no url: write {{"url": "https://…"}} or a plain URL')
-        yield _described(described, base, index)
+    return _files(listed)
 
 
 def _files(listed: Any) -> Iterator[Any]:
@@ -296,12 +315,16 @@ def _files(listed: Any) -> Iterator[Any]:
     if isinstance(listed, dict):
         feed = str(listed.get("version", "")).startswith("https://jsonfeed.org/")
         listed = listed.get("items" if feed else "files")
+        if feed and isinstance(listed, list):
+            # As in RSS and Atom: pages are listed only if no item has a file attached.
+            attached = [item for item in listed if isinstance(item, Mapping) and item.get("attachments")]
+            listed = attached or listed
     if not isinstance(listed, list):
         raise SourceBroken('the JSON must be a list of files, or an object such as {"files": […]}')
     for item in listed:
         if isinstance(item, Mapping) and isinstance(item.get("assets"), list):
             yield from map(_release_asset, item["assets"])
-        elif isinstance(item, Mapping) and isinstance(item.get("attachments"), list):
+        elif isinstance(item, Mapping) and isinstance(item.get("attachments"), list) and item["attachments"]:
             yield from map(_attachment, item["attachments"])
         else:
             yield item
@@ -318,13 +341,16 @@ def _attachment(item: Any) -> Any:
     return {**item, "size": item.get("size_in_bytes")} if isinstance(item, Mapping) else item
 
 
-def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
+def _described(listed: Any, base: str, index: int) -> Entry:
+    item = {"url": listed} if isinstance(listed, str) else listed
+    if not isinstance(item, Mapping) or not isinstance(item.get("url"), str):
+        raise _BadEntry(f'entry {index} of the list has no url: write {{"url": "https://…"}} or a plain URL')
     url = resolved(base, item["url"])
     if url is None:
-        raise SourceBroken(f"the url of entry {index} of the list cannot be parsed: {item['url'][:200]!r}")
+        raise _BadEntry(f"the url of entry {index} of the list cannot be parsed: {item['url'][:200]!r}")
     path = item.get("path") or unquote(urlsplit(url).path)
     if not isinstance(path, str) or path_fault(path):
-        raise SourceBroken(f"entry {index} of the list: path {path_fault(str(path)) or 'is not text'}")
+        raise _BadEntry(f"entry {index} of the list: path {path_fault(str(path)) or 'is not text'}")
     size = item.get("size")
     known_size = size if type(size) is int and 0 <= size <= LARGEST else None
     signature = next(filter(None, (sha256_in(item.get(name)) for name in ("signature", "sha256", "digest"))), None)
@@ -717,7 +743,9 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
         return from_xml(text, base, kind)
     if kind == "xml":
         return from_xml(text, base, "auto")
-    read = {"json": from_json, "html": from_html, "sums": from_sums}[kind]
+    if kind == "json":
+        return from_json(text, base)
+    read = {"html": from_html, "sums": from_sums}[kind]
     return Listing(kind, unique(read(text, base)))
 
 

@@ -66,6 +66,10 @@ class Selection:
     file_path: FilePath = None
 
 
+# So many of the entries that cannot be read are named; all are counted.
+_SKIPPED_NAMED = 10
+
+
 @dataclass(frozen=True, slots=True)
 class SourceList:
     """`entries` is None if the source answered 304. `etag` is None for lists of several pages."""
@@ -74,6 +78,12 @@ class SourceList:
     format: str = ""
     listed: int = 0
     etag: str | None = None
+    # Why entries of the list were left out, one text for each.
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[str]:
+        return list(self.skipped[:_SKIPPED_NAMED])
 
 
 class SourceReader:
@@ -114,6 +124,7 @@ class SourceReader:
             return SourceList(None, etag=etag)
         listing = listing_of(first.body, first.headers.get("content-type", ""), first.url, selection.format)
         entries, to_read, seen = list(listing.entries), deque(listing.more), {url, first.url}
+        skipped = [*listing.skipped]
         while to_read:
             page = to_read.popleft()
             if page in seen:
@@ -124,11 +135,16 @@ class SourceReader:
             reply = get(page, {})
             more = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, listing.format)
             entries += more.entries
+            skipped += more.skipped
             to_read += more.more
         found = unique(entries)
         taken = chosen(found, selection.include, selection.exclude, selection.file_path)
         return SourceList(
-            taken, listing.format, len(found), None if listing.more else first.headers.get("etag") or None
+            taken,
+            listing.format,
+            len(found),
+            None if listing.more else first.headers.get("etag") or None,
+            tuple(skipped),
         )
 
 

@@ -254,6 +254,8 @@ class Scan:
         fresh = [entry for entry in found.entries if seen.get(entry.url) != entry.fingerprint]
         refused = self._queue_all(step, subscription, fresh)
         result: dict[str, Any] = {"listed": found.listed, "queued": len(fresh) - refused, "refused": refused}
+        if found.skipped:
+            result |= {"skipped": len(found.skipped), "skipped_entries": found.named}
         return Outcome(result | {"format": found.format}, [written])
 
     def _read(self, step: Step, subscription: Subscription) -> SourceList:

@@ -93,6 +93,8 @@ class PreviewAnswer(Answer):
     listed: Annotated[int, F("number of files that the source lists")]
     chosen: Annotated[int, F("number of files that a scan would download, after include and exclude")]
     items: Annotated[list[PreviewEntry], F("the first hundred of them")]
+    skipped: Annotated[int, F("entries of the list that cannot be read, and are left out")] = 0
+    skipped_entries: Annotated[list[str] | None, F("why, for the first ten of them")] = None
 
 
 class SubscriptionAnswer(Answer, record=Subscription):
@@ -204,7 +206,14 @@ def preview(body: PreviewBody) -> PreviewAnswer:
         )
         for entry in entries[:_PREVIEWED]
     ]
-    return PreviewAnswer(format=found.format, listed=found.listed, chosen=len(entries), items=items)
+    return PreviewAnswer(
+        format=found.format,
+        listed=found.listed,
+        chosen=len(entries),
+        items=items,
+        skipped=len(found.skipped),
+        skipped_entries=found.named or None,
+    )
 
 
 @router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
