@@ -450,6 +450,8 @@ class RangeRecord:
     fragments: list[dict[str, Any]] = field(default_factory=list)
     # By sheet: the widths of the widest texts of its columns.
     widths: list[tuple[int, list[int]]] = field(default_factory=list)
+    # By sheet: the equal neighbours in the columns that the template merges.
+    equal: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     # Parquet: the rows and column sizes of each row group, and how many values were not of their column's type.
     groups: list[dict[str, Any]] = field(default_factory=list)
     refused: int = 0

@@ -415,7 +415,7 @@ class _Range:
             if rest := rendering.end():
                 self._writer.add(rest, 0)
             self._writer.end()
-            self._record.widths.append((self._sheet, rendering.take_widths()))
+            self._take_sheet()
         self._record.groups = [group.as_data() for group in rendering.groups]
         self._record.refused = rendering.refused
         self._record.cut = rendering.cut
@@ -537,10 +537,16 @@ class _Range:
         if self._writer is None or sheet != self._sheet:
             if self._writer:
                 self._writer.end()
-                self._record.widths.append((self._sheet, self._rendering.tables[self._span.table].take_widths()))
+                self._take_sheet()
             self._sheet = sheet
             self._writer = FragmentWriter(self._send, packed=self._rendering.packed)
         return self._writer
+
+    def _take_sheet(self) -> None:
+        """Records what the joiner has to know about the rows of the present sheet."""
+        rendering = self._rendering.tables[self._span.table]
+        self._record.widths.append((self._sheet, rendering.take_widths()))
+        self._record.equal.append((self._sheet, rendering.take_equal()))
 
     def _send(self, data: bytearray, measure: Measure) -> None:
         record, request = self._record, self._context.request
@@ -659,7 +665,8 @@ def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
     for record in records:
         for sheet, seen in record.widths:
             widths[sheet] = [max(pair) for pair in zip_longest(widths.get(sheet, ()), seen, fillvalue=0)]
-    return [SheetRows(found[number], widths.get(number, ())) for number in sorted(found)]
+    equal = {sheet: [part for record in records for at, part in record.equal if at == sheet] for sheet in found}
+    return [SheetRows(found[number], widths.get(number, ()), equal[number]) for number in sorted(found)]
 
 
 def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedFile) -> str:

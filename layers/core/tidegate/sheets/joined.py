@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tidegate.aws.s3 import Piece, StoredPiece
 from tidegate.sheets.files import ENDINGS, Measure, Output, csv_columns, packed_piece, total
@@ -13,6 +14,7 @@ from tidegate.sheets.text import CsvWriter, jsonl_lines
 from tidegate.sheets.xlsx import MEASURED_TABLES, SHEET_ROWS, SheetNames, TableRows, laid_out
 from tidegate.sheets.xlsx_cells import RowWriter, Total
 from tidegate.sheets.xlsx_frame import (
+    EqualRuns,
     Frame,
     SheetInfo,
     TableFrame,
@@ -21,6 +23,7 @@ from tidegate.sheets.xlsx_frame import (
     footer_row,
     grown,
     merge,
+    merged_cells,
     page_breaks,
     sheet_end,
     sheet_info,
@@ -42,6 +45,8 @@ class SheetRows:
     fragments: Sequence[tuple[StoredPiece, Measure]]
     # The widths of the widest texts of its columns.
     widest: Sequence[int] = ()
+    # Its equal neighbours, in parts that follow each other.
+    equal: Sequence[Mapping[str, Any]] = ()
 
     @property
     def measure(self) -> Measure:
@@ -91,6 +96,9 @@ class TextTable:
 
     def take_widths(self) -> list[int]:
         return []
+
+    def take_equal(self) -> dict[str, Any]:
+        return {}
 
     def head(self) -> bytes:
         return self._csv.head() if self._csv else b""
@@ -178,6 +186,7 @@ class BookTable:
         # Rows of data per sheet; None if all tables share a sheet.
         self.capacity = capacity
         self._writer = RowWriter(frame.columns, frame.row_height)
+        self._equal = EqualRuns(frame.layout)
         self.groups: list[Group] = []
 
     def end(self) -> bytes:
@@ -185,7 +194,11 @@ class BookTable:
         return b""
 
     def text(self, rows: Sequence[Row]) -> bytes:
+        self._equal.add(rows)
         return self._writer.xml(rows)
+
+    def take_equal(self) -> dict[str, Any]:
+        return self._equal.take()
 
     def take_widths(self) -> list[int]:
         return self._writer.take_widths()
@@ -283,6 +296,7 @@ class JoinedBook:
     ) -> tuple[SheetInfo, tuple[bytes, Measure], tuple[bytes, Measure]]:
         layout, (before, after) = table.layout, self._frame.edges(index)
         merges = [merge(cell, 0) for cell in layout.top_merges]
+        merges += merged_cells(layout, sheet.equal, layout.data_top)
         data_end = layout.data_top - 1 + sheet.measure.rows
         ending, row = (
             _ending(table, sums, data_end, merges, (layout.data_top, data_end) if only else None)
@@ -324,6 +338,7 @@ class JoinedBook:
                 rows.append(piece)
             rows += [fragment for sheet in sheets for fragment in sheet.fragments]
             top = row + layout.data_top
+            merges += merged_cells(layout, [part for sheet in sheets for part in sheet.equal], top)
             row = top - 1 + total(sheet.measure for sheet in sheets).rows
             text, row = _ending(table, own_sums, row, merges, (top, row))
         ending = sheet_end(merges, "", after, page_breaks(starts, row))

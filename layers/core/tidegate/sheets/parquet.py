@@ -303,6 +303,9 @@ class ParquetTable:
     def take_widths(self) -> list[int]:
         return []
 
+    def take_equal(self) -> dict[str, Any]:
+        return {}
+
     def footer(self, groups: Iterable[Group]) -> bytes:
         """The footer of a file with these groups, in order, after the magic number."""
         offset, found, rows = len(MAGIC), list[Struct](), 0

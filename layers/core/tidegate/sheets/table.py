@@ -37,6 +37,8 @@ class LeafStyle:
     map: tuple[tuple[str, Any], ...] = ()
     map_default: Any = None
     mask: Mask | None = None
+    # Whether equal neighbours down the column are merged, within those of merged columns to its left.
+    merge: bool = False
 
 
 PLAIN = LeafStyle()
@@ -294,6 +296,7 @@ STYLE_FIELDS = (
     "map",
     "map_default",
     "mask",
+    "merge",
 )
 MASKS = ("phone", "id", "card", "email")
 MOST_MAPPED = 1000
@@ -420,6 +423,7 @@ def _style(raw: object, where: str) -> LeafStyle:
         total=bool(raw.get("total")),
         map=_map(raw.get("map"), f"{where}.style.map"),
         map_default=_scalar(raw.get("map_default"), f"{where}.style.map_default"),
+        merge=bool(raw.get("merge")),
         mask=None if raw.get("mask") in (None, "") else parse_mask(raw["mask"], f"{where}.style.mask"),
     )
 

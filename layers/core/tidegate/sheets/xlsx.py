@@ -14,6 +14,7 @@ from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Row, She
 from tidegate.sheets.values import clean
 from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, text_cell
 from tidegate.sheets.xlsx_frame import (
+    EqualRuns,
     Frame,
     SheetInfo,
     TableFrame,
@@ -23,6 +24,7 @@ from tidegate.sheets.xlsx_frame import (
     footer_row,
     grown,
     merge,
+    merged_cells,
     page_breaks,
     sheet_end,
     sheet_info,
@@ -163,6 +165,7 @@ class _TableStream:
         self.layout: Layout = frame.layout
         self._frame, self._head_xml, self._sheet_rows = frame, head_xml, sheet_rows
         self.writer = RowWriter(frame.columns, frame.row_height)
+        self._equal = EqualRuns(frame.layout)
         self._row_heads: list[HeadCell] = []
         self._heads: Iterator[str] | None = None
         self._needs = self.layout.data_top + self.layout.reserved_rows
@@ -200,8 +203,10 @@ class _TableStream:
         while block := self._rows.take(last - row):
             row += len(block)
             heads = [next(self._heads) for _ in block] if self._heads else None
+            self._equal.add(block)
             yield self.writer.xml(block, heads), len(block)
         self.data_end = row
+        merges += merged_cells(layout, [self._equal.take()], above + layout.data_top)
         if self.more():
             return
         if layout.has_totals:

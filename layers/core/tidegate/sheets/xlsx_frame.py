@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from itertools import zip_longest
-from typing import Literal
+from typing import Any, Literal
 
 from openpyxl import Workbook
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
@@ -30,7 +31,7 @@ from tidegate.sheets.table import (
     column_of,
     text_height,
 )
-from tidegate.sheets.values import clean, lines_of, literal, width_of
+from tidegate.sheets.values import clean, lines_of, literal, width_of, write_exact
 from tidegate.sheets.xlsx_cells import (
     BOOLEAN_FORMAT,
     FORMATS,
@@ -375,6 +376,9 @@ def _is_narrow(widths: Sequence[float]) -> bool:
 # --- sheet parts
 # The parts of a sheet besides its rows of data: totals, footer, merged cells, filter, page breaks.
 
+_LONGEST_IDENTITY = 64
+# Merged cells of the data of a sheet: Excel gets slow with many.
+MOST_MERGED = 60_000
 # Rows that fit on a portrait A4 page.
 PRINTED_ROWS = 45
 
@@ -419,9 +423,96 @@ def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence
     return f"</sheetData>{shown}{listed}{after}"
 
 
+class EqualRuns:
+    """Runs of equal neighbours down the columns that the template merges, in the rows of a sheet or a part of it.
+
+    A run of a column ends where one of a merged column to its left ends. Blank cells are not merged.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._keys = [leaf.name for leaf in layout.columns if leaf.style.merge]
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows, self._first, self._last = 0, tuple[str, ...](), tuple[str, ...]()
+        self._starts = [0] * len(self._keys)
+        # Each: the number of the merged column, its first row, its last row.
+        self._runs: list[tuple[int, int, int]] = []
+
+    def add(self, rows: Sequence[Row]) -> None:
+        if not self._keys:
+            return
+        for values in zip(*(map(_identity, column_of(rows, key)) for key in self._keys), strict=True):
+            for at in range(_agreeing(self._last, values), len(values)):
+                self._close(at)
+                self._starts[at] = self._rows
+            self._first, self._last = self._first or values, values
+            self._rows += 1
+
+    def _close(self, at: int) -> None:
+        if self._rows - 1 > self._starts[at]:
+            self._runs.append((at, self._starts[at], self._rows - 1))
+
+    def take(self) -> dict[str, Any]:
+        """The runs since the last call, and what is needed to join them with those of the rows around them."""
+        for at in range(len(self._keys)):
+            self._close(at)
+        part = {"rows": self._rows, "first": list(self._first), "last": list(self._last), "runs": self._runs}
+        self._clear()
+        return part
+
+
+def _identity(value: object) -> str:
+    """Equal for equal cells; empty for blank ones."""
+    if value is None or value == "":
+        return ""
+    if isinstance(value, str) and len(value) <= _LONGEST_IDENTITY:
+        return value
+    return sha256(write_exact(value)).hexdigest()
+
+
+def _agreeing(above: Sequence[str], below: Sequence[str]) -> int:
+    """How many of the first columns have equal cells that are not blank."""
+    pairs = zip(above, below, strict=False)
+    return next((at for at, (old, new) in enumerate(pairs) if not new or old != new), len(above))
+
+
+def merged_cells(layout: Layout, parts: Sequence[Mapping[str, Any]], first_row: int) -> list[str]:
+    """The merged cells of the data of a sheet, whose parts follow each other from row `first_row` on."""
+    columns = [at for at, leaf in enumerate(layout.columns, layout.row_head_width + 1) if leaf.style.merge]
+    found, offset, last = list[tuple[int, int, int]](), 0, list[str]()
+    # By column: where the run began that the last part ended with.
+    open_since = [0] * len(columns)
+    for part in parts:
+        if not part["rows"]:
+            continue
+        end, same = part["rows"] - 1, _agreeing(last, part["first"]) if last else 0
+        begins, ends = [0] * len(columns), [end] * len(columns)
+        for at, top, bottom in part["runs"]:
+            if top == 0:
+                begins[at] = bottom
+            if bottom == end:
+                ends[at] = top
+            if top and bottom < end:
+                found.append((at, offset + top, offset + bottom))
+        for at in range(len(columns)):
+            if at >= same:
+                found.append((at, open_since[at], offset - 1))
+                open_since[at] = offset
+            if begins[at] < end:
+                found.append((at, open_since[at], offset + begins[at]))
+                open_since[at] = offset + ends[at]
+        offset, last = offset + end + 1, part["last"]
+    found += [(at, since, offset - 1) for at, since in enumerate(open_since)]
+    runs = sorted({run for run in found if run[2] > run[1]}, key=lambda run: (run[1], run[0]))[:MOST_MERGED]
+    return [merge(HeadCell("", top + 1, columns[at], bottom - top + 1), first_row - 1) for at, top, bottom in runs]
+
+
 def filter_range(table: SheetTable, layout: Layout, last_row: int) -> str:
-    """The range of the autofilter: leaf heads and data. Empty with row heads: a filter would break merged cells."""
+    """The range of the autofilter: leaf heads and data. Empty with merged cells, which a filter would break."""
     if table.autofilter is False or layout.row_head_width or not layout.head_rows or not layout.columns:
+        return ""
+    if any(leaf.style.merge for leaf in layout.columns):
         return ""
     return f"A{layout.data_top - 1}:{get_column_letter(layout.width)}{max(last_row, layout.data_top - 1)}"
 

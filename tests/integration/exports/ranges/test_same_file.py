@@ -155,3 +155,14 @@ def test_footer_with_the_last_page_needs_no_second_pull(
         name: staged_zip.read(name) for name in staged_zip.namelist()
     }
     assert list(openpyxl.load_workbook(io.BytesIO(joined)).worksheets[-1].values)[-1][0] == "sum：1"
+
+
+def test_equal_neighbours_of_different_ranges_are_merged(world: ExportWorld) -> None:
+    world.source.rows = [{"shop": f"s{n // 700}", "n": n} for n in range(ROWS)]
+    template = [{"name": "shop", "style": {"merge": True}}, {"name": "n"}]
+    joined, staged = both_ways(world, type="excel", template=template, parallel=28)
+    assert zipfile.ZipFile(io.BytesIO(joined)).read("xl/worksheets/sheet1.xml") == zipfile.ZipFile(
+        io.BytesIO(staged)
+    ).read("xl/worksheets/sheet1.xml")
+    merged = openpyxl.load_workbook(io.BytesIO(joined)).worksheets[0].merged_cells.ranges
+    assert {str(each) for each in merged} == {"A2:A701", "A702:A1401", "A1402:A2051"}

@@ -53,7 +53,7 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
     """Renders the rows as several workers and a joiner do, each with its own file object."""
     store: dict[str, bytes] = {}
     sheets: dict[int, list[tuple[StoredPiece, Measure]]] = {}
-    sums, widths = list[Any](), dict[int, list[list[int]]]()
+    sums, widths, equal = list[Any](), dict[int, list[list[int]]](), dict[int, list[Any]]()
     rows_per_range = -(-len(rows) // ranges)
     source = TableRows(table, KEYS, ())
     for start in range(0, len(rows), rows_per_range):
@@ -77,11 +77,12 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
             writer.end()
             if output.type == "excel":
                 widths.setdefault(sheet, []).append(file.tables[0].take_widths())
+                equal.setdefault(sheet, []).append(file.tables[0].take_equal())
         sums.append(file.tables[0].sums)
     file = joined_file(output, source, rows[:250], sheet_rows)
     totals = [None if None in column else sum(column, Total()) for column in zip(*sums, strict=True)]
     widest = {sheet: [max(column) for column in zip(*seen, strict=True)] for sheet, seen in widths.items()}
-    made = [SheetRows(sheets[number], widest.get(number, ())) for number in sorted(sheets)]
+    made = [SheetRows(sheets[number], widest.get(number, ()), equal.get(number, ())) for number in sorted(sheets)]
     pieces = list(file.pieces([made], [totals]))
     parts = plan_parts(pieces, smallest=3000)
     return b"".join(bytes_of(piece, store) for part in parts for piece in part.pieces)
@@ -254,3 +255,28 @@ def test_zip_headers_of_a_large_sheet_are_readable(tmp_path: Path, monkeypatch: 
     if shutil.which("unzip"):
         subprocess.run(["unzip", "-tq", str(path)], check=True, capture_output=True)
     assert [row[0] for row in openpyxl.load_workbook(path).active.values][1:] == list(range(300))  # type: ignore[union-attr]
+
+
+MERGED = [{"name": "a", "style": {"merge": True}}, {"name": "b", "style": {"merge": True}}, {"name": "c"}]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["x", "y", None, 1]), st.sampled_from(["p", "", 2.5])), min_size=1, max_size=60),
+    st.integers(1, 12),
+    st.sampled_from([8, 25, 1000]),
+)
+def test_merged_cells_are_equal_however_rows_are_cut(cells: list[Any], ranges: int, sheet_rows: int) -> None:
+    rows = [{"a": a, "b": b, "c": "z"} for a, b in cells]
+    table = SheetTable(parse_template(MERGED), title="T", late_footer=True)
+    single = b"".join(xlsx_chunks([TableRows(table, ["a", "b", "c"], rows)], sheet_rows=sheet_rows))
+    assert entries(joined(Output("excel"), table, rows, min(ranges, len(rows)), sheet_rows)) == entries(single)
+
+
+def test_equal_neighbours_are_merged_within_those_to_their_left() -> None:
+    values = [("x", 1), ("x", 1), ("x", 2), ("y", 2), ("y", 2), (None, 2), (None, 2), ("z", ""), ("z", "")]
+    rows = [{"a": a, "b": b, "c": a} for a, b in values]
+    data = b"".join(xlsx_chunks([TableRows(SheetTable(parse_template(MERGED)), ["a", "b", "c"], rows)]))
+    sheet = openpyxl.load_workbook(io.BytesIO(data)).worksheets[0]
+    assert {str(each) for each in sheet.merged_cells.ranges} == {"A2:A4", "B2:B3", "A5:A6", "B5:B6", "A9:A10"}
+    assert sheet.auto_filter.ref is None, "a filter would tear merged cells apart"

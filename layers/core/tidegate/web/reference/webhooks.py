@@ -111,6 +111,7 @@ SCHEMAS: Fields = {
             ),
             "format": _field("string", "an Excel number format, such as #,##0.00", maxLength=255),
             "total": _field("boolean", "show the exact sum of the column below it"),
+            "merge": _field("boolean", "merge equal neighbours down the column, within merged columns to its left"),
             "map": {
                 "type": "object",
                 "description": 'what is written in place of values, such as {"0": "unpaid", "1": "paid"}',
