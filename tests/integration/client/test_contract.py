@@ -165,6 +165,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
         "2026-11-16", type="check", status="failed", request_id="r", limit=1, cursor="c"
     ),
     "operations.cleanup": lambda c: c.operations.cleanup(),
+    "queue.host_pauses": lambda c: c.queue.host_pauses(),
+    "queue.clear_host_pause": lambda c: c.queue.clear_host_pause("https://files.example"),
+    "requests.retry_now": lambda c: c.requests.retry_now("r"),
     "operations.freeze": lambda c: c.operations.freeze("a restore"),
     "operations.reconcile": lambda c: c.operations.reconcile(),
     "operations.thaw": lambda c: c.operations.thaw(),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -219,3 +221,24 @@ def test_download_ends_if_its_slot_was_taken_during_a_freeze(library: Library) -
 
     with pytest.raises(NotSent):
         frozen()
+
+
+def test_pause_is_of_the_origin_and_can_be_ended(library: Library, source: FileSource) -> None:
+    source.files |= {"/busy": Hosted(b"b", refusals=[(503, "7200")]), "/a": Hosted(b"a")}
+    library.ask(source.url("/busy"))
+    library.run()
+    pauses = library.cloud.app.ingest.host_pauses
+    project = library.project.id
+    origin = source.url("/a").removesuffix("/a")
+    other_port = re.sub(r":\d+$", ":9", origin)
+
+    assert pauses.awake(project, [f"{other_port}/a"])
+    with pytest.raises(NotSent):
+        pauses.awake(project, [source.url("/a")])
+    listed = library.cloud.http("GET", "/v1/host-pauses", key=library.project.key).json()["items"]
+    assert [one["origin"] for one in listed] == [origin]
+
+    path = f"/v1/host-pauses/{quote(origin.replace('//', ''), safe='')}"
+    assert library.cloud.http("DELETE", path, key=library.project.key).status == 204
+    assert library.cloud.http("DELETE", path, key=library.project.key).status == 404
+    assert pauses.awake(project, [source.url("/a")])

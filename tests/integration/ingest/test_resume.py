@@ -485,3 +485,34 @@ def test_digest_of_a_resumed_download_continues_in_another_invocation(
     assert starts == [0, 2 * PART, 4 * PART, 6 * PART]
     log = library.cloud.http("GET", f"/v1/requests/{asked['request_id']}/log", key=library.project.key).json()["items"]
     assert [line["event"] for line in log if line["attempt"] == 2].count("goes on") == 3
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_killed_first_invocation_uses_a_retry_only_if_it_stored_nothing(
+    library: Library, source: FileSource, large: bytes, stored: bool
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    library.cloud.deliver("AdmissionQueue")
+    library.cloud.app.table.write(update(keys.request(library.project.id, asked["request_id"]), {"retries": 2}))
+    parts = library.cloud.app.ingest.parts
+    original, made = parts.put_part, list[Any]()
+
+    class Killed(BaseException):
+        pass
+
+    def dies(*args: Any) -> None:
+        if len(made) >= 2 * stored:
+            raise Killed
+        made.append(args)
+        original(*args)
+
+    attempt = {"project_id": library.project.id, "request_id": asked["request_id"], "attempt": 1}
+    steps = library.cloud.app.ingest.steps
+    with patch.object(parts, "put_part", dies), pytest.raises(Killed):
+        steps.work(attempt, 800.0)
+    steps.work(attempt | {"failure": {"Error": "Lambda.Unknown", "Cause": "killed"}}, 800.0)
+
+    request = library.cloud.app.queue.queue.get(library.project.id, asked["request_id"])
+    # An attempt that got further begins to count anew.
+    assert (request.status, request.retries) == ("pending", 1 if stored else 3)

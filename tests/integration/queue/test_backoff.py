@@ -12,6 +12,7 @@ from tidegate.errors import (
     DomainError,
     Forbidden,
     NotFound,
+    NotSent,
     ServiceUnavailable,
     TooManyRequests,
     Unauthorized,
@@ -84,3 +85,30 @@ def test_early_wakeup_does_not_run_admission(queue: TestQueue) -> None:
     queue.cloud.invoke("wake", {"Records": [{"messageId": "1", "body": body}]})
 
     assert queue.cloud.deliver("AdmissionQueue") == 0
+
+
+def test_retry_now_ends_the_back_off(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    assert queue.act(request, "retry-now").status == 409
+    queue.finish(request, error=ServiceUnavailable("busy", retry_after=3600))
+    queue.admit()
+    assert queue.statuses(request) == ["pending"]
+
+    shown = queue.act(request, "retry-now")
+    assert (shown.status, shown.json().get("last_wait_reason")) == (200, None)
+    queue.admit()
+
+    assert (queue.now(request).status, queue.now(request).attempt) == ("running", 2)
+
+
+def test_short_pause_of_a_host_is_not_longer_than_it_asked(queue: TestQueue) -> None:
+    request = queue.submit(type="download", payload={"file_id": "f"})
+    queue.admit()
+    error = NotSent("the host asked for a pause", retry_after=6)
+    error.put_off = True
+
+    queue.finish(request, error=error)
+
+    waits = (queue.now(request).not_before or 0) - queue.cloud.clock().timestamp()
+    assert waits == pytest.approx(6, abs=0.1)

@@ -17,6 +17,7 @@ from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table
 from tidegate.common.sequences import Listed
+from tidegate.errors import ServiceUnavailable
 from tidegate.queue.fairness import standing_write
 from tidegate.queue.model import Request
 from tidegate.queue.store import RequestStore
@@ -267,9 +268,26 @@ def test_retained_records_use_several_partitions_of_the_index(queue: TestQueue) 
 
 @pytest.mark.parametrize("status", ["stopped", "finished"])
 def test_notice_of_a_batch_has_the_status_of_the_batch(queue: TestQueue, status: str) -> None:
+    """Subscribers of the topic filter by it, and GET, WebSocket and the data say the same."""
     requests = queue.cloud.app.queue.queue
     request = queue.submit(type="batch", payload={"batch_id": "bat-1"})
     with patch.object(requests, "_views", {"batch": lambda _: {"batch_id": "bat-1", "status": status}}):
         notice = requests._notice(replace(request, status="completed"), queue.cloud.clock())
 
     assert (notice.status, notice.record_id, notice.kind) == (status, "bat-1", "batch.finished")
+
+
+def test_statistics_time_all_attempts(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    queue.cloud.clock.advance(20)
+    queue.finish(request, error=ServiceUnavailable("busy"))
+    queue.cloud.clock.advance(60)
+    queue.cloud.deliver("WakeupsQueue")
+    queue.admit()
+    assert queue.now(request).attempt == 2
+    queue.cloud.clock.advance(10)
+    queue.finish(request, result={})
+
+    shown = queue.cloud.http("GET", "/v1/stats", key=queue.project.key).json()["types"]["check"]
+    assert shown["mean_s"] == pytest.approx(30, abs=0.1)

@@ -15,7 +15,7 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.items import DataItems
 from tidegate.batches.model import ItemAnswer, Outcome
-from tidegate.errors import NotFound
+from tidegate.errors import DomainError, NotFound, ServiceUnavailable
 from tidegate.files.model import upload_object
 from tidegate.notifications.deliveries import CallbackDelivery
 from tidegate.projects.audit import AuditFilter
@@ -100,12 +100,16 @@ class World:
     def complete_file(self) -> str:
         return self.post(f"/v1/files/{self.file(b'x')}/complete", None, "file_id")
 
-    def failed_request(self) -> str:
+    def failed_request(self, error: DomainError | None = None) -> str:
         app, request_id = self.cloud.app, self.request()
         self.cloud.deliver("AdmissionQueue")
         running = app.queue.queue.get(self.project_id, request_id)
-        app.queue.queue.finish(self.project_id, request_id, running.attempt, error=NotFound("gone"))
+        app.queue.queue.finish(self.project_id, request_id, running.attempt, error=error or NotFound("gone"))
         return request_id
+
+    def host_pause(self) -> str:
+        self.cloud.app.ingest.host_pauses.note(self.project_id, "https://files.example/a", 3600)
+        return "https:files.example"
 
     def subscription(self) -> str:
         return self.post("/v1/subscriptions", {"name": "s", "source_url": SOURCE}, "subscription_id")
@@ -237,6 +241,11 @@ CALLS: dict[str, Call] = {
     "POST /v1/requests/{request_id}/cancel": lambda w: (f"/v1/requests/{w.request()}/cancel", None),
     "POST /v1/requests/{request_id}/pause": lambda w: (f"/v1/requests/{w.request()}/pause", None),
     "POST /v1/requests/{request_id}/resume": lambda w: (f"/v1/requests/{w.request('pause')}/resume", None),
+    "POST /v1/requests/{request_id}/retry-now": lambda w: (
+        f"/v1/requests/{w.failed_request(ServiceUnavailable('busy'))}/retry-now",
+        None,
+    ),
+    "DELETE /v1/host-pauses/{origin}": lambda w: (f"/v1/host-pauses/{w.host_pause()}", None),
     "POST /v1/requests/{request_id}/retry": lambda w: (f"/v1/requests/{w.failed_request()}/retry", None),
     "POST /v1/requests/{request_id}/prioritize": lambda w: (f"/v1/requests/{w.request()}/prioritize", {"priority": 1}),
     "POST /v1/requests/bulk": lambda w: (

@@ -94,6 +94,8 @@ write  POST   /v1/files/{file_id}/complete
 write  POST   /v1/files/{file_id}/parts
 write  DELETE /v1/files/{file_id}
 read   GET    /v1/files/{file_id}/url
+read   GET    /v1/host-pauses
+write  DELETE /v1/host-pauses/{origin}
 read   GET    /v1/jobs
 read   GET    /v1/jobs/{job}
 write  PATCH  /v1/jobs/{job}
@@ -134,6 +136,7 @@ write  POST   /v1/requests/{request_id}/pause
 write  POST   /v1/requests/{request_id}/prioritize
 write  POST   /v1/requests/{request_id}/resume
 write  POST   /v1/requests/{request_id}/retry
+write  POST   /v1/requests/{request_id}/retry-now
 read   GET    /v1/stats
 admin  GET    /v1/system
 read   GET    /v1/export-schedules

@@ -16,7 +16,7 @@ from tests.support.http_servers import Handler, serve
 from tests.support.ingest.running import Library
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.tour.recorder import Call, Recorder
-from tidegate.errors import NotFound
+from tidegate.errors import NotFound, ServiceUnavailable
 from tidegate.files.model import upload_object
 
 RELEASE = b"release 1.4.0\n" * 64
@@ -270,6 +270,7 @@ class Tour:
             self.project.id, broken, running.attempt, error=NotFound("the source answered 404")
         )
         self.call("GET /v1/requests/{request_id}", request_id=broken)
+        self._waits_for_its_host()
         self.call("POST /v1/requests/{request_id}/retry", request_id=broken)
         done = self.ingest["request_id"]
         self.call("GET /v1/requests/{request_id}/log", request_id=done)
@@ -288,6 +289,17 @@ class Tour:
         self.call("GET /v1/callbacks/{delivery_id}", delivery_id=delivery_id)
         self.call("POST /v1/callbacks/{delivery_id}/redeliver", status=202, delivery_id=delivery_id)
         self.call("POST /v1/ws-tickets", status=201)
+
+    def _waits_for_its_host(self) -> None:
+        queue = self.cloud.app.queue.queue
+        waiting = queue.submit(self.project.id, "check", payload={})
+        self.cloud.deliver("AdmissionQueue")
+        busy = ServiceUnavailable("the source answered 503", retry_after=600)
+        queue.finish(self.project.id, waiting.request_id, 1, error=busy)
+        self.call("POST /v1/requests/{request_id}/retry-now", request_id=waiting.request_id)
+        self.cloud.app.ingest.host_pauses.note(self.project.id, "https://files.example.com/list", 600)
+        self.call("GET /v1/host-pauses")
+        self.call("DELETE /v1/host-pauses/{origin}", status=204, origin="https:files.example.com")
 
     def operations(self) -> None:
         self.call("GET /v1/overview")

@@ -30,10 +30,12 @@ class Worker:
     def _report(self, request: Request, progress: Mapping[str, Any]) -> None:
         self.reports.append(self.time - 100)
 
-    def running(self, project_id: str, request_id: str, attempt: int) -> Request:
+    def running(self, project_id: str, request_id: str, attempt: int, *, parks: bool) -> Request:
         return self._called("read", (project_id, request_id, attempt))
 
-    def heartbeat(self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None) -> Request:
+    def heartbeat(
+        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None, *, parks: bool
+    ) -> Request:
         return self._called("heartbeat", (project_id, request_id, attempt))
 
     def _called(self, name: str, attempt: tuple[str, str, int]) -> Request:

@@ -39,6 +39,14 @@ class Queue:
     def resume(self, scope: str = "all") -> Model:
         return Model(self._http.act("/v1/queue/resume", {"scope": scope}, idempotent=True))
 
+    def host_pauses(self) -> Model:
+        """Origins that asked for a pause; downloads and scans wait until it is over."""
+        return Model(self._http.get("/v1/host-pauses"))
+
+    def clear_host_pause(self, origin: str) -> None:
+        """Ends the pause of an origin, as in `https://files.example.com`."""
+        self._http.call("DELETE", f"/v1/host-pauses/{path_part(origin.replace('//', '', 1))}")
+
 
 class Compensation:
     """The poll that finds and starts overdue work."""

@@ -77,6 +77,10 @@ class Requests:
     def retry(self, request_id: str) -> Request:
         return self._act(request_id, "retry")
 
+    def retry_now(self, request_id: str) -> Request:
+        """Ends the back-off of a request."""
+        return self._act(request_id, "retry-now")
+
     def prioritize(self, request_id: str, priority: int) -> Request:
         return self._act(request_id, "prioritize", {"priority": priority})
 

@@ -38,7 +38,7 @@ class IngestPart:
         )
         parts, credentials = self.parts, app.projects.credentials
         reader = TurnReader(app.files.bucket)
-        pauses = HostPauses(app.table, clock)
+        self.host_pauses = pauses = HostPauses(app.table, clock)
         self.steps = IngestSteps(
             queue.queue,
             {

@@ -708,8 +708,12 @@ def unfinished(project_id: str, request_id: str) -> dict[str, str]:
     return _key(project_id, "REQUEST", request_id, sk="UNFINISHED")
 
 
-def host_pause(project_id: str, host: str) -> dict[str, str]:
-    return _key(project_id, "HOST_PAUSE", host)
+def host_pauses(project_id: str) -> str:
+    return partition(project_id, "HOST_PAUSES")
+
+
+def host_pause(project_id: str, origin: str) -> dict[str, str]:
+    return {"pk": host_pauses(project_id), "sk": origin}
 
 
 def host_slot(project_id: str, host: str, number: int) -> dict[str, str]:

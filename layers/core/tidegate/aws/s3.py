@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -41,6 +41,8 @@ _PARAMETERS = {
 class StoredObject:
     size: int
     etag: str
+    # When it was stored, to the second; None where nobody asks for it.
+    at: datetime | None = field(default=None, compare=False)
 
 
 class Bucket:
@@ -201,7 +203,7 @@ class MultipartStore(Bucket):
             if code_of(error) != "NoSuchUpload":
                 raise
             return None
-        return {part["PartNumber"]: StoredObject(part["Size"], part["ETag"]) for part in found}
+        return {part["PartNumber"]: StoredObject(part["Size"], part["ETag"], part["LastModified"]) for part in found}
 
     def complete(self, key: str, upload_id: str, count: int | None = None) -> StoredObject:
         """Completes with the first `count` parts that S3 holds, those of earlier invocations included. Idempotent."""

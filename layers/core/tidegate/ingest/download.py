@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
-from urllib.parse import urlsplit
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.s3 import MultipartStore, StoredObject
-from tidegate.aws.table import Table, update
-from tidegate.common.ids import Clock
+from tidegate.aws.table import Table, delete, update
+from tidegate.common.ids import Clock, iso
 from tidegate.errors import (
     Conflict,
     FetchError,
@@ -26,10 +26,11 @@ from tidegate.errors import (
 from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.reading import TurnReader, fault_of, saved_for_request
 from tidegate.files.store import FileStore, Stored
-from tidegate.http.guard import host_of, read_url
+from tidegate.http.guard import host_of, origin_of_text, read_url
 from tidegate.ingest.fetch import Fetcher, SourceChanged, UnfinishedStore
 from tidegate.ingest.model import ingested_object, part_count
 from tidegate.ingest.values import Fetched, Heartbeat, Outcome, Politeness, Remote, Step, Wanted
+from tidegate.projects.audit import act, audit_write
 from tidegate.projects.projects import Projects
 from tidegate.projects.secrets import CredentialStore
 from tidegate.queue.model import Request
@@ -41,6 +42,13 @@ from tidegate.queue.model import Request
 _SHORTEST = 5.0
 # As in the queue's policies. A longer Retry-After is probably a mistake.
 _LONGEST = 24 * 3600.0
+
+
+class HostPause(NamedTuple):
+    """The project sends no requests to the origin until the pause is over."""
+
+    origin: str
+    until: str
 
 
 class HostPauses:
@@ -62,17 +70,36 @@ class HostPauses:
 
     def awake(self, project_id: str, urls: Sequence[str]) -> list[str]:
         """The URLs whose hosts are not pausing. NotSent if all are, with the seconds until the first pause ends."""
-        left = {host: self._seconds_left(project_id, host) for host in dict.fromkeys(map(_host, urls))}
-        found = [url for url in urls if left[_host(url)] <= 0]
+        left = {origin: self._seconds_left(project_id, origin) for origin in dict.fromkeys(map(origin_of_text, urls))}
+        found = [url for url in urls if left[origin_of_text(url)] <= 0]
         if not found:
-            host, seconds = min(left.items(), key=lambda one: one[1])
-            error = NotSent(f"{host} asked for a pause, which ends in {math.ceil(seconds)} s", retry_after=seconds)
+            origin, seconds = min(left.items(), key=lambda one: one[1])
+            error = NotSent(f"{origin} asked for a pause, which ends in {math.ceil(seconds)} s", retry_after=seconds)
             error.put_off = True
             raise error
         return found
 
-    def _seconds_left(self, project_id: str, host: str) -> float:
-        item = self._table.get(keys.host_pause(project_id, host), consistent=True) or {}
+    def list(self, project_id: str) -> list[HostPause]:
+        """The pauses that are not over."""
+        now = self._clock().timestamp()
+        items = self._table.query_all(keys.host_pauses(project_id), consistent=True)
+        return [
+            HostPause(item["sk"], iso(datetime.fromtimestamp(int(item["until"]), UTC)))
+            for item in items
+            if int(item["until"]) > now
+        ]
+
+    def clear(self, project_id: str, given: str, who: str) -> None:
+        """Ends a pause. `given` is the origin, with or without its slashes, which do not survive in a path."""
+        scheme, _, host = given.partition(":")
+        origin = origin_of_text(f"{scheme}://{host.lstrip('/')}")
+        line = act(project_id, origin, self._clock(), who, "host_pause.clear")
+        gone = delete(keys.host_pause(project_id, origin), "attribute_exists(#pk)")
+        if not self._table.try_write(gone, audit_write(line)):
+            raise RecordNotFound(f"this project makes no pause for {given[:200]}: GET /v1/host-pauses lists the pauses")
+
+    def _seconds_left(self, project_id: str, origin: str) -> float:
+        item = self._table.get(keys.host_pause(project_id, origin), consistent=True) or {}
         return float(item.get("until", 0)) - self._clock().timestamp()
 
     def note(self, project_id: str, url: str, seconds: float) -> None:
@@ -82,16 +109,12 @@ class HostPauses:
         until = math.ceil(self._clock().timestamp() + min(seconds, _LONGEST))
         longer = "attribute_not_exists(#until) OR #until < :new"
         write = update(
-            keys.host_pause(project_id, _host(url)),
+            keys.host_pause(project_id, origin_of_text(url)),
             {"until": until, "expires_at": until},
             condition=longer,
             new=until,
         )
         self._table.try_write(write)
-
-
-def _host(url: str) -> str:
-    return (urlsplit(url).hostname or "").lower()
 
 
 # --- host slots
@@ -216,6 +239,10 @@ class Download:
         digest, stored = kept
         done = self._done(request, file, digest, got.size, got.etag, fetched=got.size, stored=stored)
         return replace(done, after=lambda: self._forget(request))
+
+    def stored_since(self, request: Request, moment: datetime) -> bool:
+        """Whether a part of the file was stored at that moment or later."""
+        return self._fetcher.stored_since(request, moment)
 
     def discard(self, request: Request) -> None:
         """Deletes the parts of a request that has ended and cannot be retried."""

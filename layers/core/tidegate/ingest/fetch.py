@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
 from typing import Any
 
 from tidegate.aws import keys
@@ -197,6 +198,8 @@ class Run:
         # Bytes stored so far, and the expected total.
         self.taken = 0
         self.total: int | None = None
+        # Bytes that earlier runs had stored, and when this one began.
+        self.resumed, self._began_at = 0, monotonic()
         # Whether a multipart upload was begun. Then no other URL is tried, because it would begin a second one.
         self.began = False
 
@@ -244,7 +247,9 @@ class Run:
 
     def report_progress(self) -> None:
         """Reports the progress. Raises if the request was cancelled or paused."""
-        self._heartbeat({"bytes": self.taken, "total": self.total})
+        seconds = self._monotonic() - self._began_at
+        speed = round((self.taken - self.resumed) / seconds) if seconds > 0 else 0
+        self._heartbeat({"bytes": self.taken, "total": self.total, "bytes_per_s": speed})
 
     def put_part(self, key: str, upload_id: str, number: int, piece: bytearray) -> bytearray:
         self.store.put_part(key, upload_id, number, piece)
@@ -521,7 +526,7 @@ class Parts:
     def _fetch(self, begun: Unfinished, stored: Mapping[int, object], mirrors: Mirrors) -> Fetched | None:
         run, size = self._run, begun.size or 0
         missing = [part for part in parts_of(size) if part[0] not in stored]
-        before = run.taken = size - sum(last - start + 1 for _, start, last in missing)
+        before = run.taken = run.resumed = size - sum(last - start + 1 for _, start, last in missing)
 
         def jobs() -> Iterator[PartJob]:
             for number, start, last in missing:
@@ -647,6 +652,12 @@ class Fetcher:
             if not source.in_parts(signed=run.wanted.signed):
                 return OneStream(run, source).fetch(stream)
         return parts.start(source)
+
+    def stored_since(self, request: Request, moment: datetime) -> bool:
+        """Whether a part of the request was stored at that moment or later."""
+        begun = self._unfinished.get(request)
+        parts = self._parts.parts(begun.key, begun.upload_id) if begun else None
+        return any(part.at is not None and part.at >= moment for part in (parts or {}).values())
 
     def discard(self, request: Request) -> None:
         """Deletes the parts that were stored so far."""

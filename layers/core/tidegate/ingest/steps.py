@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -45,7 +46,8 @@ from tidegate.queue.store import Refused
 
 logger = Logger(service="tidegate", child=True)
 
-TIMING = Timing(look=2.0, beat=30.0)
+# GET shows the bytes and the speed of the last heartbeat.
+TIMING = Timing(look=2.0, beat=10.0)
 
 Work = Callable[[Step], Outcome]
 ReportProgress = Callable[[str, str, dict[str, Any]], None]
@@ -80,8 +82,8 @@ class IngestSteps:
             died = WorkerLost("the function that ran this attempt died before it was done")
             # The cause may have a stack trace and names of AWS resources: only operators see the line's stack.
             self._log.write(*attempt, "died", died.detail, error=WorkerLost(cause))
-            # An earlier invocation of this attempt saved its work, and the next attempt continues there.
-            died.progressed = event.get("state") is not None
+            # This attempt saved some of its work, and the next one continues there.
+            died.progressed = event.get("state") is not None or self._saved_some(attempt)
             return self._end(passed, attempt, error=died)
         began = self._clock()
         try:
@@ -118,6 +120,17 @@ class IngestSteps:
 
     def _report_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
         self._progress(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
+
+    def _saved_some(self, attempt: tuple[str, str, int]) -> bool:
+        request = self._queue.get(*attempt[:2])
+        stored_since = getattr(self._work.get(request.type), "stored_since", None)
+        began = datetime.fromisoformat(request.start_time) if request.start_time else None
+        return bool(
+            stored_since
+            and began
+            and request.attempt == attempt[2]
+            and stored_since(request, began.replace(microsecond=0))
+        )
 
     def _discard(self, attempt: tuple[str, str, int]) -> None:
         """Deletes the stored parts of a cancelled request. Others may be resumed or retried, and keep theirs."""

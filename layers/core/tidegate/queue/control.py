@@ -83,6 +83,12 @@ class Control:
         fresh: dict[str, Any] = {"retries": 0, "finish_time": None, "progress": None, "error": None}
         return self._act(project_id, request_id, "retry", who, "asked to", **fresh)
 
+    def retry_now(self, project_id: str, request_id: str, who: str) -> Request:
+        """Ends the back-off of a request. WrongState if it does not wait for the end of one."""
+        if self._queue.get(project_id, request_id).not_before is None:
+            raise WrongState("the request is not in back-off: it has nothing to wait for but its turn")
+        return self._act(project_id, request_id, "retry_now", who, "asked to", not_before=None, last_wait_reason=None)
+
     def prioritize(self, project_id: str, request_id: str, priority: int, who: str) -> Request:
         return self._act(project_id, request_id, "prioritize", who, f"priority {priority}", priority=priority)
 
@@ -114,6 +120,9 @@ class Control:
         changes: dict[str, Any],
         without: frozenset[str],
     ) -> Request:
+        if request.status == RUNNING or action == "retry":
+            ended = datetime.fromisoformat(request.finish_time) if request.finish_time else now
+            changes = changes | {"worked_ms": request.worked_until(ended)}
         changed = moved(request, action, **changes)
         if changed.is_over:
             changed = moved(request, action, **changes, finish_time=iso(now), deadline=None)

@@ -120,8 +120,7 @@ def counts_of(request: Request | None) -> dict[str, int]:
         return {}
     counts = {request.status: 1}
     if request.status in (COMPLETED, FAILED) and request.start_time and request.finish_time:
-        took = datetime.fromisoformat(request.finish_time) - datetime.fromisoformat(request.start_time)
-        milliseconds = max(0, round(took.total_seconds() * 1000))
+        milliseconds = request.worked_until(datetime.fromisoformat(request.finish_time))
         duration = round(math.log(max(1, milliseconds), _CLASS_GROWTH))
         counts |= {f"n{duration}": 1, f"ms{duration}": milliseconds}
     return counts

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import Annotated, Any
 
 from tidegate.errors import DomainError, Invalid, WrongState
@@ -32,6 +33,7 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
     "pause": (WAITING | {RUNNING}, PAUSED),
     "resume": (frozenset({PAUSED}), PENDING),
     "retry": (frozenset({FAILED}), PENDING),
+    "retry_now": (WAITING, None),
     "prioritize": (WAITING | {PAUSED}, None),
 }
 
@@ -84,6 +86,8 @@ class Request:
     result: Annotated[dict[str, Any] | None, F("the result; the fields depend on the type")] = None
     progress: Annotated[dict[str, Any] | None, F("how far it is; the fields depend on the type")] = None
     start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
+    # What the attempts before this one worked, in milliseconds.
+    worked_ms: int = 0
     finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
     heartbeat_time: str | None = None
     expired_at: str | None = None
@@ -107,6 +111,11 @@ class Request:
     @property
     def is_over(self) -> bool:
         return self.status in TERMINAL
+
+    def worked_until(self, moment: datetime) -> int:
+        """The milliseconds that all attempts worked, the present one until `moment`."""
+        began = datetime.fromisoformat(self.start_time) if self.start_time else moment
+        return self.worked_ms + max(0, round((moment - began).total_seconds() * 1000))
 
 
 def next_state(action: str, status: str) -> str:

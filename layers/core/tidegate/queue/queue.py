@@ -34,7 +34,17 @@ from tidegate.projects.limits import UsageStore
 from tidegate.projects.projects import ProjectStore
 from tidegate.queue import model as request_policies
 from tidegate.queue.channels import ChannelStore
-from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Policy, Request, moved, notice_kind
+from tidegate.queue.model import (
+    BACKOFF,
+    DEFAULT_PRIORITY,
+    LONGEST_RETRY_AFTER,
+    PENDING,
+    RUNNING,
+    Policy,
+    Request,
+    moved,
+    notice_kind,
+)
 from tidegate.queue.store import CHANNEL, MUTEX, QUEUE_RETRY_SECONDS, REQUEST, SLOT, Refused, RequestStore
 
 # --- wakeups
@@ -431,7 +441,8 @@ class RequestQueue:
         delay = request_policies.retry_delay(policy, used, error) if error else None
         retries = used + 1
         if error and error.put_off:
-            delay, retries = policy.backoff(0, error.retry_after), request.retries
+            # A pause that a host asked for is as long as it says, not as the policy's delay.
+            delay, retries = min(error.retry_after or policy.delay, LONGEST_RETRY_AFTER), request.retries
         if delay is not None and error is not None:
             at = now + timedelta(seconds=delay)
             again = moved(
@@ -443,6 +454,7 @@ class RequestQueue:
                 error=fault,
                 progress=None,
                 deadline=None,
+                worked_ms=request.worked_until(now),
             )
             line = self.line(request, again, "retry_later", who, f"{error.code}; again in {delay:g} s", now)
             self._store.move(request, again, line, now=now, without=without)

@@ -36,6 +36,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "/v1/enrolments": ("fleet",),
     "/v1/export-schedules": ("schedules",),
     "/v1/files": ("files",),
+    "/v1/host-pauses": ("ingest",),
     "/v1/jobs": ("distribution",),
     "/v1/keys": ("projects",),
     "/v1/me": ("console.routes",),

@@ -333,3 +333,32 @@ def delete_credential(name: CredentialInPath) -> Response[Any]:
     line = act(caller.project_id, name, app().clock(), caller.key_id, "credential.delete")
     app().projects.credential_records.delete(caller.project_id, name, line)
     return answer(None, 204)
+
+
+# --- host pauses
+# Origins that asked for a pause (Retry-After).
+
+
+class HostPauseAnswer(Answer):
+    """The project sends no requests to the origin until the pause is over, because it answered with Retry-After."""
+
+    origin: Annotated[str, Field(description="scheme, host and, if it is not the usual one, port")]
+    until: Annotated[str, Field(description="when the pause is over, ISO 8601 UTC")]
+
+
+class HostPauseList(Answer):
+    items: list[HostPauseAnswer]
+
+
+@router.get("/v1/host-pauses", scope="read", tags=_TAGS, summary="List origins that asked for a pause")
+def host_pauses() -> HostPauseList:
+    found = app().ingest.host_pauses.list(router.caller.project_id)
+    return HostPauseList(items=[HostPauseAnswer.model_validate(pause) for pause in found])
+
+
+@router.delete(
+    "/v1/host-pauses/<origin>", scope="write", tags=_TAGS, summary="End the pause of an origin", status_code=204
+)
+def clear_host_pause(origin: str) -> Response[None]:
+    app().ingest.host_pauses.clear(router.caller.project_id, origin, router.caller.key_id)
+    return answer(None, 204)

@@ -562,6 +562,14 @@ def retry(request_id: str) -> RequestAnswer:
 
 
 @router.post(
+    "/v1/requests/<request_id>/retry-now", scope="write", tags=_REQUEST_TAGS, summary="End the back-off of a request"
+)
+def retry_now(request_id: str) -> RequestAnswer:
+    caller = router.caller
+    return _request_answer(app().queue.control.retry_now(caller.project_id, request_id, caller.key_id))
+
+
+@router.post(
     "/v1/requests/<request_id>/prioritize",
     scope="write",
     tags=_REQUEST_TAGS,

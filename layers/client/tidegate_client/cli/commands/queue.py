@@ -1,5 +1,5 @@
-"""queue stats, list, pause, resume, capacity;
-request create, show, log, bulk, cancel, pause, resume, retry, prioritize
+"""queue stats, list, pause, resume, capacity, host-pauses, clear-pause;
+request create, show, log, bulk, cancel, pause, resume, retry, retry-now, prioritize
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ ACTIONS = {
     "pause": "pause a request: it does not run until it is resumed",
     "resume": "let a paused request run",
     "retry": "run a failed or cancelled request again",
+    "retry-now": "end the back-off of a request",
 }
 
 
@@ -31,6 +32,9 @@ def register(subparsers: Subparsers) -> None:
         scoped.add_argument("scope", nargs="?", default="all", help="a channel; default: all")
     capacity = queue.command("capacity", _capacity, "set how many requests of a channel run at a time (admin)")
     capacity.add_argument("channels", nargs="+", type=_capacity_of, metavar="CHANNEL=N")
+
+    queue.command("host-pauses", _host_pauses, "list origins that asked for a pause")
+    queue.command("clear-pause", _clear_pause, "end the pause of an origin").add_argument("origin")
 
     request = Group(subparsers, "request", "requests of the queue")
     create = request.command("create", _create, "queue a request")
@@ -105,6 +109,14 @@ def _switch(name: str) -> Command:
 
 def _capacity(context: Context, args: argparse.Namespace) -> None:
     _show_channels(context, context.client.queue.capacity(dict(args.channels)))
+
+
+def _host_pauses(context: Context, _args: argparse.Namespace) -> None:
+    context.output.table(context.client.queue.host_pauses()["items"], ("origin", "until"))
+
+
+def _clear_pause(context: Context, args: argparse.Namespace) -> None:
+    context.client.queue.clear_host_pause(args.origin)
 
 
 def _create(context: Context, args: argparse.Namespace) -> Exit | None:

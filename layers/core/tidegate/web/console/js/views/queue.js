@@ -120,6 +120,7 @@ export function requestActions(request, refresh) {
   const add = (label, verb, done, kind = "small") => made.push(button(label, () => act(() => post(`${path}/${verb}`), done, refresh), { kind, key: verb }));
   if (request.status === "paused") add(t("action.resume"), "resume", t("queue.requestResumed"));
   if ([...WAITING, "running"].includes(request.status)) add(t("action.pause"), "pause", t("queue.paused"));
+  if (request.last_wait_reason === "backoff") add(t("action.retryNow"), "retry-now", t("exports.retried"));
   if (request.status === "failed") add(t("action.retry"), "retry", t("exports.retried"));
   if ([...WAITING, "paused"].includes(request.status)) made.push(button(t("queue.prioritise"), () => act(() => post(`${path}/prioritize`, { priority: 1 }), t("queue.prioritised"), refresh), { kind: "small", key: "first", disabled: request.priority === 1 }));
   if ([...WAITING, "paused", "running"].includes(request.status)) add(t("action.cancel"), "cancel", t("queue.cancelled"), "small danger-quiet");

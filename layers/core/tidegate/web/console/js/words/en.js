@@ -22,7 +22,7 @@ export const en = {
     adviceOther: "Try again. If it fails again, an operator can find the cause by the request id.",
   },
   action: {
-    retry: "Retry", retryLoad: "Try again", more: "Show more", all: "All", manage: "Manage", close: "Close", cancelDialog: "Go back", cancel: "Cancel",
+    retry: "Retry", retryNow: "Retry now", retryLoad: "Try again", more: "Show more", all: "All", manage: "Manage", close: "Close", cancelDialog: "Go back", cancel: "Cancel",
     delete: "Delete", download: "Download", save: "Save", pause: "Pause", resume: "Resume",
   },
   confirm: { sure: "This takes effect at once." },

@@ -45,6 +45,7 @@ export const enPages = {
     windowClosing: "The window has closed; the Job is being sent.", windowIsOpen: "The window is open", groupsAndWaves: "Groups, waves and more", groupsHint: "Instead of targets: every host of these groups.", wavesHint: "One wave per line: percent of the hosts, seconds to wait, percent that may fail. The last wave is 100.", mode: "File mode", asProject: "As set for the project",
   },
   ingest: {
+    pause: "{origin} asked for a pause until {until}.", endPause: "End it",
     concurrency: "Downloads at once", concurrencyHint: "Its files are fetched one after another unless you allow more.",
     lead: "Sources that are scanned on a schedule. New files are brought into the library.", new: "New source", none: "No sources yet", noneAdvice: "Give the address of a list, a feed, a web directory or a bucket. A preview shows its files before you save.", source: "Source", schedule: "Schedule", byHand: "by hand", next: "Next run", lastScan: "Last scan",
     formLead: "Preview it first: nothing is fetched before you save.", preview: "Preview", previewHint: "Press Preview to see which files the source has and which of them would be fetched.", url: "Address", urlHint: "A JSON list, an RSS or Atom feed, an HTML directory, a SHA256SUMS file, a sitemap or s3://bucket/prefix.", format: "Format",

@@ -23,7 +23,7 @@ export const zh = {
     adviceOther: "请重试；若仍然失败，运维人员可凭请求编号查明原因。",
   },
   action: {
-    retry: "重试", retryLoad: "再试一次", more: "加载更多", all: "全部", manage: "管理", close: "关闭", cancelDialog: "返回", cancel: "取消",
+    retry: "重试", retryNow: "立即重试", retryLoad: "再试一次", more: "加载更多", all: "全部", manage: "管理", close: "关闭", cancelDialog: "返回", cancel: "取消",
     delete: "删除", download: "下载", save: "保存", pause: "暂停", resume: "恢复",
   },
   confirm: { sure: "此操作立即生效。" },

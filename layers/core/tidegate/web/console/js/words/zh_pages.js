@@ -46,6 +46,7 @@ export const zhPages = {
     windowClosing: "窗口已关闭，正在发送。", windowIsOpen: "窗口打开中", groupsAndWaves: "分组、分批及其他", groupsHint: "代替目标列表：这些分组的全部主机。", wavesHint: "每行一批：主机百分比、等待秒数、允许失败百分比。最后一批为 100。", mode: "文件权限", asProject: "按项目设置",
   },
   ingest: {
+    pause: "{origin} 要求暂停到 {until}。", endPause: "结束暂停",
     concurrency: "并发下载数", concurrencyHint: "默认逐个获取；填写更大的数可同时获取。",
     lead: "按计划扫描的数据源，新文件自动入库。", new: "新建数据源", none: "还没有数据源", noneAdvice: "填写列表、订阅源、网页目录或存储桶；保存前可预览会带来什么。", source: "数据源", schedule: "计划", byHand: "手动", next: "下次运行", lastScan: "最近扫描",
     formLead: "请先预览：保存前不会获取任何内容。", preview: "预览", previewHint: "点击“预览”，查看数据源有哪些文件、其中哪些会被获取。", url: "地址", urlHint: "JSON 列表、RSS 或 Atom、HTML 目录、SHA256SUMS、站点地图，或 s3://bucket/prefix。", format: "格式",
