@@ -107,6 +107,10 @@ class World:
         app.queue.queue.finish(self.project_id, request_id, running.attempt, error=error or NotFound("gone"))
         return request_id
 
+    def frozen(self, action: str) -> str:
+        self.cloud.app.freeze.freeze("a test", "the test")
+        return action
+
     def host_pause(self) -> str:
         self.cloud.app.ingest.host_pauses.note(self.project_id, "https://files.example/a", 3600)
         return "https:files.example"
@@ -272,8 +276,8 @@ CALLS: dict[str, Call] = {
     "POST /v1/compensation/trigger": lambda w: ("/v1/compensation/trigger", None),
     "POST /v1/cleanup": lambda w: ("/v1/cleanup", None),
     "POST /v1/ops/freeze": lambda w: ("/v1/ops/freeze", {"reason": "a restore"}),
-    "POST /v1/ops/reconcile": lambda w: ("/v1/ops/reconcile", None),
-    "POST /v1/ops/thaw": lambda w: ("/v1/ops/thaw", None),
+    "POST /v1/ops/reconcile": lambda w: (f"/v1/ops/{w.frozen('reconcile')}", None),
+    "POST /v1/ops/thaw": lambda w: (f"/v1/ops/{w.frozen('thaw')}", None),
 }
 
 
@@ -322,6 +326,7 @@ def test_successful_change_leaves_audit_line_with_actor(world: World, route: str
     new = [line for line in audited(world, actor) if line not in before]
     assert new, f"{route} left no line of {actor}"
     assert all(line["actor"] == actor and line["action"] and line["record"] for line in new)
+    world.cloud.app.freeze.thaw("the next test")
 
 
 def test_audit_lines_contain_no_secrets(world: World) -> None:
