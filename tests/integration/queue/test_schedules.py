@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.batches.test_schedule_permissions import refused, table_calls
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.aws.keys import ScheduleKeys
@@ -212,6 +213,19 @@ def test_third_failed_run_sends_one_notice(world: World, failing: Failing) -> No
             assert (notice["kind"], notice["record_id"]) == ("schedule.failing", record_id)
             assert "the order is not valid" in notice["data"]
     assert sent == [False, False, True, False]
+
+
+def test_role_of_the_function_allows_every_call(world: World, failing: Failing) -> None:
+    record_id = world.create()
+    name = "".join(part.title() for part in world.function.split("_")) + "Function"
+    failing(Busy("the table is throttled"))
+    with table_calls(world.cloud) as calls:
+        for _ in range(5 * 12):
+            world.after(300)
+        assert world.shown(record_id)["failed_runs"] >= 3, "the notice was written"
+        failing(None)
+        assert world.after(HOUR) == 1
+    assert refused(name, calls) == set()
 
 
 def test_run_skipped_for_the_one_before_has_not_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
