@@ -108,8 +108,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a shard is written without the revision check",
         f"{D}/store.py",
-        'condition="#rev = :seen",\n                    seen=shard.rev,',
-        'condition="attribute_exists(#pk)",',
+        'condition="#rev = :seen", seen=shard.rev)',
+        'condition="attribute_exists(#pk)")',
         (RACES,),
     ),
     Mutant(

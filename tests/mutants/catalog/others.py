@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a killed attempt's upload stays",
         "layers/core/tidegate/exports/ranges.py",
-        "threads.submit(self._objects.abort_uploads, output_prefix(*ids))",
+        "threads.submit(objects.abort_uploads, output_prefix(*ids))",
         "threads.submit(int)",
         (f"{IT}/exports/ranges/test_crashes.py",),
     ),
