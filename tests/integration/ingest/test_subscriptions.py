@@ -121,6 +121,26 @@ def test_download_that_failed_is_queued_again_by_the_next_scan(library: Library,
     assert paths(library) == {"/late"}
 
 
+def test_dead_link_is_queued_after_1_2_4_scans_and_at_once_by_hand(library: Library, source: FileSource) -> None:
+    manifest(source, "/dead")
+    subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
+    queued: list[int] = []
+    last: dict[str, Any] = {}
+    for number in range(1, 12):
+        library.cloud.clock.advance(3601)
+        library.cloud.invoke("scan_subscriptions", {})
+        library.run()
+        last = next(task for task in tasks(library, subscription) if task["type"] == "scan")["result"]
+        queued += [number] if last["queued"] else []
+    assert queued == [1, 2, 4, 8]
+    assert (last["put_off"], last["put_off_entries"]) == (1, [source.url("/dead")])
+
+    assert scan(library, subscription)["result"]["queued"] == 1, "by hand"
+    source.files["/dead"] = Hosted(b"here now")
+    scan(library, subscription)
+    assert paths(library) == {"/dead"}
+
+
 def test_schedule_fires_once_for_each_of_its_times(library: Library, source: FileSource) -> None:
     manifest(source)
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")

@@ -72,8 +72,9 @@ class IngestPart:
         why = ended.error["detail"] if ended.error else ended.status
         writes: list[Any] = self._files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
         if ended.subscription_id and "source_url" in ended.payload:
-            url = str(ended.payload["source_url"])
-            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url)
+            url, fingerprint = str(ended.payload["source_url"]), ended.payload.get("fingerprint")
+            failed = str(fingerprint) if fingerprint and ended.status == "failed" else None
+            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url, failed)
         return writes
 
     def with_file_again(self, request: Request) -> list[Any]:

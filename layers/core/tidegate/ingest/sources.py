@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
@@ -184,6 +184,8 @@ class Subscription(Schedule):
     # How many of its downloads have failed, in total and at the time `etag` was stored.
     failures: int = 0
     etag_failures: int = 0
+    # How often it was scanned: entries whose download failed are put off by a number of scans.
+    scans: int = 0
 
     @property
     def known_etag(self) -> str | None:
@@ -201,8 +203,32 @@ class Subscription(Schedule):
 # Subscriptions are deleted by hand, not within seconds.
 _QUOTA_RETRY_SECONDS = 3600
 
+
+class SeenEntry(NamedTuple):
+    """What is known of an entry: the fingerprint with which it was queued last; or, after a failed download, the one
+    with which it failed, how often, and from which scan on it is queued again."""
+
+    fingerprint: str
+    failed: str | None = None
+    failures: int = 0
+    again: int = 0
+
+    def puts_off(self, entry: Entry, scan: int) -> bool:
+        """Whether this version of the entry failed, and its next download is due at a later scan."""
+        return self.failed == entry.fingerprint != self.fingerprint and scan < self.again
+
+
 # In the class below, `list` is a method.
 Writes = list[Write]
+
+
+# An entry that fails again and again is queued every 256th scan.
+_MOST_DOUBLED = 8
+
+
+def _seen(item: Mapping[str, Any]) -> SeenEntry:
+    count, again = int(item.get("failures", 0)), int(item.get("again", 0))
+    return SeenEntry(str(item.get("fingerprint", "")), item.get("failed"), count, again)
 
 
 class SubscriptionStore:
@@ -246,24 +272,25 @@ class SubscriptionStore:
 
     def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Write:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
-        sets = {"etag": etag, "etag_failures": subscription.failures, "last_scan": at}
+        sets = {"etag": etag, "etag_failures": subscription.failures, "last_scan": at, "scans": subscription.scans + 1}
         return update(key, sets, removes=() if etag else ("etag",))
 
-    def seen(self, project_id: str, subscription_id: str) -> dict[str, str]:
-        """The fingerprint that each entry had when it was last queued, by URL."""
-        items = self._table.query_all(
-            keys.manifest_entries(project_id, subscription_id), consistent=True, project=("url", "fingerprint")
-        )
-        return {item["url"]: item["fingerprint"] for item in items}
+    def seen(self, project_id: str, subscription_id: str) -> dict[str, SeenEntry]:
+        """What is known of each entry, by URL."""
+        pk, wanted = keys.manifest_entries(project_id, subscription_id), ("url", *SeenEntry._fields)
+        items = self._table.query_all(pk, consistent=True, project=wanted)
+        return {item["url"]: _seen(item) for item in items}
 
     def seen_writes(self, subscription: Subscription, entry: Entry) -> Writes:
         """Marks the entry as seen, in the transaction that queues its download; refused for a deleted subscription."""
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
         return [
-            put(
-                known | {"url": entry.url, "fingerprint": entry.fingerprint},
-                "attribute_not_exists(#pk) OR #fingerprint <> :new",
+            # What is known of earlier failures stays: they count if the download fails again.
+            update(
+                known,
+                {"url": entry.url, "fingerprint": entry.fingerprint},
+                condition="attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
             ),
             # `<>` is true of an attribute that is missing, so a deleted record must be refused by its own clause.
@@ -274,12 +301,21 @@ class SubscriptionStore:
             ),
         ]
 
-    def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:
-        """Makes the next scan send no ETag and queue the entry again."""
-        if self.get(project_id, subscription_id) is None:
+    def forget_writes(self, project_id: str, subscription_id: str, url: str, failed: str | None) -> Writes:
+        """Makes the next scan send no ETag and queue the entry again. If its download `failed`, with this fingerprint,
+        a scan by schedule does so after 1, 2, 4 … scans: a link may be dead."""
+        subscription = self.get(project_id, subscription_id)
+        if subscription is None:
             return []
-        failed = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
-        return [delete(keys.manifest_entry(project_id, subscription_id, url)), failed]
+        key = keys.manifest_entry(project_id, subscription_id, url)
+        counted = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
+        if failed is None:
+            return [delete(key), counted]
+        known = _seen(self._table.get(key, consistent=True) or {})
+        times = 1 + (known.failures if known.failed == failed else 0)
+        again = subscription.scans + 2 ** min(times - 1, _MOST_DOUBLED)
+        sets = {"url": url, "fingerprint": "", "failed": failed, "failures": times, "again": again}
+        return [update(key, sets), counted]
 
     def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
         """For a failed download that is retried: marks the entry as seen, so that no scan queues it again."""

@@ -155,6 +155,7 @@ class IngestSubmit:
         request_id: str | None = None,
         extra_writes: Sequence[Any] = (),
         not_before: datetime | None = None,
+        by_schedule: bool = False,
     ) -> Request:
         if not subscription_id:
             raise Invalid(
@@ -162,7 +163,8 @@ class IngestSubmit:
                 errors=[{"loc": ["body", "subscription_id"], "msg": "required"}],
             )
         subscription = self._subscription(project_id, subscription_id)
-        payload = {"credentials": subscription.credentials, "name": subscription.name}
+        payload: dict[str, Any] = {"credentials": subscription.credentials, "name": subscription.name}
+        payload |= {"by_schedule": True} if by_schedule else {}
         return self._queue.submit(
             project_id,
             "scan",

@@ -212,6 +212,7 @@ class ScanSchedules(Schedules[Subscription, None]):
             who="schedule",
             request_id=work_id,
             extra_writes=self.started_writes(schedule, work_id),
+            by_schedule=True,
         )
 
 
@@ -219,6 +220,7 @@ class ScanSchedules(Schedules[Subscription, None]):
 # `scan`: reads a subscription's list of files and queues downloads of new and changed ones.
 
 _AT_ONCE = 8
+_PUT_OFF_NAMED = 10
 
 
 class Scan:
@@ -247,13 +249,29 @@ class Scan:
             raise RecordNotFound(f"the subscription {request.subscription_id} was deleted: there is nothing to scan")
         with self._pauses.kept(subscription.project_id, subscription.source_url):
             found = self._read(step, subscription)
-        written = self._store.scanned_write(subscription, found.etag, iso(self._clock()))
+        now = iso(self._clock())
         if found.entries is None:
-            return Outcome({"unchanged": True, "listed": 0, "queued": 0}, [written])
+            return Outcome(
+                {"unchanged": True, "listed": 0, "queued": 0},
+                [self._store.scanned_write(subscription, found.etag, now)],
+            )
         seen = self._store.seen(subscription.project_id, subscription.subscription_id)
-        fresh = [entry for entry in found.entries if seen.get(entry.url) != entry.fingerprint]
+        fresh = [
+            entry
+            for entry in found.entries
+            if entry.url not in seen or seen[entry.url].fingerprint != entry.fingerprint
+        ]
+        put_off: list[str] = []
+        if request.payload.get("by_schedule"):
+            scan = subscription.scans + 1
+            put_off = [entry.url for entry in fresh if entry.url in seen and seen[entry.url].puts_off(entry, scan)]
+            fresh = [entry for entry in fresh if entry.url not in set(put_off)]
+        # While entries are put off, the list must be read: a 304 would hide them.
+        written = self._store.scanned_write(subscription, None if put_off else found.etag, now)
         refused = self._queue_all(step, subscription, fresh)
         result: dict[str, Any] = {"listed": found.listed, "queued": len(fresh) - refused, "refused": refused}
+        if put_off:
+            result |= {"put_off": len(put_off), "put_off_entries": put_off[:_PUT_OFF_NAMED]}
         if found.skipped:
             result |= {"skipped": len(found.skipped), "skipped_entries": found.named}
         return Outcome(result | {"format": found.format}, [written])
