@@ -26,7 +26,6 @@ from tidegate.sheets.values import (
     lines_of,
     nested_text,
     text_element,
-    width_of,
 )
 
 # --- typed cells
@@ -194,7 +193,7 @@ class Column:
     wrapped: float = 0.0
     # The style of its booleans, which need their own number format.
     boolean_style: int | None = None
-    # Whether its width follows its cells.
+    # Whether its width follows its numbers. Others are rounded to the width that their column has.
     measured: bool = False
 
 
@@ -275,21 +274,14 @@ class ColumnWriter:
         return made
 
     def _measure(self, values: list[Any], made: Cells) -> None:
-        """Looks closely only at texts that may be wider than those before: most blocks cost two passes in C."""
-        if made.before == self._number[0] or made.texts is values:
-            self.widest = max(self.widest, max(map(len, made.texts)))
+        """Only numbers are measured: those that do not fit show as ###, while a text is cut at its neighbour."""
+        if made.before == self._number[0]:
+            longest = max(map(len, made.texts))
+        elif made.before == self._text[0] or self._kind is None:
             return
-        texts: list[str] = values
-        if made.before == self._text[0] and made.blanks:
-            texts = [value or "" for value in values]
-        elif made.before != self._text[0] and set(map(type, values)) != {str}:
-            texts = list(map(shown_text, values))
-        longest = max(map(len, texts))
-        # In UTF-8 a wide character takes at least three bytes.
-        most = longest * 2 if made.before != self._text[0] else (max(map(len, made.texts)) + longest + 1) // 2
-        if most > self.widest:
-            wider = (width_of(text[:_LONGEST_SHOWN]) for text in texts if len(text) * 2 > self.widest)
-            self.widest = max(self.widest, *wider, 0)
+        else:
+            longest = max(len(value) for value in map(shown_text, values))
+        self.widest = max(self.widest, longest)
 
     def _total_of(self, values: list[Any], made: Cells) -> Total:
         if made.before == self._number[0]:

@@ -113,6 +113,12 @@ def _needed(style: LeafStyle, widest: int) -> float:
     return min(WIDEST, float(widest + _PADDING))
 
 
+def _is_followed(table: SheetTable, style: LeafStyle) -> bool:
+    """Whether the width of a column follows its numbers: a program rounds those without a format to the width."""
+    formatted = style.type in ("number", "currency", "percent") or (style.format and style.type is None)
+    return bool(is_measured(table) and (formatted or style.total) and not (style.width or table.default_width))
+
+
 def grown(frame: TableFrame, widest: Sequence[int], sums: Sequence[Total | None] = ()) -> list[float]:
     """The widths that a table needs on a sheet, from its widest texts there and the totals below them."""
     heads = frame.layout.row_head_width
@@ -294,7 +300,7 @@ class _Draft:
                 leaf.style.total,
                 (widths[layout.row_head_width + col - 1] or DEFAULT_WIDTH) if leaf.style.wrap else 0.0,
                 self._data_style(row + 4, col, replace(leaf.style, format=_boolean_format(leaf.style))),
-                measured=is_measured(table) and not (leaf.style.width or leaf.style.wrap or table.default_width),
+                measured=_is_followed(table, leaf.style),
             )
             for col, leaf in enumerate(layout.columns, 1)
         )
