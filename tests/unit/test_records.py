@@ -188,3 +188,14 @@ def test_answer_is_made_from_the_view() -> None:
     assert shown["origin"] == {"file_id": "f"}
     assert shown["has_code"] is False
     assert shown["progress"] == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    listen: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+
+
+def test_empty_tuple_is_left_out_only_if_it_is_the_default() -> None:
+    assert item_of(Presence(())) == {"listen": []}
+    assert record_from(Presence, item_of(Presence(()))) == Presence(())

@@ -160,7 +160,7 @@ _PLAIN_TYPES = frozenset({str, int, float, bool, bytes})
 
 class _Plan(NamedTuple):
     """How a record is stored: (field, attribute) of its plain fields, the types of flat ones, and the default values
-    that are records."""
+    that are records or empty tuples."""
 
     plain: tuple[tuple[str, str], ...]
     flat: tuple[tuple[str, Any], ...]
@@ -178,13 +178,13 @@ def _plan(record: Any) -> _Plan:
             flat.append((each.name, bare(_evaluated(record, each.name)[0])))
         elif f.stored:
             plain.append((each.name, f.stored if isinstance(f.stored, str) else each.name))
-    defaults = {each.name: each.default for each in fields(record) if is_dataclass(each.default)}
+    defaults = {each.name: each.default for each in fields(record) if each.default == () or is_dataclass(each.default)}
     return _Plan(tuple(plain), tuple(flat), defaults)
 
 
 def item_of(record: Any) -> dict[str, Any]:
-    """The attributes of a record for the table. Fields without a value and empty tuples are left out; records in it
-    become maps, and are left out if they are as by default."""
+    """The attributes of a record for the table. Fields without a value are left out; records in it become maps. A
+    record or an empty tuple that is the field's default is left out, too."""
     kind: Any = type(record)
     plan = _plan(kind)
     item = {}
@@ -192,7 +192,7 @@ def item_of(record: Any) -> dict[str, Any]:
         value = getattr(record, name)
         if type(value) in _PLAIN_TYPES:
             item[stored] = value
-        elif value is not None and value != () and value is not plan.defaults.get(name):
+        elif value is not None and value is not plan.defaults.get(name):
             item[stored] = _stored(value)
     for name, _ in plan.flat:
         part = getattr(record, name)

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, NoReturn
 
@@ -61,13 +61,11 @@ from tidegate.errors import (
 from tidegate.projects.audit import AuditLine, act, audit_write
 from tidegate.projects.keys import ApiKeys, new_key, next_life, same_life
 from tidegate.projects.model import ApiKey, Project
+from tidegate.records import item_of, record_from
 
 # --- fleet
 # Agents in the table: one item each, spread over several partitions.
 
-_INVENTORY = tuple(field.name for field in fields(Inventory))
-_NESTED = ("inventory", "groups", "labels", "last_job")
-_PLAIN = tuple(field.name for field in fields(FleetAgent) if field.name not in _NESTED)
 _MEMBERSHIP = ("project_id", "agent_id", "groups", "labels")
 # Attributes of a host's process, which the next process does not take over.
 _OF_INSTANCE = ("connection_id", "connected_at", "former_instance")
@@ -76,20 +74,8 @@ _LAST = "\U0010ffff"
 _PAGE = 500
 
 
-def _agent(item: Item) -> FleetAgent:
-    return FleetAgent(
-        **{name: item[name] for name in _PLAIN if name in item},
-        groups=tuple(item.get("groups", ())),
-        labels=dict(item.get("labels", {})),
-        inventory=Inventory(**{name: item[name] for name in _INVENTORY if name in item}),
-        last_job=FetchedJob(**item["last_job"]) if "last_job" in item else None,
-    )
-
-
 def _item(agent: FleetAgent) -> Item:
-    plain = {name: getattr(agent, name) for name in _PLAIN}
-    more = {"groups": list(agent.groups), "labels": dict(agent.labels), **asdict(agent.inventory)}
-    return keys.agent(agent.project_id, agent.agent_id) | plain | more
+    return keys.agent(agent.project_id, agent.agent_id) | item_of(agent)
 
 
 def new_agent(agent: FleetAgent) -> Write:
@@ -123,7 +109,7 @@ class FleetStore:
         wanted = (keys.agent_life(project_id, agent_id), keys.agent(project_id, agent_id))
         found = {item["pk"]: item for item in self._table.batch_get(wanted, consistent=True)}
         life, agent = (found.get(key["pk"]) for key in wanted)
-        return KnownHost(int(life["life"]) if life else 0, _agent(agent) if agent else None)
+        return KnownHost(int(life["life"]) if life else 0, record_from(FleetAgent, agent) if agent else None)
 
     def change_instance(
         self,
@@ -195,11 +181,11 @@ class FleetStore:
 
     def get(self, project_id: str, agent_id: str) -> FleetAgent | None:
         item = self._table.get(keys.agent(project_id, agent_id), consistent=True)
-        return _agent(item) if item else None
+        return record_from(FleetAgent, item) if item else None
 
     def get_many(self, project_id: str, agent_ids: Iterable[str]) -> dict[str, FleetAgent]:
         found = self._table.batch_get(keys.agent(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
-        return {item["agent_id"]: _agent(item) for item in found}
+        return {item["agent_id"]: record_from(FleetAgent, item) for item in found}
 
     def change(
         self,
@@ -226,13 +212,13 @@ class FleetStore:
         """All agents, with groups and labels only: reading 100,000 whole records would exceed the API's time-out."""
         for spread in range(keys.AGENT_SPREAD):
             for item in self._table.query_all(keys.agents(project_id, spread), project=_MEMBERSHIP):
-                yield _agent(item)
+                yield record_from(FleetAgent, item)
 
     def list(self, project_id: str, cursor: str | None) -> Listed[FleetAgent]:
         """A page of up to 500 agents, partition by partition, sorted by id within a partition."""
         spread, after = _position(cursor)
         found = self._table.query(keys.agents(project_id, spread), sk_between=(after, _LAST), limit=_PAGE)
-        agents = [_agent(item) for item in found.items if item["sk"] != after]
+        agents = [record_from(FleetAgent, item) for item in found.items if item["sk"] != after]
         if found.cursor:
             return Listed(agents, _cursor(spread, found.items[-1]["sk"]))
         return Listed(agents, _cursor(spread + 1, " ") if spread + 1 < keys.AGENT_SPREAD else None)
@@ -270,16 +256,13 @@ class EnrolmentStore:
         self._table = table
 
     def add(self, enrolment: Enrolment, line: AuditLine) -> None:
-        item = keys.enrolment(enrolment.enrolment_id) | asdict(enrolment) | {"groups": list(enrolment.groups)}
+        item = keys.enrolment(enrolment.enrolment_id) | item_of(enrolment)
         expires_at = {"expires_at": enrolment.valid_until + _KEPT_SECONDS}
         self._table.transact([put_new(item | expires_at), audit_write(line)])
 
     def get(self, enrolment_id: str) -> Enrolment | None:
         item = self._table.get(keys.enrolment(enrolment_id), consistent=True)
-        if item is None:
-            return None
-        stored = {field.name: item[field.name] for field in fields(Enrolment) if field.name in item}
-        return Enrolment(**stored | {"groups": tuple(item.get("groups", ())), "labels": dict(item.get("labels", {}))})
+        return record_from(Enrolment, item) if item else None
 
     def use(self, enrolment: Enrolment, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
         """Stores one use, the key and the agent, all or none. False if no use is left or the agent exists."""

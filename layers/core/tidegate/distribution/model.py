@@ -903,7 +903,7 @@ class FleetAgent:
     agent_id: str
     groups: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    inventory: Inventory = Inventory()
+    inventory: Annotated[Inventory, F(flat=True)] = Inventory()
     connection_id: str | None = None
     connected_at: str | None = None
     last_seen: str | None = None

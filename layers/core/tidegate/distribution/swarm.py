@@ -9,19 +9,20 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.clients import region
-from tidegate.aws.table import Item, Table, put, update
+from tidegate.aws.table import Table, put, update
 from tidegate.common.ids import Clock, digest, iso
 from tidegate.distribution import Distribution
 from tidegate.distribution.model import Job
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.reading import SMALLEST_FILE
 from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.records import item_of, record_from
 
 # --- presence
 # The presence of agents: their site, and the addresses at which peers reach them.
@@ -274,13 +275,6 @@ def _offsets(size: int, wanted: int, rng: random.Random) -> list[int]:
 # --- presences
 # Agents' presences and projects' swarm settings in the table.
 
-_FIELDS = tuple(field.name for field in fields(Presence))
-
-
-def _presence(item: Item) -> Presence:
-    stored = {name: item[name] for name in _FIELDS if name in item}
-    return Presence(**stored | {"listen": tuple(item["listen"])})
-
 
 class PresenceStore:
     def __init__(self, table: Table) -> None:
@@ -288,12 +282,12 @@ class PresenceStore:
 
     def put(self, project_id: str, presence: Presence, expires_at: int) -> None:
         key = keys.presence(project_id, presence.agent_id)
-        self._table.write(put(key | asdict(presence) | {"listen": list(presence.listen), "expires_at": expires_at}))
+        self._table.write(put(key | item_of(presence) | {"expires_at": expires_at}))
 
     def get_many(self, project_id: str, agent_ids: Iterable[str], now: float) -> list[Presence]:
         """The presences that have not expired. TTL may delete expired ones days later."""
         found = self._table.batch_get(keys.presence(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
-        return [_presence(item) for item in found if item["expires_at"] > now]
+        return [record_from(Presence, item) for item in found if item["expires_at"] > now]
 
 
 class SwarmSettingsStore:

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +33,7 @@ from tidegate.http.guard import Credential, read_origin
 from tidegate.projects.audit import SYSTEM, AuditLine, act, audit_write
 from tidegate.projects.model import Project
 from tidegate.projects.projects import ProjectStore
+from tidegate.records import item_of, record_from
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
@@ -216,7 +217,6 @@ class CredentialRecord:
     updated_by: str
 
 
-_FIELDS = tuple(field.name for field in fields(CredentialRecord))
 # Of one project. Each is a secret that AWS bills, and the list of them is one answer.
 MOST_CREDENTIALS = 500
 _RETRY_SECONDS = 3600
@@ -236,7 +236,7 @@ class CredentialRecords:
         Requests at the same moment may exceed the limit by a few: it bounds costs and the size of the list.
         """
         self._require_room(project_id, record.name)
-        self._write(put(keys.credential(project_id, record.name) | asdict(record)), line)
+        self._write(put(keys.credential(project_id, record.name) | item_of(record)), line)
 
     def delete(self, project_id: str, name: str, line: AuditLine) -> None:
         self._write(delete(keys.credential(project_id, name)), line)
@@ -258,7 +258,7 @@ class CredentialRecords:
     def list(self, project_id: str) -> list[CredentialRecord]:
         """Sorted by name. Credentials stored before this list existed are missing."""
         found = self._table.query_all(keys.credentials(project_id))
-        return [CredentialRecord(**{name: item[name] for name in _FIELDS}) for item in found]
+        return [record_from(CredentialRecord, item) for item in found]
 
 
 # --- credential store
