@@ -9,7 +9,7 @@ from tidegate.aws.clients import SqsQueue
 from tidegate.aws.s3 import BucketListing
 from tidegate.queue.admission import Admission
 from tidegate.queue.channels import ChannelStore
-from tidegate.queue.control import BulkControl, Channels, Control, RequestRecovery
+from tidegate.queue.control import Channels, Control, RequestRecovery
 from tidegate.queue.log import RequestLog, StatsStore
 from tidegate.queue.model import capacities_from, policies_from
 from tidegate.queue.queue import AdmissionQueue, RequestQueue, RequestRunner
@@ -57,7 +57,6 @@ class QueuePart:
             app.request_endings,
         )
         self.control = Control(self.queue, self.store, self.admission_queue, self.runner, clock, app.request_restarts)
-        self.bulk = BulkControl(self.store, self.control)
         self.channels = Channels(self.channel_store, self.admission_queue, clock, capacities)
         self.admission = Admission(
             self.store,

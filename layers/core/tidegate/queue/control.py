@@ -49,6 +49,18 @@ _TRIES = 5
 _QUEUES = ("resume", "retry")
 
 
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """How many requests were changed, how many were skipped (state, conflict, quota), and the next page's cursor."""
+
+    changed: int
+    skipped: int
+    next_cursor: str | None
+
+
 class Control:
     def __init__(
         self,
@@ -137,35 +149,7 @@ class Control:
             self._admission_queue.trigger(changed.channel)
         return changed
 
-    def _stop(self, request: Request, why: str) -> None:
-        """Only logs a failure: the worker stops at its next heartbeat, because its attempt is not the current one."""
-        try:
-            self._runner.stop(request, why)
-        except DomainError:
-            logger.exception("the state machine was not stopped", request_id=request.request_id)
-
-
-# --- bulk
-# One action on all requests that match a filter, a page at a time.
-
-_THREADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class BulkOutcome:
-    """How many requests were changed, how many were skipped (state, conflict, quota), and the next page's cursor."""
-
-    changed: int
-    skipped: int
-    next_cursor: str | None
-
-
-class BulkControl:
-    def __init__(self, store: RequestStore, control: Control) -> None:
-        self._store = store
-        self._control = control
-
-    def act(
+    def act_on_many(
         self,
         project_id: str,
         action: str,
@@ -176,25 +160,31 @@ class BulkControl:
         priority: int | None = None,
         who: str,
     ) -> BulkOutcome:
-        """Acts on one page. To act on all, call it with `next_cursor` until that is None."""
+        """Acts on one page of those that match. To act on all, call it with `next_cursor` until that is None."""
         page = self._store.list(project_id, limit, cursor, **wanted)
         allowed = TRANSITIONS[action][0]
         candidates = [request for request in page.items if request.status in allowed]
         with ThreadPoolExecutor(_THREADS) as pool:
-            changed = sum(pool.map(lambda request: self._act(request, action, priority, who), candidates))
+            changed = sum(pool.map(lambda request: self._try(request, action, priority, who), candidates))
         return BulkOutcome(changed, len(page.items) - changed, page.next_cursor)
 
-    def _act(self, request: Request, action: str, priority: int | None, who: str) -> bool:
-        control = self._control
+    def _try(self, request: Request, action: str, priority: int | None, who: str) -> bool:
         ids = (request.project_id, request.request_id)
         try:
             if action == "prioritize":
-                control.prioritize(*ids, priority or request.priority, who)
+                self.prioritize(*ids, priority or request.priority, who)
             else:
-                {"cancel": control.cancel, "retry": control.retry}[action](*ids, who)
+                {"cancel": self.cancel, "retry": self.retry}[action](*ids, who)
         except (Conflict, QuotaExceeded, RecordNotFound, WrongState):
             return False
         return True
+
+    def _stop(self, request: Request, why: str) -> None:
+        """Only logs a failure: the worker stops at its next heartbeat, because its attempt is not the current one."""
+        try:
+            self._runner.stop(request, why)
+        except DomainError:
+            logger.exception("the state machine was not stopped", request_id=request.request_id)
 
 
 # --- control

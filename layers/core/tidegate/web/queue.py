@@ -515,7 +515,7 @@ def bulk(body: BulkBody) -> BulkAnswer:
     caller = router.caller
     names = ("type", "channel", "status", "subscription_id")
     wanted = {name: value for name in names if (value := getattr(body, name))}
-    outcome = app().queue.bulk.act(
+    outcome = app().queue.control.act_on_many(
         caller.project_id, body.action, wanted, body.limit, body.cursor, priority=body.priority, who=caller.key_id
     )
     # Each change costs as much as a request of its own.
