@@ -139,6 +139,8 @@ def test_inbox_entry_has_all_fields_for_the_agent(fleet: Fleet) -> None:
         "activate_at": None,
         "activate_until": None,
         "staged_at": None,
+        "arrived": None,
+        "note": None,
     }
 
 
