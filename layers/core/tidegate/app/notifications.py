@@ -9,7 +9,7 @@ from tidegate.aws.clients import SqsQueue, credentials, region
 from tidegate.compensation.freeze import CALLBACK_WAIT_SECONDS
 from tidegate.notifications.callbacks import CallbackQueue, Callbacks, Deliverer
 from tidegate.notifications.deliveries import CircuitBreaker, CircuitStore, DeliveryStore
-from tidegate.notifications.notices import Notifier, Outbox, Topic
+from tidegate.notifications.notices import Notifier, Topic
 from tidegate.notifications.websocket import (
     ConnectionStore,
     ProgressFeed,
@@ -29,7 +29,7 @@ class NotificationsPart:
     def __init__(self, app: App) -> None:
         settings, clock, table = app.settings, app.clock, app.table
         self.topic = Topic(app.sns, settings.notifications_topic_arn)
-        self.notifier = Notifier(self.topic, Outbox(table))
+        self.notifier = Notifier(self.topic, table)
 
         deliveries = DeliveryStore(table)
         self.callback_queue = CallbackQueue(

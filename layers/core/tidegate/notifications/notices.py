@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -136,14 +136,6 @@ def notice_of(item: dict[str, Any]) -> Notice:
     )
 
 
-class Outbox:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def remove(self, notices: Iterable[Notice]) -> None:
-        self._table.batch_delete(keys.notice(notice.project_id, notice.notice_id) for notice in notices)
-
-
 # --- topic
 # Publishes notices to the SNS topic.
 
@@ -217,9 +209,9 @@ logger = Logger(service="tidegate", child=True)
 
 
 class Notifier:
-    def __init__(self, topic: Topic, outbox: Outbox) -> None:
+    def __init__(self, topic: Topic, table: Table) -> None:
         self._topic = topic
-        self._outbox = outbox
+        self._table = table
 
     def publish(self, notices: Sequence[Notice]) -> None:
         """Call it after the transaction with their `notice_write`. Never raises: compensation sends what fails here."""
@@ -237,7 +229,7 @@ class Notifier:
 
         False if the topic refused some: they stay in the outbox, and compensation sends them."""
         taken = self._topic.publish(notices)
-        self._outbox.remove(taken)
+        self._table.batch_delete(keys.notice(notice.project_id, notice.notice_id) for notice in taken)
         if len(taken) < len(notices):
             logger.warning("the topic refused notices", refused=len(notices) - len(taken))
         return len(taken) == len(notices)
