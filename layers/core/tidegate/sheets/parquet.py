@@ -14,8 +14,8 @@ from isal import isal_zlib
 
 from tidegate.sheets.rows import RowBlocks
 from tidegate.sheets.table import ROW_HEAD, Row, SheetTable, column_of, leaves
-from tidegate.sheets.values import NUMBER, nested_text
-from tidegate.sheets.xlsx_cells import NUMBERS, Notes, Total, number_text
+from tidegate.sheets.values import NUMBER, NUMBERS, nested_text, number_text
+from tidegate.sheets.xlsx_cells import Notes, Total
 
 # --- thrift
 # Writes the part of Thrift's compact protocol that the metadata of a Parquet file needs.

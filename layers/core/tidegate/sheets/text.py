@@ -8,8 +8,18 @@ from typing import Any
 
 from tidegate.sheets.rows import RowBlocks
 from tidegate.sheets.table import Row, column_of
-from tidegate.sheets.values import MARK, SEPARATORS, STARTERS, guard, guard_all, nested_text, write_exact
-from tidegate.sheets.xlsx_cells import NUMBERS, number_text, number_texts
+from tidegate.sheets.values import (
+    MARK,
+    NUMBERS,
+    SEPARATORS,
+    STARTERS,
+    guard,
+    guard_all,
+    nested_text,
+    number_text,
+    number_texts,
+    write_exact,
+)
 
 # --- csv writer
 # Writes rows as CSV: RFC 4180 quoting, columns by key, guarded against formula injection.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
 from typing import Any
@@ -92,6 +93,34 @@ def _without_digits(value: object) -> str:
     if isinstance(value, Digits):
         raise _HasDigits
     return str(value)
+
+
+# --- number texts
+# Numbers as their source wrote them.
+
+NUMBERS = {int, float, Digits}
+_encode = msgspec.json.Encoder().encode
+
+
+def number_text(value: float | Digits) -> str:
+    """The number as its source wrote it; NaN and infinities by the names that JavaScript uses."""
+    if isinstance(value, Digits):
+        return digits_of(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return str(value)
+
+
+def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
+    """`number_text` of all values at once; None if some need to be converted one by one."""
+    try:
+        encoded = _encode(values)
+    except OverflowError:
+        return None
+    # msgspec formats exponents and small numbers differently, and writes null for NaN.
+    if float in types and any(mark in encoded for mark in (b"e", b"n", b"0.0000")):
+        return None
+    return encoded.decode()[1:-1].split(",")
 
 
 # --- formula guard

@@ -12,12 +12,11 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import reduce
 from typing import Any
 
-import msgspec
-
 from tidegate.sheets.table import Node, Row, column_of
 from tidegate.sheets.values import (
     MAX_CELL_UNITS,
     NUMBER,
+    NUMBERS,
     Digits,
     clean,
     digits_of,
@@ -25,6 +24,8 @@ from tidegate.sheets.values import (
     is_cut,
     lines_of,
     nested_text,
+    number_text,
+    number_texts,
     text_element,
 )
 
@@ -168,7 +169,6 @@ _SURELY_FITS = MAX_CELL_UNITS // 2
 _SURELY_EXACT = 15
 _SEP = "`"
 _CACHED_CELLS = 4096
-NUMBERS = {int, float, Digits}
 # The range of doubles spans 632 decimal places: a sum is exact, whatever the order of its numbers.
 _EXACT = Context(prec=700)
 # Shorter texts without an exponent are certainly within the range of a double.
@@ -180,7 +180,6 @@ _LONGEST_NUMBER = 40
 # A column is not made wider for its texts.
 MEASURED_WIDTH = 60
 _LONGEST_SHOWN = 200
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,27 +396,6 @@ def blank_cell(style: int) -> str:
 
 def text_cell(text: str, style: int) -> str:
     return f'<c s="{style}" t="inlineStr"><is>{text_element(text)}</is></c>'
-
-
-def number_text(value: float | Digits) -> str:
-    """The number as its source wrote it; NaN and infinities by the names that JavaScript uses."""
-    if isinstance(value, Digits):
-        return digits_of(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return str(value)
-
-
-def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
-    """`number_text` of all values at once; None if some need to be converted one by one."""
-    try:
-        encoded = _encode(values)
-    except OverflowError:
-        return None
-    # msgspec formats exponents and small numbers differently, and writes null for NaN.
-    if float in types and any(mark in encoded for mark in (b"e", b"n", b"0.0000")):
-        return None
-    return encoded.decode()[1:-1].split(",")
 
 
 def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
