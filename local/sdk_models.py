@@ -43,6 +43,16 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "CurrentTransfer": ("GET /v1/agents/{agent_id} current",),
     "Enrolment": ("POST /v1/enrolments",),
     "Enrolled": ("POST /v1/agents/enrol",),
+    # Releases.
+    "Release": ("GET /v1/releases/{name}", "GET /v1/releases items"),
+    "ReleaseCounts": ("GET /v1/releases/{name} counts",),
+    "ReleaseFile": ("GET /v1/releases/{name} files",),
+    "ReleaseHealth": ("GET /v1/releases/{name} health",),
+    "ReleaseTargets": ("GET /v1/releases/{name} targets",),
+    "ReleaseWave": ("GET /v1/releases/{name} waves",),
+    "ReleaseHost": ("GET /v1/releases/{name}/hosts items",),
+    "RunResult": ("GET /v1/releases/{name}/hosts items hook",),
+    "Revision": ("GET /v1/releases/{name}/revisions/{number}",),
     # Exports.
     "Export": ("GET /v1/task",),
     "ExportProgress": ("GET /v1/task progress",),

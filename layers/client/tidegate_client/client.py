@@ -19,6 +19,7 @@ from tidegate_client.resources.files import Files
 from tidegate_client.resources.keys import Keys
 from tidegate_client.resources.operations import Callbacks, Compensation, Operations, Queue
 from tidegate_client.resources.projects import Projects
+from tidegate_client.resources.releases import Releases
 from tidegate_client.resources.requests import Credentials, Requests, Subscriptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Client:
     | `subscriptions`, `credentials` | sources that are scanned on a schedule |
     | `callbacks`, `operations`, `compensation` | deliveries, statistics, the audit trail, overdue work |
     | `projects`, `keys`, `agents` | projects, keys, hosts |
+    | `releases` | what should be on which hosts |
 
     `watch(id, …)` follows records, `wait(id)` returns a record when it has ended. Lists are pages; iterating over a
     page fetches the following ones.
@@ -72,6 +74,7 @@ class Client:
         self.downloads = Downloads(self.http)
         self.jobs = Jobs(self.http)
         self.agents = Agents(self.http)
+        self.releases = Releases(self.http)
         self.exports = Exports(self.http)
         self.businesses = Businesses(self.http)
         self.batches = Batches(self.http)

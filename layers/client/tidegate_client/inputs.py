@@ -115,6 +115,8 @@ class Transfer(TypedDict):
     spread_s: NotRequired[int | None]
     # When to put the file in place, when the Job ends, and when the agent reported the file as staged.
     activate_at: NotRequired[str | None]
+    # The release that the content is for: it is kept aside until the release is switched.
+    release: NotRequired[str | None]
     activate_until: NotRequired[str | None]
     staged_at: NotRequired[str | None]
 

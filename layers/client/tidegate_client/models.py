@@ -79,7 +79,16 @@ __all__ = [
     "ProjectQuotas",
     "Quotas",
     "Redriven",
+    "Release",
+    "ReleaseCounts",
+    "ReleaseFile",
+    "ReleaseHealth",
+    "ReleaseHost",
+    "ReleaseTargets",
+    "ReleaseWave",
     "Request",
+    "Revision",
+    "RunResult",
     "ScanRun",
     "Selection",
     "SkippedTarget",
@@ -179,6 +188,8 @@ class Task(Model):
     # hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, at
     # most 7 days ahead); not with waves
     activate_at: str | None
+    # the release whose content this is
+    release: str | None
     # id of the Job: one file, one window, all its targets
     job_id: str
     # when it was created, ISO 8601 UTC
@@ -227,6 +238,8 @@ class Job(Model):
     # hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, at
     # most 7 days ahead); not with waves
     activate_at: str | None
+    # the release whose content this is
+    release: str | None
     # when the window closes and the Job is sent, ISO 8601 UTC
     window_closes_at: str
     # when it was created, ISO 8601 UTC
@@ -497,6 +510,195 @@ class Enrolled(Model):
     key_id: str
     # the host's own key, shown only in this answer
     key: str
+
+
+class Release(Model):
+    """A release with its desired revision. Returned by `GET /v1/releases/{name}` and `GET /v1/releases`, in `items`."""
+
+    # the name of the release
+    name: str
+    # the hosts that it is for
+    targets: ReleaseTargets
+    # the revision that hosts should have
+    revision: int
+    # the last revision that passed; 0 if none has
+    stable: int
+    # percent of the hosts that may have the desired revision now
+    share: int
+    # revisions that failed, and converge nowhere
+    withdrawn: list[int]
+    # why it was stopped or taken back
+    reason: str | None
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # when it was last changed, ISO 8601 UTC
+    updated_at: str
+    # where the roll-out is
+    status: str
+    # the present wave, from 1
+    wave: int
+    # hosts by state
+    counts: ReleaseCounts
+    # the files that should be on the hosts (not returned by `GET /v1/releases`, in `items`)
+    files: list[ReleaseFile] | None
+    # stages of the roll-out; after the last one, all hosts (not returned by `GET /v1/releases`, in `items`)
+    waves: list[ReleaseWave] | None
+    # `now`, `manual`, or a time (ISO 8601); until then hosts only stage the files (not returned by `GET
+    # /v1/releases`, in `items`)
+    activate: str | None
+    # run after the files were put in place, if the host's operator allowed it by this name (not returned by `GET
+    # /v1/releases`, in `items`)
+    hook: str | None
+    # how a host finds out whether it is healthy with the revision (not returned by `GET /v1/releases`, in `items`)
+    health: ReleaseHealth | None
+    # when a wave fails: take the revision back, or stop where it is (not returned by `GET /v1/releases`, in
+    # `items`)
+    on_failure: str | None
+    # former revisions whose content a host keeps (not returned by `GET /v1/releases`, in `items`)
+    keep: int | None
+    # put files in place again that somebody changed on a host (not returned by `GET /v1/releases`, in `items`)
+    heal: bool | None
+    # a remark for people (not returned by `GET /v1/releases`, in `items`)
+    note: str | None
+
+
+class ReleaseCounts(Model):
+    """Hosts by state, made from the hosts' own reports. Returned by `GET /v1/releases/{name}`, in `counts`."""
+
+    # how many hosts the release is for
+    desired: int
+    # hosts that have what they should have
+    current: int
+    # hosts that have the files, and wait for the activation
+    staged: int
+    # hosts on which the revision failed
+    failed: int
+    # hosts that are not connected, and not there yet
+    offline: int
+    # hosts on which somebody changed a file
+    drifted: int
+    # hosts that are connected, and not there yet
+    behind: int
+    # hosts that were not seen for 30 days; they no longer count
+    gone: int
+
+
+class ReleaseFile(Model):
+    """A file of a revision. Returned by `GET /v1/releases/{name}`, in `files`."""
+
+    # path of the file in the library
+    file_path: str
+    # name of the file on the host
+    file_name: str
+    # SHA-256 of the content, 64 hexadecimal digits
+    signature: str
+    # size in bytes
+    size: int
+    # absolute path of the directory on the host
+    target_file_dir: str
+    # owner of the file on the host
+    target_user: str
+    # permissions of the file on the host in octal, such as `0640`
+    mode: str | None
+
+
+class ReleaseHealth(Model):
+    """How hosts find out whether they are healthy. Returned by `GET /v1/releases/{name}`, in `health`."""
+
+    # a hook that the host's operator allowed by this name
+    hook: str | None
+    # a page on a loopback port of the host, which its operator allowed; 2xx is healthy
+    url: str | None
+    # seconds until the check counts as failed
+    timeout_s: int
+    # seconds for which a wave must hold before the next one
+    soak_s: int
+
+
+class ReleaseTargets(Model):
+    """Returned by `GET /v1/releases/{name}`, in `targets`."""
+
+    # hosts in any of these groups
+    groups: list[str]
+    # hosts with all of these labels
+    labels: dict[str, str]
+    # hosts by their ids
+    agents: list[str]
+
+
+class ReleaseWave(Model):
+    """Returned by `GET /v1/releases/{name}`, in `waves`."""
+
+    # percent of the hosts in this wave and those before it
+    percent: int
+    # seconds for which the wave must hold, besides `soak_s`
+    wait_s: int
+    # the most hosts of the wave that may fail, in percent
+    max_failed_percent: int
+
+
+class ReleaseHost(Model):
+    """Returned by `GET /v1/releases/{name}/hosts`, in `items`."""
+
+    # id of the host
+    agent_id: str
+    # what the host has; 0 for nothing
+    revision: int
+    # what is known of the host
+    state: str
+    # why the revision failed on the host
+    reason: str | None
+    # how the hook ended
+    hook: RunResult | None
+    # how the health check ended
+    health: RunResult | None
+    # files that were changed on the host, and how
+    drift: list[str] | None
+    # when the host reported it, ISO 8601 UTC
+    reported_at: str | None
+    # what the host should have now
+    desired: int
+
+
+class RunResult(Model):
+    """How a hook or a check ended. Returned by `GET /v1/releases/{name}/hosts`, in `items`."""
+
+    # exit code, or HTTP status
+    code: int
+    # the end of what it printed, without secrets
+    output: str
+
+
+class Revision(Model):
+    """Immutable. A rollback is a new revision with the content of an older one, so numbers only rise. Returned by
+    `GET /v1/releases/{name}/revisions/{number}`."""
+
+    # the number of the revision; numbers only rise
+    number: int
+    # the files that should be on the hosts
+    files: list[ReleaseFile]
+    # stages of the roll-out; after the last one, all hosts
+    waves: list[ReleaseWave]
+    # `now`, `manual`, or a time (ISO 8601); until then hosts only stage the files
+    activate: str
+    # run after the files were put in place, if the host's operator allowed it by this name
+    hook: str | None
+    # how a host finds out whether it is healthy with the revision
+    health: ReleaseHealth | None
+    # when a wave fails: take the revision back, or stop where it is
+    on_failure: str
+    # former revisions whose content a host keeps
+    keep: int
+    # put files in place again that somebody changed on a host
+    heal: bool
+    # a remark for people
+    note: str | None
+    # when it was created, ISO 8601 UTC
+    created_at: str
+    # key_id of its creator, or `system`
+    created_by: str
+    # the revision whose content this one brings back
+    rollback_to: int | None
 
 
 class Export(Model):

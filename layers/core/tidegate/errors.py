@@ -98,6 +98,12 @@ class NewerJob(DomainError):
     code, status, title = "newer_job", 409, "Newer content was sent to the same path"
 
 
+class PathTaken(DomainError):
+    """A release has the path on a host."""
+
+    code, status, title = "path_taken", 409, "A release has this path"
+
+
 class InUse(DomainError):
     code, status, title = "in_use", 409, "The record is still in use"
 

@@ -32,6 +32,7 @@ class Settings:
     export_machine_arn: str = ""
     api_url: str = ""
     batch_machine_arn: str = ""
+    release_machine_arn: str = ""
     ws_endpoint: str = ""
     # Where clients connect, if the operator has a custom domain; empty: the endpoint itself.
     ws_url: str = ""
@@ -51,7 +52,7 @@ class Settings:
     transfer_engine: str = "agent"
     transfer_max_targets: int = 10_000
     # Requests per second that API Gateway passes to each route of hosts.
-    fleet_rate: int = 40
+    fleet_rate: int = 33
     gse_base_url: str = ""
     gse_tenant_id: str = "default"
     gse_credentials_id: str = "tidegate/gse"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -28,6 +29,7 @@ EXCEPTIONS = {
     "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
     "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
+    "PUT /v1/agents/{agent_id}/releases": "a host's report is its state in the release, whose waves are lines",
     "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
     "POST /v1/batches/{batch_id}/dry-run": "asks the business and stores no record",
     "POST /v1/batches/{batch_id}/items/{index}/result": "one item's answer; outcomes are kept in S3",
@@ -164,6 +166,18 @@ class World:
         assert self.cloud.app.notifications.callbacks._store.add(delivery, 0)
         return delivery.delivery_id
 
+    def release_body(self) -> dict[str, Any]:
+        file = {"file_path": "/a", "signature": self.fleet.signature, "target_user": "root"}
+        file["target_file_dir"] = f"/srv/{uuid.uuid4()}"
+        return {"files": [file], "targets": {"groups": ["web"]}, "activate": "manual"}
+
+    def release(self, *acts: str) -> str:
+        key, name = self.batches.project.key, f"r-{uuid.uuid4().hex[:8]}"
+        assert self.cloud.http("PUT", f"/v1/releases/{name}", json=self.release_body(), key=key).status == 201
+        for act in acts:
+            assert self.cloud.http("POST", f"/v1/releases/{name}/{act}", key=key).status == 202
+        return name
+
     def key(self) -> str:
         return self.cloud.make_key(self.project_id, ["read"]).split("_")[1]
 
@@ -201,6 +215,13 @@ CALLS: dict[str, Call] = {
     "PATCH /v1/task": lambda w: (f"/v1/task?task_id={w.post('/v1/task', TABLE, 'task_id')}", {"note": "ticket 17"}),
     "POST /v1/jobs/{job}/cancel": lambda w: (f"/v1/jobs/{w.job()}/cancel", None),
     "POST /v1/jobs/{job}/redrive": lambda w: (f"/v1/jobs/{w.failed_job()}/redrive", {}),
+    "PUT /v1/releases/{name}": lambda w: ("/v1/releases/app", w.release_body()),
+    "DELETE /v1/releases/{name}": lambda w: (f"/v1/releases/{w.release()}", None),
+    "POST /v1/releases/{name}/rollback": lambda w: (f"/v1/releases/{w.release()}/rollback", {"to": 1}),
+    "POST /v1/releases/{name}/pause": lambda w: (f"/v1/releases/{w.release()}/pause", None),
+    "POST /v1/releases/{name}/resume": lambda w: (f"/v1/releases/{w.release('pause')}/resume", None),
+    "POST /v1/releases/{name}/activate": lambda w: (f"/v1/releases/{w.release()}/activate", None),
+    "POST /v1/releases/{name}/gate": lambda w: (f"/v1/releases/{w.release()}/gate", {"pass": True}),
     "POST /v1/enrolments": lambda w: (f"/v1/enrolments?project_id={w.project_id}", {}),
     "POST /v1/task": lambda w: ("/v1/task", TABLE),
     "POST /v1/task/multiple": lambda w: ("/v1/task/multiple", {"name": "two", "source_data": [[{"a": 1}], [{"a": 2}]]}),

@@ -237,6 +237,36 @@ def admin_keys(world: World) -> str:
     return "/v1/keys"
 
 
+def releases(world: World) -> str:
+    file = {"file_path": "/a", "signature": world.fleet.signature, "target_file_dir": "/srv", "target_user": "root"}
+    for name in ("app", "web"):
+        body = {"files": [file | {"target_file_dir": f"/srv/{name}"}], "targets": {"groups": [name]}}
+        for note in ("first", "second"):
+            assert world.send("PUT", f"/v1/releases/{name}", body | {"keep": 1 + len(note)}).status == 201
+    return "/v1/releases"
+
+
+def revisions(world: World) -> str:
+    return releases(world) + "/app/revisions"
+
+
+def release_hosts(world: World) -> str:
+    agents(world)
+    for name in ("a-1", "a-2"):
+        assert world.send("PATCH", f"/v1/agents/{name}", {"groups": ["app"]}).status == 200
+    return releases(world) + "/app/hosts"
+
+
+def drifted_hosts(world: World) -> str:
+    path = release_hosts(world).removesuffix("hosts") + "drift"
+    for name in ("a-1", "a-2"):
+        report = {"name": "app", "revision": 2, "state": "drifted", "drift": ["/srv/app/a: removed"]}
+        key = world.project.agent_key(name)
+        body = {"releases": [report]}
+        assert world.cloud.http("PUT", f"/v1/agents/{name}/releases", json=body, key=key).status == 200
+    return path
+
+
 SEEDS: dict[str, Callable[[World], str]] = {
     "/v1/agents": agents,
     "/v1/queue": requests,
@@ -259,6 +289,10 @@ SEEDS: dict[str, Callable[[World], str]] = {
     "/v1/downloads": tasks,
     "/v1/jobs": jobs,
     "/v1/jobs/<job>/targets": targets,
+    "/v1/releases": releases,
+    "/v1/releases/<name>/revisions": revisions,
+    "/v1/releases/<name>/hosts": release_hosts,
+    "/v1/releases/<name>/drift": drifted_hosts,
     "/v1/files": files,
     "/v1/projects": projects,
     "/v1/projects/<project_id>/keys": project_keys,

@@ -160,7 +160,36 @@ class Tour:
         self.call("GET /v1/agents", query={"group": "web"})
         self.call("GET /v1/agents/{agent_id}", agent_id="host-3")
         self.call("PATCH /v1/agents/{agent_id}", {"groups": ["web", "canary"]}, agent_id="host-3")
+        self.releases(key)
         self.call("DELETE /v1/agents/{agent_id}", status=204, agent_id="host-3")
+
+    def releases(self, host_key: str) -> None:
+        contents = [self.fleet.store(content) for content in (b"first", b"second")]
+        for signature in contents:
+            file = {"file_path": "/conf/app.conf", "signature": signature, "target_file_dir": "/etc/app"}
+            body = {
+                "files": [file | {"target_user": "root", "mode": "0640"}],
+                "targets": {"groups": ["web"]},
+                "waves": [{"percent": 10, "wait_s": 300, "max_failed_percent": 5}],
+                "hook": "reload",
+                "health": {"url": "http://127.0.0.1:8080/healthz", "soak_s": 120},
+                "activate": "manual",
+            }
+            self.call("PUT /v1/releases/{name}", body, status=201, name="app")
+        has = {"releases": [{"name": "app", "revision": 1, "state": "current"}], "has": contents}
+        self.call("PUT /v1/agents/{agent_id}/releases", has, key=host_key, agent_id="host-3")
+        self.call("GET /v1/releases")
+        self.call("GET /v1/releases/{name}", name="app")
+        self.call("GET /v1/releases/{name}/hosts", query={"limit": 5}, name="app")
+        self.call("GET /v1/releases/{name}/drift", name="app")
+        self.call("GET /v1/releases/{name}/revisions", name="app")
+        self.call("GET /v1/releases/{name}/revisions/{number}", name="app", number="1")
+        self.call("POST /v1/releases/{name}/pause", status=202, name="app")
+        self.call("POST /v1/releases/{name}/resume", status=202, name="app")
+        self.call("POST /v1/releases/{name}/activate", status=202, name="app")
+        self.call("POST /v1/releases/{name}/gate", {"pass": True}, status=202, name="app")
+        self.call("POST /v1/releases/{name}/rollback", {"to": 1}, status=202, name="app")
+        self.call("DELETE /v1/releases/{name}", status=204, name="app")
 
     def exports(self) -> None:
         order = {

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.http_servers import Handler, serve
+from tidegate.releases.model import goals_digest
 
 AGENT = "agent-1"
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -123,6 +124,9 @@ class AgentApi:
     results: list[dict[str, Any]] = field(default_factory=list)
     polls: list[float] = field(default_factory=list)
     presences: list[dict[str, Any]] = field(default_factory=list)
+    # What the host should have, what it said that it has, and the contents by their SHA-256.
+    goals: list[dict[str, Any]] = field(default_factory=list)
+    asks: list[dict[str, Any]] = field(default_factory=list)
     unavailable: bool = False
     refuse_results: bool = False
     # Final results that were answered with 503.
@@ -191,12 +195,34 @@ class AgentApi:
                 time.sleep(self.seconds_a_report)
                 self.reports_under_way -= 1
             self._take(handler, body["items"])
+        elif handler.command == "PUT" and handler.path.endswith("/releases"):
+            self.asks.append(body)
+            self._send_missing(body["has"])
+            handler.answer(200, json.dumps({"items": self.goals}).encode())
         elif handler.command == "PUT":
             self.presences.append(body)
             handler.answer(200, b"{}")
         else:
             self.polls.append(time.monotonic())
-            handler.answer(200, json.dumps({"items": self._inbox(handler)}).encode())
+            asks = handler.headers.get("X-Tidegate-Goals") != goals_digest(
+                (goal["name"], goal["revision"]) for goal in self.goals
+            )
+            handler.answer(200, json.dumps({"items": self._inbox(handler), "releases": asks}).encode())
+
+    def _send_missing(self, has: list[str]) -> None:
+        """Offers the content of every goal that the host does not have, as the window's Jobs do."""
+        offered = {one["signature"] for one in self.transfers.values() if not self.finals(one["transfer_id"])}
+        for goal in self.goals:
+            for file in goal["files"]:
+                if file["signature"] not in has and file["signature"] not in offered:
+                    content = self.store.objects[file["signature"]]
+                    self.add(
+                        file["file_name"],
+                        content,
+                        object=file["signature"],
+                        release=goal["name"],
+                        **{name: file[name] for name in ("target_file_dir", "target_user", "signature", "size")},
+                    )
 
     def _take(self, handler: Handler, items: list[dict[str, Any]]) -> None:
         if any(item["transfer_id"] in self.unknown for item in items):

@@ -67,6 +67,7 @@ def test_commands_are_found_in_readme_quickstart_and_guides() -> None:
     assert {path.removeprefix("docs/guides/").removesuffix(".md") for path in guides} == {
         "distribute",
         "fleet",
+        "releases",
         "exports",
         "batches",
         "ingest",

@@ -63,6 +63,12 @@ SHOWN = {
     "WaveBody.percent": f"{FLEET}/test_waves.py::test_first_wave_goes_to_its_share_only",
     "WaveBody.wait_s": f"{FLEET}/test_waves.py::test_waves_follow_each_other_after_their_waits",
     "WaveBody.max_failed_percent": f"{FLEET}/test_waves.py::test_next_wave_follows_a_wave_with_few_failures",
+    "ReleaseBody.keep": "unit/client/agent/test_releases.py::test_contents_of_older_revisions_are_removed",
+    "HealthBody.timeout_s": (
+        "unit/client/agent/test_releases.py::test_failing_health_check_brings_the_former_files_back"
+    ),
+    "HealthBody.soak_s": "unit/releases/test_model.py::test_wave_waits_for_its_soak_time",
+    "RollbackBody.to": "integration/releases/test_releases.py::test_rollback_to_a_named_revision",
     "ExportBody.step": f"{EXPORTS}/test_pulling.py::test_step_100_and_total_250_request_three_pages",
     "ExportBody.max_exec_time": f"{EXPORTS}/test_running.py::test_export_past_max_exec_time_gets_three_attempts",
     "ExportBody.priority": BY_PRIORITY,
@@ -136,7 +142,7 @@ SHOWN = {
 # Names, versions, sizes and reports: nothing waits for them or stops at them.
 NO_LIMITS = {
     *("biz_id", "app_id", "merchant_id", "merchant_type", "revision", "index", "attempt", "number", "size"),
-    *("error_code", "progress", "speed", "origin_bytes", "peer_bytes", "bad_pieces", "reused_bytes"),
+    *("code", "error_code", "progress", "speed", "origin_bytes", "peer_bytes", "bad_pieces", "reused_bytes"),
     # The host limits itself, and tells the others.
     "upload_mbit",
 }

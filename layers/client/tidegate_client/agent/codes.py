@@ -31,6 +31,10 @@ class StagedFileLost(Exception):
     """The file that was staged for its Job's `activate_at` was changed or removed by another process."""
 
 
+class OwnedByRelease(Exception):
+    """A release has put the file in place, and decides about its content."""
+
+
 class UpdateFailed(Exception):
     """A new version of the agent is not a valid release, or did not start."""
 
@@ -58,6 +62,7 @@ class Code(IntEnum):
     UPDATE_FAILED = 1007
     STAGED_FILE_LOST = 1008
     DIRECTORY_MOVED = 1009
+    OWNED_BY_RELEASE = 1010
     INTERNAL = 1099
 
 
@@ -78,6 +83,8 @@ def code_of(error: Exception) -> Code:
             return Code.OWNER_REFUSED
         case UpdateFailed():
             return Code.UPDATE_FAILED
+        case OwnedByRelease():
+            return Code.OWNED_BY_RELEASE
         case StagedFileLost():
             return Code.STAGED_FILE_LOST
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):

@@ -19,6 +19,7 @@ from tidegate_client.agent.inbox import DUPLICATE, Inbox, Push, Reporter, is_tru
 from tidegate_client.agent.journal import Journal, JournalError, Key
 from tidegate_client.agent.options import AgentOptions, Grant, no_permits
 from tidegate_client.agent.preheat import Staged, Switcher, result_of
+from tidegate_client.agent.releases import HostReleases
 from tidegate_client.agent.service import (
     Health,
     Monitor,
@@ -156,7 +157,18 @@ class Agent:
             update=self._update,
             is_told=lambda: self._push.connected,
             list_wanted=lambda: client.agents.transfers(options.agent_id, wait=0),
+            owner_of=lambda file: self._releases.owner_of(file),
         )
+        self._releases = HostReleases(
+            client,
+            options.agent_id,
+            self._delivery,
+            self._draining,
+            hooks=options.hooks,
+            check_ports=options.check_ports,
+        )
+        client.agents.goals, client.agents.on_new_goals = self._releases.told, self._releases.trigger
+        self._releasing = SupervisedThread("releases", self._releases.run, self._draining)
         self._switcher = Switcher(
             self._journal,
             self._inbox,
@@ -178,6 +190,7 @@ class Agent:
             self._draining,
             on_ended=self._inbox.end,
             proxy=options.proxy,
+            on_new_goals=self._releases.trigger,
         )
         self._monitor = Monitor(
             options,
@@ -217,7 +230,8 @@ class Agent:
                 presence = PresenceReporter(self._client, self._options.agent_id, self._swarm, self._draining)
                 SupervisedThread("presence", presence.run, self._draining).start()
             self._switcher.load()
-            for thread in (self._poller, *self._workers, self._switching, self._reporter.thread):
+            self._releases.load()
+            for thread in (self._poller, *self._workers, self._switching, self._releasing, self._reporter.thread):
                 thread.start()
             if self._options.push:
                 SupervisedThread("push", self._push.run, self._draining).start()
@@ -260,6 +274,8 @@ class Agent:
         # Staged files were put in place until now; from here on the next process does that.
         self._switcher.close()
         self._switching.join(1.0)
+        self._releases.trigger()
+        self._releasing.join(1.0)
         complete = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
         log.info("stopped%s", "" if complete else "; results that the API has not received are kept for the next start")
         self._close_journal()
@@ -269,7 +285,9 @@ class Agent:
 
         Such a thread ends with the process, and SQLite needs no close. The poller does not count: a long poll may
         take 20 seconds more, and it ends by itself when it finds the journal closed."""
-        if not any(thread.is_alive() for thread in (*self._workers, self._switching, self._reporter.thread)):
+        if not any(
+            thread.is_alive() for thread in (*self._workers, self._switching, self._releasing, self._reporter.thread)
+        ):
             self._journal.close()
             self._fence.close()
 
@@ -392,6 +410,8 @@ class Agent:
             code = code_of(error)
             log.warning("%s: failed with code %d: %s", name, code, error, exc_info=code is Code.INTERNAL)
             self._finish(transfer, code, str(error))
+            if transfer.get("release"):
+                self._releases.delivered(transfer, error)
             return
         seconds = time.monotonic() - began
         if staged:
@@ -400,8 +420,11 @@ class Agent:
             self._switcher.add(staged)
             self._reporter.wake()
             return
-        log.info("%s: put in place after %.1f s, %d bytes downloaded", name, seconds, figures["size"])
+        done = "kept for its release" if transfer.get("release") else "put in place"
+        log.info("%s: %s after %.1f s, %d bytes downloaded", name, done, seconds, figures["size"])
         self._finish(transfer, Code.DONE, "", figures)
+        if transfer.get("release"):
+            self._releases.delivered(transfer)
 
     def _end_staged(self, staged: Staged, code: Code, message: str) -> None:
         self._finish(staged.transfer, code, message, staged.figures if code is Code.DONE else None)
@@ -571,6 +594,8 @@ def make_group(client: Client, others: Mapping[str, Config], options: AgentOptio
             permits=grant.permits,
             container_root=grant.container_root,
             own_limit_rate=grant.limit_rate,
+            hooks={},
+            check_ports=frozenset(),
         )
         agents[name] = Agent(mine, changed, limit=limit, notify=partial(notifier.notify, name))
     return AgentGroup(agents, notifier, options.metrics)

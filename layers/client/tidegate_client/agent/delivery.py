@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import urllib3
 
-from tidegate_client.agent.codes import RefusedPath, Restarting, StagedFileLost
+from tidegate_client.agent.codes import OwnedByRelease, RefusedPath, Restarting, StagedFileLost
 from tidegate_client.agent.disk import (
     Fence,
     Part,
@@ -21,6 +23,8 @@ from tidegate_client.agent.disk import (
     PathOrder,
     Permits,
     Place,
+    has_content,
+    open_hidden,
     open_place,
     owner_in_container,
     owner_on_host,
@@ -78,6 +82,8 @@ class Delivery:
     # Whether the API tells this host at once of a cancelled transfer, over the WebSocket; else it lists what is wanted.
     is_told: Callable[[], bool] = lambda: True
     list_wanted: Callable[[], Sequence[Transfer]] = tuple
+    # The release that has put a file in place, if one has.
+    owner_of: Callable[[Path], str | None] = lambda _file: None
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> tuple[dict[str, Any], Staged | None]:
@@ -93,8 +99,38 @@ class Delivery:
             raise Cancelled
         if is_update(transfer):
             return self._update(transfer, figures), None
-        with self._place(transfer) as place:
+        with self.place(transfer) as place:
+            if transfer.get("release"):
+                return figures(self._keep(transfer, place)), None
+            if owner := self.owner_of(place.file):
+                raise OwnedByRelease(f"the release {owner} has {str(place.file)!r} on this host: change that release")
             return self._deliver(transfer, place, figures)
+
+    def path_lock(self, file: Path) -> AbstractContextManager[None]:
+        return self._paths.hold(file)
+
+    def has_content_of(self, place: Place, signature: str, size: int | None) -> bool:
+        """Whether the content of a release is on the host: kept beside its place, or in place."""
+        if (kept := self.journal.kept_file(place.path, signature)) is not None:
+            with open_hidden(place.directory, kept) as part:
+                if part is not None and has_content(part.file, signature, size):
+                    return True
+            self.journal.drop_kept(place.path, signature)
+        return place.holds(signature, size)
+
+    def _keep(self, transfer: Transfer, place: Place) -> Downloaded:
+        """Brings the content of a release to the host, where it waits beside its place (`agent/releases.py`)."""
+        if self.has_content_of(place, transfer["signature"], transfer.get("size")):
+            self._seed_existing(transfer, place)
+            return Downloaded(0)
+        salt = (self.agent_id, transfer["signature"])
+        with self.partials.opened(place, salt, self._cancelled(transfer), self.patience) as part:
+            try:
+                return self._download(transfer, place, part)
+            except BaseException as error:
+                if not _worth_keeping(error):
+                    self.partials.discard(place, part)
+                raise
 
     def _is_before_activation(self, transfer: Transfer) -> bool:
         at = activation_of(transfer)
@@ -105,7 +141,7 @@ class Delivery:
         return PathOrder(self.journal)
 
     @contextmanager
-    def _place(self, transfer: Transfer) -> Iterator[Place]:
+    def place(self, transfer: Transfer) -> Iterator[Place]:
         user = transfer["target_user"]
         self.permits.check_user(user)
         container = transfer.get("container_id") or ""
@@ -119,7 +155,7 @@ class Delivery:
         """Puts a staged file in place. Raises the reason if that is not possible."""
         transfer = staged.transfer
         with (
-            self._place(transfer) as place,
+            self.place(transfer) as place,
             self._paths.hold(place.file),
             opened_unchanged(place, staged) as part,
         ):
@@ -253,7 +289,13 @@ class Delivery:
         return download.offset - offset_before if download.offset > offset_before else download.offset
 
     def _publish(self, transfer: Transfer, place: Place, part: Part) -> StagedFile | None:
-        """Puts the file in place, or stages it if its `activate_at` has not come."""
+        """Puts the file in place, or stages it if its `activate_at` has not come or it belongs to a release."""
+        if transfer.get("release"):
+            place.require_there()
+            part.file.flush()
+            os.fsync(part.file.fileno())
+            self.journal.keep(place.path, transfer["signature"], part.hidden)
+            return None
         if self._is_before_activation(transfer):
             place.require_there()
             return keep_staged(place, part)

@@ -878,7 +878,7 @@ class Place:
         with self.existing() as file:
             if file is None or size is None or not has_content(file, signature, size):
                 return False
-            return _copy_verified(file, part, signature, size)
+            return copy_verified(file, part, signature, size)
 
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
@@ -975,7 +975,7 @@ def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _copy_verified(source: BinaryIO, part: BinaryIO, signature: str, size: int) -> bool:
+def copy_verified(source: BinaryIO, part: BinaryIO, signature: str, size: int) -> bool:
     """Copies a file into the part file. False, and the part file is empty, if what was copied has other content."""
     digest = hashlib.sha256()
     part.seek(0)

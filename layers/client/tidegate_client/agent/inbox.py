@@ -57,6 +57,7 @@ class Push:
         on_ended: Callable[[str], None] = lambda _transfer_id: None,
         proxy: str | None = None,
         first_pause: float = FIRST_PAUSE,
+        on_new_goals: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._on_ended = on_ended
@@ -64,6 +65,7 @@ class Push:
         self._trigger_poll = trigger_poll
         self._stopping = stopping
         self._proxy = proxy
+        self._on_new_goals = on_new_goals
         self._backoff = Backoff(first_pause, LONGEST_PAUSE, least=LEAST_PAUSE)
         self._trusted = False
         self.connected = False
@@ -123,6 +125,8 @@ class Push:
             if isinstance(ended := message.get("ended"), str):
                 self._on_ended(ended)
             self._trigger_poll(_seconds(message.get("within_s")))
+            if message.get("releases"):
+                self._on_new_goals()
 
     def _test_connection(self, socket: Socket) -> None:
         """Tests a new connection with a ping: a proxy may open it and pass nothing on.

@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS hidden_files (
 CREATE TABLE IF NOT EXISTS parts (path TEXT PRIMARY KEY, since REAL NOT NULL);
 INSERT OR IGNORE INTO hidden_files SELECT path, since, '', '' FROM parts;
 DELETE FROM parts;
+CREATE TABLE IF NOT EXISTS releases (name TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS kept (
+    directory TEXT, signature TEXT, path TEXT NOT NULL, secret TEXT NOT NULL, PRIMARY KEY (directory, signature));
 CREATE TABLE IF NOT EXISTS applied (
     number INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE NOT NULL, sequence INTEGER NOT NULL,
     signature TEXT NOT NULL);
@@ -181,6 +184,42 @@ class Journal:
             connection.execute(
                 "DELETE FROM applied WHERE number <= (SELECT max(number) FROM applied) - ?", [REMEMBERED_PATHS]
             )
+
+    def releases(self) -> list[str]:
+        return [body for (body,) in self._read("SELECT body FROM releases ORDER BY name")]
+
+    def save_release(self, name: str, body: str) -> None:
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO releases VALUES (?, ?)", (name, body))
+
+    def drop_release(self, name: str) -> None:
+        with self._writing() as connection:
+            connection.execute("DELETE FROM releases WHERE name = ?", (name,))
+
+    def keep(self, directory: Path, signature: str, hidden: HiddenFile) -> None:
+        """Records content of a release that is kept beside its place; from now on it is no part file."""
+        row = (os.fspath(directory), signature, os.fspath(hidden.path), hidden.secret)
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", row)
+            connection.execute("DELETE FROM hidden_files WHERE path = ?", (row[2],))
+
+    def drop_kept(self, directory: Path, signature: str) -> None:
+        with self._writing() as connection:
+            connection.execute(
+                "DELETE FROM kept WHERE directory = ? AND signature = ?", (os.fspath(directory), signature)
+            )
+
+    def kept_file(self, directory: Path, signature: str) -> HiddenFile | None:
+        rows = self._read(
+            "SELECT path, secret FROM kept WHERE directory = ? AND signature = ?", os.fspath(directory), signature
+        )
+        return HiddenFile(Path(rows[0][0]), rows[0][1]) if rows else None
+
+    def kept(self) -> list[tuple[Path, str]]:
+        """The directory and the SHA-256 of every content that is kept."""
+        return [
+            (Path(directory), signature) for directory, signature in self._read("SELECT directory, signature FROM kept")
+        ]
 
     def part_opened(self, part: HiddenFile, content: Path) -> None:
         """`content` names the file's destination and its content, for the next transfer of it."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidegate_client.agent.disk import Permits
 from tidegate_client.swarm.host import SwarmOptions
+
+if TYPE_CHECKING:
+    from tidegate_client.agent.releases import Hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,9 @@ class AgentOptions:
     # The public keys of which one must have signed a new version.
     release_key: Path | None = None
     allow_downgrade: bool = False
+    # Programs that releases may run on this host, by name, and loopback ports on which they may check its health.
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+    check_ports: frozenset[int] = frozenset()
     zone: str | None = None
     report_every: float = 2.0
     drain_seconds: float = 30.0

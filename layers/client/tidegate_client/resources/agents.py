@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from tidegate_client.errors import BadAnswer, Invalid
@@ -22,6 +22,9 @@ class Agents:
         self._http = http
         # Set by an agent: the ids of its process and of the one before. So the API notices two hosts with one id.
         self.instance: str | None = None
+        # Set by an agent: the goals that it was given last, and what to do if they are others now.
+        self.goals: Callable[[], str] | None = None
+        self.on_new_goals: Callable[[], None] | None = None
 
     def _instance_header(self) -> dict[str, str]:
         return {"X-Tidegate-Instance": self.instance} if self.instance else {}
@@ -29,10 +32,13 @@ class Agents:
     def transfers(self, agent_id: str, *, wait: int = 0) -> list[Transfer]:
         """The open transfers of a host (scope `agent`). `wait`: seconds of a long poll while there are none."""
         path = f"/v1/agents/{path_part(agent_id)}/transfers"
-        # Without this header the API lists a file with `activate_at` only when that time has come.
-        headers = {"X-Tidegate-Can": "stage"} | self._instance_header()
+        # Without it the API lists a file with `activate_at` only when that time has come, and none of releases.
+        headers = {"X-Tidegate-Can": "stage,release"} | self._instance_header()
+        headers |= {"X-Tidegate-Goals": self.goals()} if self.goals else {}
         reply = self._http.call("GET", path, query={"wait": wait}, headers=headers, timeout=wait + LONG_POLL_MARGIN)
         answer = reply.json()
+        if isinstance(answer, dict) and answer.get("releases") and self.on_new_goals:
+            self.on_new_goals()
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or not all(
             isinstance(item, dict) and item.keys() >= REQUIRED_FIELDS for item in items
@@ -51,6 +57,15 @@ class Agents:
             raise BadAnswer(
                 f"the answer to POST {path} does not confirm the results: check that no proxy answers for the API"
             )
+
+    def ask(self, agent_id: str, releases: Sequence[Mapping[str, Any]], has: Sequence[str]) -> list[dict[str, Any]]:
+        """Reports what this host has of its releases, and returns what it should have (scope `agent`)."""
+        path, body = f"/v1/agents/{path_part(agent_id)}/releases", {"releases": [*releases], "has": [*has]}
+        answer = self._http.call("PUT", path, body=body, headers=self._instance_header()).json()
+        items = answer.get("items") if isinstance(answer, dict) else None
+        if not isinstance(items, list):
+            raise BadAnswer(f"the answer to PUT {path} is not a list of goals: check that no proxy answers for the API")
+        return items
 
     def tell_presence(self, agent_id: str, presence: Presence) -> None:
         """Reports the addresses at which peers reach this host. They expire two hours after the last call."""

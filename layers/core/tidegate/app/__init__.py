@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tidegate.projects.model import Project
     from tidegate.queue.queue import Ending, View
     from tidegate.queue.retention import Objects
+    from tidegate.releases import Releases
 
     Lookup = Callable[[str, str], dict[str, Any] | None]
 
@@ -170,6 +171,18 @@ class App:
         )
 
     @cached_property
+    def releases(self) -> Releases:
+        from tidegate.releases import Releases
+
+        return Releases(
+            table=self.table,
+            clock=self.clock,
+            distribution=self.distribution,
+            files=self.files.store,
+            machine_arn=self.settings.release_machine_arn,
+        )
+
+    @cached_property
     def exports(self) -> Exports:
         from tidegate.exports import Exports
 
@@ -276,6 +289,11 @@ class App:
 
             return restart_if_dead(self.distribution, item["project_id"], item["key"])
 
+        def watch_release(item: Mapping[str, Any]) -> bool:
+            from tidegate.releases.rollout import restart_if_dead
+
+            return restart_if_dead(self.releases, item["project_id"], item["name"])
+
         return {
             "key": lambda item: self.projects.api_keys.finish_end(key_of(item)),
             "notice": lambda item: notifications.notifier.send([notice_of(item)]),
@@ -283,6 +301,7 @@ class App:
             "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),
             "channel": lambda item: self.queue.recovery.channel(item["name"]),
             "job": restart_job,
+            "release": watch_release,
             "subscription": lambda item: self.ingest.subscriptions.finish_delete(
                 item["project_id"], item["subscription_id"]
             ),

@@ -11,6 +11,7 @@ Sections, in the order of the import contract:
 - queue: requests, channels, slots, waiting places, retention, schedules
 - distribution: Jobs, Tasks, targets, transfers, agent inboxes
 - the fleet: hosts, their presence and enrolment
+- releases: what should be on which hosts, and what is
 - exports: exports and their mail
 - batches: businesses, batches, their logs and results
 - ingest: subscriptions, unfinished downloads, limits of a host
@@ -599,6 +600,43 @@ def presence(project_id: str, agent_id: str) -> dict[str, str]:
 
 def enrolment(token_id: str) -> dict[str, str]:
     return _key(SYSTEM, "ENROLMENT", token_id)
+
+
+# --- releases
+
+
+def releases(project_id: str) -> str:
+    return partition(project_id, "RELEASES")
+
+
+def release(project_id: str, name: str) -> dict[str, str]:
+    return {"pk": releases(project_id), "sk": name}
+
+
+def last_revision(project_id: str, name: str) -> dict[str, str]:
+    """The highest number of a release that was deleted: one with the same name continues from it."""
+    return _key(project_id, "LAST_REVISION", name)
+
+
+def revisions(project_id: str, name: str) -> str:
+    return partition(project_id, "REVISIONS", name)
+
+
+def revision(project_id: str, name: str, number: int) -> dict[str, str]:
+    return {"pk": revisions(project_id, name), "sk": f"{number:010d}"}
+
+
+def host_releases(project_id: str, agent_id: str) -> str:
+    return partition(project_id, "HOST_RELEASES", agent_id)
+
+
+def host_release(project_id: str, agent_id: str, name: str) -> dict[str, str]:
+    """What one host has of a release."""
+    return {"pk": host_releases(project_id, agent_id), "sk": name}
+
+
+def release_hosts(project_id: str, name: str) -> str:
+    return partition(project_id, "RELEASE_HOSTS", name)
 
 
 # --- exports

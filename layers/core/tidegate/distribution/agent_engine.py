@@ -66,6 +66,7 @@ class AgentEngine:
             spread_s=spread,
             limit_rate=spec.limit_rate,
             activate_at=spec.activate_at,
+            release=spec.release,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

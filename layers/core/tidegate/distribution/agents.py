@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from tidegate.distribution.model import (
     IN_PROGRESS,
     AgentProcess,
     FetchedJob,
+    FleetAgent,
     Target,
     TargetReport,
     job_key,
@@ -94,29 +95,30 @@ class Agents:
         agent_id: str,
         wait: int = 0,
         *,
-        can_stage: bool = True,
+        can: Collection[str] = ("stage", "release"),
         process: AgentProcess = ANY_PROCESS,
-    ) -> list[OfferedTransfer]:
-        """Returns immediately if there is something to fetch, otherwise polls for up to `wait` seconds.
+    ) -> tuple[FleetAgent | None, list[OfferedTransfer]]:
+        """The host's record, and what it is to fetch. Polls for up to `wait` seconds while there is nothing.
 
-        Transfers that the host has staged are listed while they are wanted. An agent that cannot stage files
-        (`can_stage`) would activate them on arrival, so it gets them only after `activate_at`."""
+        Transfers that the host has staged are listed while they are wanted. An older agent, which cannot stage files
+        (`can`), would activate them on arrival, so it gets them only after `activate_at`, and those of releases
+        never."""
         polls = 1 + int(wait / _POLL_SECONDS)
-        self._fleet.admit(project_id, agent_id, process)
+        agent = self._fleet.admit(project_id, agent_id, process)
         for poll in range(polls):
             if poll:
                 self._sleep(_POLL_SECONDS)
-            offered = self._open_entries(project_id, agent_id, can_stage)
+            offered = self._open_entries(project_id, agent_id, can)
             if poll and offered:
                 # The host may have been deleted while it waited.
                 self._fleet.admit(project_id, agent_id, process)
             self._fleet.polled(project_id, agent_id, self._newest_job(offered), process.life)
             if any(not entry.state.staged_at for entry in offered) or (offered and poll == polls - 1):
                 objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
-                return [self._offer(entry, objects[entry.signature], process.life) for entry in offered]
-        return []
+                return agent, [self._offer(entry, objects[entry.signature], process.life) for entry in offered]
+        return agent, []
 
-    def _open_entries(self, project_id: str, agent_id: str, can_stage: bool) -> list[InboxEntry]:
+    def _open_entries(self, project_id: str, agent_id: str, can: Collection[str]) -> list[InboxEntry]:
         """The entries to offer. Skips expired ones and removes some: after a long absence there may be thousands.
 
         Staged entries have a limit of their own and do not displace those to be fetched."""
@@ -128,7 +130,9 @@ class Agents:
             if entry.until <= now.timestamp():
                 if len(expired) < _WITHDRAWN_TOGETHER:
                     expired.append(entry)
-            elif not can_stage and (entry.activate_at or "") > iso(now):
+            elif ("stage" not in can and (entry.activate_at or "") > iso(now)) or (
+                entry.release and "release" not in can
+            ):
                 continue
             elif not entry.state.staged_at:
                 found.append(entry)

@@ -67,6 +67,7 @@ from tidegate.records import item_of, record_from
 # Agents in the table: one item each, spread over several partitions.
 
 _MEMBERSHIP = ("project_id", "agent_id", "groups", "labels")
+_STATE = ("connection_id", "connected_at", "last_seen", "life")
 # Attributes of a host's process, which the next process does not take over.
 _OF_INSTANCE = ("connection_id", "connected_at", "former_instance")
 _NOT_NEWER = "attribute_not_exists(#life) OR #life <= :life"
@@ -208,10 +209,12 @@ class FleetStore:
             audit_write(line),
         )
 
-    def memberships(self, project_id: str) -> Iterator[FleetAgent]:
-        """All agents, with groups and labels only: reading 100,000 whole records would exceed the API's time-out."""
+    def memberships(self, project_id: str, *, states: bool = False) -> Iterator[FleetAgent]:
+        """All agents, with groups and labels only, and whether they are online: reading 100,000 whole records would
+        exceed the API's time-out."""
+        wanted = _MEMBERSHIP + (_STATE if states else ())
         for spread in range(keys.AGENT_SPREAD):
-            for item in self._table.query_all(keys.agents(project_id, spread), project=_MEMBERSHIP):
+            for item in self._table.query_all(keys.agents(project_id, spread), project=wanted):
                 yield record_from(FleetAgent, item)
 
     def list(self, project_id: str, cursor: str | None) -> Listed[FleetAgent]:
@@ -318,8 +321,9 @@ class Fleet:
 
     # --- calls of hosts
 
-    def admit(self, project_id: str, agent_id: str, process: AgentProcess) -> None:
-        """Refuses a call of a host that was deleted or replaced, or that uses the id of another live host.
+    def admit(self, project_id: str, agent_id: str, process: AgentProcess) -> FleetAgent | None:
+        """Refuses a call of a host that was deleted or replaced, or that uses the id of another live host. Returns its
+        record as it was before the call; None if it has none yet.
 
         AgentRemoved, AgentDuplicate; Busy for a process that another one has replaced a moment ago."""
         for _ in range(_TRIES):
@@ -332,7 +336,7 @@ class Fleet:
             # An admin's key is not bound to a process.
             anyone = process.instance is None and process.life is None
             if anyone or self._claim(project_id, agent_id, process, life, agent):
-                return
+                return agent
         raise Busy(f"several processes call as the agent {agent_id}")
 
     def _claim(
@@ -744,41 +748,35 @@ def is_time_to_repeat(age: float, since_last_poll: float, spread: int) -> bool:
     return False
 
 
-def wakeup(within_s: int, ended: str | None = None) -> str:
-    message: dict[str, Any] = {"type": "transfers"} | ({"within_s": within_s} if within_s else {})
-    return json.dumps(message | ({"ended": ended} if ended else {}), separators=(",", ":"))
+def wakeup(within_s: int, **also: Any) -> str:
+    message = {"type": "transfers"} | ({"within_s": within_s} if within_s else {}) | also
+    return json.dumps(message, separators=(",", ":"))
 
 
 def wake_soon(
-    d: Distribution,
-    project_id: str,
-    agent_ids: Iterable[str],
-    within_s: int,
-    *,
-    directly: bool = False,
-    ended: str | None = None,
+    d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, *, directly: bool = False, **also: Any
 ) -> None:
     """Wakes these agents. Never raises: polls repeat lost wake-ups.
 
-    `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer.
-    `ended`: the id of a transfer that they are not to put in place any more.
+    `directly` wakes the first hundred from here; the queue and a cold function would take half a second longer. What
+    else they are told: `ended`, the id of a transfer that they are not to put in place any more; `releases`, that they
+    are to ask for the goals of their releases.
     """
     distinct = list(dict.fromkeys(agent_ids))
     first = distinct[:_AGENTS_A_MESSAGE] if directly else []
-    _enqueue_wakeups(d, project_id, distinct[len(first) :], within_s, ended)
+    _enqueue_wakeups(d, project_id, distinct[len(first) :], {"within_s": within_s} | also)
     if not first:
         return
     try:
-        wake_now(d, project_id, first, within_s, ended)
+        wake_now(d, project_id, first, within_s, **also)
     except (ClientError, BotoCoreError, DomainError, OSError):
         logger.exception("agents were not woken directly: the queue is used", project_id=project_id)
-        _enqueue_wakeups(d, project_id, first, within_s, ended)
+        _enqueue_wakeups(d, project_id, first, {"within_s": within_s} | also)
 
 
-def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], within_s: int, ended: str | None) -> None:
-    also = {"ended": ended} if ended else {}
+def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], told: Mapping[str, Any]) -> None:
     messages = [
-        Message({"project_id": project_id, "agents": list(some), "within_s": within_s} | also)
+        Message({"project_id": project_id, "agents": list(some)} | dict(told))
         for some in slices(agent_ids, _AGENTS_A_MESSAGE)
     ]
     if not messages:
@@ -789,13 +787,11 @@ def _enqueue_wakeups(d: Distribution, project_id: str, agent_ids: list[str], wit
         logger.exception("agents were not woken", project_id=project_id, hosts=len(agent_ids))
 
 
-def wake_now(
-    d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, ended: str | None = None
-) -> int:
+def wake_now(d: Distribution, project_id: str, agent_ids: Iterable[str], within_s: int, **also: Any) -> int:
     """Returns how many agents were sent a message."""
     found = d.fleet_store.get_many(project_id, agent_ids).values()
     connected = {agent.connection_id: agent for agent in found if agent.connection_id}
-    text, now = wakeup(within_s, ended), d.clock()
+    text, now = wakeup(within_s, **also), d.clock()
     gone = d.outgoing.send([(connection_id, text) for connection_id in connected]).gone
     for connection_id in gone:
         # A host that is just connecting is woken again by a poll of its Job.

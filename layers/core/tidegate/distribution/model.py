@@ -302,13 +302,13 @@ class Wave(NamedTuple):
     max_failed_percent: int = 0
 
 
-def _absolute(value: str) -> str:
+def absolute_path(value: str) -> str:
     if not (value.startswith("/") or (value[1:3] in (":\\", ":/") and value[0].isalpha())):
         raise ValueError("must be an absolute path, such as /srv/releases")
     return value
 
 
-def _four_digits(mode: str) -> str:
+def four_digits(mode: str) -> str:
     return mode.zfill(4)
 
 
@@ -322,14 +322,14 @@ class TransferSpec:
     file_name: Annotated[FileName, F("name of the file")]
     file_signature: Annotated[Signature, F("SHA-256 of the content, 64 hexadecimal digits")]
     target_user: Annotated[Text, F("owner of the file on the host")]
-    target_file_dir: Annotated[FilePath, F("absolute path of the directory on the host", check=_absolute)]
+    target_file_dir: Annotated[FilePath, F("absolute path of the directory on the host", check=absolute_path)]
     # None: those of the file that is replaced, or 0644.
     mode: Annotated[
         str | None,
         F(
             "permissions of the file on the host in octal, such as `0640`",
             pattern=r"^0?[0-7]{3}$",
-            check=_four_digits,
+            check=four_digits,
         ),
     ] = None
     # "off": every host fetches the file from S3. None: the project's setting applies.
@@ -349,6 +349,8 @@ class TransferSpec:
             "at most 7 days ahead); not with waves"
         ),
     ] = None
+    # Hosts keep the content aside, and put it in place by themselves.
+    release: Annotated[str | None, F("the release whose content this is")] = None
 
     @property
     def digest(self) -> str:
@@ -359,6 +361,7 @@ class TransferSpec:
         options += [f"rate={self.limit_rate}"] if self.limit_rate else []
         options += [f"redrive {self.redrive_of}"] if self.redrive_of else []
         options += [f"activate {self.activate_at}"] if self.activate_at else []
+        options += [f"release {self.release}"] if self.release else []
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *options)
 
     def extra_seconds(self, each: int, now: float) -> int:

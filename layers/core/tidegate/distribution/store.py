@@ -463,10 +463,11 @@ class TaskStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine) -> None:
+    def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine | None) -> None:
         """Writes the Tasks and the audit line. No transaction is needed, as the targets are queued afterwards; it would
         cost twice as much."""
-        self._table.batch_put([audit_item(line), *(_item(task, expires_at) for task in tasks)])
+        lines = [audit_item(line)] if line else []
+        self._table.batch_put([*lines, *(_item(task, expires_at) for task in tasks)])
 
     def take_back(self, tasks: Sequence[Task]) -> None:
         """Deletes the Tasks of a submit that failed."""

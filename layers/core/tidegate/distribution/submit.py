@@ -348,6 +348,13 @@ def submit_any_number(
     return _submit(d, project_id, spec, targets, callback, who, after, *rest, writes_tasks=few)
 
 
+def send_to_store(d: Distribution, project_id: str, spec: TransferSpec, targets: Sequence[Target]) -> Job:
+    """Sends the content of a release to hosts, which keep it aside until they put it in place by themselves.
+
+    Nobody asked for the single host, so there is no line in the audit trail."""
+    return _submit(d, project_id, spec, targets, None, SYSTEM, -1, "", "", None, writes_tasks=True).job
+
+
 def _submit(
     d: Distribution,
     project_id: str,
@@ -379,7 +386,7 @@ def _submit(
         for target in targets
     ]
     written = tasks if writes_tasks else []
-    d.tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source))
+    d.tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source) if action else None)
     arrivals = [Arrival(*task.target, task.uuid, callback is not None, task.sequence) for task in tasks]
     new = None if writes_tasks else NewTasks(iso(now), callback)
     try:

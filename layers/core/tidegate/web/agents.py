@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -14,11 +15,13 @@ from tidegate.common.ids import iso
 from tidegate.distribution.agents import OfferedTransfer, Result
 from tidegate.distribution.fleet import agent_process
 from tidegate.distribution.inbox import InboxEntry
-from tidegate.distribution.model import AgentProcess, Figures, SwarmFigures, TargetReport
+from tidegate.distribution.model import AgentProcess, Figures, FleetAgent, SwarmFigures, TargetReport
 from tidegate.distribution.swarm import Presence
 from tidegate.records import view_of
+from tidegate.releases import rollout
+from tidegate.releases.model import Check, HostReport, ReleaseFile, Revision
 from tidegate.web.routing import Router
-from tidegate.web.schemas import Answer, Body, F
+from tidegate.web.schemas import Answer, Body, F, Signature
 from tidegate.web.submits import AgentId, ContainerId
 
 # --- agent schemas
@@ -73,6 +76,55 @@ class TransferAnswer(Answer, record=InboxEntry):
 
 class TransferList(Answer):
     items: list[TransferAnswer]
+    releases: Annotated[bool | None, F("true if the host should ask for the goals of its releases")] = None
+
+
+class FileGoal(Answer, record=ReleaseFile, without=("biz_id", "app_id", "file_path")):
+    """A file that should be on the host."""
+
+
+class HealthGoal(Answer, record=Check):
+    """How the host finds out whether it is healthy."""
+
+
+class GoalAnswer(
+    Answer, record=Revision, without=("number", "waves", "activate", "on_failure", "note", "created_at", "created_by")
+):
+    """The revision that the host should have. It takes no number that is not above the one it has."""
+
+    name: Annotated[str, F("the name of the release")]
+    revision: Annotated[int, F("the number of the revision")]
+    hold: Annotated[bool, F("stage the files, and put them in place only when this is false")]
+    files: list[FileGoal]
+    health: HealthGoal | None = None
+
+
+class GoalList(Answer):
+    items: list[GoalAnswer]
+
+
+class RunResult(Body):
+    """How a hook or a check ended."""
+
+    code: Annotated[StrictInt, F("exit code, or HTTP status", ge=-(2**31), le=2**31 - 1)]
+    output: Annotated[str, F("the end of what it printed", max_length=4096)] = ""
+
+
+class ReleaseReport(Body, record=HostReport, without=("agent_id", "reported_at", "project_id", "life")):
+    state: Literal["current", "staged", "failed", "drifted"]
+    hook: RunResult | None = None
+    health: RunResult | None = None
+    drift: Annotated[
+        list[Annotated[str, Field(max_length=1200)]],
+        F("files that were changed on the host, and how", max_length=20),
+    ] = []
+
+
+class AskBody(Body):
+    """What the host has; the answer is what it should have."""
+
+    releases: Annotated[list[ReleaseReport], F("what the host has of each release", max_length=200)] = []
+    has: Annotated[list[Signature], F("SHA-256 of the contents that the host has kept", max_length=2000)] = []
 
 
 class SwarmResult(Body):
@@ -171,21 +223,44 @@ def build_router() -> Router:
         summary="List the transfers of an agent",
     )
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-        # A header, because an older API ignores it; it would refuse an unknown parameter.
-        can_stage = "stage" in (router.current_event.headers.get("x-tidegate-can") or "").split(",")
+        # Headers, because an older API ignores them; it would refuse an unknown parameter.
+        headers = router.current_event.headers
+        can, told = (headers.get("x-tidegate-can") or "").split(","), headers.get("x-tidegate-goals")
         project_id, host = router.caller.project_id, agent_id
         # A poll that waits holds a function.
         with app().projects.slow_calls.poll_held(project_id, host) if wait else nullcontext():
-            offers = app().distribution.agents.inbox(
-                project_id, host, wait, can_stage=can_stage, process=_process(router)
-            )
-        return TransferList(items=[_shown(offer) for offer in offers])
+            agent, offers = app().distribution.agents.inbox(project_id, host, wait, can=can, process=_process(router))
+        asks = "release" in can and rollout.differs(app().releases, project_id, agent, told)
+        return TransferList(items=[_shown(offer) for offer in offers], releases=True if asks else None)
 
     @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
         app().distribution.agents.report(router.caller.project_id, agent_id, results, _process(router))
         return TakenAnswer(taken=len(results))
+
+    @router.put(
+        "/v1/agents/<agent_id>/releases", scope="agent", tags=_TAGS, summary="Report on releases and get their goals"
+    )
+    def ask(agent_id: str, body: AskBody) -> GoalList:
+        project_id, host, process = router.caller.project_id, agent_id, _process(router)
+        life = process.life or 0
+        agent = app().distribution.fleet.admit(project_id, host, process)
+        now = iso(app().clock())
+        reports = [
+            HostReport(
+                project_id=project_id,
+                agent_id=host,
+                life=life,
+                reported_at=now,
+                **item.model_dump(exclude={"drift"}),
+                drift=tuple(item.drift),
+            )
+            for item in body.releases
+        ]
+        known = agent or FleetAgent(project_id, host, life=life)
+        goals = rollout.ask(app().releases, project_id, known, reports, frozenset(body.has))
+        return GoalList(items=[_goal(goal) for goal in goals])
 
     @router.put(
         "/v1/agents/<agent_id>/presence",
@@ -207,6 +282,11 @@ def _process(router: Router) -> AgentProcess:
     # A header, because an older API ignores it.
     caller, instance = router.caller, router.current_event.headers.get("x-tidegate-instance")
     return agent_process(caller.life if caller.agent_id else None, instance)
+
+
+def _goal(goal: rollout.Goal) -> GoalAnswer:
+    whole = asdict(goal.revision) | {"revision": goal.revision.number, "hold": goal.hold}
+    return GoalAnswer.model_validate(whole)
 
 
 def _result(item: ResultBody) -> Result:

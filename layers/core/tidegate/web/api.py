@@ -44,6 +44,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "/v1/overview": ("console.routes",),
     "/v1/projects": ("notifications", "projects"),
     "/v1/queue": ("queue",),
+    "/v1/releases": ("releases",),
     "/v1/requests": ("queue",),
     "/v1/stats": ("queue",),
     "/v1/subscriptions": ("ingest",),

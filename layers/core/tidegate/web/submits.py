@@ -49,7 +49,7 @@ ContainerId = Annotated[str, F(check=_machine_id)]
 Callback = Annotated[str, F(min_length=1, max_length=300, check=_web)]
 
 
-def _moment(value: str) -> str:
+def stored_moment(value: str) -> str:
     """The time in the one format in which times are stored, so that requests for the same time join one window."""
     try:
         moment = datetime.fromisoformat(value.upper())
@@ -67,12 +67,12 @@ def _moment(value: str) -> str:
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})")
 
 
-class TransferBody(Body, record=TransferSpec, without=("waves", "wave_ranks", "redrive_of")):
+class TransferBody(Body, record=TransferSpec, without=("waves", "wave_ranks", "redrive_of", "release")):
     swarm: Annotated[
         Literal["auto", "off"],
         F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3"),
     ] = "auto"
-    activate_at: Annotated[str, Field(max_length=40), AfterValidator(_moment)] | None = None
+    activate_at: Annotated[str, Field(max_length=40), AfterValidator(stored_moment)] | None = None
     note: Annotated[str | None, F("a remark for people; the Job keeps that of its first request", max_length=500)] = (
         None
     )
@@ -106,6 +106,13 @@ class WaveBody(Body):
     ] = 0
 
 
+def rising_waves(waves: list[WaveBody]) -> list[WaveBody]:
+    percents = [wave.percent for wave in waves]
+    if percents != sorted(set(percents)):
+        raise ValueError(f"waves: each percent must be higher than the previous one, not {percents}")
+    return waves
+
+
 class DownloadBatchBody(TransferBody):
     """Either `targets`, or `groups` (hosts in any of them) and `labels` (hosts with all of them)."""
 
@@ -126,9 +133,7 @@ class DownloadBatchBody(TransferBody):
     def _check_targets_and_waves(self) -> DownloadBatchBody:
         if (self.targets is None) == (self.groups is None and self.labels is None):
             raise ValueError("give either targets, or groups or labels or both, but not targets with them")
-        percents = [wave.percent for wave in self.waves or ()]
-        if percents != sorted(set(percents)):
-            raise ValueError(f"waves: each percent must be higher than the previous one, not {percents}")
+        rising_waves(self.waves or [])
         return self
 
 

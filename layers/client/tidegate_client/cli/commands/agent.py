@@ -143,6 +143,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--release-key", type=Path, metavar="FILE", help="public key by which new versions must be signed")
     add("--allow-downgrade", action="store_true", help="let --self-update install a lower version too")
+    add(
+        "--allow-hook",
+        action="append",
+        metavar="NAME=[USER:]PATH",
+        help="let releases run this program after they put files in place, or as their health check (repeatable)",
+    )
+    add(
+        "--allow-check",
+        action="append",
+        type=_positive,
+        metavar="PORT",
+        help="let releases check the health of this host by HTTP on this loopback port (repeatable)",
+    )
     add("--no-push", action="store_true", help="open no WebSocket: poll, and receive new files up to two minutes later")
     add(
         "--wait",
@@ -185,6 +198,7 @@ def _listen(text: str) -> tuple[str, int]:
 
 def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
     from tidegate_client.agent.options import AgentOptions
+    from tidegate_client.agent.releases import allowed_hook
 
     given = vars(args)
     required = {"agent_id": "give the name of this host in Tidegate", "root": "give the directory for all files"}
@@ -210,6 +224,8 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
         self_update=given.get("self_update", False),
         release_key=given.get("release_key"),
         allow_downgrade=given.get("allow_downgrade", False),
+        hooks=dict(map(allowed_hook, given.get("allow_hook") or ())),
+        check_ports=frozenset(given.get("allow_check") or ()),
         **{name: given[name] for name in names if given.get(name) is not None},
     )
 

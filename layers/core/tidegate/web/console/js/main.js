@@ -23,6 +23,7 @@ import { jobs } from "./views/jobs.js";
 import { operate } from "./views/operate.js";
 import { overview } from "./views/overview.js";
 import { queue } from "./views/queue.js";
+import { releasePage, releases } from "./views/releases.js";
 import { requestPage } from "./views/request.js";
 import { batchSchedule, batchSchedules, exportSchedule, exportSchedules } from "./views/schedules.js";
 import { signIn } from "./views/signin.js";
@@ -39,6 +40,7 @@ const VIEWS = {
   distribution: { list: jobs, one: job, new: submit },
   tasks: { list: jobs, one: task, under: "distribution" },
   fleet: { list: fleet, one: host },
+  releases: { list: releases, one: releasePage, under: "fleet" },
   ingest: { list: subscriptions, one: subscription, new: newSubscription, change: changeSubscription },
   exports: { list: exportsList, one: exportPage, new: exportForm },
   "export-schedules": { list: exportSchedules, one: exportSchedule, new: newExportSchedule, under: "exports" },

@@ -12,6 +12,7 @@ const KINDS = [
   ["distribution", "v1/jobs", (job) => [job.file_name || job.file_path, `#/distribution/${at(job.key)}`, job.job_id, job.file_path]],
   ["files", "v1/files", (file) => [file.file_name, `#/files?path=${at(file.file_path)}`, file.file_id, file.file_path, file.signature]],
   ["fleet", "v1/agents", (agent) => [agent.agent_id, `#/fleet/${at(agent.agent_id)}`, agent.groups.join(" ")]],
+  ["fleet", "v1/releases", (release) => [release.name, `#/releases/${at(release.name)}`, release.targets.groups.join(" ")]],
   ["exports", "v1/tasks", (task) => [task.name, `#/exports/${at(task.task_id)}`, task.task_id, task.file_name]],
   ["exports", "v1/export-schedules", (item) => [item.name, `#/export-schedules/${at(item.schedule_id)}`, item.schedule_id, item.schedule]],
   ["batches", "v1/batches", (batch) => [batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id]],

@@ -6,10 +6,10 @@ import { here } from "../router.js";
 import { session } from "../session.js";
 
 const TONES = {
-  good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
+  good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok", "current", "converged"],
   bad: ["failed", "dead", "error", "expired", "abandoned", "revoked", "alarm"],
-  warn: ["timeout", "superseded", "stopping", "paused", "retrying", "waiting_biz", "offline", "skipped"],
-  busy: ["running", "downloading", "coming", "verifying", "sending"],
+  warn: ["timeout", "superseded", "stopping", "paused", "retrying", "waiting_biz", "offline", "skipped", "rolled_back", "drifted", "staged"],
+  busy: ["running", "downloading", "coming", "verifying", "sending", "rolling", "waiting", "behind"],
 };
 
 export function tone(status) {

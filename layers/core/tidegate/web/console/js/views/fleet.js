@@ -3,6 +3,7 @@ import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { bytes, moment, wholeUnits } from "../format.js";
 import { t } from "../i18n.js";
+import { fleetTabs } from "../parts/area_tabs.js";
 import { badge, button, empty, link, noMatch, pageHead, statusChips, when } from "../parts/basics.js";
 import { dialog, showOnce } from "../parts/dialog.js";
 import { field, FieldError, form, textLines } from "../parts/form.js";
@@ -23,6 +24,7 @@ export function fleet(root, { query, go }) {
   return screen(root, {
     load: () => pages.read(),
     view: (data, refresh) => [
+      fleetTabs("fleet"),
       pageHead(t("nav.fleet"), t("fleet.lead"), enrol()),
       h("div", { class: "filters" },
         statusChips(t("fleet.filter"), STATES, wanted.state, (state) => filter({ state })),

@@ -6,7 +6,7 @@ export const enPages = {
   find: { title: "Search", keys: "Search: / or ⌘K", placeholder: "A name, an id, a host, a file or a page", hint: "↑ ↓ choose, Enter opens, Esc closes. The newest hundred of each kind are searched as you type, older ones by their whole id.", none: "Nothing has this name or id.", page: "Page" },
   error: { requestId: "request id" },
   action: { copy: "Press to copy", create: "Create", change: "Change", show: "Show", saved: "Saved", yes: "yes", no: "no" },
-  status: { active: "Active", revoked: "Revoked", online: "Online", offline: "Offline", ok: "OK", alarm: "Alarm", insufficient_data: "No data yet", allowed: "Allowed", off: "Off", waiting: "Waiting", deleting: "Being deleted" },
+  status: { rolling: "Rolling out", waiting: "Waiting", converged: "Converged", rolled_back: "Taken back", current: "Current", staged: "Staged", drifted: "Changed on the host", behind: "On its way", gone: "Gone", desired: "Hosts in all", active: "Active", revoked: "Revoked", online: "Online", offline: "Offline", ok: "OK", alarm: "Alarm", insufficient_data: "No data yet", allowed: "Allowed", off: "Off", waiting: "Waiting", deleting: "Being deleted" },
   event: { begun: "started", "goes on": "continues", done: "done", failed: "failed", stopped: "stopped", died: "its function was killed" },
   fallback: { ladder: "peers sent too little", alone: "no peer answered", deadline: "peers too slow", no_peers: "no peers", bad_pieces: "bad pieces", broken: "swarm failed" },
   operate: { projects: "Projects", keys: "Admin keys", credentials: "Credentials", audit: "Audit", archive: "Archive", system: "Deployment" },
@@ -32,7 +32,14 @@ export const enPages = {
     kept: "How long things are kept", requests: "Requests", requestsKept: "until the clean-up after their retention; then here", exports: "Files of exports", exportsKept: "7 days", distribution: "Jobs and Tasks", distributionKept: "RecordTtlSeconds after their last change (30 minutes unless set)", audit: "Audit lines", auditKept: "60 days",
   },
   system: { lead: "Stack {stack}, version {version}", alarms: "Alarms", means: "Meaning", since: "Since", parameters: "Parameters", noAlarm: "No alarm is active.", quiet: "Alarms that are not active: {n}", parametersWhat: "As deployed; change them with sam deploy.", frozen: "Frozen: nothing new starts. {reason}", freezeTitle: "Freeze", freezeWhat: "While frozen, nothing new starts, running work ends or is parked, and submits are accepted and wait.", freeze: "Freeze", thaw: "Thaw", thawSure: "Thaw and start everything that is due?", thawed: "Thawed", reason: "Reason", reasonHint: "Everyone sees it." },
+  releases: {
+    title: "Releases", lead: "What should be on which hosts. Hosts that return or are added later get it too.", none: "There are no releases", noneAdvice: "A release says what should be on hosts, and keeps it so. Put one with the command:",
+    revision: "Revision", stable: "Last that passed", share: "Share of the hosts", hosts: "Hosts", progress: "Where it is", withdrawn: "Withdrawn", named: "Named hosts", files: "Files", hook: "Hook", health: "Health check", onFailure: "If a wave fails", stop: "Stop",
+    rollback: "Go back", rollbackSure: "Bring back the content that {name} had before, on all hosts at once?", rolledBack: "Hosts go back now", activate: "Activate", activated: "Hosts put it in place now", resumed: "It goes on", paused: "It is paused", deleteSure: "Delete {name}? Its files stay on the hosts.", deleted: "The release is deleted",
+    has: "Has / should have", why: "Reason", reported: "Reported", noHosts: "No host matches", noHostsAdvice: "Give hosts one of its groups or labels, or name them.", revisions: "Revisions", content: "Content", contentOf: "that of revision {number}",
+  },
   fleet: {
+    allHosts: "Hosts",
     peers: "Swarm", listens: "other hosts reach it at {where}", unreached: "no host has reached it lately at {where}", onlyFetches: "only fetches from other hosts",
     lead: "Hosts that receive files, and whether they can be reached now.", filter: "Hosts by state", group: "Group", goTo: "Host id", groups: "Groups", zone: "Zone", version: "Agent version", host: "Host", free: "Free space", lastJob: "Last Job", lastSeen: "Last seen", labels: "Labels", enrol: "Add hosts", none: "No hosts yet",
     noneAdvice: "Make a token and start tidegate agent with it on a host.", noneAsk: "Ask an admin for a token and start tidegate agent with it on a host.", enrolWhat: "A token with which new hosts get their own keys.", uses: "Number of hosts", groupsHint: "Separated by commas.", labelsHint: "name=value, separated by commas.", makeToken: "Make token", token: "Token",

@@ -5,7 +5,7 @@ export const zhPages = {
   find: { title: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
   error: { requestId: "请求编号" },
   action: { copy: "点击复制", create: "创建", change: "修改", show: "显示", saved: "已保存", yes: "是", no: "否" },
-  status: { active: "启用中", revoked: "已吊销", online: "在线", offline: "离线", ok: "正常", alarm: "告警", insufficient_data: "暂无数据", allowed: "允许", off: "关闭", waiting: "等待中", deleting: "删除中" },
+  status: { rolling: "发布中", waiting: "等待中", converged: "已一致", rolled_back: "已回退", current: "已就位", staged: "已预置", drifted: "主机上被改动", behind: "进行中", gone: "已消失", desired: "主机总数", active: "启用中", revoked: "已吊销", online: "在线", offline: "离线", ok: "正常", alarm: "告警", insufficient_data: "暂无数据", allowed: "允许", off: "关闭", waiting: "等待中", deleting: "删除中" },
   event: { begun: "开始", "goes on": "继续", done: "完成", failed: "失败", stopped: "停止", died: "函数被终止" },
   fallback: { ladder: "同伴发送过少", alone: "同伴无应答", deadline: "同伴过慢", no_peers: "没有同伴", bad_pieces: "错误分片", broken: "互传失败" },
   operate: { projects: "项目", keys: "管理密钥", credentials: "凭证", audit: "审计", archive: "归档", system: "部署" },
@@ -31,7 +31,14 @@ export const zhPages = {
     kept: "保留期限", requests: "请求", requestsKept: "保留期过后由清理移入此归档", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "60 天",
   },
   system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "起始时间", parameters: "参数", noAlarm: "没有触发的告警。", quiet: "未触发的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。", frozen: "已冻结：不启动新的工作。{reason}", freezeTitle: "冻结", freezeWhat: "冻结期间不启动新的工作，运行中的工作结束或暂存，提交照常接受并等待。", freeze: "冻结", thaw: "解冻", thawSure: "解冻并启动所有到期的工作？", thawed: "已解冻", reason: "原因", reasonHint: "所有人可见。" },
+  releases: {
+    title: "发布", lead: "哪些主机上应该有什么。之后恢复或新加入的主机也会得到。", none: "还没有发布", noneAdvice: "发布声明主机上应有的内容，并一直保持。用命令创建：",
+    revision: "版本", stable: "最近通过的版本", share: "主机占比", hosts: "主机", progress: "进度", withdrawn: "已撤回", named: "指定的主机", files: "文件", hook: "钩子", health: "健康检查", onFailure: "某一批失败时", stop: "停止",
+    rollback: "回退", rollbackSure: "让所有主机立即恢复 {name} 之前的内容？", rolledBack: "主机正在回退", activate: "激活", activated: "主机正在启用", resumed: "已继续", paused: "已暂停", deleteSure: "删除 {name}？主机上的文件保留。", deleted: "发布已删除",
+    has: "现有 / 应有", why: "原因", reported: "上报时间", noHosts: "没有匹配的主机", noHostsAdvice: "给主机加上它的分组或标签，或直接指定主机。", revisions: "版本历史", content: "内容", contentOf: "与版本 {number} 相同",
+  },
   fleet: {
+    allHosts: "主机",
     peers: "互传", listens: "其他主机可访问 {where}", unreached: "近期没有主机能访问 {where}", onlyFetches: "只从其他主机获取",
     lead: "接收文件的主机，以及当前是否在线。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastJob: "最近 Job", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
     noneAdvice: "生成令牌，在主机上用它启动 tidegate agent。", noneAsk: "请管理员生成令牌，在主机上用它启动 tidegate agent。", enrolWhat: "新主机凭令牌获得各自的密钥。", uses: "主机数量", groupsHint: "用逗号分隔。", labelsHint: "name=value，用逗号分隔。", makeToken: "生成令牌", token: "令牌",

@@ -1,0 +1,728 @@
+"""Releases on the host: asks for its goals, puts whole revisions in place, runs hooks and checks, goes back by itself.
+
+A revision is switched as a whole. All its files are on the host before the journal says that the switch has begun; from
+then on a restart finishes it. A former file stays beside its successor as a hidden file, so going back is a rename. If
+a hook or a check fails, the former files return at once, and the revision is refused on this host for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import urllib3
+
+from tidegate_client.agent.codes import Code, code_of
+from tidegate_client.agent.delivery import Delivery, mode_of
+from tidegate_client.agent.disk import (
+    Place,
+    copy_verified,
+    create_hidden,
+    has_content,
+    new_hidden,
+    open_hidden,
+    remove_hidden,
+    require_private,
+)
+from tidegate_client.agent.journal import HiddenFile
+from tidegate_client.client import Client
+from tidegate_client.errors import NotFound, TidegateError, UsageError
+from tidegate_client.models import Transfer
+from tidegate_client.rates import Backoff
+from tidegate_client.uploads import sha256_of_stream
+
+log = logging.getLogger("tidegate.agent")
+
+# Files are looked at this often, and their content is read only if something about them has changed.
+DRIFT_EVERY = 300.0
+# A goal that is not reached is asked for again after this time: its transfer may have failed.
+ASK_AGAIN = 90.0
+HOOK_SECONDS = 300
+CHECK_PAUSE = 1.0
+MOST_OUTPUT = 4096
+MOST_DRIFT = 20
+# What a retry does not help against: the revision has failed on this host.
+HOPELESS = frozenset(
+    {Code.PATH_REFUSED, Code.OWNER_REFUSED, Code.NO_SPACE, Code.WRITE_FAILED, Code.DIRECTORY_MOVED, Code.WRONG_CONTENT}
+)
+_SECRET = re.compile(r"(tg[ae]?_|whsec_)[A-Za-z0-9_/+=-]+|((?i:password|secret|token)\s*[=:]\s*)\S+")
+
+GoalFile = dict[str, Any]
+Goal = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A program that the host's operator allowed by name. It gets no arguments; `user`: whom it runs as."""
+
+    path: Path
+    user: str | None = None
+
+
+def allowed_hook(text: str) -> tuple[str, Hook]:
+    """NAME=PATH or NAME=USER:PATH. UsageError if another user than root could change the program."""
+    name, equals, rest = text.partition("=")
+    user, colon, path = rest.rpartition(":")
+    hook = Hook(Path(path), user if colon else None)
+    if not equals or not name or not hook.path.is_absolute():
+        raise UsageError(f"--allow-hook {text} is not NAME=/path/of/program, or NAME=USER:/path/of/program")
+    try:
+        status = hook.path.stat()
+    except OSError as error:
+        raise UsageError(f"--allow-hook {text}: {hook.path} cannot be used: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode) or not os.access(hook.path, os.X_OK):
+        raise UsageError(f"--allow-hook {text}: {hook.path} is not a program")
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise UsageError(f"--allow-hook {text}: another user than root may change {hook.path}")
+    require_private("--allow-hook", hook.path.resolve().parent)
+    return name, hook
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a hook or a check ended."""
+
+    code: int
+    output: str = ""
+    passed: bool = True
+
+    def shown(self) -> dict[str, Any]:
+        return {"code": self.code, "output": self.output}
+
+
+def _readable(output: bytes) -> str:
+    """The end of a program's output, without control characters and secrets."""
+    text = output[-4 * MOST_OUTPUT :].decode("utf-8", "replace")
+    text = "".join(char for char in text if char.isprintable() or char in "\n\t")
+    return _SECRET.sub(lambda found: (found[1] or found[2] or "") + "…", text)[-MOST_OUTPUT:]
+
+
+def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
+    """Runs the program without a shell, arguments or input, in a process group that ends with it."""
+    clean = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **environment}
+    # The operator of the host has named the program; the API only its name.
+    process = subprocess.Popen(  # noqa: S603
+        [hook.path],
+        env=clean,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        user=hook.user,
+    )
+    tail = bytearray()
+
+    def read() -> None:
+        # Only the end is kept: the program may print a gigabyte.
+        assert process.stdout is not None
+        while chunk := process.stdout.read(65536):
+            tail.extend(chunk)
+            del tail[: -4 * MOST_OUTPUT]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        code = process.wait(seconds)
+        timed_out = False
+    except subprocess.TimeoutExpired:
+        timed_out, code = True, -signal.SIGKILL
+    with contextlib.suppress(ProcessLookupError):
+        # Also what it left in the background, which would keep the pipe open.
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    reader.join(5.0)
+    said = _readable(bytes(tail))
+    if timed_out:
+        said = f"{said}\nended after {seconds:.0f} s"[-MOST_OUTPUT:]
+    return Ran(code, said, code == 0)
+
+
+def check_url(pool: urllib3.PoolManager, url: str, seconds: float, stopping: threading.Event) -> Ran:
+    """Asks the page until it answers 2xx, for at most so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            answer = pool.request("GET", url, redirect=False, retries=False, timeout=left, preload_content=False)
+            body = answer.read(MOST_OUTPUT)
+            answer.close()
+            ran = Ran(answer.status, _readable(body), 200 <= answer.status < 300)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            ran = Ran(0, f"no answer: {type(error).__name__}", passed=False)
+        if ran.passed or time.monotonic() + CHECK_PAUSE > deadline or stopping.wait(CHECK_PAUSE):
+            return ran
+
+
+# --- state
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedFile:
+    """A file of a switch: what is to be there, and the hidden file that has what was there before, if anything was."""
+
+    file: GoalFile
+    aside: tuple[str, str] | None = None
+
+    @property
+    def hidden(self) -> HiddenFile | None:
+        return HiddenFile(Path(self.aside[0]), self.aside[1]) if self.aside else None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the journal has of one release. `active` rises also when a revision fails here."""
+
+    name: str
+    # The last goal that the API gave.
+    goal: Goal | None = None
+    active: int = 0
+    state: str = "current"
+    reason: str | None = None
+    staged: int = 0
+    hook: dict[str, Any] | None = None
+    health: dict[str, Any] | None = None
+    drift: tuple[str, ...] = ()
+    # The files in place, each with what `stat` said after the switch.
+    files: tuple[GoalFile, ...] = ()
+    # The switch that has begun and is not over, and its revision.
+    begun: tuple[SwitchedFile, ...] = ()
+    begun_goal: Goal | None = None
+    # The contents of former revisions, newest first.
+    former: tuple[tuple[str, ...], ...] = ()
+    # Until when the check is repeated (Unix time).
+    soaks_until: float = 0.0
+
+    @classmethod
+    def from_json(cls, text: str) -> State:
+        data = json.loads(text)
+        data["begun"] = tuple(
+            SwitchedFile(one["file"], tuple(one["aside"]) if one["aside"] else None) for one in data["begun"]
+        )
+        data |= {name: tuple(data[name]) for name in ("drift", "files")}
+        return cls(**data | {"former": tuple(tuple(one) for one in data["former"])})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    def report(self) -> dict[str, Any] | None:
+        """What the API is told; None if the host has nothing of the release."""
+        if self.staged > self.active:
+            return {"name": self.name, "revision": self.staged, "state": "staged"}
+        if not self.active:
+            return None
+        state = "drifted" if self.drift and self.state == "current" else self.state
+        told = {"reason": self.reason, "hook": self.hook, "health": self.health, "drift": list(self.drift)}
+        return {"name": self.name, "revision": self.active, "state": state} | {k: v for k, v in told.items() if v}
+
+
+def _same_content(one: GoalFile, other: GoalFile) -> bool:
+    return all(one[name] == other[name] for name in ("target_file_dir", "signature"))
+
+
+def _exists(place: Place) -> bool:
+    try:
+        os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Refused(Exception):
+    """The revision cannot be put in place on this host."""
+
+
+@dataclass(eq=False)
+class HostReleases:
+    client: Client
+    agent_id: str
+    delivery: Delivery
+    stopping: threading.Event
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+    # Loopback ports on which checks may be made.
+    check_ports: frozenset[int] = frozenset()
+    _states: dict[str, State] = field(default_factory=dict)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _not_delivered: dict[str, tuple[Code, str]] = field(default_factory=dict)
+    _supported: bool = True
+
+    def load(self) -> None:
+        self._states = {
+            state.name: state for text in self.delivery.journal.releases() for state in [State.from_json(text)]
+        }
+
+    # --- for the other parts of the agent
+
+    def told(self) -> str:
+        """The goals that the API gave last, as a short text, which polls carry."""
+        with self._lock:
+            pairs = sorted((state.name, state.goal["revision"]) for state in self._states.values() if state.goal)
+        hashed = hashlib.sha256()
+        for part in (f"{name}={number}" for name, number in pairs):
+            hashed.update(len(part.encode()).to_bytes(8, "big") + part.encode())
+        return hashed.hexdigest()[:16]
+
+    def trigger(self) -> None:
+        self._wake.set()
+
+    def owner_of(self, file: Path) -> str | None:
+        """The release that has put this file in place."""
+        with self._lock:
+            states = list(self._states.values())
+        root = self.delivery.fence.root.path
+        for state in states:
+            if any(root / f"{one['target_file_dir'].lstrip('/')}/{one['file_name']}" == file for one in state.files):
+                return state.name
+        return None
+
+    def delivered(self, transfer: Transfer, error: Exception | None = None) -> None:
+        """A transfer of a release ended: its content is on the host, or is not."""
+        if error is not None:
+            self._not_delivered[transfer["signature"]] = (code_of(error), str(error))
+        self.trigger()
+
+    # --- the loop
+
+    def run(self) -> None:
+        backoff = Backoff(longest=300.0)
+        pause = 0.0
+        while not self.stopping.is_set():
+            triggered = self._wake.wait(pause)
+            self._wake.clear()
+            if self.stopping.is_set():
+                return
+            try:
+                if triggered or self._needs_asking():
+                    self._round()
+                self._look_for_drift()
+                self._soak()
+                backoff.reset()
+                pause = self._pause()
+            except NotFound:
+                # An API without releases.
+                self._supported, pause = False, 3600.0
+            except TidegateError as error:
+                pause = backoff.next()
+                log.warning("asking for the goals of releases failed, next attempt in %.1f s: %s", pause, error)
+
+    def _needs_asking(self) -> bool:
+        return any(self._is_behind(state) or state.begun for state in self._states.values())
+
+    @staticmethod
+    def _is_behind(state: State) -> bool:
+        return state.goal is not None and state.goal["revision"] > max(state.active, state.staged)
+
+    def _pause(self) -> float:
+        now = time.time()
+        if any(state.soaks_until > now for state in self._states.values()):
+            return 5.0
+        return ASK_AGAIN if self._needs_asking() else DRIFT_EVERY
+
+    def _round(self) -> None:
+        """Asks, converges, and reports until there is nothing new to report."""
+        self._finish_begun()
+        for _ in range(5):
+            sent = self._reports()
+            goals = self.client.agents.ask(self.agent_id, sent, self._contents())
+            self._note_goals(goals)
+            for goal in goals:
+                self._converge(goal)
+            if self._reports() == sent:
+                return
+
+    def _reports(self) -> list[dict[str, Any]]:
+        return [report for state in self._states.values() if (report := state.report())]
+
+    def _contents(self) -> list[str]:
+        """The contents that the host has, kept or in place."""
+        kept = {signature for _, signature in self.delivery.journal.kept()}
+        placed = {file["signature"] for state in self._states.values() if not state.drift for file in state.files}
+        return sorted(kept | placed)[:2000]
+
+    def _note_goals(self, goals: list[Goal]) -> None:
+        wanted = {goal["name"]: goal for goal in goals}
+        for name in list(self._states):
+            if name not in wanted and not self._states[name].begun:
+                # Deleted, or no longer for this host. Its files stay.
+                self._forget(name)
+        for name, goal in wanted.items():
+            self._save(replace(self._states.get(name) or State(name), goal=goal))
+
+    def _save(self, state: State) -> State:
+        self.delivery.journal.save_release(state.name, state.to_json())
+        with self._lock:
+            self._states[state.name] = state
+        return state
+
+    def _forget(self, name: str) -> None:
+        log.info("the release %s is no longer for this host; its files stay", name)
+        self.delivery.journal.drop_release(name)
+        with self._lock:
+            self._states.pop(name)
+        self._prune()
+
+    # --- converging
+
+    def _converge(self, goal: Goal) -> None:
+        state = self._states[goal["name"]]
+        heals = bool(goal["heal"] and state.drift and goal["revision"] == state.active)
+        if goal["revision"] <= state.active and not heals:
+            return
+        try:
+            self._require_allowed(goal)
+            for file in goal["files"]:
+                code, message = self._not_delivered.pop(file["signature"], (Code.DONE, ""))
+                if code in HOPELESS:
+                    raise Refused(f"{file['file_name']} cannot be brought to this host: {message}")
+            if not all(self._has(file) for file in goal["files"]):
+                return
+        except Refused as error:
+            self._fail(state, goal, str(error))
+            return
+        if goal["hold"]:
+            if state.staged != goal["revision"]:
+                log.info("release %s: revision %d is staged", state.name, goal["revision"])
+                self._save(replace(state, staged=goal["revision"]))
+            return
+        self._switch(state, goal)
+
+    def _require_allowed(self, goal: Goal) -> None:
+        """Refused, before anything is changed, if the host's operator did not allow the hook or the check."""
+        health = goal.get("health") or {}
+        for name in filter(None, (goal.get("hook"), health.get("hook"))):
+            if name not in self.hooks:
+                raise Refused(f"this host allows no hook {name}: its agent was started without --allow-hook {name}=…")
+        if url := health.get("url"):
+            port = urllib3.util.parse_url(url).port or 80
+            if port not in self.check_ports:
+                raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
+
+    def _has(self, file: GoalFile) -> bool:
+        """Whether the content is on the host: in a hidden file beside its place, or in place."""
+        with self._place(file) as place:
+            return self.delivery.has_content_of(place, file["signature"], file["size"])
+
+    @contextlib.contextmanager
+    def _place(self, file: GoalFile) -> Iterator[Place]:
+        """Refused if the host does not permit the directory or the user."""
+        try:
+            with self.delivery.place(cast(Transfer, {**file, "container_id": ""})) as place:
+                yield place
+        except Refused:
+            raise
+        except Exception as error:
+            if isinstance(error, TidegateError) or code_of(error) is Code.INTERNAL:
+                raise
+            raise Refused(str(error)) from error
+
+    def _fail(self, state: State, goal: Goal, reason: str, **ran: Any) -> None:
+        log.warning("release %s: revision %d failed on this host: %s", state.name, goal["revision"], reason)
+        self._save(
+            replace(
+                state,
+                active=goal["revision"],
+                state="failed",
+                reason=reason[:1000],
+                begun=(),
+                begun_goal=None,
+                staged=0,
+                soaks_until=0.0,
+                **{"hook": None, "health": None} | ran,
+            )
+        )
+        self._prune()
+
+    # --- the switch
+
+    def _switch(self, state: State, goal: Goal) -> None:
+        """Puts all files of a revision in place, then runs hook and check. Goes back if one of them fails."""
+        plan = []
+        for file in goal["files"]:
+            with self._place(file) as place:
+                aside = new_hidden(place.path)
+                is_new = not _exists(place)
+                plan.append(SwitchedFile(file, None if is_new else (os.fspath(aside.path), aside.secret)))
+        # All content is here. From now on a restart goes on with this revision.
+        state = self._save(replace(state, begun=tuple(plan), begun_goal=goal))
+        self._finish(state, goal)
+
+    def _finish_begun(self) -> None:
+        for state in list(self._states.values()):
+            if state.begun_goal is not None:
+                log.info(
+                    "release %s: revision %d is finished after a restart", state.name, state.begun_goal["revision"]
+                )
+                self._finish(state, state.begun_goal)
+
+    def _finish(self, state: State, goal: Goal) -> None:
+        try:
+            for number, one in enumerate(state.begun):
+                following = [other.file for other in state.begun[number + 1 :]]
+                self._put(one, needed_again=any(_same_content(one.file, other) for other in following))
+        except (OSError, Refused) as error:
+            self._undo(state)
+            self._fail(state, goal, f"the files could not be put in place: {error}")
+            return
+        environment = self._environment(state, goal, "activate")
+        hook = self._run_named(goal.get("hook"), environment, HOOK_SECONDS)
+        health = self._check(goal, environment) if hook is None or hook.passed else None
+        failed = next((ran for ran in (hook, health) if ran is not None and not ran.passed), None)
+        ran: dict[str, Any] = {"hook": hook.shown() if hook else None, "health": health.shown() if health else None}
+        if failed is not None:
+            self._undo(state)
+            self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
+            what = "hook" if failed is hook else "health check"
+            self._fail(state, goal, f"the {what} failed with {failed.code}", **ran)
+            return
+        self._keep_asides(state)
+        former = tuple(file["signature"] for file in state.files)
+        soak = float((goal.get("health") or {}).get("soak_s") or 0)
+        self._save(
+            replace(
+                state,
+                active=goal["revision"],
+                state="current",
+                reason=None,
+                staged=0,
+                drift=(),
+                files=tuple(file | {"stat": self._stat(file)} for file in goal["files"]),
+                begun=(),
+                begun_goal=None,
+                former=((former,) if former else ()) + state.former[: max(0, goal["keep"] - 1)],
+                soaks_until=time.time() + soak if soak else 0.0,
+                **ran,
+            )
+        )
+        log.info("release %s: revision %d is in place", state.name, goal["revision"])
+        self._prune()
+
+    def _put(self, one: SwitchedFile, *, needed_again: bool) -> None:
+        """Puts one file in place; what was there stays under its hidden name. Does nothing if it is there already.
+
+        `needed_again`: another file of the same directory has the same content."""
+        file = one.file
+        with self._place(file) as place, self.delivery.path_lock(place.file):
+            mode = mode_of(cast(Transfer, file))
+            if place.is_done(file["signature"], file["size"], mode):
+                return
+            if one.hidden is not None:
+                self._set_aside(place, one.hidden)
+            if needed_again or not self._put_kept(place, file, mode):
+                self._put_copy(place, file, mode)
+
+    def _put_kept(self, place: Place, file: GoalFile, mode: int | None) -> bool:
+        """False if the content is not kept beside its place."""
+        kept = self.delivery.journal.kept_file(place.path, file["signature"])
+        if kept is None:
+            return False
+        with open_hidden(place.directory, kept) as part:
+            if part is None or not has_content(part.file, file["signature"], file["size"]):
+                return False
+            if os.fstat(part.file.fileno()).st_uid not in (os.geteuid(), place.owner[0]):
+                # Its former owner may have it open for writing.
+                return False
+            place.finish(part.file, mode)
+            place.rename(part)
+        with contextlib.suppress(OSError):
+            remove_hidden(place.directory, kept)
+        self.delivery.journal.drop_kept(place.path, file["signature"])
+        return True
+
+    def _put_copy(self, place: Place, file: GoalFile, mode: int | None) -> None:
+        """Puts a copy of the right content in place: it is there with another owner or mode, or kept with another."""
+        kept = self.delivery.journal.kept_file(place.path, file["signature"])
+        with self.delivery.partials.opened(place, ("release", file["signature"])) as fresh:
+            try:
+                copied = place.copy_existing(fresh.file, file["signature"], file["size"])
+                if not copied and kept is not None:
+                    with open_hidden(place.directory, kept) as part:
+                        copied = part is not None and copy_verified(
+                            part.file, fresh.file, file["signature"], file["size"]
+                        )
+                if not copied:
+                    raise Refused(f"the content of {file['file_name']} was removed or changed by another process")
+                place.finish(fresh.file, mode)
+                place.rename(fresh)
+            finally:
+                self.delivery.partials.discard(place, fresh)
+
+    @staticmethod
+    def _set_aside(place: Place, hidden: HiddenFile) -> None:
+        """A second name, in a directory of the agent's own, for what is in place: it survives the rename over it."""
+        with open_hidden(place.directory, hidden) as before:
+            if before is not None:
+                return
+        try:
+            found = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{place.name} in {place.path} is not a regular file")
+        with contextlib.suppress(OSError):
+            remove_hidden(place.directory, hidden)
+        with create_hidden(place.directory, hidden) as part:
+            os.unlink(hidden.secret, dir_fd=part.directory)
+            os.link(
+                place.name,
+                hidden.secret,
+                src_dir_fd=place.directory,
+                dst_dir_fd=part.directory,
+                follow_symlinks=False,
+            )
+
+    def _undo(self, state: State) -> None:
+        """Brings back what was there before the switch. A file that was new is removed."""
+        for one in reversed(state.begun):
+            try:
+                with self._place(one.file) as place, self.delivery.path_lock(place.file):
+                    self._bring_back(place, one)
+            except (OSError, Refused) as error:
+                log.warning("release %s: %s cannot be brought back: %s", state.name, one.file["file_name"], error)
+
+    def _bring_back(self, place: Place, one: SwitchedFile) -> None:
+        if one.hidden is None:
+            if place.holds(one.file["signature"], one.file["size"]):
+                os.unlink(place.name, dir_fd=place.directory)
+            return
+        directory = one.hidden.path.name
+        # Without an aside, the file was never replaced.
+        with contextlib.suppress(FileNotFoundError):
+            former = f"{directory}/{one.hidden.secret}"
+            os.rename(former, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        with contextlib.suppress(OSError):
+            os.rmdir(directory, dir_fd=place.directory)
+        os.fsync(place.directory)
+
+    def _keep_asides(self, state: State) -> None:
+        """Former files become kept content, under their digest."""
+        for one in state.begun:
+            if one.hidden is None:
+                continue
+            with contextlib.suppress(OSError, Refused), self._place(one.file) as place:
+                with open_hidden(place.directory, one.hidden) as part:
+                    if part is None:
+                        continue
+                    digest = sha256_of_stream(part.file)
+                if digest == one.file["signature"] or self.delivery.journal.kept_file(place.path, digest):
+                    remove_hidden(place.directory, one.hidden)
+                else:
+                    self.delivery.journal.keep(place.path, digest, one.hidden)
+
+    def _prune(self) -> None:
+        """Removes kept contents that no release needs any more."""
+        wanted = set()
+        for state in self._states.values():
+            wanted |= {signature for former in state.former for signature in former}
+            wanted |= {file["signature"] for goal in (state.goal, state.begun_goal) if goal for file in goal["files"]}
+            wanted |= {file["signature"] for file in state.files}
+        for directory, signature in self.delivery.journal.kept():
+            if signature not in wanted:
+                hidden = self.delivery.journal.kept_file(directory, signature)
+                with contextlib.suppress(OSError):
+                    if hidden is not None:
+                        self.delivery.fence.remove(hidden)
+                    self.delivery.journal.drop_kept(directory, signature)
+
+    # --- hooks and checks
+
+    def _environment(self, state: State, goal: Goal, event: str) -> dict[str, str]:
+        return {
+            "TIDEGATE_RELEASE": state.name,
+            "TIDEGATE_REVISION": str(goal["revision"]),
+            "TIDEGATE_PREVIOUS": str(state.active),
+            "TIDEGATE_DIR": goal["files"][0]["target_file_dir"],
+            "TIDEGATE_EVENT": event,
+        }
+
+    def _run_named(self, name: str | None, environment: Mapping[str, str], seconds: float) -> Ran | None:
+        if name is None:
+            return None
+        try:
+            return run_hook(self.hooks[name], environment, seconds)
+        except (OSError, subprocess.SubprocessError, KeyError) as error:
+            return Ran(-1, f"{name} could not be started: {error}", passed=False)
+
+    def _check(self, goal: Goal, environment: Mapping[str, str]) -> Ran | None:
+        health = goal.get("health")
+        if not health:
+            return None
+        seconds = float(health["timeout_s"])
+        if health.get("hook"):
+            return self._run_named(health["hook"], environment, seconds)
+        return check_url(self.delivery.pool, health["url"], seconds, self.stopping)
+
+    def _soak(self) -> None:
+        """Repeats the check while the wave soaks: a revision that fails after some minutes goes back too."""
+        for state in list(self._states.values()):
+            goal = state.goal
+            if state.soaks_until <= time.time() or goal is None or goal["revision"] != state.active:
+                continue
+            ran = self._check(goal, self._environment(state, goal, "activate"))
+            if ran is None or ran.passed:
+                continue
+            log.warning("release %s: revision %d is no longer healthy", state.name, state.active)
+            self._save(
+                replace(state, state="failed", reason="it was no longer healthy", health=ran.shown(), soaks_until=0)
+            )
+            self.trigger()
+
+    # --- drift
+
+    def _stat(self, file: GoalFile) -> list[int] | None:
+        try:
+            with self._place(file) as place:
+                found = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+        except (OSError, Refused):
+            return None
+        return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid, found.st_gid, found.st_mode]
+
+    def _look_for_drift(self) -> None:
+        """Notes files that somebody changed, removed or replaced since they were put in place."""
+        for state in list(self._states.values()):
+            if state.state != "current" or not state.files:
+                continue
+            drift, files = [], []
+            for file in state.files:
+                now = self._stat(file)
+                if now != file.get("stat") and (said := self._drift_of(file, now)):
+                    drift.append(f"{file['target_file_dir'].rstrip('/')}/{file['file_name']}: {said}"[:1200])
+                    now = file.get("stat")
+                files.append(file | {"stat": now})
+            found = tuple(drift[:MOST_DRIFT])
+            if (found, tuple(files)) != (state.drift, state.files):
+                changed = found != state.drift
+                self._save(replace(state, drift=found, files=tuple(files)))
+                if changed:
+                    log.warning(
+                        "release %s: %s", state.name, "; ".join(found) or "its files are as they should be again"
+                    )
+                    self.trigger()
+
+    def _drift_of(self, file: GoalFile, now: list[int] | None) -> str:
+        """What has changed about a file that should be there; "" if only its times have."""
+        if now is None:
+            return "removed, or in a directory that was replaced"
+        before = file.get("stat")
+        try:
+            with self._place(file) as place:
+                if not place.holds(file["signature"], file["size"]):
+                    return "its content was changed"
+        except Refused as error:
+            return str(error)
+        if before is not None and now[4:] != before[4:]:
+            return f"owner or mode were changed: uid {now[4]}, gid {now[5]}, mode {stat.S_IMODE(now[6]):04o}"
+        return ""

@@ -1,0 +1,167 @@
+"""release put, show, list, hosts, drift, revisions, rollback, pause, resume, activate, gate, delete"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tidegate_client.cli.commands.fleet import label
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
+from tidegate_client.errors import UsageError
+
+_COLUMNS = ("name", "status", "revision", "stable", "share", "reason")
+_HOSTS = ("agent_id", "state", "revision", "desired", "reason", "reported_at")
+_STATES = ("current", "staged", "failed", "drifted", "behind", "offline", "gone")
+
+
+def register(subparsers: Subparsers) -> None:
+    release = Group(subparsers, "release", "what should be on which hosts, and the way back")
+    _add_put(release.command("put", _put, "make this the desired revision of a release"))
+    for name, action, text in (
+        ("show", _show, "show a release: its revision, status and hosts by state"),
+        ("pause", _pause, "let hosts take and activate nothing new"),
+        ("resume", _resume, "go on after a pause, or with a revision that failed"),
+        ("activate", _activate, "let hosts put a staged revision in place"),
+        ("delete", _delete, "delete a release; its files stay on the hosts"),
+    ):
+        release.command(name, action, text).add_argument("name")
+    add_paging(release.command("list", _list, "list releases"))
+    for name, action, text in (
+        ("hosts", _hosts, "list the hosts of a release with what they have"),
+        ("drift", _drift, "list hosts on which somebody changed a file"),
+        ("revisions", _revisions, "list the revisions of a release"),
+    ):
+        listing = release.command(name, action, text)
+        listing.add_argument("name")
+        if name == "hosts":
+            listing.add_argument("--state", choices=_STATES)
+        add_paging(listing)
+    back = release.command("rollback", _rollback, "go back to the last revision that passed, on all hosts at once")
+    back.add_argument("name")
+    back.add_argument("--to", type=int, metavar="N", help="another revision")
+    gate = release.command("gate", _gate, "your own verdict on the present wave")
+    gate.add_argument("name")
+    verdict = gate.add_mutually_exclusive_group(required=True)
+    verdict.add_argument("--pass", action="store_true", dest="passes", help="do not wait for the soak time")
+    verdict.add_argument("--fail", action="store_false", dest="passes", help="the wave has failed")
+    gate.add_argument("--reason")
+
+
+def _add_put(put: argparse.ArgumentParser) -> None:
+    put.add_argument("name")
+    put.add_argument(
+        "--file",
+        action="append",
+        required=True,
+        metavar="FILE=DIR",
+        help="a file of the library (its id) and its directory on the hosts (repeatable)",
+    )
+    put.add_argument("--user", required=True, help="owner of the files on the hosts")
+    put.add_argument("--mode", help="permissions of the files in octal, as in 0640")
+    put.add_argument("--group", action="append", metavar="NAME", help="hosts of this group (repeatable)")
+    put.add_argument("--label", action="append", type=label, metavar="NAME=VALUE", help="hosts with this label")
+    put.add_argument("--target", action="append", metavar="HOST", help="a host by its id (repeatable)")
+    put.add_argument(
+        "--wave",
+        action="append",
+        type=_wave,
+        metavar="PERCENT[:WAIT[:MAX_FAILED]]",
+        help="a stage: percent of the hosts, seconds that it must hold, percent that may fail (repeatable)",
+    )
+    put.add_argument("--hook", metavar="NAME", help="a hook of the hosts, run after the files are in place")
+    put.add_argument("--health", metavar="URL|NAME", help="a page on a loopback port, or a hook of the hosts")
+    put.add_argument("--health-timeout", type=int, metavar="SECONDS", help="until the check has failed (default 30)")
+    put.add_argument("--soak", type=int, metavar="SECONDS", help="for which a wave must hold (default 0)")
+    put.add_argument("--activate", metavar="now|manual|TIME", help="when hosts put the files in place (default now)")
+    put.add_argument("--on-failure", choices=("rollback", "stop"), help="what a failed wave does (default rollback)")
+    put.add_argument("--keep", type=int, metavar="N", help="former revisions whose content hosts keep (default 2)")
+    put.add_argument("--heal", action="store_true", help="put files in place again that somebody changed")
+    put.add_argument("--note", help="a remark for people")
+
+
+def _wave(text: str) -> dict[str, int]:
+    parts = text.split(":")
+    if not 1 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not PERCENT[:WAIT[:MAX_FAILED]], as in 10:300:5")
+    return dict(zip(("percent", "wait_s", "max_failed_percent"), map(int, parts), strict=False))
+
+
+def _put(context: Context, args: argparse.Namespace) -> None:
+    files = []
+    for text in args.file:
+        file_id, sign, directory = text.partition("=")
+        if not sign or not directory.startswith("/"):
+            raise UsageError(f"--file {text} is not FILE=/directory/on/the/hosts")
+        file = {"file_id": file_id, "target_file_dir": directory, "target_user": args.user}
+        files.append(file | ({"mode": args.mode} if args.mode else {}))
+    body: dict[str, Any] = {
+        "files": files,
+        "targets": {"groups": args.group or [], "labels": dict(args.label or ()), "agents": args.target or []},
+        "waves": args.wave or [],
+        "heal": args.heal,
+    }
+    if not any(body["targets"].values()):
+        raise UsageError("for which hosts? Give --group, --label or --target")
+    if args.health:
+        kind = "url" if args.health.startswith("http://") else "hook"
+        seconds = {"timeout_s": args.health_timeout, "soak_s": args.soak}
+        body["health"] = {kind: args.health} | {name: value for name, value in seconds.items() if value is not None}
+    elif args.soak is not None or args.health_timeout is not None:
+        raise UsageError("--soak and --health-timeout need --health")
+    more = {name: getattr(args, name) for name in ("hook", "activate", "on_failure", "keep", "note")}
+    body |= {name: value for name, value in more.items() if value is not None}
+    context.output.record(context.client.releases.put(args.name, body))
+
+
+def _show(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.releases.get(args.name))
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(lambda cursor: context.client.releases.list(limit=args.limit, cursor=cursor), _COLUMNS)
+
+
+def _hosts(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.releases.hosts(args.name, state=args.state, limit=args.limit, cursor=cursor),
+        _HOSTS,
+    )
+
+
+def _drift(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.releases.drift(args.name, limit=args.limit, cursor=cursor),
+        ("agent_id", "revision", "drift", "reported_at"),
+    )
+
+
+def _revisions(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.releases.revisions(args.name, limit=args.limit, cursor=cursor),
+        ("number", "created_at", "created_by", "rollback_to", "note"),
+    )
+
+
+def _rollback(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.releases.rollback(args.name, to=args.to))
+
+
+def _pause(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.releases.pause(args.name))
+
+
+def _resume(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.releases.resume(args.name))
+
+
+def _activate(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.releases.activate(args.name))
+
+
+def _gate(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.releases.gate(args.name, passes=args.passes, reason=args.reason))
+
+
+def _delete(context: Context, args: argparse.Namespace) -> None:
+    context.client.releases.delete(args.name)
+    context.output.record({"deleted": args.name})

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate_client.http import Http, path_part
+from tidegate_client.model import Page
+from tidegate_client.models import Release, ReleaseHost, Revision
+from tidegate_client.resources.paging import one_page
+
+
+class Releases:
+    """What should be on which hosts, what is, and the way back."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def put(self, name: str, body: Mapping[str, Any]) -> Release:
+        """Makes this the desired revision: `files`, `targets`, and what the reference lists. Safe to repeat."""
+        return Release(self._http.call("PUT", self._path(name), body=dict(body)).json())
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Release]:
+        return one_page(self._http, "/v1/releases", {}, limit, cursor, Release)
+
+    def get(self, name: str) -> Release:
+        return Release(self._http.get(self._path(name)))
+
+    def revisions(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Revision]:
+        return one_page(self._http, self._path(name, "revisions"), {}, limit, cursor, Revision)
+
+    def revision(self, name: str, number: int) -> Revision:
+        return Revision(self._http.get(self._path(name, f"revisions/{number}")))
+
+    def hosts(
+        self, name: str, *, state: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Page[ReleaseHost]:
+        return one_page(self._http, self._path(name, "hosts"), {"state": state}, limit, cursor, ReleaseHost)
+
+    def drift(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ReleaseHost]:
+        """The hosts on which somebody changed a file of the release."""
+        return one_page(self._http, self._path(name, "drift"), {}, limit, cursor, ReleaseHost)
+
+    def rollback(self, name: str, *, to: int | None = None) -> Release:
+        """A new revision with the content of the last one that passed, or of `to`, for all hosts at once."""
+        return self._act(name, "rollback", {} if to is None else {"to": to})
+
+    def pause(self, name: str) -> Release:
+        return self._act(name, "pause")
+
+    def resume(self, name: str) -> Release:
+        return self._act(name, "resume")
+
+    def activate(self, name: str) -> Release:
+        """Lets hosts put a revision in place that they have staged."""
+        return self._act(name, "activate")
+
+    def gate(self, name: str, *, passes: bool, reason: str | None = None) -> Release:
+        """Your own verdict on the present wave: it fails, or passes without waiting for its soak time."""
+        return self._act(name, "gate", {"pass": passes} | ({"reason": reason} if reason else {}))
+
+    def delete(self, name: str) -> None:
+        """Deletes the release. Its files stay on the hosts."""
+        self._http.call("DELETE", self._path(name))
+
+    def _act(self, name: str, what: str, body: dict[str, Any] | None = None) -> Release:
+        return Release(self._http.create(self._path(name, what), body or {}))
+
+    @staticmethod
+    def _path(name: str, *rest: str) -> str:
+        return "/".join(("/v1/releases", path_part(name), *rest))

@@ -1,0 +1,34 @@
+"""Releases: desired state. Distribution sends a file once; a release says what should be on which hosts.
+
+The steps are functions of one object, which the app makes once. What they move goes through distribution's windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidegate.aws.table import Table
+    from tidegate.common.ids import Clock
+    from tidegate.distribution import Distribution
+    from tidegate.files.store import FileStore
+    from tidegate.releases.model import Release
+    from tidegate.releases.store import ReleaseStore
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Releases:
+    table: Table
+    clock: Clock
+    distribution: Distribution
+    files: FileStore
+    machine_arn: str
+    # By project: valid until, and the releases. Only for comparisons that a consistent read follows.
+    remembered: dict[str, tuple[float, list[Release]]] = field(default_factory=dict)
+
+    @cached_property
+    def store(self) -> ReleaseStore:
+        from tidegate.releases.store import ReleaseStore
+
+        return ReleaseStore(self.table)

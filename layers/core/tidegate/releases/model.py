@@ -1,0 +1,412 @@
+"""Releases: what should be on which hosts. Pure rules, which tests play against random worlds.
+
+One record decides: `desired`, `stable`, and the share of the hosts that may have `desired`. Who is in which wave is
+not stored: a host's rank in a release is a hash, so a host that returns, enrols or gets a label later is judged by the
+same function. Numbers only rise: a rollback is a new revision with the content of an older one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple, Self
+
+from tidegate.common.ids import digest
+from tidegate.distribution.model import FleetAgent, Wave
+from tidegate.errors import WrongState
+from tidegate.records import F
+
+NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+HookName = Annotated[str, F(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+MOST_RELEASES = 200
+MOST_FILES = 50
+MOST_KEPT = 10
+
+ROLLING, WAITING, CONVERGED, PAUSED, FAILED, ROLLED_BACK = (
+    "rolling",
+    "waiting",
+    "converged",
+    "paused",
+    "failed",
+    "rolled_back",
+)
+STATUSES = (ROLLING, WAITING, CONVERGED, PAUSED, FAILED, ROLLED_BACK)
+ROLLBACK, STOP = "rollback", "stop"
+NOW, MANUAL = "now", "manual"
+
+# States of a host, as it reports them. `current`: it has the revision; `staged`: it has the files and waits for the
+# activation; `failed`: it went back by itself; `drifted`: somebody changed a file since.
+CURRENT, STAGED, HOST_FAILED, DRIFTED = "current", "staged", "failed", "drifted"
+HOST_STATES = (CURRENT, STAGED, HOST_FAILED, DRIFTED)
+# Shown for hosts that have not reported the revision that they should have.
+BEHIND, OFFLINE, GONE = "behind", "offline", "gone"
+# A host that was not seen for this many days no longer counts.
+GONE_DAYS = 30
+
+# The share of the connected hosts of a wave that must have reported before it can pass.
+_HEARD = 0.9
+# A revision whose hosts are still not heard of after this many seconds is no longer watched; they ask when they return.
+WATCHED_SECONDS = 3600
+
+
+def rank(release: str, host: str) -> float:
+    """The place of a host in every roll-out of a release, from 0 to 1: fixed, even, the same whoever computes it."""
+    return int.from_bytes(hashlib.sha256(f"{release}\0{host}".encode()).digest()[:8], "big") / 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """One file of a revision: which content of the library, and where it belongs on a host."""
+
+    biz_id: int
+    app_id: int
+    file_path: Annotated[str, F("path of the file in the library")]
+    file_name: Annotated[str, F("name of the file on the host")]
+    signature: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits")]
+    size: Annotated[int, F("size in bytes")]
+    target_file_dir: Annotated[str, F("absolute path of the directory on the host")]
+    target_user: Annotated[str, F("owner of the file on the host")]
+    mode: Annotated[str | None, F("permissions of the file on the host in octal, such as `0640`")] = None
+
+    @property
+    def path(self) -> str:
+        return f"{self.target_file_dir.rstrip('/')}/{self.file_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Whether a host is healthy: a hook that its operator allowed, or an HTTP check on one of its loopback ports.
+
+    The result must hold for `soak_s` seconds before the next wave."""
+
+    hook: Annotated[HookName | None, F("a hook that the host's operator allowed by this name")] = None
+    url: Annotated[
+        str | None,
+        F(
+            "a page on a loopback port of the host, which its operator allowed; 2xx is healthy",
+            max_length=500,
+            pattern=r"^http://(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?(/\S*)?$",
+        ),
+    ] = None
+    timeout_s: Annotated[int, F("seconds until the check counts as failed", ge=1, le=600)] = 30
+    soak_s: Annotated[int, F("seconds for which a wave must hold before the next one", ge=0, le=86400)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """Immutable. `number` rises with each revision of the release."""
+
+    name: Annotated[str, F(shown=False)]
+    number: Annotated[int, F("the number of the revision; numbers only rise")]
+    files: Annotated[tuple[ReleaseFile, ...], F("the files that should be on the hosts")]
+    waves: Annotated[tuple[Wave, ...], F("stages of the roll-out; after the last one, all hosts")] = ()
+    activate: Annotated[
+        str, F("`now`, `manual`, or a time (ISO 8601); until then hosts only stage the files", max_length=40)
+    ] = NOW
+    hook: Annotated[
+        HookName | None, F("run after the files were put in place, if the host's operator allowed it by this name")
+    ] = None
+    health: Annotated[Check | None, F("how a host finds out whether it is healthy with the revision")] = None
+    on_failure: Annotated[
+        str, F("when a wave fails: take the revision back, or stop where it is", pattern="^(rollback|stop)$")
+    ] = ROLLBACK
+    keep: Annotated[int, F("former revisions whose content a host keeps", ge=1, le=MOST_KEPT)] = 2
+    heal: Annotated[bool, F("put files in place again that somebody changed on a host")] = False
+    note: Annotated[str | None, F("a remark for people", max_length=500)] = None
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")] = ""
+    created_by: Annotated[str, F("key_id of its creator, or `system`")] = ""
+    rollback_to: Annotated[int | None, F("the revision whose content this one brings back")] = None
+
+    @property
+    def content(self) -> str:
+        """Equal for revisions that put the same on hosts in the same way."""
+        what = {name: getattr(self, name) for name in ("activate", "hook", "on_failure", "keep", "heal")}
+        parts = [asdict(file) for file in sorted(self.files, key=lambda file: file.path)]
+        rest = [list(self.waves), asdict(self.health) if self.health else None]
+        return digest(repr([what, parts, rest]))
+
+    @property
+    def soak_s(self) -> int:
+        return self.health.soak_s if self.health else 0
+
+    def stored(self) -> dict[str, Any]:
+        return asdict(self) | {"waves": [list(wave) for wave in self.waves]}
+
+    @classmethod
+    def from_item(cls, item: Mapping[str, Any]) -> Self:
+        plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
+        health = item.get("health")
+        return cls(
+            **plain
+            | {
+                "files": tuple(ReleaseFile(**file) for file in item["files"]),
+                "waves": tuple(Wave(*wave) for wave in item.get("waves", ())),
+                "health": Check(**health) if health else None,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """The hosts that are named, and those that are in any of the groups and have all labels."""
+
+    groups: Annotated[tuple[str, ...], F("hosts in any of these groups")] = ()
+    labels: Annotated[Mapping[str, str], F("hosts with all of these labels")] = field(default_factory=dict)
+    agents: Annotated[tuple[str, ...], F("hosts by their ids")] = ()
+
+    def has(self, agent: FleetAgent) -> bool:
+        if agent.agent_id in self.agents:
+            return True
+        return bool(self.groups or self.labels) and agent.has(frozenset(self.groups), self.labels)
+
+    def shown(self) -> dict[str, Any]:
+        return {"groups": list(self.groups), "labels": dict(self.labels), "agents": list(self.agents)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The one record that decides. Changed by conditional writes on `version` only."""
+
+    project_id: str
+    name: Annotated[str, F("the name of the release")]
+    targets: Annotated[Selector, F("the hosts that it is for")]
+    desired: Annotated[int, F("the revision that hosts should have", shown="revision")] = 0
+    # What hosts outside the share have, and what a rollback brings back.
+    stable: Annotated[int, F("the last revision that passed; 0 if none has")] = 0
+    latest: int = 0
+    share: Annotated[int, F("percent of the hosts that may have the desired revision now")] = 0
+    wave: int = 0
+    # Unix times: when the share was last opened, and since when the wave could have passed but for its soak time.
+    wave_at: float = 0
+    held_since: float | None = None
+    # The highest revision that hosts may activate; those above it are only staged.
+    opened: int = 0
+    paused: bool = False
+    withdrawn: Annotated[tuple[int, ...], F("revisions that failed, and converge nowhere")] = ()
+    status: str = ROLLING
+    reason: Annotated[str | None, F("why it was stopped or taken back")] = None
+    # The paths of the desired revision's files, for releases and submits that want the same path.
+    paths: tuple[str, ...] = ()
+    # As the last look at the hosts found them.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")] = ""
+    updated_at: Annotated[str, F("when it was last changed, ISO 8601 UTC")] = ""
+    version: int = 0
+    # Counts the executions that watched the present revision: an execution's name cannot be used twice.
+    generation: int = 0
+
+    def goal(self, host: str) -> int:
+        """The revision that the host should have; 0 for none. A revision that was withdrawn is nobody's goal."""
+        inside = rank(self.name, host) * 100 < self.share and self.desired not in self.withdrawn
+        return self.desired if inside else self.stable
+
+    def holds(self, number: int) -> bool:
+        """Whether hosts may not activate this revision now."""
+        return self.paused or number > self.opened
+
+    @property
+    def is_rolling(self) -> bool:
+        return self.status in (ROLLING, WAITING)
+
+    @property
+    def shown_status(self) -> str:
+        return PAUSED if self.paused else self.status
+
+    def stored(self) -> dict[str, Any]:
+        return asdict(self) | {"targets": self.targets.shown()}
+
+    @classmethod
+    def from_item(cls, item: Mapping[str, Any]) -> Self:
+        plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
+        targets = item["targets"]
+        selector = Selector(
+            groups=tuple(targets["groups"]), labels=dict(targets["labels"]), agents=tuple(targets["agents"])
+        )
+        lists = {name: tuple(item.get(name, ())) for name in ("withdrawn", "paths")}
+        return cls(**plain | lists | {"targets": selector, "counts": dict(item.get("counts", {}))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """What a host has of a release. Ordered by (life, revision): a report of an older life changes nothing."""
+
+    project_id: str
+    agent_id: Annotated[str, F("id of the host")]
+    name: Annotated[str, F("the name of the release", pattern=NAME)]
+    life: int
+    revision: Annotated[int, F("what the host has; 0 for nothing", strict=True, ge=0, le=10**9)]
+    state: Annotated[str, F("what is known of the host")]
+    reason: Annotated[str | None, F("why the revision failed on the host", max_length=1000)] = None
+    hook: Annotated[Mapping[str, Any] | None, F("how the hook ended")] = None
+    health: Annotated[Mapping[str, Any] | None, F("how the health check ended")] = None
+    drift: Annotated[tuple[str, ...], F("files that were changed on the host, and how")] = ()
+    reported_at: Annotated[str, F("when the host reported it, ISO 8601 UTC")] = ""
+
+    @classmethod
+    def from_item(cls, item: Mapping[str, Any]) -> Self:
+        plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
+        return cls(**plain | {"drift": tuple(item.get("drift", ()))})
+
+    def is_news(self, known: HostReport | None) -> bool:
+        """Whether the report changes what is known. A revision that failed on a host stays failed there."""
+        if known is None:
+            return True
+        if (self.life, self.revision) != (known.life, known.revision):
+            return (self.life, self.revision) > (known.life, known.revision)
+        if known.state == HOST_FAILED:
+            return False
+        return replace(self, reported_at=known.reported_at) != known
+
+
+class Host(NamedTuple):
+    """A host that a release is for, as a look at the fleet and at the reports shows it."""
+
+    agent_id: str
+    state: str
+    revision: int
+    online: bool
+
+
+def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now: datetime) -> Host:
+    """What to show of a host. Reports of another life than the host's present one do not count."""
+    if report is not None and agent.life and report.life != agent.life:
+        report = None
+    online = agent.state(now) == "online"
+    revision = report.revision if report else 0
+    if report is not None and revision >= release.goal(agent.agent_id):
+        return Host(agent.agent_id, report.state, revision, online)
+    if not online:
+        seen = datetime.fromisoformat(agent.last_seen) if agent.last_seen else None
+        gone = seen is not None and (now - seen).days >= GONE_DAYS
+        return Host(agent.agent_id, GONE if gone else OFFLINE, revision, online)
+    return Host(agent.agent_id, BEHIND, revision, online)
+
+
+def counted(hosts: Iterable[Host]) -> dict[str, int]:
+    """How many hosts the release is for, and how many are in each state."""
+    found = dict.fromkeys(("desired", CURRENT, STAGED, HOST_FAILED, OFFLINE, DRIFTED, BEHIND, GONE), 0)
+    for host in hosts:
+        found["desired"] += host.state != GONE
+        found[host.state] += 1
+    return found
+
+
+# --- the gate between waves
+
+
+def next_share(revision: Revision, wave: int) -> int:
+    """Percent of the hosts in this wave and those before it. After the last wave: all."""
+    return revision.waves[wave].percent if wave < len(revision.waves) else 100
+
+
+def decide(release: Release, revision: Revision, hosts: Sequence[Host], now: float) -> Release:
+    """The release after a look at its hosts: it waits, opens the next wave, is converged, stopped or taken back.
+
+    Silence is no success: a wave passes when nine tenths of its connected hosts have reported, one at least, few
+    enough failed, and that has held for the soak time. Offline hosts neither fail a wave nor hold it."""
+    desired = revision.number
+    if release.paused or not release.is_rolling or release.desired != desired:
+        return release
+    inside = [host for host in hosts if release.goal(host.agent_id) == desired]
+    told = [host for host in inside if host.revision == desired and host.state != STAGED]
+    failed = [host for host in told if host.state == HOST_FAILED]
+    expected = [host for host in inside if host.online]
+    heard = [host for host in expected if host.revision > desired or host in told]
+    wave = revision.waves[release.wave] if release.wave < len(revision.waves) else None
+    if failed and len(failed) * 100 > (wave.max_failed_percent if wave else 0) * len(told):
+        return _refused(release, revision, f"{len(failed)} of {len(told)} hosts failed: {failed[0].agent_id} first")
+    status = WAITING if release.holds(desired) else ROLLING
+    silent = len(heard) < _HEARD * len(expected) or (expected and not told)
+    is_last = release.share >= 100
+    if silent or (is_last and not told):
+        return replace(release, status=status, held_since=None)
+    held_since = release.held_since if release.held_since is not None else now
+    soak = revision.soak_s + (wave.wait_s if wave else 0)
+    if now - held_since < soak:
+        return replace(release, status=status, held_since=held_since)
+    if is_last:
+        return replace(release, stable=desired, status=CONVERGED, held_since=None, reason=None)
+    following = release.wave + 1
+    return replace(
+        release,
+        wave=following,
+        share=max(release.share, next_share(revision, following)),
+        wave_at=now,
+        held_since=None,
+        status=ROLLING,
+    )
+
+
+def _refused(release: Release, revision: Revision, reason: str) -> Release:
+    """The wave failed. With nothing to go back to, or `on_failure: stop`, it stays with the hosts that have it."""
+    if revision.on_failure == ROLLBACK and release.stable:
+        return withdrawn(release, reason)
+    stopped = tuple(sorted({*release.withdrawn, release.desired}))
+    return replace(release, status=FAILED, reason=reason, held_since=None, withdrawn=stopped)
+
+
+def withdrawn(release: Release, reason: str) -> Release:
+    """The release with a new revision, for everybody, that has the content of the stable one."""
+    number = release.latest + 1
+    return replace(
+        release,
+        desired=number,
+        stable=number,
+        latest=number,
+        opened=number,
+        share=100,
+        wave=0,
+        held_since=None,
+        withdrawn=tuple(sorted({*release.withdrawn, release.desired})),
+        status=ROLLED_BACK,
+        reason=reason,
+        generation=0,
+    )
+
+
+def after_put(release: Release, revision: Revision, now: float) -> Release:
+    """The release with a new revision as its goal. Hosts outside the first wave keep the stable one."""
+    return replace(
+        release,
+        desired=revision.number,
+        latest=revision.number,
+        opened=revision.number if revision.activate == NOW else release.opened,
+        share=next_share(revision, 0),
+        wave=0,
+        wave_at=now,
+        held_since=None,
+        paused=False,
+        status=ROLLING,
+        reason=None,
+        paths=tuple(file.path for file in revision.files),
+        generation=0,
+    )
+
+
+def rollback_number(release: Release, revisions: Sequence[Revision], to: int | None) -> int:
+    """The revision whose content a rollback brings back. WrongState if there is none."""
+    usable = [one.number for one in revisions if one.number not in release.withdrawn]
+    if to is not None:
+        if to not in {one.number for one in revisions}:
+            raise WrongState(f"the release {release.name} has no revision {to}: GET …/revisions lists them")
+        return to
+    if release.stable and release.stable != release.desired:
+        return release.stable
+    former = [number for number in usable if number < release.desired]
+    if not former:
+        raise WrongState(f"the release {release.name} has no earlier revision to go back to")
+    return max(former)
+
+
+def next_look(release: Release, now: float) -> int:
+    """Seconds until the next look at the hosts: soon after a change, then less and less often."""
+    return max(2, min(60, math.ceil((now - release.wave_at) / 10)))
+
+
+def goals_digest(pairs: Iterable[tuple[str, int]]) -> str:
+    """The goals of a host as a short text. It sends that of the last ones it was given with its polls; if they are
+    still the same, it has nothing to ask."""
+    return digest(*(f"{name}={number}" for name, number in sorted(pairs)), length=16)

@@ -1,0 +1,270 @@
+"""What callers do with releases: put a revision, look, go back, pause, resume, activate, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidegate.aws.table import decode_cursor, encode_cursor, unknown_cursor
+from tidegate.common.ids import iso
+from tidegate.common.sequences import Listed
+from tidegate.errors import FieldError, FileNotFound, Invalid, PathTaken, QuotaExceeded, WrongState
+from tidegate.files.model import READY
+from tidegate.files.model import name_of as name_of_path
+from tidegate.projects.audit import AuditLine, act
+from tidegate.releases import Releases
+from tidegate.releases.model import (
+    MOST_RELEASES,
+    ROLLED_BACK,
+    ROLLING,
+    Host,
+    HostReport,
+    Release,
+    ReleaseFile,
+    Revision,
+    Selector,
+    after_put,
+    counted,
+    host_of,
+    rollback_number,
+)
+from tidegate.releases.rollout import hosts_of, start_watch, take_back
+
+_QUOTA_RETRY_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class FileOrder:
+    """A file as a caller names it: by its id in the library, or by path and signature."""
+
+    target_file_dir: str
+    target_user: str
+    file_id: str | None = None
+    file_path: str | None = None
+    signature: str | None = None
+    mode: str | None = None
+
+
+def put(
+    r: Releases, project_id: str, order: Revision, files: Sequence[FileOrder], targets: Selector, who: str
+) -> tuple[Release, bool]:
+    """Makes this the desired revision. Returns the release, and whether the revision is new.
+
+    The same content again changes nothing but the targets. `order` has the revision's other fields; its number and
+    files are not used."""
+    if not r.distribution.uses_agents:
+        raise Invalid(
+            "releases need Tidegate's agent on the hosts: the engine GSE can neither activate nor check files"
+        )
+    before = r.store.get(project_id, order.name)
+    now = r.clock()
+    wanted = replace(
+        order,
+        files=tuple(_file(r, project_id, file, at) for at, file in enumerate(files)),
+        created_at=iso(now),
+        created_by=who,
+    )
+    _require_distinct(wanted.files)
+    if before is None:
+        if len(r.store.all(project_id)) >= MOST_RELEASES:
+            raise QuotaExceeded.of("releases", MOST_RELEASES, _QUOTA_RETRY_SECONDS)
+        latest = r.store.last_number(project_id, order.name)
+        before = Release(
+            project_id=project_id, name=order.name, targets=targets, latest=latest, opened=latest, created_at=iso(now)
+        )
+    changed = replace(before, targets=targets, updated_at=iso(now))
+    _require_free_paths(r, changed, wanted)
+    if before.version and _is_same(r, before, wanted):
+        if targets == before.targets:
+            return before, False
+        line = act(project_id, order.name, now, who, "release.targets", f"revision {before.desired}")
+        return _watched(r, before, changed, line), False
+    wanted = replace(wanted, number=before.latest + 1)
+    after = after_put(changed, wanted, now.timestamp())
+    line = act(project_id, order.name, now, who, "release.put", f"revision {wanted.number}")
+    saved = r.store.save(before, after, revision=wanted, line=line, due_at=now.timestamp())
+    start_watch(r, saved)
+    return saved, True
+
+
+def _watched(r: Releases, before: Release, after: Release, line: AuditLine) -> Release:
+    """Stores a change, and starts an execution that tells the hosts of it. The one before it ends by itself."""
+    after = replace(after, generation=before.generation + 1, updated_at=iso(r.clock()))
+    due_at = None if after.paused else r.clock().timestamp()
+    saved = r.store.save(before, after, line=line, due_at=due_at)
+    if not saved.paused:
+        start_watch(r, saved)
+    return saved
+
+
+def _is_same(r: Releases, release: Release, wanted: Revision) -> bool:
+    if release.desired in release.withdrawn or release.status == ROLLED_BACK:
+        return False
+    return r.store.revision(release.project_id, release.name, release.desired).content == wanted.content
+
+
+def _file(r: Releases, project_id: str, order: FileOrder, at: int) -> ReleaseFile:
+    """The content that the caller means. FileNotFound if the library does not have it."""
+    if order.file_id:
+        file = r.files.require(project_id, order.file_id)
+        if file.state != READY or not file.signature:
+            raise FileNotFound(f"the file {order.file_id} is not ready: it is {file.state}")
+        place = (file.biz_id, file.app_id, file.file_path, file.file_name)
+        signature, size = file.signature, file.size or 0
+    elif order.file_path and order.signature:
+        content = r.distribution.contents.get(project_id, order.signature)
+        if content is None or content.state != READY:
+            raise FileNotFound(f"no stored file has the signature {order.signature}: upload it first (POST /v1/files)")
+        place = (0, 0, order.file_path, name_of_path(order.file_path))
+        signature, size = order.signature, content.size
+    else:
+        why = "needs file_id, or file_path and signature"
+        raise Invalid(f"files[{at}] {why}", errors=[FieldError(loc=["body", "files", at], msg=why)])
+    return ReleaseFile(*place, signature, size, order.target_file_dir, order.target_user, order.mode)
+
+
+def _require_distinct(files: Sequence[ReleaseFile]) -> None:
+    paths = [file.path for file in files]
+    if twice := {path for path in paths if paths.count(path) > 1}:
+        why = f"{', '.join(sorted(twice))} is named twice"
+        raise Invalid(f"files: {why}", errors=[FieldError(loc=["body", "files"], msg=why)])
+
+
+def _require_free_paths(r: Releases, release: Release, revision: Revision) -> None:
+    """PathTaken if another release has a file at one of these paths on a host that both are for."""
+    wanted = {file.path for file in revision.files}
+    rivals = [
+        (other, path)
+        for other in r.store.all(release.project_id)
+        if other.name != release.name
+        for path in wanted.intersection(other.paths)
+    ]
+    if not rivals:
+        return
+    for agent in r.distribution.fleet_store.memberships(release.project_id):
+        for other, path in rivals:
+            if release.targets.has(agent) and other.targets.has(agent):
+                raise PathTaken(f"the release {other.name} has {path} on the host {agent.agent_id}")
+
+
+# --- looking
+
+
+def show(r: Releases, project_id: str, name: str) -> tuple[Release, Revision, dict[str, int]]:
+    """The release, its desired revision, and its counts, made from the hosts' own reports."""
+    release = r.store.require(project_id, name)
+    revision = r.store.revision(project_id, name, release.desired)
+    return release, revision, counted(hosts_of(r, release))
+
+
+def hosts(
+    r: Releases, project_id: str, name: str, state: str | None, limit: int, cursor: str | None
+) -> Listed[tuple[Host, HostReport | None, int]]:
+    """The hosts of a release with what they have and their goal, in the order of their ids."""
+    release, now = r.store.require(project_id, name), r.clock()
+    after = str(decode_cursor(cursor).get("after", {}).get("S", "")) if cursor else ""
+    if cursor and not after:
+        raise unknown_cursor()
+    reports = {one.agent_id: one for one in r.store.reports(project_id, name)}
+    agents = sorted(
+        (
+            agent
+            for agent in r.distribution.fleet_store.memberships(project_id, states=True)
+            if release.targets.has(agent) and agent.agent_id > after
+        ),
+        key=lambda agent: agent.agent_id,
+    )
+    found: list[tuple[Host, HostReport | None, int]] = []
+    for agent in agents:
+        host = host_of(release, agent, reports.get(agent.agent_id), now)
+        if state is None or host.state == state:
+            if len(found) == limit:
+                position = encode_cursor({"after": {"S": found[-1][0].agent_id}})
+                return Listed(_with_texts(r, release, found), position)
+            found.append((host, None, release.goal(agent.agent_id)))
+    return Listed(_with_texts(r, release, found), None)
+
+
+def _with_texts(
+    r: Releases, release: Release, found: Sequence[tuple[Host, HostReport | None, int]]
+) -> list[tuple[Host, HostReport | None, int]]:
+    """The same with the whole reports: the index has no texts, because a look at all hosts reads it."""
+    whole = r.store.whole_reports(release.project_id, release.name, [host.agent_id for host, _, _ in found])
+    return [(host, whole.get(host.agent_id), goal) for host, _, goal in found]
+
+
+# --- control
+
+
+def roll_back(r: Releases, project_id: str, name: str, to: int | None, who: str, reason: str = "") -> Release:
+    """A new revision with the content of the stable one, or of `to`, for all hosts at once."""
+    before = r.store.require(project_id, name)
+    known = r.store.revisions(project_id, name, 100, None).items
+    number = rollback_number(before, known, to)
+    why = reason or f"taken back to the content of revision {number}"
+    return _taken_back(r, before, number, why, who)
+
+
+def _taken_back(r: Releases, before: Release, number: int, why: str, who: str) -> Release:
+    saved = take_back(r, before, number, why, who)
+    start_watch(r, saved)
+    return saved
+
+
+def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
+    """Hosts take and activate nothing new until `resume`."""
+    return _change(r, project_id, name, who, "release.pause", paused=True)
+
+
+def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
+    """Goes on after a pause, or, because somebody asks for it, with a revision that failed."""
+    before = r.store.require(project_id, name)
+    if before.status == "failed":
+        left = tuple(number for number in before.withdrawn if number != before.desired)
+        more: dict[str, Any] = {"withdrawn": left, "status": ROLLING, "reason": None}
+    elif before.paused:
+        more = {}
+    else:
+        raise WrongState(f"the release {name} is {before.shown_status}: there is nothing to resume")
+    again = {"wave_at": r.clock().timestamp(), "held_since": None}
+    return _change(r, project_id, name, who, "release.resume", paused=False, **again, **more)
+
+
+def activate(r: Releases, project_id: str, name: str, who: str) -> Release:
+    """Lets hosts put the staged revision in place."""
+    before = r.store.require(project_id, name)
+    if before.opened >= before.desired:
+        raise WrongState(f"revision {before.desired} of {name} is active already, or becomes so on arrival")
+    again = {"wave_at": r.clock().timestamp(), "held_since": None}
+    return _change(r, project_id, name, who, "release.activate", opened=before.desired, **again)
+
+
+def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, who: str) -> Release:
+    """The caller's own verdict on the present wave: it passes without waiting for its soak time, or fails."""
+    before = r.store.require(project_id, name)
+    if not before.is_rolling:
+        raise WrongState(f"the release {name} is {before.shown_status}: no wave waits for a verdict")
+    if passed:
+        return _change(r, project_id, name, who, "release.gate", held_since=0.0)
+    why = reason or "the caller's gate did not pass"
+    revision = r.store.revision(project_id, name, before.desired)
+    if revision.on_failure == "rollback" and before.stable:
+        return _taken_back(r, before, before.stable, why, who)
+    stopped = tuple(sorted({*before.withdrawn, before.desired}))
+    return _change(r, project_id, name, who, "release.gate", status="failed", reason=why, withdrawn=stopped)
+
+
+def remove(r: Releases, project_id: str, name: str, who: str) -> None:
+    """Deletes the release. The files stay on the hosts."""
+    release = r.store.require(project_id, name)
+    r.store.remove(release, act(project_id, name, r.clock(), who, "release.delete", f"revision {release.desired}"))
+
+
+def _change(r: Releases, project_id: str, name: str, who: str, action: str, **sets: Any) -> Release:
+    before, now = r.store.require(project_id, name), r.clock()
+    after = replace(before, **sets)
+    states = (before.shown_status, after.shown_status)
+    return _watched(
+        r, before, after, act(project_id, name, now, who, action, f"revision {before.desired}", states=states)
+    )

@@ -1,0 +1,142 @@
+"""Releases, their revisions and the hosts' reports in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table, Write, delete, put, put_new
+from tidegate.common.sequences import Listed
+from tidegate.errors import Conflict, RecordNotFound
+from tidegate.notifications.notices import Notice, notice_write
+from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.releases.model import HostReport, Release, Revision
+
+# Attributes of a report that a look at all hosts reads.
+_REPORT = ("project_id", "agent_id", "name", "life", "revision", "state")
+DUE_KIND = "release"
+
+
+class ReleaseStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        # Revisions never change.
+        self._revisions: dict[tuple[str, str, int], Revision] = {}
+
+    def get(self, project_id: str, name: str) -> Release | None:
+        item = self._table.get(keys.release(project_id, name), consistent=True)
+        return Release.from_item(item) if item else None
+
+    def require(self, project_id: str, name: str) -> Release:
+        found = self.get(project_id, name)
+        if found is None:
+            raise RecordNotFound(f"this project has no release {name}: GET /v1/releases lists them")
+        return found
+
+    def all(self, project_id: str) -> list[Release]:
+        """Every release of the project, read consistently: a stale goal would bring a withdrawn revision back."""
+        found = self._table.query_all(keys.releases(project_id), consistent=True)
+        return [Release.from_item(item) for item in found]
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Release]:
+        page = self._table.page(keys.releases(project_id), limit=limit, cursor=cursor, consistent=True)
+        return Listed([Release.from_item(item) for item in page.items], page.cursor)
+
+    def save(
+        self,
+        before: Release,
+        after: Release,
+        *,
+        revision: Revision | None = None,
+        due_at: float | None = None,
+        line: AuditLine | None = None,
+        notice: Notice | None = None,
+    ) -> Release:
+        """Stores the release, if it is as it was read, with its new revision. Conflict if another was first.
+
+        `due_at`: when compensation must look whether the roll-out is still watched."""
+        saved = replace(after, version=before.version + 1)
+        item = keys.release(saved.project_id, saved.name) | saved.stored()
+        if due_at is not None:
+            item |= keys.due(saved.name, due_at, DUE_KIND)
+        same = "#version = :version" if before.version else "attribute_not_exists(#pk)"
+        values = {"version": before.version} if before.version else {}
+        writes: list[Write] = [put(item, same, **values)]
+        if revision is not None:
+            key = keys.revision(saved.project_id, saved.name, revision.number)
+            writes.append(put_new(key | revision.stored()))
+        writes += [audit_write(line)] if line else []
+        writes += [notice_write(notice)] if notice else []
+        try:
+            self._table.transact(writes)
+        except ConditionFailed as error:
+            raise Conflict(f"the release {saved.name} changed meanwhile: read it and try again") from error
+        return saved
+
+    def revision(self, project_id: str, name: str, number: int) -> Revision:
+        place = (project_id, name, number)
+        if place not in self._revisions:
+            item = self._table.get(keys.revision(*place), consistent=True)
+            if item is None:
+                raise RecordNotFound(f"the release {name} has no revision {number}: GET …/revisions lists them")
+            if len(self._revisions) > 500:
+                self._revisions.clear()
+            self._revisions[place] = Revision.from_item(item)
+        return self._revisions[place]
+
+    def revisions(self, project_id: str, name: str, limit: int, cursor: str | None) -> Listed[Revision]:
+        pk = keys.revisions(project_id, name)
+        page = self._table.page(pk, limit=limit, cursor=cursor, newest_first=True, consistent=True)
+        return Listed([Revision.from_item(item) for item in page.items], page.cursor)
+
+    # --- reports of hosts
+
+    def reports_of_host(self, project_id: str, agent_id: str) -> dict[str, HostReport]:
+        found = self._table.query_all(keys.host_releases(project_id, agent_id), consistent=True)
+        return {item["name"]: HostReport.from_item(item) for item in found}
+
+    def reports(self, project_id: str, name: str) -> Iterator[HostReport]:
+        """The hosts' reports on a release, from an index, without texts."""
+        pk = keys.release_hosts(project_id, name)
+        for item in self._table.query_all(pk, index="gsi1", project=_REPORT):
+            yield HostReport.from_item(item)
+
+    def whole_reports(self, project_id: str, name: str, agent_ids: Iterable[str]) -> dict[str, HostReport]:
+        wanted = [keys.host_release(project_id, agent_id, name) for agent_id in agent_ids]
+        found = self._table.batch_get(wanted, consistent=True)
+        return {item["agent_id"]: HostReport.from_item(item) for item in found}
+
+    def report(self, report: HostReport) -> bool:
+        """Stores a report. False if one of a later life or revision is stored."""
+        key = keys.host_release(report.project_id, report.agent_id, report.name)
+        listing = {
+            "gsi1pk": keys.release_hosts(report.project_id, report.name),
+            "gsi1sk": report.agent_id,
+        }
+        newer = "#life < :life OR (#life = :life AND #revision <= :revision)"
+        item = key | asdict(report) | {"drift": list(report.drift)} | listing
+        return self._table.try_write(
+            put(item, f"attribute_not_exists(#pk) OR {newer}", life=report.life, revision=report.revision)
+        )
+
+    def forget_host(self, project_id: str, agent_id: str, names: Sequence[str]) -> None:
+        self._table.batch_delete(keys.host_release(project_id, agent_id, name) for name in names)
+
+    def last_number(self, project_id: str, name: str) -> int:
+        """The highest number of a deleted release with this name, or 0. Hosts that were offline still have it."""
+        item = self._table.get(keys.last_revision(project_id, name), consistent=True)
+        return int(item["number"]) if item else 0
+
+    def remove(self, release: Release, line: AuditLine) -> None:
+        """Deletes the release, then its revisions and reports, which nothing leads to after a crash in between."""
+        key, last = keys.release(release.project_id, release.name), keys.last_revision(release.project_id, release.name)
+        gone = delete(key, "#version = :version", version=release.version)
+        try:
+            self._table.transact([gone, put(last | {"number": release.latest}), audit_write(line)])
+        except ConditionFailed as error:
+            raise Conflict(f"the release {release.name} changed meanwhile: read it and try again") from error
+        pk = keys.revisions(release.project_id, release.name)
+        self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in self._table.query_all(pk))
+        reports = self.reports(release.project_id, release.name)
+        self._table.batch_delete(keys.host_release(one.project_id, one.agent_id, one.name) for one in reports)

@@ -1,0 +1,339 @@
+"""Releases on moto: hosts get the desired revision in waves, when they return, when they enrol; and the way back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.moto.cloud import Answer, MotoCloud
+from tests.support.releases import ReleaseWorld
+
+
+@pytest.fixture
+def world(cloud: MotoCloud) -> ReleaseWorld:
+    return ReleaseWorld(Fleet(cloud))
+
+
+def names(count: int) -> list[str]:
+    return [f"host-{number:02d}" for number in range(count)]
+
+
+def judge(world: ReleaseWorld, *, passes: bool, **more: Any) -> Answer:
+    body: dict[str, Any] = {"pass": passes, **more}
+    return world.act("gate", **body)
+
+
+def test_revision_reaches_all_hosts_of_its_groups(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(6))
+    (other,) = world.add_hosts("db-1", groups=("db",))
+    made = world.put()
+    assert (made.status, made.json()["revision"]) == (201, 1)
+
+    world.round(*hosts, other)
+
+    shown = world.show()
+    assert (shown["status"], shown["stable"], shown["counts"]["current"]) == ("converged", 1, 6)
+    assert {host.content["app"] for host in hosts} == {world.fleet.signature}
+    assert other.content == {}
+    assert len(world.fleet.get("/v1/jobs")["items"]) == 1
+
+
+def test_host_that_was_down_gets_it_when_it_returns(world: ReleaseWorld) -> None:
+    up, down = world.add_hosts("host-1", "host-2")
+    world.put()
+    world.cloud.clock.advance(600)
+    world.poll(up)
+    world.round(up)
+    assert world.show()["status"] == "converged"
+    assert world.shown_hosts()["host-2"]["state"] == "offline"
+
+    assert world.poll(down)
+    world.round(down)
+    assert world.shown_hosts()["host-2"]["state"] == "current"
+    assert not world.poll(down)
+
+
+def test_host_that_gets_the_group_later_gets_the_revision(world: ReleaseWorld) -> None:
+    first = world.add_hosts("host-1")
+    world.put()
+    world.round(*first)
+    (late,) = world.add_hosts("host-2")
+    assert world.poll(late)
+    world.round(late)
+    assert late.content == {"app": world.fleet.signature}
+
+
+def test_host_that_leaves_the_group_no_longer_counts_and_keeps_its_file(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts("host-1", "host-2")
+    world.put()
+    world.round(*hosts)
+    change = {"groups": ["db"]}
+    assert world.cloud.http("PATCH", "/v1/agents/host-2", key=world.fleet.project.key, json=change).status == 200
+    assert world.ask(hosts[1]) == []
+    assert world.show()["counts"]["desired"] == 1
+    assert hosts[1].content
+
+
+def test_same_content_again_is_the_same_revision(world: ReleaseWorld) -> None:
+    assert world.put().status == 201
+    again = world.put()
+    assert (again.status, again.json()["revision"]) == (200, 1)
+
+
+def test_other_targets_for_the_same_content_keep_the_revision(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1", groups=("db",))
+    world.put()
+    again = world.put(targets={"groups": ["db"]})
+    assert (again.status, again.json()["revision"]) == (200, 1)
+    world.round(host)
+    assert host.active == {"app": 1}
+
+
+def test_waves_widen_only_after_reports(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(20))
+    world.put()
+    world.round(*hosts)
+    second = world.fleet.store(b"second")
+    world.put(signature=second, waves=[{"percent": 20}, {"percent": 60}])
+
+    world.look()
+    assert world.show()["share"] == 20
+    world.round(*hosts)
+    first_wave = sum(host.active["app"] == 2 for host in hosts)
+    assert 0 < first_wave < 20
+    assert (world.show()["share"], world.show()["wave"]) == (60, 2)
+    world.round(*hosts)
+    assert world.show()["share"] == 100
+    world.round(*hosts)
+    assert (world.show()["status"], world.show()["stable"]) == ("converged", 2)
+    assert {host.content["app"] for host in hosts} == {second}
+
+
+def test_bad_revision_takes_itself_back_from_the_first_wave(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(20))
+    world.put()
+    world.round(*hosts)
+    bad = world.fleet.store(b"bad")
+    for host in hosts:
+        host.bad.add(bad)
+    world.put(signature=bad, waves=[{"percent": 20}])
+
+    world.round(*hosts)
+    world.round(*hosts)
+
+    shown = world.show()
+    assert (shown["status"], shown["revision"], shown["stable"], shown["withdrawn"]) == ("rolled_back", 3, 3, [2])
+    assert "failed" in shown["reason"]
+    assert {host.content["app"] for host in hosts} == {world.fleet.signature}
+    assert {host.active["app"] for host in hosts} == {3}
+    assert shown["counts"]["current"] == 20
+    assert sum(host.fetched for host in hosts) == 20 + sum(bad in host.kept for host in hosts)
+
+
+def test_failed_wave_with_on_failure_stop_stays_and_converges_nowhere(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(20))
+    world.put()
+    world.round(*hosts)
+    bad = world.fleet.store(b"bad")
+    for host in hosts:
+        host.bad.add(bad)
+    world.put(signature=bad, waves=[{"percent": 20}], on_failure="stop")
+    world.round(*hosts)
+    tried = sum(host.active["app"] == 2 for host in hosts)
+    (late,) = world.add_hosts("late-1")
+    world.round(*hosts, late)
+    assert world.show()["status"] == "failed"
+    assert sum(host.active["app"] == 2 for host in hosts) == tried
+    assert late.active == {"app": 1}
+
+
+def test_rollback_moves_no_byte_if_hosts_kept_the_content(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(3))
+    world.put()
+    world.round(*hosts)
+    world.put(signature=world.fleet.store(b"second"))
+    world.round(*hosts)
+    before = [host.fetched for host in hosts]
+
+    back = world.act("rollback")
+    assert (back.status, back.json()["revision"], back.json()["status"]) == (202, 3, "rolled_back")
+    for host in hosts:
+        world.act_as(host)
+    assert {host.content["app"] for host in hosts} == {world.fleet.signature}
+    assert [host.fetched for host in hosts] == before
+    revisions = world.fleet.get("/v1/releases/app/revisions")["items"]
+    assert [(one["number"], one.get("rollback_to")) for one in revisions] == [(3, 1), (2, None), (1, None)]
+
+
+def test_rollback_to_a_named_revision(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    for content in (b"one", b"two", b"three"):
+        world.put(signature=world.fleet.store(content))
+        world.round(host)
+    assert world.act("rollback", to=1).status == 202
+    world.round(host)
+    assert host.content["app"] == world.fleet.store(b"one")
+    assert world.act("rollback", to=9).status == 409
+
+
+def test_rollback_without_an_earlier_revision_is_refused(world: ReleaseWorld) -> None:
+    world.put()
+    refused = world.act("rollback")
+    assert (refused.status, refused.json()["code"]) == (409, "wrong_state")
+
+
+def test_paused_release_changes_nothing_on_hosts(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    assert world.act("pause").json()["status"] == "paused"
+    world.round(host)
+    assert host.content == {}
+    assert world.act("resume").json()["status"] == "rolling"
+    world.round(host)
+    assert host.active == {"app": 1}
+    assert world.act("resume").status == 409
+
+
+def test_manual_activation_stages_first(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put(activate="manual")
+    world.round(host)
+    shown = world.show()
+    assert (shown["status"], shown["counts"]["staged"], host.content) == ("waiting", 1, {})
+    assert world.act("activate").status == 202
+    world.round(host)
+    assert host.content == {"app": world.fleet.signature}
+    assert world.show()["status"] == "converged"
+
+
+def test_activation_at_a_time_waits_for_it(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    at = world.cloud.clock().timestamp() + 300
+    moment = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    world.put(activate=moment)
+    world.round(host)
+    assert host.content == {}
+    world.cloud.clock.advance(300)
+    world.poll(host)
+    world.look()
+    world.round(host)
+    assert host.content == {"app": world.fleet.signature}
+
+
+def test_callers_gate_stops_or_hastens_a_wave(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    soaks = {"url": "http://127.0.0.1:8080/healthz", "soak_s": 3600}
+    world.put(signature=world.fleet.store(b"two"), waves=[{"percent": 50}], health=soaks)
+    world.round(*hosts)
+    assert world.show()["share"] == 50
+    assert judge(world, passes=True).status == 202
+    world.look()
+    assert world.show()["share"] == 100
+    failed = judge(world, passes=False, reason="error budget is used up")
+    assert (failed.json()["status"], failed.json()["reason"]) == ("rolled_back", "error budget is used up")
+
+
+def test_two_releases_cannot_have_one_path_on_a_host(world: ReleaseWorld) -> None:
+    world.add_hosts("host-1")
+    world.put()
+    taken = world.put("other")
+    assert (taken.status, taken.json()["code"]) == (409, "path_taken")
+    assert "app" in taken.json()["detail"]
+    world.add_hosts("host-2", groups=("db",))
+    assert world.put("other", targets={"groups": ["db"]}).status == 201
+
+
+def test_deleted_release_leaves_files_and_its_numbers_go_on(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    assert world.cloud.http("DELETE", "/v1/releases/app", key=world.fleet.project.key).status == 204
+    assert world.ask(host) == []
+    assert host.content
+    assert world.put(signature=world.fleet.store(b"two")).json()["revision"] == 2
+    world.round(host)
+    assert host.active == {"app": 2}
+
+
+def test_report_of_a_replaced_host_does_not_count(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    project = world.fleet.project
+    assert world.cloud.http("DELETE", "/v1/agents/host-1", key=project.key).status == 204
+    body = {"releases": [{"name": "app", "revision": 9, "state": "current"}]}
+    refused = world.cloud.http("PUT", "/v1/agents/host-1/releases", key=host.key, json=body)
+    assert refused.status in (401, 403)
+    world.fleet._keys.clear()
+    (new,) = world.add_hosts("host-1")
+    assert world.shown_hosts()["host-1"]["revision"] == 0
+    world.round(new)
+    assert world.shown_hosts()["host-1"]["state"] == "current"
+
+
+def test_agent_that_knows_no_releases_is_not_offered_their_files(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.ask(host)
+    world.window()
+    assert world.fleet.inbox("host-1", can="stage") == []
+    assert len(world.fleet.inbox("host-1", can="stage,release")) == 1
+
+
+def test_calls_of_a_host_for_a_revision_are_at_most_five(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    before = host.calls
+    world.round(host)
+    assert host.active == {"app": 1}
+    assert host.calls - before <= 5
+
+
+def test_lost_watcher_is_started_again(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.cloud.clock.advance(600)
+    before = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
+    handler = world.cloud.app.due_handlers["release"]
+    item = {"project_id": world.fleet.project.id, "name": "app"}
+    running = world.cloud.app.releases.distribution.machines.status(world.cloud.app.releases.machine_arn, "x")
+    assert running is None
+    handler(item)
+    after = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
+    assert after.version == before.version + 1
+    world.poll(host)
+    world.round(host)
+    assert host.active == {"app": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"files": []}, "files"),
+        ({"hook": "/bin/sh -c x"}, "hook"),
+        ({"health": {"url": "http://169.254.169.254/"}}, "url"),
+        ({"activate": "tomorrow"}, "activate"),
+        ({"waves": [{"percent": 50}, {"percent": 10}]}, "waves"),
+        ({"keep": 0}, "keep"),
+    ],
+)
+def test_bad_release_is_refused_and_named(world: ReleaseWorld, change: dict[str, Any], place: str) -> None:
+    refused = world.put(**change)
+    assert refused.status == 422, refused.body
+    assert place in str(refused.json()["errors"])
+
+
+def test_unknown_file_is_404(world: ReleaseWorld) -> None:
+    assert world.put(signature="0" * 64).status == 404
+
+
+def test_other_projects_release_is_404(world: ReleaseWorld) -> None:
+    world.put()
+    stranger = world.cloud.project()
+    assert world.cloud.http("GET", "/v1/releases/app", key=stranger.key).status == 404
+    assert world.cloud.http("GET", "/v1/releases", key=stranger.key).json()["items"] == []

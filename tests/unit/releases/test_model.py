@@ -1,0 +1,376 @@
+"""The rules of releases, played at random: hosts go down, are born or replaced, and messages come late or twice.
+
+The decisions are the product's own: `goal`, `decide`, `withdrawn`, `after_put` and `is_news`. The host's step is a
+sketch of the agent's. Each rule that is broken on purpose is noticed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tidegate.distribution.model import FleetAgent, Wave
+from tidegate.releases import model
+from tidegate.releases.model import (
+    CONVERGED,
+    FAILED,
+    ROLLED_BACK,
+    ROLLING,
+    Host,
+    HostReport,
+    Release,
+    ReleaseFile,
+    Revision,
+    Selector,
+    after_put,
+    decide,
+    goals_digest,
+    rank,
+    rollback_number,
+    withdrawn,
+)
+
+WAVES = (Wave(10, 0, 20), Wave(40, 0, 20))
+EVERYBODY = Selector(groups=("all",))
+
+
+def revision(number: int, content: int, *, on_failure: str = "rollback", waves: tuple[Wave, ...] = WAVES) -> Revision:
+    file = ReleaseFile(1, 1, "/a", "a", f"{content:064x}", 1, "/srv", "root")
+    return Revision(name="app", number=number, files=(file,), waves=waves, on_failure=on_failure)
+
+
+def content_of(one: Revision) -> int:
+    return int(one.files[0].signature, 16)
+
+
+@dataclass
+class HostSketch:
+    name: str
+    life: int = 1
+    up: bool = True
+    member: bool = True
+    content: int = 0
+    active: int = 0
+    begun: int = 0
+    former: int = 0
+    refused: set[int] = field(default_factory=set)
+    highest: int = 0
+
+
+class World:
+    """`broken` drops one rule."""
+
+    def __init__(self, seed: int, broken: str = "") -> None:
+        self.random, self.broken = random.Random(seed), broken
+        self.release = Release(project_id="p", name="app", targets=EVERYBODY)
+        self.revisions: dict[int, Revision] = {}
+        self.bad: set[int] = set()
+        self.past: list[Release] = []
+        self.hosts = {f"h{number}": HostSketch(f"h{number}") for number in range(40)}
+        self.known: dict[str, HostReport] = {}
+        self.told: list[tuple[float, str]] = []
+        self.reports: list[tuple[float, HostReport]] = []
+        self.faults: list[str] = []
+        self.now, self.calm = 0.0, False
+
+    # --- the server
+
+    def save(self, after: Release) -> None:
+        before, self.release = self.release, replace(after, version=self.release.version + 1)
+        self.past.append(before)
+        for host in self.hosts.values():
+            if host.member and before.goal(host.name) != self.release.goal(host.name):
+                self.tell(host)
+
+    def put(self, content: int, *, bad: bool) -> None:
+        made = revision(self.release.latest + 1, content)
+        self.revisions[made.number] = made
+        if bad:
+            self.bad.add(content)
+        self.save(after_put(self.release, made, self.now))
+
+    def look(self) -> None:
+        shown = [self.seen(host) for host in self.hosts.values() if host.member]
+        wanted = self.revisions[self.release.desired]
+        if self.broken == "silence":
+            shown = [host._replace(online=host.revision >= wanted.number) for host in shown]
+        after = decide(self.release, wanted, shown, self.now)
+        if after.latest != self.release.latest:
+            back = replace(self.revisions[self.release.stable], number=after.latest)
+            self.revisions[back.number] = back
+        if after != self.release:
+            self.save(after)
+
+    def seen(self, host: HostSketch) -> Host:
+        agent = FleetAgent("p", host.name, groups=("all",), life=host.life, last_seen=iso_now() if host.up else None)
+        return model.host_of(self.release, agent, self.known.get(host.name), NOW)
+
+    def tell(self, host: HostSketch) -> None:
+        if self.calm or self.random.random() > 0.1:
+            self.told.append((self.now + self.random.uniform(0, 3), host.name))
+        if not self.calm and self.random.random() < 0.1:
+            self.told.append((self.now + self.random.uniform(0, 20), host.name))
+
+    def take(self, report: HostReport) -> None:
+        known = self.known.get(report.agent_id)
+        if self.broken == "life" or report.is_news(known):
+            if known and (report.life, report.revision) < (known.life, known.revision):
+                self.faults.append(f"{report.agent_id} is shown as {report.revision} after {known.revision}")
+            self.known[report.agent_id] = report
+
+    # --- a host
+
+    def connect(self, host: HostSketch) -> None:
+        if host.up and host.member and self.revisions:
+            self.report(host, failed=host.active in host.refused)
+            self.act(host)
+
+    def report(self, host: HostSketch, *, failed: bool) -> None:
+        if not host.active:
+            return
+        state = "failed" if failed else "current"
+        report = HostReport(
+            project_id="p", agent_id=host.name, name="app", life=host.life, revision=host.active, state=state
+        )
+        self.reports.append((self.now + self.random.uniform(0, 3), report))
+
+    def act(self, host: HostSketch) -> None:
+        stale = self.broken == "consistent" and self.past and self.random.random() < 0.3
+        asked = self.random.choice(self.past[-3:]) if stale else self.release
+        goal = asked.goal(host.name)
+        if goal in self.release.withdrawn and goal > host.active:
+            self.faults.append(f"{host.name} takes {goal}, which was withdrawn")
+        if not goal or goal in host.refused or (goal <= host.active and self.broken != "numbers"):
+            return
+        if self.killed(host):
+            return
+        host.begun = goal
+        if not self.killed(host):
+            self.switch(host)
+
+    def switch(self, host: HostSketch) -> None:
+        wanted = self.revisions[host.begun]
+        if host.content != content_of(wanted):
+            host.former, host.content = host.content, content_of(wanted)
+        if self.killed(host):
+            return
+        failed = content_of(wanted) in self.bad and self.random.random() < 0.9
+        if failed:
+            host.refused.add(host.begun)
+            host.content = host.former
+        host.active, host.begun = host.begun, 0
+        if host.active < host.highest:
+            self.faults.append(f"{host.name} went from {host.highest} to {host.active}")
+        host.highest = max(host.highest, host.active)
+        self.report(host, failed=failed)
+
+    def killed(self, host: HostSketch) -> bool:
+        if not self.calm and self.random.random() < 0.05:
+            host.up = False
+        return not host.up
+
+    def start(self, host: HostSketch) -> None:
+        host.up = True
+        if host.begun:
+            self.switch(host)
+        self.connect(host)
+
+    # --- time
+
+    def step(self) -> None:
+        self.now += 1
+        for due in sorted(one for one in self.told if one[0] <= self.now):
+            self.told.remove(due)
+            host = self.hosts[due[1]]
+            if host.up and host.member:
+                self.act(host)
+        for at, report in [one for one in self.reports if one[0] <= self.now]:
+            self.reports.remove((at, report))
+            self.take(report)
+
+    def trouble(self) -> None:
+        host = self.random.choice(list(self.hosts.values()))
+        kind = self.random.randrange(6)
+        if kind == 0:
+            host.up = False
+        elif kind in (1, 2) and not host.up:
+            self.start(host)
+        elif kind == 3 and len(self.hosts) < 60:
+            born = self.hosts[f"h{len(self.hosts)}"] = HostSketch(f"h{len(self.hosts)}")
+            self.connect(born)
+        elif kind == 4:
+            replaced = self.hosts[host.name] = HostSketch(host.name, host.life + 1)
+            self.connect(replaced)
+        elif host.up:
+            self.connect(host)
+
+    def run(self) -> list[str]:
+        content = 0
+        for _ in range(250):
+            if self.random.random() < 0.03:
+                content += 1
+                self.put(content, bad=self.random.random() < 0.3)
+            if self.revisions and self.random.random() < 0.1:
+                self.look()
+            self.trouble()
+            self.step()
+        self.calm = True
+        for host in self.hosts.values():
+            self.start(host)
+        for _ in range(80):
+            if self.revisions:
+                self.look()
+            for host in self.hosts.values():
+                self.connect(host)
+            self.step()
+        if self.revisions:
+            self.check()
+        return self.faults
+
+    def check(self) -> None:
+        for host in self.hosts.values():
+            goal = self.release.goal(host.name)
+            wanted = self.revisions.get(goal)
+            if wanted and host.active < goal:
+                self.faults.append(f"{host.name} is at {host.active}, goal {goal}")
+            if wanted and host.active == goal and goal not in host.refused and host.content != content_of(wanted):
+                self.faults.append(f"{host.name} has content {host.content}, goal {goal}")
+            known = self.known.get(host.name)
+            if host.active and (known is None or (known.life, known.revision) != (host.life, host.active)):
+                self.faults.append(f"{host.name} has {host.active}, shown as {known}")
+        for number, made in self.revisions.items():
+            hit = sum(number in host.refused for host in self.hosts.values())
+            if content_of(made) in self.bad and hit > len(self.hosts) / 2:
+                self.faults.append(f"the bad revision {number} reached {hit} of {len(self.hosts)} hosts")
+
+
+NOW = datetime(2026, 11, 18, tzinfo=UTC)
+
+
+def iso_now() -> str:
+    return NOW.isoformat()
+
+
+def test_every_host_ends_with_its_goal_and_no_bad_revision_spreads() -> None:
+    assert [(seed, faults[:2]) for seed in range(40) if (faults := World(seed).run())] == []
+
+
+@pytest.mark.parametrize("rule", ["numbers", "consistent", "life", "silence"])
+def test_world_notices_a_rule_that_is_dropped(rule: str) -> None:
+    assert any(World(seed, rule).run() for seed in range(120))
+
+
+def test_ranks_are_even_and_fixed() -> None:
+    ranks = [rank("app", f"host-{number}") for number in range(10_000)]
+    assert all(abs(sum(one < share for one in ranks) - 10_000 * share) < 200 for share in (0.01, 0.1, 0.5, 0.9))
+    assert rank("app", "host-1") == rank("app", "host-1") != rank("web", "host-1")
+
+
+def rolling(**fields: object) -> Release:
+    made = after_put(Release(project_id="p", name="app", targets=EVERYBODY, stable=1, latest=1), revision(2, 2), 0)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def inside(release: Release, count: int, of: Callable[[str], Host]) -> list[Host]:
+    names = [f"h{number}" for number in range(5000)]
+    return [of(name) for name in names if release.goal(name) == release.desired][:count]
+
+
+def test_wave_opens_when_its_hosts_have_reported() -> None:
+    release = rolling()
+    hosts = inside(release, 10, lambda name: Host(name, "current", 2, True))
+    after = decide(release, revision(2, 2), hosts, 5)
+    assert (after.wave, after.share, after.status) == (1, 40, ROLLING)
+
+
+def test_wave_from_which_nothing_was_heard_does_not_pass() -> None:
+    release = rolling()
+    hosts = inside(release, 10, lambda name: Host(name, "behind", 1, True))
+    assert decide(release, revision(2, 2), hosts, 500) == release
+
+
+def test_offline_hosts_neither_fail_nor_hold_a_wave() -> None:
+    release = rolling()
+    hosts = inside(release, 10, lambda name: Host(name, "offline", 1, False))
+    hosts[0] = hosts[0]._replace(state="current", revision=2, online=True)
+    assert decide(release, revision(2, 2), hosts, 5).wave == 1
+
+
+def test_wave_waits_for_its_soak_time() -> None:
+    checked = replace(revision(2, 2), health=model.Check(url="http://127.0.0.1/", soak_s=60))
+    release = rolling()
+    hosts = inside(release, 10, lambda name: Host(name, "current", 2, True))
+    held = decide(release, checked, hosts, 100)
+    assert (held.wave, held.held_since) == (0, 100)
+    assert decide(held, checked, hosts, 159).wave == 0
+    assert decide(held, checked, hosts, 160).wave == 1
+
+
+def test_host_that_fails_while_the_wave_soaks_takes_it_back() -> None:
+    checked = replace(revision(2, 2), health=model.Check(url="http://127.0.0.1/", soak_s=60))
+    release = rolling(held_since=100.0)
+    hosts = inside(release, 2, lambda name: Host(name, "current", 2, True))
+    hosts[0] = hosts[0]._replace(state="failed")
+    after = decide(release, checked, hosts, 159)
+    assert (after.status, after.desired, after.stable, after.share) == (ROLLED_BACK, 3, 3, 100)
+    assert after.withdrawn == (2,)
+
+
+def test_failed_wave_stops_if_the_caller_wants_that() -> None:
+    stops = revision(2, 2, on_failure="stop")
+    release = rolling()
+    hosts = inside(release, 2, lambda name: Host(name, "failed", 2, True))
+    after = decide(release, stops, hosts, 5)
+    assert (after.status, after.desired) == (FAILED, 2)
+    assert {after.goal(f"h{number}") for number in range(500)} == {1}
+
+
+def test_first_revision_that_fails_has_nothing_to_go_back_to() -> None:
+    release = replace(rolling(), stable=0)
+    hosts = inside(release, 2, lambda name: Host(name, "failed", 2, True))
+    after = decide(release, revision(2, 2), hosts, 5)
+    assert (after.status, {after.goal(f"h{number}") for number in range(500)}) == (FAILED, {0})
+
+
+def test_last_wave_makes_the_revision_stable() -> None:
+    release = rolling(wave=2, share=100)
+    hosts = [Host(f"h{number}", "current", 2, True) for number in range(10)]
+    after = decide(release, revision(2, 2), hosts, 5)
+    assert (after.status, after.stable) == (CONVERGED, 2)
+
+
+def test_rollback_goes_to_the_stable_revision_else_to_the_one_before() -> None:
+    numbers = [revision(3, 3), revision(2, 2), revision(1, 1)]
+    half = replace(rolling(), desired=3, latest=3, stable=2)
+    assert rollback_number(half, numbers, None) == 2
+    assert rollback_number(replace(half, stable=3), numbers, None) == 2
+    assert rollback_number(replace(half, stable=3, withdrawn=(2,)), numbers, None) == 1
+    assert rollback_number(half, numbers, 1) == 1
+
+
+def test_withdrawn_release_gives_everybody_a_higher_number() -> None:
+    back = withdrawn(rolling(), "bad")
+    assert {back.goal(f"h{number}") for number in range(100)} == {3}
+
+
+def test_report_of_an_older_life_or_revision_is_no_news() -> None:
+    known = HostReport(project_id="p", agent_id="h", name="app", life=2, revision=5, state="current")
+    assert not replace(known, life=1, revision=9).is_news(known)
+    assert not replace(known, revision=4).is_news(known)
+    assert replace(known, life=3, revision=1).is_news(known)
+    assert replace(known, state="drifted").is_news(known)
+    assert not replace(known, reported_at="later").is_news(known)
+
+
+def test_revision_that_failed_on_a_host_stays_failed_there() -> None:
+    known = HostReport(project_id="p", agent_id="h", name="app", life=2, revision=5, state="failed")
+    assert not replace(known, state="current").is_news(known)
+    assert replace(known, state="current", revision=6).is_news(known)
+
+
+def test_digest_of_goals_does_not_depend_on_their_order() -> None:
+    assert goals_digest([("a", 1), ("b", 2)]) == goals_digest([("b", 2), ("a", 1)]) != goals_digest([("a", 12)])
