@@ -222,6 +222,7 @@ def files(world: World) -> str:
 
 
 def projects(world: World) -> str:
+    world.cloud.project()
     return "/v1/projects"
 
 

@@ -15,6 +15,7 @@ from tidegate.web.api import build_api
 NAMES = ["/a/b%41.bin", "/a/what?.bin", "/a/n#1 é+.bin", "/a/100%.bin", "/a/%2F..%2Fb.bin"]
 JOB_ROUTES = [
     ("GET", "/v1/jobs/<job>"),
+    ("PATCH", "/v1/jobs/<job>"),
     ("GET", "/v1/jobs/<job>/targets"),
     ("GET", "/v1/jobs/<job>/map"),
     ("POST", "/v1/jobs/<job>/cancel"),
@@ -55,7 +56,8 @@ def test_job_and_task_are_found_whatever_their_file_is_called(cloud: MotoCloud, 
     job, task = (quote(made["job_id"], safe=""), quote(made["task_id"], safe="")) if by_id else (key, uuid)
     for method, route in [*TASK_ROUTES, *JOB_ROUTES]:
         path = route.replace("<job>", job).replace("<task>", task)
-        answer = cloud.http(method, path, json={} if method == "POST" else None, key=fleet.project.key)
+        body = {"POST": {}, "PATCH": {"note": "n"}}.get(method)
+        answer = cloud.http(method, path, json=body, key=fleet.project.key)
         # The Job has failed no target yet, so that redrive finds nothing to send again.
         assert answer.status in (200, 202, 409), (method, route, answer.body)
         if route in ("/v1/jobs/<job>", "/v1/downloads/<task>"):
