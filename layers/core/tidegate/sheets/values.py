@@ -145,7 +145,7 @@ _HARMLESS = rf"(?:[-+＋－]|[+-] ?[$€£¥￥]? ?{_AMOUNT} ?%?|{_PHONE})"
 _HARMLESS_TEXT = re.compile(_HARMLESS, re.ASCII)
 # Stands before each text of a column that is checked as a whole. A spreadsheet does not split there.
 MARK = "\x1e"
-_MARKED = re.compile(rf"{MARK}(?=[{re.escape(''.join(STARTERS))}])(?!{_HARMLESS}(?:{MARK}|\Z))", re.ASCII)
+_MARKED = re.compile(rf"{MARK}(?=[{re.escape(''.join(sorted(STARTERS)))}])(?!{_HARMLESS}(?:{MARK}|\Z))", re.ASCII)
 
 
 @cache
