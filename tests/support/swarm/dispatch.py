@@ -40,7 +40,7 @@ class CountingDynamo:
         item = self._items.get(_name(Key))
         return {"Item": item} if item else {}
 
-    def batch_get_item(self, *, RequestItems: Mapping[str, Any]) -> dict[str, Any]:
+    def batch_get_item(self, *, RequestItems: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         self.calls["BatchGetItem"] += 1
         ((table, request),) = RequestItems.items()
         assert len(request["Keys"]) <= 100
