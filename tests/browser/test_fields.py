@@ -38,6 +38,7 @@ FILL = """([form, values]) => {
   form.requestSubmit();
 }"""
 VALUES = {
+    "masks": "mobile = phone",
     "signature": "a" * 64,
     "mode": "0640",
     "labels": "os=debian",
@@ -98,6 +99,7 @@ FORMS = [
     Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=quotas]"),
     Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=access]"),
     Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=gse]"),
+    Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=masked]"),
     Form("PUT /v1/projects/{project_id}/swarm", PROJECT, ("Change",), "[data-key=swarm]"),
     Form("POST /v1/projects/{project_id}/keys", PROJECT, ("New key",)),
     Form("POST /v1/keys", "operate/keys", ("New key",)),

@@ -20,20 +20,21 @@ def test_warm_submit_is_one_write_and_one_message(fleet: Fleet) -> None:
     assert calls == {"dynamodb.BatchWriteItem": 1, "sqs.SendMessageBatch": 1}
 
 
-def test_cold_submit_is_six_calls(fleet: Fleet) -> None:
+def test_cold_submit_is_seven_calls(fleet: Fleet) -> None:
     app = fleet.cloud.app
     with count_calls(app) as calls:
         submit.submit(app.distribution, fleet.project.id, spec_of(fleet), [Target("a-1")])
-    assert sum(calls.values()) == 6
+    # One of them reads which timeline the executions belong to, once in some seconds.
+    assert sum(calls.values()) == 7
 
 
-def test_submit_of_1000_targets_takes_at_most_47_calls(fleet: Fleet) -> None:
+def test_submit_of_1000_targets_takes_at_most_48_calls(fleet: Fleet) -> None:
     app = fleet.cloud.app
     targets = [Target(f"agent-{n:06d}", "container-" + "0" * 20) for n in range(1000)]
     with count_calls(app) as calls:
         submit.submit(app.distribution, fleet.project.id, spec_of(fleet), targets)
     assert sum(calls.values()) <= 1000 / 25 + 1000 / 10 + 3
-    assert sum(calls.values()) <= 47, "one message holds a hundred targets"
+    assert sum(calls.values()) <= 48, "one message holds a hundred targets"
 
 
 def test_task_takes_at_most_three_reads(fleet: Fleet) -> None:

@@ -24,4 +24,4 @@ def test_sample_event_of_collect_targets_is_accepted(cloud: MotoCloud) -> None:
 
 def test_sample_event_of_agents_gets_an_empty_inbox(cloud: MotoCloud) -> None:
     answer = cloud.invoke("agents", json.loads((ROOT / "events/agents.json").read_text()))
-    assert (answer["statusCode"], json.loads(answer["body"])) == (200, {"items": []})
+    assert (answer["statusCode"], json.loads(answer["body"])) == (200, {"items": [], "releases": None})

@@ -34,6 +34,7 @@ def test_task_is_found_by_uuid_or_whole_id(fleet: Fleet) -> None:
         "status": "Pending",
         **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
         **dict.fromkeys(("activate_at", "staged_at", "arrived", "note", "mode", "limit_rate", "redrive_of")),
+        "release": None,
     }
     assert made["status"] == "Pending"
 
@@ -137,6 +138,7 @@ def test_inbox_entry_has_all_fields_for_the_agent(fleet: Fleet) -> None:
         "swarm": None,
         "limit_rate": None,
         "activate_at": None,
+        "release": None,
         "activate_until": None,
         "staged_at": None,
     }

@@ -106,7 +106,10 @@ PauseWindows = Annotated[list[PauseWindowBody], Field(max_length=24)]
 
 
 class BackoffBody(Body, record=Backoff):
-    pass
+    """The pauses between the attempts of an item."""
+
+    # Also a part of changes, which name no defaults.
+    model_config = ConfigDict(json_schema_extra=without_defaults)
 
 
 class BatchBody(Body, record=NewBatch, without=SOURCE_FIELDS):

@@ -23,7 +23,7 @@ from tidegate.releases.model import (
 )
 from tidegate.releases.releases import FileOrder
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, F, FilePath, Signature, Text
+from tidegate.web.schemas import Answer, Body, F, FilePath, Page, Signature, Text
 from tidegate.web.submits import AgentId, Group, LabelValue, WaveBody, rising_waves, stored_moment
 
 HostState = Literal["current", "staged", "failed", "drifted", "behind", "offline", "gone"]
@@ -138,14 +138,12 @@ class ReleaseDetail(ReleaseAnswer, record=Revision, without=("name", "number", "
     health: HealthAnswer | None = None
 
 
-class ReleaseList(Answer):
+class ReleaseList(Page):
     items: list[ReleaseAnswer]
-    next_cursor: str | None = None
 
 
-class RevisionList(Answer):
+class RevisionList(Page):
     items: list[RevisionAnswer]
-    next_cursor: str | None = None
 
 
 class RunAnswer(Answer):
@@ -164,9 +162,8 @@ class ReleaseHost(Answer, record=HostReport, without=("name",)):
     reported_at: str | None = None
 
 
-class ReleaseHosts(Answer):
+class ReleaseHosts(Page):
     items: list[ReleaseHost]
-    next_cursor: str | None = None
 
 
 router = Router()
