@@ -138,12 +138,15 @@ def test_target_that_never_answers_times_out(tmp_path: Path) -> None:
         submitted = project.http("POST", "/v1/downloads", json=body(target_agent_id="host-gone")).json()
         job = until(lambda: job_of(project, submitted["job_id"]), lambda job: job["status"] in ENDED, 90)
         assert (job["status"], job["counts"]["timeout"]) == ("Timeout", 1)
-        assert cloud.http(
-            "GET",
-            "/v1/agents/host-gone/transfers",
-            key=cloud.admin_key,
-            headers={"x-project-id": project.id},
-        ).json() == {"items": []}
+        assert (
+            cloud.http(
+                "GET",
+                "/v1/agents/host-gone/transfers",
+                key=cloud.admin_key,
+                headers={"x-project-id": project.id},
+            ).json()["items"]
+            == []
+        )
 
 
 def test_unknown_signature_is_404(stocked: DeployedProject) -> None:

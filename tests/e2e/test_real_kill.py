@@ -247,4 +247,4 @@ def test_batch_killed_in_a_slice_repeats_one_second_at_most(
         "only items whose progress was not saved are repeated"
     )
     assert_no_slot_is_taken(project, "batch")
-    assert_notified_once(listener, batch_id, "completed")
+    assert_notified_once(listener, batch_id, "finished")
