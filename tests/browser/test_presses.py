@@ -187,3 +187,54 @@ def test_callback_shows_its_attempts(desk: Console, project: DeployedProject, ht
     expect(row).to_contain_text("Delivered")
     row.get_by_role("button", name="1", exact=True).click()
     expect(desk.page.get_by_role("dialog")).to_contain_text("200")
+
+
+def test_notes_of_an_export_and_a_job_are_changed(desk: Console, project: DeployedProject) -> None:
+    task = made(project, "/v1/task", {"name": "Rows", "source_data": [{"a": 1}]})["task_id"]
+    signature = hashlib.sha256(b"noted").hexdigest()
+    desk.deployed.store(project, "/noted.bin", b"noted", signature)
+    body = {
+        "biz_id": 1,
+        "app_id": 1,
+        "file_path": "/noted.bin",
+        "file_name": "noted.bin",
+        "file_signature": signature,
+        "target_agent_id": "host-1",
+        "target_user": "root",
+        "target_file_dir": "/srv",
+    }
+    made(project, "/v1/downloads", body)
+    job = project.http("GET", "/v1/jobs").json()["items"][0]["key"]
+    for page in (f"exports/{task}", f"distribution/{job}"):
+        desk.go(page)
+        desk.page.locator("[data-key=note]").first.click()
+        desk.page.get_by_role("dialog").locator("textarea[name=note]").fill("ticket 17")
+        confirm(desk, "Save")
+        expect(desk.page.get_by_text("ticket 17").first).to_be_visible()
+
+
+def test_admin_freezes_and_thaws_the_stack(office: Console) -> None:
+    office.go("operate/system")
+    press(office, "Freeze", inside="[data-key=freeze]")
+    office.page.get_by_role("dialog").locator("[name=reason]").fill("restore")
+    confirm(office, "Freeze")
+    expect(office.page.locator("[data-key=freeze]")).to_contain_text("restore")
+    press(office, "Thaw", inside="[data-key=freeze]")
+    confirm(office, "Thaw")
+    expect(office.page.locator("[data-key=freeze]")).not_to_contain_text("restore")
+
+
+def test_back_off_and_pause_of_a_host_are_ended(
+    desk: Console, project: DeployedProject, httpserver: HTTPServer
+) -> None:
+    busy = {"Retry-After": "600"}
+    httpserver.expect_request("/busy.bin").respond_with_data("busy", status=503, headers=busy)
+    payload = {"source_url": httpserver.url_for("/busy.bin"), "file_path": "/in/busy.bin"}
+    request = made(project, "/v1/requests", {"type": "download", "payload": payload})["request_id"]
+    path = f"/v1/requests/{request}"
+    until(lambda: project.http("GET", path).json(), lambda found: found.get("last_wait_reason") == "backoff")
+    desk.go(f"queue/{request}")
+    press(desk, "Retry now")
+    desk.go("ingest")
+    press(desk, "End it")
+    expect(desk.page.locator(".notice.warn")).to_have_count(0)
