@@ -197,6 +197,19 @@ def test_paused_release_changes_nothing_on_hosts(world: ReleaseWorld) -> None:
     assert world.act("resume").status == 409
 
 
+def test_frozen_stack_opens_no_wave_and_activates_nothing(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    admin = world.cloud.admin_key
+    assert world.cloud.http("POST", "/v1/ops/freeze", json={"reason": "restore"}, key=admin).status == 200
+    world.put()
+    assert world.ask(host)[0]["hold"]
+    assert world.fleet.get("/v1/jobs")["items"] == []
+    assert world.look()["state"] == "wait"
+    assert world.cloud.http("POST", "/v1/ops/thaw", key=admin).status == 200
+    world.round(host)
+    assert host.active == {"app": 1}
+
+
 def test_manual_activation_stages_first(world: ReleaseWorld) -> None:
     (host,) = world.add_hosts("host-1")
     world.put(activate="manual")

@@ -45,6 +45,7 @@ _REMEMBERED_PROJECTS = 500
 _LOOKS_AN_EXECUTION = 2000
 # Compensation looks after a roll-out whose execution has not looked for this long.
 _MISSED_SECONDS = 120
+_FROZEN_SECONDS = 60
 
 
 # --- telling hosts
@@ -128,18 +129,19 @@ def ask(
     if left := [name for name in known if name not in releases]:
         # The release was deleted, or the host is no longer one of its targets. Its files stay.
         r.store.forget_host(project_id, agent.agent_id, left)
+    frozen = r.distribution.freeze.is_on
     goals = []
     for release in releases.values():
         number = release.goal(agent.agent_id)
         if not number:
             continue
-        goal = Goal(r.store.revision(project_id, release.name, number), release.holds(number))
+        goal = Goal(r.store.revision(project_id, release.name, number), frozen or release.holds(number))
         goals.append(goal)
         last = known.get(release.name)
         reached = last is not None and last.life == agent.life and last.revision >= number
         if last is not None and last.state == DRIFTED and goal.revision.heal:
             reached = False
-        if not reached and not release.paused:
+        if not (reached or release.paused or frozen):
             _send_missing(r, project_id, agent, goal.revision, has)
     return goals
 
@@ -174,15 +176,15 @@ def start_watch(r: Releases, release: Release) -> None:
     """Starts the execution that looks at the hosts until the revision is converged or taken back."""
     data = {"project_id": release.project_id, "name": release.name, "step": _step("wait", 0, 0, release)}
     try:
-        r.distribution.machines.start(r.machine_arn, _execution(release), data)
+        r.distribution.machines.start(r.machine_arn, _execution(r, release), data)
     except Exception:
         # The release is due: compensation starts it.
         logger.exception("the roll-out is not watched yet; compensation will start it", release=release.name)
 
 
-def _execution(release: Release) -> str:
+def _execution(r: Releases, release: Release) -> str:
     ids = digest(release.project_id, release.name, length=40)
-    return f"{ids}-{release.desired}-{release.generation}"
+    return f"{ids}-{release.desired}-{release.generation}{r.distribution.freeze.timeline}"
 
 
 def _step(state: str, wait: int, looks: int, release: Release) -> dict[str, Any]:
@@ -196,6 +198,9 @@ def look(r: Releases, project_id: str, name: str, number: int, generation: int, 
     release = r.store.get(project_id, name)
     if release is None or (release.desired, release.generation) != (number, generation):
         return {"state": "done", "wait": 0, "looks": 0, "revision": number, "generation": generation}
+    if r.distribution.freeze.is_on:
+        # Not counted: a freeze may last for hours.
+        return _step("wait", _FROZEN_SECONDS, looks, release)
     now = r.clock()
     revision = r.store.revision(project_id, name, number)
     release = _opened_in_time(release, revision, now)
@@ -298,7 +303,7 @@ def restart_if_dead(r: Releases, project_id: str, name: str) -> bool:
     if release is None:
         return False
     now = r.clock().timestamp()
-    status = r.distribution.machines.status(r.machine_arn, _execution(release))
+    status = r.distribution.machines.status(r.machine_arn, _execution(r, release))
     if status == "RUNNING":
         r.store.save(release, release, due_at=now + _MISSED_SECONDS)
         return False
