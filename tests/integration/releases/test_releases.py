@@ -10,6 +10,8 @@ import pytest
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer, MotoCloud
 from tests.support.releases import ReleaseWorld
+from tidegate.aws import keys
+from tidegate.aws.table import put
 
 
 @pytest.fixture
@@ -339,6 +341,20 @@ def test_bad_release_is_refused_and_named(world: ReleaseWorld, change: dict[str,
     refused = world.put(**change)
     assert refused.status == 422, refused.body
     assert place in str(refused.json()["errors"])
+
+
+def test_file_that_a_release_needs_is_not_deleted(world: ReleaseWorld) -> None:
+    project = world.fleet.project
+    announced = {"biz_id": 1, "app_id": 1, "file_path": "/kept"}
+    file_id = world.cloud.http("POST", "/v1/files", json=announced, key=project.key).json()["file_id"]
+    item = world.cloud.app.table.get(keys.file(project.id, file_id))
+    assert item is not None
+    world.cloud.app.table.write(put(item | {"signature": world.fleet.signature, "state": "ready"}))
+    world.put()
+    refused = world.cloud.http("DELETE", f"/v1/files/{file_id}", key=project.key)
+    assert (refused.status, refused.json()["code"]) == (409, "in_use")
+    assert world.cloud.http("DELETE", "/v1/releases/app", key=project.key).status == 204
+    assert world.cloud.http("DELETE", f"/v1/files/{file_id}", key=project.key).status == 204
 
 
 def test_unknown_file_is_404(world: ReleaseWorld) -> None:

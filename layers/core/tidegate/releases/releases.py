@@ -194,6 +194,16 @@ def _with_texts(
     return [(host, whole.get(host.agent_id), goal) for host, _, goal in found]
 
 
+def user_of(r: Releases, project_id: str, signature: str) -> str | None:
+    """The release whose desired or stable revision has this content: hosts may still need it."""
+    for release in r.store.all(project_id):
+        for number in {release.desired, release.stable} - {0}:
+            files = r.store.revision(project_id, release.name, number).files
+            if any(file.signature == signature for file in files):
+                return release.name
+    return None
+
+
 # --- control
 
 

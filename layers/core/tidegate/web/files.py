@@ -9,6 +9,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import Field, model_validator
 
 from tidegate.app import app
+from tidegate.errors import InUse
 from tidegate.files.library import Announcement
 from tidegate.files.model import MOST_PARTS, VERIFYING, File, part_count
 from tidegate.records import F
@@ -211,7 +212,13 @@ def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAns
 
 @router.delete("/v1/files/<file_id>", scope="write", tags=_TAGS, summary="Delete a file", status_code=204)
 def delete(file_id: str) -> Response[Any]:
-    app().files.library.delete(router.caller.project_id, file_id, who=router.caller.key_id)
+    from tidegate.releases.releases import user_of
+
+    project_id = router.caller.project_id
+    file = app().files.library.get(project_id, file_id)
+    if file.signature and (name := user_of(app().releases, project_id, file.signature)):
+        raise InUse(f"the release {name} has this content on its hosts, or may bring it back: delete the release first")
+    app().files.library.delete(project_id, file_id, who=router.caller.key_id)
     return answer(None, 204)
 
 
