@@ -21,7 +21,7 @@ class Host:
     active: dict[str, int] = field(default_factory=dict)
     content: dict[str, str] = field(default_factory=dict)
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    goals: dict[str, int] = field(default_factory=dict)
+    goals: dict[str, tuple[int, bool]] = field(default_factory=dict)
     calls: int = 0
     fetched: int = 0
     highest: int = 0
@@ -72,7 +72,8 @@ class ReleaseWorld:
     def poll(self, host: Host) -> bool:
         """Polls for transfers. Returns whether the host is to ask for its goals."""
         host.calls += 1
-        headers = {"X-Tidegate-Can": "stage,release", "X-Tidegate-Goals": goals_digest(host.goals.items())}
+        told = goals_digest((name, *goal) for name, goal in host.goals.items())
+        headers = {"X-Tidegate-Can": "stage,release", "X-Tidegate-Goals": told}
         path = f"/v1/agents/{host.name}/transfers"
         answer = self.cloud.http("GET", path, key=host.key, headers=headers)
         assert answer.status == 200, answer.body
@@ -92,7 +93,7 @@ class ReleaseWorld:
         answer = self.cloud.http("PUT", f"/v1/agents/{host.name}/releases", key=host.key, json=body)
         assert answer.status == 200, answer.body
         goals = answer.json()["items"]
-        host.goals = {goal["name"]: goal["revision"] for goal in goals}
+        host.goals = {goal["name"]: (goal["revision"], goal["hold"]) for goal in goals}
         return list(goals)
 
     def act_as(self, host: Host) -> None:

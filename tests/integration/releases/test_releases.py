@@ -218,7 +218,11 @@ def test_manual_activation_stages_first(world: ReleaseWorld) -> None:
     world.round(host)
     shown = world.show()
     assert (shown["status"], shown["counts"]["staged"], host.content) == ("waiting", 1, {})
+    assert not world.poll(host)
     assert world.act("activate").status == 202
+    world.cloud.clock.advance(11)
+    # A host without a connection learns of it by its poll.
+    assert world.poll(host)
     world.round(host)
     assert host.content == {"app": world.fleet.signature}
     assert world.show()["status"] == "converged"

@@ -205,7 +205,7 @@ class AgentApi:
         else:
             self.polls.append(time.monotonic())
             asks = handler.headers.get("X-Tidegate-Goals") != goals_digest(
-                (goal["name"], goal["revision"]) for goal in self.goals
+                (goal["name"], goal["revision"], goal["hold"]) for goal in self.goals
             )
             handler.answer(200, json.dumps({"items": self._inbox(handler), "releases": asks}).encode())
 

@@ -373,4 +373,5 @@ def test_revision_that_failed_on_a_host_stays_failed_there() -> None:
 
 
 def test_digest_of_goals_does_not_depend_on_their_order() -> None:
-    assert goals_digest([("a", 1), ("b", 2)]) == goals_digest([("b", 2), ("a", 1)]) != goals_digest([("a", 12)])
+    goals = [("a", 1, False), ("b", 2, True)]
+    assert goals_digest(goals) == goals_digest(reversed(goals)) != goals_digest([("a", 1, True), ("b", 2, True)])

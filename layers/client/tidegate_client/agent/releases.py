@@ -270,9 +270,9 @@ class HostReleases:
     def told(self) -> str:
         """The goals that the API gave last, as a short text, which polls carry."""
         with self._lock:
-            pairs = sorted((state.name, state.goal["revision"]) for state in self._states.values() if state.goal)
+            goals = sorted((state.goal for state in self._states.values() if state.goal), key=lambda goal: goal["name"])
         hashed = hashlib.sha256()
-        for part in (f"{name}={number}" for name, number in pairs):
+        for part in (f"{goal['name']}={goal['revision']}{' hold' if goal['hold'] else ''}" for goal in goals):
             hashed.update(len(part.encode()).to_bytes(8, "big") + part.encode())
         return hashed.hexdigest()[:16]
 

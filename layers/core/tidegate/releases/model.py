@@ -406,7 +406,7 @@ def next_look(release: Release, now: float) -> int:
     return max(2, min(60, math.ceil((now - release.wave_at) / 10)))
 
 
-def goals_digest(pairs: Iterable[tuple[str, int]]) -> str:
-    """The goals of a host as a short text. It sends that of the last ones it was given with its polls; if they are
-    still the same, it has nothing to ask."""
-    return digest(*(f"{name}={number}" for name, number in sorted(pairs)), length=16)
+def goals_digest(goals: Iterable[tuple[str, int, bool]]) -> str:
+    """The goals of a host (name, revision, whether it is on hold) as a short text. It sends that of the last ones it
+    was given with its polls; if they are still the same, it has nothing to ask."""
+    return digest(*(f"{name}={number}{' hold' if hold else ''}" for name, number, hold in sorted(goals)), length=16)

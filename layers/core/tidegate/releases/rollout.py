@@ -105,10 +105,10 @@ def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | 
     return goals_digest(_goals(releases, agent)) != told
 
 
-def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str, int]]:
+def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str, int, bool]]:
     for release in releases:
         if release.targets.has(agent) and (number := release.goal(agent.agent_id)):
-            yield release.name, number
+            yield release.name, number, release.holds(number)
 
 
 def ask(
