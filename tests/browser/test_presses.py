@@ -233,8 +233,12 @@ def test_back_off_and_pause_of_a_host_are_ended(
     request = made(project, "/v1/requests", {"type": "download", "payload": payload})["request_id"]
     path = f"/v1/requests/{request}"
     until(lambda: project.http("GET", path).json(), lambda found: found.get("last_wait_reason") == "backoff")
+    # From now on it answers: another refusal would begin another pause.
+    httpserver.clear()
+    httpserver.expect_request("/busy.bin").respond_with_data("here")
     desk.go(f"queue/{request}")
     press(desk, "Retry now")
     desk.go("ingest")
-    press(desk, "End it")
-    expect(desk.page.locator(".notice.warn")).to_have_count(0)
+    pause = desk.page.locator(".notice.warn", has_text=f":{httpserver.port}")
+    pause.get_by_role("button", name="End it").click()
+    expect(pause).to_have_count(0)
