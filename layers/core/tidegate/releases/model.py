@@ -317,7 +317,9 @@ def decide(release: Release, revision: Revision, hosts: Sequence[Host], now: flo
     heard = [host for host in expected if host.revision > desired or host in told]
     wave = revision.waves[release.wave] if release.wave < len(revision.waves) else None
     if failed and len(failed) * 100 > (wave.max_failed_percent if wave else 0) * len(told):
-        return _refused(release, revision, f"{len(failed)} of {len(told)} hosts failed: {failed[0].agent_id} first")
+        return _refused(
+            release, revision, f"{len(failed)} of {len(told)} hosts failed, {failed[0].agent_id} among them"
+        )
     status = WAITING if release.holds(desired) else ROLLING
     silent = len(heard) < _HEARD * len(expected) or (expected and not told)
     is_last = release.share >= 100
