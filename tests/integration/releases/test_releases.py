@@ -257,6 +257,17 @@ def test_callers_gate_stops_or_hastens_a_wave(world: ReleaseWorld) -> None:
     assert (failed.json()["status"], failed.json()["reason"]) == ("rolled_back", "error budget is used up")
 
 
+def test_failed_gate_with_on_failure_stop_withdraws_the_revision(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    world.put(signature=world.fleet.store(b"two"), waves=[{"percent": 50}], on_failure="stop")
+    failed = judge(world, passes=False, reason="error budget is used up").json()
+    assert (failed["status"], failed["revision"], failed["withdrawn"]) == ("failed", 2, [2])
+    world.round(*hosts)
+    assert {host.active["app"] for host in hosts} == {1}
+
+
 def test_two_releases_cannot_have_one_path_on_a_host(world: ReleaseWorld) -> None:
     world.add_hosts("host-1")
     world.put()

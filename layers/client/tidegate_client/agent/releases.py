@@ -258,7 +258,6 @@ class HostReleases:
     _wake: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _not_delivered: dict[str, tuple[Code, str]] = field(default_factory=dict)
-    _supported: bool = True
 
     def load(self) -> None:
         self._states = {
@@ -314,7 +313,7 @@ class HostReleases:
                 pause = self._pause()
             except NotFound:
                 # An API without releases.
-                self._supported, pause = False, 3600.0
+                pause = 3600.0
             except TidegateError as error:
                 pause = backoff.next()
                 log.warning("asking for the goals of releases failed, next attempt in %.1f s: %s", pause, error)

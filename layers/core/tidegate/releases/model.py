@@ -33,14 +33,12 @@ ROLLING, WAITING, CONVERGED, PAUSED, FAILED, ROLLED_BACK = (
     "failed",
     "rolled_back",
 )
-STATUSES = (ROLLING, WAITING, CONVERGED, PAUSED, FAILED, ROLLED_BACK)
 ROLLBACK, STOP = "rollback", "stop"
 NOW, MANUAL = "now", "manual"
 
 # States of a host, as it reports them. `current`: it has the revision; `staged`: it has the files and waits for the
 # activation; `failed`: it went back by itself; `drifted`: somebody changed a file since.
 CURRENT, STAGED, HOST_FAILED, DRIFTED = "current", "staged", "failed", "drifted"
-HOST_STATES = (CURRENT, STAGED, HOST_FAILED, DRIFTED)
 # Shown for hosts that have not reported the revision that they should have.
 BEHIND, OFFLINE, GONE = "behind", "offline", "gone"
 # A host that was not seen for this many days no longer counts.
@@ -317,9 +315,7 @@ def decide(release: Release, revision: Revision, hosts: Sequence[Host], now: flo
     heard = [host for host in expected if host.revision > desired or host in told]
     wave = revision.waves[release.wave] if release.wave < len(revision.waves) else None
     if failed and len(failed) * 100 > (wave.max_failed_percent if wave else 0) * len(told):
-        return _refused(
-            release, revision, f"{len(failed)} of {len(told)} hosts failed, {failed[0].agent_id} among them"
-        )
+        return refused(release, revision, f"{len(failed)} of {len(told)} hosts failed, {failed[0].agent_id} among them")
     status = WAITING if release.holds(desired) else ROLLING
     silent = len(heard) < _HEARD * len(expected) or (expected and not told)
     is_last = release.share >= 100
@@ -342,7 +338,7 @@ def decide(release: Release, revision: Revision, hosts: Sequence[Host], now: flo
     )
 
 
-def _refused(release: Release, revision: Revision, reason: str) -> Release:
+def refused(release: Release, revision: Revision, reason: str) -> Release:
     """The wave failed. With nothing to go back to, or `on_failure: stop`, it stays with the hosts that have it."""
     if revision.on_failure == ROLLBACK and release.stable:
         return withdrawn(release, reason)

@@ -15,6 +15,7 @@ from tidegate.files.model import name_of as name_of_path
 from tidegate.projects.audit import AuditLine, act
 from tidegate.releases import Releases
 from tidegate.releases.model import (
+    FAILED,
     MOST_RELEASES,
     ROLLED_BACK,
     ROLLING,
@@ -27,6 +28,7 @@ from tidegate.releases.model import (
     after_put,
     counted,
     host_of,
+    refused,
     rollback_number,
 )
 from tidegate.releases.rollout import hosts_of, start_watch, take_back
@@ -230,7 +232,7 @@ def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
 def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
     """Goes on after a pause, or, because somebody asks for it, with a revision that failed."""
     before = r.store.require(project_id, name)
-    if before.status == "failed":
+    if before.status == FAILED:
         left = tuple(number for number in before.withdrawn if number != before.desired)
         more: dict[str, Any] = {"withdrawn": left, "status": ROLLING, "reason": None}
     elif before.paused:
@@ -259,10 +261,11 @@ def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, wh
         return _change(r, project_id, name, who, "release.gate", held_since=0.0)
     why = reason or "the caller's gate did not pass"
     revision = r.store.revision(project_id, name, before.desired)
-    if revision.on_failure == "rollback" and before.stable:
+    failed = refused(before, revision, why)
+    if failed.desired != before.desired:
         return _taken_back(r, before, before.stable, why, who)
-    stopped = tuple(sorted({*before.withdrawn, before.desired}))
-    return _change(r, project_id, name, who, "release.gate", status="failed", reason=why, withdrawn=stopped)
+    verdict = {"status": failed.status, "reason": why, "withdrawn": failed.withdrawn}
+    return _change(r, project_id, name, who, "release.gate", **verdict)
 
 
 def remove(r: Releases, project_id: str, name: str, who: str) -> None:
