@@ -4,6 +4,7 @@
     python -m tests.mutants lease batch    # those with one of these words in their name
     python -m tests.mutants --again        # also those that were killed before
     python -m tests.mutants --show         # the table so far
+    make mutants SAMPLE=60 SEED=7          # random ones instead: tests/mutants/sample.py
 
 The test that killed a mutant the last time runs first. A test counts only if it passes without the bug. It is an error
 if the file or text that a mutant changes does not exist any more.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from tests.mutants.catalog import MUTANTS, Mutant
 from tests.mutants.table import Row, Table, state_of
-from tests.mutants.tree import DoesNotApply, copy_tree, missing_tests
+from tests.mutants.tree import DoesNotApply, changed, copy_tree, missing_tests
 from tests.mutants.trial import Outcome, import_libraries, run_tests
 
 SURVIVED = "SURVIVED"
@@ -32,12 +33,13 @@ def try_mutant(mutant: Mutant, tree: Path, killer: str = "") -> tuple[str, str]:
         return "", f"{', '.join(missing)} does not exist: correct it in tests/mutants/catalog"
     found = Outcome()
     try:
-        if killer and (tree / killer.partition("::")[0]).exists():
-            found = run_tests([killer], tree, mutant)
-        if not found.failed:
-            found = run_tests(mutant.tests, tree, mutant)
+        change = mutant.file, changed(mutant, tree)
     except DoesNotApply as error:
         return "", f"DOES NOT APPLY: {error}"
+    if killer and (tree / killer.partition("::")[0]).exists():
+        found = run_tests([killer], tree, change)
+    if not found.failed:
+        found = run_tests(mutant.tests, tree, change)
     if found.trouble:
         return "", found.trouble
     if not found.failed:

@@ -57,13 +57,13 @@ def copy_tree(target: Path) -> Path:
 
 
 @contextmanager
-def fault(mutant: Mutant | None, tree: Path) -> Iterator[None]:
-    """Puts the bug into the tree and removes it afterwards. Without a mutant nothing is changed."""
-    if mutant is None:
+def fault(change: tuple[str, str] | None, tree: Path) -> Iterator[None]:
+    """Writes (a file, its source with a bug) into the tree and restores it afterwards. None changes nothing."""
+    if change is None:
         yield
         return
-    made = changed(mutant, tree)
-    path = tree / mutant.file
+    file, made = change
+    path = tree / file
     source, was = path.read_bytes(), path.stat()
     path.write_text(made)
     # Python detects a changed file by its size and the second of its change, which may both be the same.

@@ -7,17 +7,17 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.catalog import Mutant
 from tests.mutants.tree import PACKAGES, ROOT, fault
 
 # A bug may make the product wait for ever. No test of a mutant takes so long without a bug.
 _TEST_SECONDS = 300
+_RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 _LIBRARIES = (
     "aws_lambda_powertools.event_handler.openapi.models",
     "boto3",
@@ -46,9 +46,19 @@ class Outcome:
 class _First:
     """A pytest plugin that records the first failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, tests: Sequence[str], seconds: Callable[[str], float]) -> None:
+        self._order = {test: number for number, test in enumerate(tests) if "::" in test}
+        self._seconds = seconds
         self.failed = ""
         self.trouble = ""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._order:
+            items[:] = sorted(
+                (item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid]
+            )
+        for item in items:
+            item.add_marker(pytest.mark.timeout(self._seconds(item.nodeid)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.failed:
@@ -64,14 +74,19 @@ def import_libraries() -> None:
         importlib.import_module(name)
 
 
-def run_tests(tests: Sequence[str], tree: Path, mutant: Mutant | None = None) -> Outcome:
-    """The outcome of these tests in that tree with the mutant's bug. Raises DoesNotApply."""
-    with fault(mutant, tree):
+def run_tests(
+    tests: Sequence[str],
+    tree: Path,
+    change: tuple[str, str] | None = None,
+    seconds: Callable[[str], float] = lambda _: _TEST_SECONDS,
+) -> Outcome:
+    """The outcome of these tests in that tree with a changed file. `seconds` is how long each test may take."""
+    with fault(change, tree):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(read)
-            _run_and_exit(tests, tree, write)
+            _run_and_exit(tests, tree, write, seconds)
         os.close(write)
         with os.fdopen(read) as result:
             text = result.read()
@@ -79,14 +94,16 @@ def run_tests(tests: Sequence[str], tree: Path, mutant: Mutant | None = None) ->
     return Outcome(**json.loads(text)) if text else Outcome(trouble="the test process was killed")
 
 
-def _run_and_exit(tests: Sequence[str], tree: Path, write: int) -> None:
+def _run_and_exit(tests: Sequence[str], tree: Path, write: int, seconds: Callable[[str], float]) -> None:
     outcome = Outcome()
     try:
         _move_to(tree)
-        first = _First()
-        code = pytest.main(["-q", "-x", "-n", "0", "--timeout", str(_TEST_SECONDS), *tests], plugins=[first])
+        first = _First(tests, seconds)
+        # Files rather than tests: pytest runs nothing if one of the tests no longer exists.
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
+        code = pytest.main(["-q", "-x", "-n", "0", *files], plugins=[first])
         trouble = first.trouble
-        if not trouble and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        if not trouble and code not in _RAN:
             trouble = f"pytest ended with {code!r}"
         outcome = Outcome("" if trouble else first.failed, trouble)
     except BaseException:

@@ -47,21 +47,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- batches, callbacks, projects
     Mutant(
         "the fencing token is lost",
-        "layers/core/tidegate/batches/run_state.py",
+        "layers/core/tidegate/batches/store.py",
         'if attributes[name] is None],\n            condition="#fence = :fence",',
         'if attributes[name] is None],\n            condition=":fence = :fence",',
         (RACES,),
     ),
     Mutant(
         "a batch is taken over while its lease lasts",
-        "layers/core/tidegate/batches/run_state.py",
+        "layers/core/tidegate/batches/store.py",
         'condition="attribute_exists(#pk) AND #lease_until < :now"',
         'condition="attribute_exists(#pk) AND :now = :now"',
         (RACES,),
     ),
     Mutant(
         "a time-out overrules a stored result",
-        "layers/core/tidegate/batches/batches.py",
+        "layers/core/tidegate/batches/items.py",
         '_UNDECIDED = "attribute_not_exists(#pk) OR #open = :yes"',
         '_UNDECIDED = ":yes = :yes"',
         (_RESULTS,),
@@ -69,15 +69,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "results that came between two slices are read after the first calls",
         "layers/core/tidegate/batches/slice.py",
-        "        self._ticker.settle(run)\n        pool.start()\n",
+        "        self._settle()\n        pool.start()\n",
         "        pool.start()\n",
         (_RESULTS,),
     ),
     Mutant(
         "the clean-up trusts any table",
         "layers/core/tidegate/queue/retention.py",
-        "        if table and table == bucket:\n",
-        "        if table or bucket:\n",
+        "    if table and table == bucket:\n",
+        "    if table or bucket:\n",
         (_IDENTITY,),
     ),
     Mutant(

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from coverage import CoverageData
 
 from tests.mutants import __main__ as command
+from tests.mutants import sample
 from tests.mutants.catalog import MUTANTS, Mutant
+from tests.mutants.coverage import Recorded
+from tests.mutants.draw import candidates, draw
 from tests.mutants.table import Row, Table, state_of
 from tests.mutants.tree import DoesNotApply, changed, fault, missing_tests
 from tests.mutants.trial import Outcome
@@ -37,7 +41,7 @@ def test_fault_is_in_the_tree_only_during_the_trial(tree: Path) -> None:
     path = tree / SUM.file
     source, changed_at = path.read_text(), path.stat().st_mtime_ns
 
-    with fault(SUM, tree):
+    with fault((SUM.file, changed(SUM, tree)), tree):
         assert "a + b + 1" in path.read_text()
         assert path.stat().st_mtime_ns - changed_at > 10**9, "a compiled module without the fault would be used"
 
@@ -90,8 +94,8 @@ def test_only_a_test_that_passes_without_the_fault_counts(
     without: Outcome,
     result: tuple[str, str],
 ) -> None:
-    def run(tests: object, tree: Path, mutant: Mutant | None = None) -> Outcome:
-        return with_fault if mutant else without
+    def run(tests: object, tree: Path, change: object = None) -> Outcome:
+        return with_fault if change else without
 
     monkeypatch.setattr(command, "run_tests", run)
 
@@ -101,9 +105,9 @@ def test_only_a_test_that_passes_without_the_fault_counts(
 def test_last_killer_is_run_first_and_the_rest_only_if_it_passes(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[list[str]] = []
 
-    def run(tests: list[str], tree: Path, mutant: Mutant | None = None) -> Outcome:
+    def run(tests: list[str], tree: Path, change: object = None) -> Outcome:
         runs.append(list(tests))
-        return NOTICED if mutant and len(runs) > 1 else Outcome()
+        return NOTICED if change and len(runs) > 1 else Outcome()
 
     monkeypatch.setattr(command, "run_tests", run)
 
@@ -124,3 +128,45 @@ def test_killed_mutant_is_tried_again_when_it_or_its_file_changed(tmp_path: Path
     kept.add(Row(mutant.name, state_of(mutant), why=command.SURVIVED))
     assert not Table(table.path).killed(mutant)
     assert "**SURVIVED**" in command.shown([mutant], kept)
+
+
+# --- random mutants
+
+
+def test_same_seed_draws_the_same_mutants_of_every_kind() -> None:
+    drawn = draw(20, seed=3)
+
+    assert [one.name for one in drawn] == [one.name for one in draw(20, seed=3)]
+    assert len({one.kind for one in drawn}) == 10
+    assert all(one.diff() for one in drawn)
+
+
+@pytest.mark.parametrize(
+    ("killed", "trials", "low", "high"), [(52, 60, 0.758, 0.931), (0, 10, 0.0, 0.278), (10, 10, 0.722, 1.0)]
+)
+def test_interval_of_a_share_is_wilsons(killed: int, trials: int, low: float, high: float) -> None:
+    assert sample.wilson(killed, trials) == pytest.approx((low, high), abs=0.001)
+
+
+def test_equivalent_mutants_have_a_reason_and_still_exist() -> None:
+    known = {one.name for one in candidates()}
+
+    assert {name for name, reason in sample.equivalent().items() if name not in known or len(reason) < 20} == set()
+
+
+def test_tests_of_an_edited_file_are_found_by_its_recorded_text(tmp_path: Path) -> None:
+    place = tmp_path / "chunk"
+    file = "layers/core/tidegate/common/ids.py"
+    source = (ROOT / file).read_text()
+    (place / "sources" / file).parent.mkdir(parents=True)
+    (place / "sources" / file).write_text("# one line more\n" + source)
+    (place / "seconds.json").write_text('{"tests/test_ids.py::test_one": 0.5}')
+    data = CoverageData(str(place / "lines"))
+    data.set_context("tests/test_ids.py::test_one")
+    data.add_lines({str(ROOT / file): [11]})
+    data.write()
+
+    recorded = Recorded(tmp_path)
+
+    assert recorded.tests(file, 10, 10) == ["tests/test_ids.py::test_one"]
+    assert recorded.tests(file, 11, 11) == []

@@ -1,0 +1,342 @@
+"""Draws random mutants: small changes of decisions in functions of the core, the agent and the swarm."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import itertools
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.tree import ROOT
+
+FOLDERS = ("layers/core/tidegate", "layers/client/tidegate_client/agent", "layers/client/tidegate_client/swarm")
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+# A text that is a condition of DynamoDB, or a part of one.
+_CONDITION = re.compile(r"attribute_(?:not_)?exists\(|#\w+ (?:=|<>|<|>|<=|>=) :\w+|contains\(#\w+|begins_with\(#\w+")
+_ALWAYS = " OR attribute_exists(#pk) OR attribute_not_exists(#pk))"
+_CURSORS = re.compile(r"cursor|after|since|start_key|exclusive_start|next_\w+|token")
+# Removing these changes no decision.
+_SAYS_ONLY = {"log", "logger", "_log", "_logger", "logging", "LOG", "metrics", "_metrics", "print", "warnings"}
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A mutant: in `file`, the text at `span` becomes `new`."""
+
+    kind: str
+    file: str
+    function: str
+    line: int
+    span: Span
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """The same after edits elsewhere in the file, unless the function has the same text twice."""
+        return f"{self.kind} {self.file}::{self.function} {_short(self.old)} -> {_short(self.new)}"
+
+    def applied(self, source: str) -> str:
+        return source[: self.span[0]] + self.new + source[self.span[1] :]
+
+    def diff(self, root: Path = ROOT) -> str:
+        source = (root / self.file).read_text()
+        lines = difflib.unified_diff(source.splitlines(), self.applied(source).splitlines(), lineterm="", n=1)
+        return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())
+
+
+def draw(count: int, seed: int, root: Path = ROOT) -> list[Drawn]:
+    """`count` mutants, as many of each kind as there are; the same ones for the same seed and source."""
+    chance = random.Random(seed)
+    by_kind: dict[str, list[Drawn]] = defaultdict(list)
+    for one in candidates(root):
+        by_kind[one.kind].append(one)
+    for drawn in by_kind.values():
+        chance.shuffle(drawn)
+    kinds = sorted(by_kind)
+    chance.shuffle(kinds)
+    chosen: list[Drawn] = []
+    while len(chosen) < count and any(by_kind.values()):
+        for kind in kinds:
+            made = by_kind[kind].pop() if by_kind[kind] else None
+            if made is not None and len(chosen) < count and _compiles(made.applied((root / made.file).read_text())):
+                chosen.append(made)
+    return chosen
+
+
+def candidates(root: Path = ROOT) -> Iterator[Drawn]:
+    """Every mutant that can be drawn."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield from _of_file(path, str(path.relative_to(root)))
+
+
+def _of_file(path: Path, name: str) -> Iterator[Drawn]:
+    source = path.read_text()
+    text = _Text(source)
+    seen: set[tuple[Span, str]] = set()
+    for function, node in _functions(ast.parse(source)):
+        for kind, maker in _KINDS.items():
+            for at, span, new in maker(node, text):
+                old = source[slice(*span)]
+                made = Drawn(kind, name, function, at, span, old, new)
+                if new != old and (span, new) not in seen:
+                    seen.add((span, new))
+                    yield made
+
+
+def _compiles(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
+class _Text:
+    """Offsets of nodes in a source; the syntax tree counts columns in bytes."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._lines = source.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+
+    def of(self, node: ast.expr | ast.stmt) -> str:
+        return self.source[slice(*self.span(node))]
+
+    def _at(self, line: int, column: int) -> int:
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        return self._starts[line - 1] + len(text.encode()[:column].decode())
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Functions and methods with their names; nested functions belong to the outer one."""
+
+    def inside(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.name not in {"__repr__", "__str__"} and not _is_abstract(node):
+                    yield f"{prefix}{node.name}", node
+            elif isinstance(node, ast.ClassDef) and not any("Protocol" in ast.unparse(base) for base in node.bases):
+                yield from inside(node.body, f"{prefix}{node.name}.")
+
+    return inside(tree.body, "")
+
+
+def _is_abstract(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("overload" in ast.unparse(each) or "abstract" in ast.unparse(each) for each in node.decorator_list)
+
+
+_Made = Iterator[tuple[int, Span, str]]
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _body(function: _Function) -> Iterator[ast.AST]:
+    for statement in function.body:
+        yield from ast.walk(statement)
+
+
+def _decisions(function: _Function) -> Iterator[ast.AST]:
+    """Nodes of the body but those of texts for people: what is raised, and values within f-strings."""
+    said = {
+        id(inner)
+        for node in _body(function)
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert)
+        for inner in ast.walk(node)
+    }
+    return (node for node in _body(function) if id(node) not in said)
+
+
+def _conditions(function: _Function, text: _Text) -> _Made:
+    """A part of a write's condition is always true."""
+    expressions = {"KeyConditionExpression", "FilterExpression"}
+    keys = {
+        id(value)
+        for node in _body(function)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value in expressions
+    }
+    inner = {id(part) for node in _body(function) if isinstance(node, ast.JoinedStr) for part in node.values}
+    documents = {id(node.value) for node in _body(function) if isinstance(node, ast.Expr)}
+    for node in _body(function):
+        if id(node) in keys or id(node) in inner or id(node) in documents:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CONDITION.search(node.value):
+            parts = re.split(r" AND (?![^(]*\))", node.value)
+            for number, part in enumerate(parts):
+                if "BETWEEN" in part or part.count("(") != part.count(")"):
+                    continue
+                changed = [*parts[:number], f"({part.strip()}{_ALWAYS}", *parts[number + 1 :]]
+                yield node.lineno, text.span(node), repr(" AND ".join(changed))
+        elif isinstance(node, ast.JoinedStr) and _CONDITION.search(text.of(node)):
+            raw = text.of(node)
+            if found := re.fullmatch(r"""([a-z]+)(["'])(.*)\2""", raw, re.DOTALL):
+                made = f"{found[1]}{found[2]}({found[3]}{_ALWAYS}{found[2]}"
+                yield node.lineno, text.span(node), made
+
+
+def _consistency(function: _Function, text: _Text) -> _Made:
+    """A read that must see the latest write may see an older one."""
+    for node in _body(function):
+        if not isinstance(node, ast.keyword) or node.arg not in {"consistent", "ConsistentRead"}:
+            continue
+        if isinstance(node.value, ast.Constant) and node.value.value is True:
+            yield node.value.lineno, text.span(node.value), "False"
+
+
+def _comparisons(function: _Function, text: _Text) -> _Made:
+    for node in _decisions(function):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and not _is_none(node.comparators[0]):
+            inner = (text.span(node.left)[1], text.span(node.comparators[0])[0])
+            between = text.source[slice(*inner)]
+            if found := re.search(r"not in|is not|[<>=!]=|[<>]|\bin\b|\bis\b", between):
+                new = between[: found.start()] + _COMPARED[type(node.ops[0])] + between[found.end() :]
+                yield node.lineno, inner, new
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _bounds(function: _Function, text: _Text) -> _Made:
+    """A number beside a comparison, of a slice, or added to another, is one too large."""
+    for node in _decisions(function):
+        numbers: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            numbers = [node.left, *node.comparators]
+        elif isinstance(node, ast.Slice):
+            numbers = [each for each in (node.lower, node.upper) if each is not None]
+            for name in (each for each in numbers if isinstance(each, ast.Name | ast.Attribute)):
+                yield name.lineno, text.span(name), f"{text.of(name)} + 1"
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+            numbers = [node.left, node.right]
+        for number in numbers:
+            if isinstance(number, ast.Constant) and type(number.value) is int:
+                yield number.lineno, text.span(number), str(number.value + 1)
+
+
+def _operands(function: _Function, text: _Text) -> _Made:
+    """One side of `and` or `or`, or a `not`, is missing."""
+    for node in _decisions(function):
+        if isinstance(node, ast.BoolOp):
+            for dropped in node.values:
+                kept = [f"({text.of(each)})" for each in node.values if each is not dropped]
+                word = " and " if isinstance(node.op, ast.And) else " or "
+                yield dropped.lineno, text.span(node), f"({word.join(kept)})"
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield node.lineno, text.span(node), f"bool({text.of(node.operand)})"
+
+
+def _says_only(call: ast.Call) -> bool:
+    root: ast.expr = call.func
+    names = set()
+    while isinstance(root, ast.Attribute):
+        names.add(root.attr)
+        root = root.value
+    if isinstance(root, ast.Name):
+        names.add(root.id)
+    return bool(names & _SAYS_ONLY) or "super()" in ast.unparse(call.func)
+
+
+def _calls(function: _Function, text: _Text) -> _Made:
+    """A statement that only calls something is missing."""
+    for node in _body(function):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not _says_only(node.value):
+            yield node.lineno, text.span(node), "pass"
+
+
+def _blocks(function: _Function) -> Iterator[list[ast.stmt]]:
+    yield function.body
+    for node in _body(function):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _acts(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and not _says_only(value)
+
+
+def _order(function: _Function, text: _Text) -> _Made:
+    """Two statements that act, the second without a value of the first, in the other order."""
+    for block in _blocks(function):
+        for first, second in itertools.pairwise(block):
+            if not (_acts(first) and _acts(second) and (isinstance(first, ast.Expr) or isinstance(second, ast.Expr))):
+                continue
+            stored = {n.id for n in ast.walk(first) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            used = {n.id for n in ast.walk(second) if isinstance(n, ast.Name)}
+            later = {n.id for n in ast.walk(second) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            before = {n.id for n in ast.walk(first) if isinstance(n, ast.Name)}
+            if stored & used or later & before:
+                continue
+            one, two = text.span(first), text.span(second)
+            between = text.source[one[1] : two[0]]
+            yield first.lineno, (one[0], two[1]), text.of(second) + between + text.of(first)
+
+
+def _cursors(function: _Function, text: _Text) -> _Made:
+    """The next page is asked for without saying where it begins."""
+    for node in _body(function):
+        if not isinstance(node, ast.keyword) or not _CURSORS.fullmatch(node.arg or ""):
+            continue
+        if not isinstance(node.value, ast.Constant):
+            yield node.value.lineno, text.span(node.value), "None"
+
+
+def _extremes(function: _Function, text: _Text) -> _Made:
+    for node in _decisions(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"min", "max"}:
+            other = "max" if node.func.id == "min" else "min"
+            yield node.lineno, text.span(node.func), other
+            if len(node.args) == 2 and not node.keywords:
+                for kept in node.args:
+                    if not isinstance(kept, ast.Starred):
+                        yield node.lineno, text.span(node), f"({text.of(kept)})"
+
+
+def _early_returns(function: _Function, text: _Text) -> _Made:
+    """`if …: return`, `raise`, `continue` or `break` is never taken."""
+    for node in _body(function):
+        if not isinstance(node, ast.If) or node.orelse or len(node.body) != 1:
+            continue
+        if isinstance(node.body[0], ast.Return | ast.Raise | ast.Continue | ast.Break):
+            # A name that the condition binds is used further down.
+            binds = any(isinstance(each, ast.NamedExpr) for each in ast.walk(node.test))
+            yield node.lineno, text.span(node.test), f"({text.of(node.test)}) and False" if binds else "False"
+
+
+_KINDS: dict[str, Callable[[_Function, _Text], _Made]] = {
+    "condition": _conditions,
+    "consistent": _consistency,
+    "compare": _comparisons,
+    "bound": _bounds,
+    "operand": _operands,
+    "call": _calls,
+    "order": _order,
+    "cursor": _cursors,
+    "min-max": _extremes,
+    "early-return": _early_returns,
+}

@@ -1,0 +1,222 @@
+"""`make mutants SAMPLE=60 SEED=7`: random mutants, the share of them that the tests notice, and those they do not.
+
+    python -m tests.mutants.sample 60 --seed 7     # draws, tries and prints; continues where it stopped
+    python -m tests.mutants.sample record          # which tests run which lines; needed once, and after many changes
+    python -m tests.mutants.sample record tests/unit/queue …
+
+Mutants are drawn in equal numbers of each kind (draw.py). Each runs against the tests that run its lines, those of the
+same capability first, then the shortest ones; the first failure kills it if that test passes without the bug. A test
+that takes far longer than it did when it was recorded fails. A line that no test runs is a survivor. equivalent.toml
+lists those that change nothing that a caller could notice, each with the reason; they are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.mutants.coverage import PLACE, Recorded, folders, record
+from tests.mutants.draw import Drawn, draw
+from tests.mutants.tree import ROOT, copy_tree
+from tests.mutants.trial import Outcome, import_libraries, run_tests
+
+EQUIVALENT = ROOT / "tests" / "mutants" / "equivalent.toml"
+# Most tests wait for something, so more processes than cores.
+_PROCESSES = 3
+# The tests of a mutant that no test has noticed yet: at most so many, and for so many recorded seconds.
+_MOST_TESTS, _MOST_SECONDS = 700, 300.0
+_FEW = 40
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+    # The numbers of mutants, None at the end; the number, killer, reason and seconds of each one that was tried.
+    Tasks = Queue[int | None]
+    Done = Queue[tuple[int, str, str, float]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`killer` is the test that failed; if there is none, `why` has the reason."""
+
+    name: str
+    killer: str
+    why: str
+    seconds: float
+
+
+def order(mutant: Drawn, recorded: Recorded) -> list[str]:
+    """The tests that run the mutant's lines, the most promising first, within the limits."""
+    extent = mutant.old.count("\n")
+    found = recorded.tests(mutant.file, mutant.line, mutant.line + extent)
+    words = {word for word in (*Path(mutant.file).parts[2:-1], Path(mutant.file).stem) if word != "tidegate"}
+    related = {test for test in found if words & set(test.partition("::")[0].replace(".py", "").split("/"))}
+    ordered = sorted(found, key=lambda test: (test not in related, recorded.seconds[test], test))
+    chosen: list[str] = []
+    spent = 0.0
+    for test in ordered[:_MOST_TESTS]:
+        spent += recorded.seconds[test]
+        if chosen and spent > _MOST_SECONDS:
+            break
+        chosen.append(test)
+    return chosen
+
+
+def judge(mutant: Drawn, tree: Path, recorded: Recorded) -> tuple[str, str]:
+    """(the test that kills the mutant, why there is none)."""
+    tests = [test for test in order(mutant, recorded) if (tree / test.partition("::")[0]).exists()]
+    if not tests:
+        return "", "no test runs this line"
+
+    def seconds(test: str) -> float:
+        return 60 + 20 * recorded.seconds.get(test, 10.0)
+
+    change = mutant.file, mutant.applied((tree / mutant.file).read_text())
+    unreliable: set[str] = set()
+    for some in (tests[:_FEW], tests[_FEW:]):
+        left = [test for test in some if test not in unreliable]
+        while left:
+            found = run_tests(left, tree, change, seconds)
+            if found.trouble:
+                # The product cannot be imported with the bug, or ends the process: noticed, unless it does so without.
+                return (left[0], "") if not run_tests(left[:1], tree, None, seconds).trouble else ("", found.trouble)
+            if not found.failed:
+                break
+            if run_tests([found.failed], tree, None, seconds) == Outcome():
+                return found.failed, ""
+            unreliable.add(found.failed)
+            left = left[left.index(found.failed) + 1 :] if found.failed in left else []
+    return "", f"SURVIVED {len(tests)} tests"
+
+
+def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    if not trials:
+        return 0.0, 1.0
+    share, squared = successes / trials, z * z
+    middle = share + squared / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + squared / (4 * trials * trials))
+    return (middle - half) / (1 + squared / trials), (middle + half) / (1 + squared / trials)
+
+
+def equivalent(path: Path = EQUIVALENT) -> dict[str, str]:
+    """The reason of each mutant that changes nothing that matters, by its name."""
+    listed = tomllib.loads(path.read_text())["mutant"] if path.exists() else []
+    return {one["name"]: one["reason"] for one in listed}
+
+
+class Verdicts:
+    """The verdicts of a seed so far, so that a run can be stopped and continued, and survivors be tried again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.by_name: dict[str, Verdict] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                one = Verdict(**json.loads(line))
+                self.by_name[one.name] = one
+
+    def add(self, verdict: Verdict) -> None:
+        self.by_name[verdict.name] = verdict
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(verdict)) + "\n")
+
+
+def _work(mutants: Sequence[Drawn], number: int, tasks: Tasks, done: Done) -> None:
+    recorded = Recorded()
+    with tempfile.TemporaryDirectory(prefix=f"mutants-{number}-") as place:
+        tree = copy_tree(Path(place))
+        while (at := tasks.get()) is not None:
+            began = time.monotonic()
+            killer, why = judge(mutants[at], tree, recorded)
+            done.put((at, killer, why, time.monotonic() - began))
+
+
+def try_all(mutants: Sequence[Drawn], verdicts: Verdicts, processes: int) -> None:
+    """Tries the mutants in several processes, each with a copy of the tree."""
+    import_libraries()
+    tasks: Tasks = multiprocessing.Queue()
+    done: Done = multiprocessing.Queue()
+    for at in (*range(len(mutants)), *[None] * processes):
+        tasks.put(at)
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_work, args=(mutants, n, tasks, done)) for n in range(processes)]
+    for worker in workers:
+        worker.start()
+    try:
+        for count in range(len(mutants)):
+            at, killer, why, seconds = done.get()
+            mutant = mutants[at]
+            verdicts.add(Verdict(mutant.name, killer, why, round(seconds, 1)))
+            said = f"{count + 1:>3} {seconds:5.0f} s  {mutant.kind:<12} {mutant.file}:{mutant.line}  {killer or why}"
+            print(said, flush=True)
+    finally:
+        for worker in workers:
+            worker.join(10)
+            worker.terminate()
+
+
+def report(mutants: Sequence[Drawn], verdicts: Verdicts, seed: int) -> str:
+    reasons = equivalent()
+    counted = [one for one in mutants if one.name not in reasons and one.name in verdicts.by_name]
+    killed = [one for one in counted if verdicts.by_name[one.name].killer]
+    low, high = wilson(len(killed), len(counted))
+    lines = []
+    for one in counted:
+        if one not in killed:
+            lines += [f"\n{one.file}:{one.line} {one.kind}: {verdicts.by_name[one.name].why}", one.diff()]
+            lines += [f"  name = {json.dumps(one.name)}"]
+    share = 100 * len(killed) / max(1, len(counted))
+    lines += [
+        f"\nseed {seed}: {len(killed)} of {len(counted)} killed, {share:.0f} % "
+        f"(95 % interval {100 * low:.0f} to {100 * high:.0f}); "
+        f"{sum(one.name in reasons for one in mutants)} more are equivalent"
+    ]
+    return "\n".join(lines)
+
+
+def main(given: list[str]) -> int:
+    if given[:1] == ["record"]:
+        for folder in given[1:] or folders():
+            record(folder)
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.sample")
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=_PROCESSES)
+    parser.add_argument("--survivors", action="store_true", help="try those again that survived")
+    parser.add_argument("--show", action="store_true", help="print what is known and try nothing")
+    arguments = parser.parse_args(given)
+    mutants = draw(arguments.count, arguments.seed)
+    verdicts = Verdicts(PLACE / f"seed-{arguments.seed}.jsonl")
+    if not arguments.show:
+        if not any(PLACE.glob("*/seconds.json")):
+            main(["record"])
+        reasons = equivalent()
+        left = [
+            one
+            for one in mutants
+            if one.name not in reasons
+            and ((seen := verdicts.by_name.get(one.name)) is None or (arguments.survivors and not seen.killer))
+        ]
+        os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "CRITICAL")
+        try_all(left, verdicts, min(arguments.processes, max(1, len(left))))
+    print(report(mutants, verdicts, arguments.seed))
+    counted = [one for one in mutants if one.name not in equivalent()]
+    killed = sum(bool((seen := verdicts.by_name.get(one.name)) and seen.killer) for one in counted)
+    return 0 if killed >= 0.95 * len(counted) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
