@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -73,10 +72,48 @@ def test_groups_are_in_tour_order_with_webhooks_last(docs: Console) -> None:
     expect(page.get_by_role("button", name="Send")).to_have_count(0)
 
 
-def test_getting_started_shows_the_url_of_the_stack(docs: Console, deployed: Deployed) -> None:
+def test_getting_started_shows_one_language_and_fills_in_the_key(
+    docs: Console, deployed: Deployed, project: DeployedProject
+) -> None:
+    docs.page.evaluate("key => sessionStorage.setItem('tidegate.key', key)", project.key)
     docs.page.goto(f"{deployed.api_url}/start")
-    first = docs.page.locator("pre[data-way=curl]").first
-    expect(first).to_have_text(f"curl -s {deployed.api_url}/healthz")
-    told = subprocess.run(first.inner_text(), shell=True, capture_output=True, text=True, check=True)
-    assert '"ok"' in told.stdout
+    expect(docs.page.locator("pre").first).to_contain_text(f"TIDEGATE_API_URL={deployed.api_url}")
+    assert project.key not in docs.page.locator("main").inner_text()
+    expect(docs.page.locator("pre[data-way=curl]")).to_have_count(5)
+
+    docs.page.get_by_role("tab", name="PHP").click()
+    expect(docs.page.locator("pre[data-way=php]")).to_have_count(5)
+    docs.page.reload()
+    expect(docs.page.locator("pre[data-way=php]")).to_have_count(5)
+    docs.page.get_by_role("button", name="中文").click()
+    expect(docs.page.get_by_role("heading", name="快速上手")).to_be_visible()
+    docs.page.get_by_role("button", name="English").click()
     assert docs.complaints == []
+
+
+def test_request_is_shown_in_the_chosen_language(docs: Console) -> None:
+    for name in ("post-/v1/files", "get-/v1/files/{file_id}"):
+        docs.page.locator(f'[id="{name}"] summary').click()
+    docs.page.locator('[id="post-/v1/files"]').get_by_role("tab", name="Go").click()
+    for name, word in (("post-/v1/files", "strings.NewReader"), ("get-/v1/files/{file_id}", "nil)")):
+        expect(docs.page.locator(f'[id="{name}"] pre[data-way=go]')).to_contain_text(word)
+    docs.page.locator('[id="post-/v1/files"]').get_by_role("tab", name="curl").click()
+
+
+def test_slash_searches_and_a_link_opens_its_operation(docs: Console, deployed: Deployed) -> None:
+    docs.page.keyboard.press("/")
+    docs.page.keyboard.type("redrive")
+    expect(docs.page.locator(".docs-op")).to_have_count(2)
+    docs.page.goto(f"{deployed.api_url}/docs#post-/v1/batches")
+    docs.page.reload()
+    expect(docs.page.locator('[id="post-/v1/batches"] .docs-samples')).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("path", ["start", "docs#post-/v1/task"])
+def test_pages_fit_their_screen(docs: Console, deployed: Deployed, path: str, width: int) -> None:
+    docs.page.set_viewport_size({"width": width, "height": 800})
+    docs.page.goto(f"{deployed.api_url}/{path}")
+    docs.page.reload()
+    docs.page.locator("pre").first.wait_for()
+    assert docs.page.evaluate("document.documentElement.scrollWidth") <= width

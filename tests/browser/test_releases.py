@@ -38,6 +38,10 @@ def test_release_is_followed_and_taken_back_on_its_page(
     until(lambda: project.http("GET", "/v1/releases/app").json(), lambda found: found["status"] == "converged")
     put(project, signatures[1], on_failure="stop", activate="manual")
 
+    desk.go("fleet/web-1")
+    expect(desk.page.locator("[data-key=files]")).to_contain_text("/etc/app/app.conf")
+    desk.page.get_by_role("link", name="app 1", exact=True).click()
+    expect(desk.page.locator("[data-key=hosts]")).to_contain_text("web-1")
     desk.go("releases")
     desk.page.get_by_role("link", name="app", exact=True).click()
     page = desk.page

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import pytest
 from playwright.sync_api import Browser, WebSocketRoute, expect
 
 from tests.support.console import Console, console, fits
 from tests.support.deployed import Deployed, DeployedProject
+from tidegate_client.cli import build_parser
 
 AREAS = [
     "overview",
@@ -54,6 +56,29 @@ def test_wrong_key_is_refused_with_a_reason(browser: Browser, deployed: Deployed
         opened.page.locator("input[name=key]").fill("tg_wrong")
         opened.page.get_by_role("button", name="Sign in").click()
         expect(opened.page.locator(".form-error")).to_contain_text("key")
+
+
+def test_link_with_a_ticket_signs_in_once_and_leaves_no_trace(browser: Browser, deployed: Deployed) -> None:
+    ticket = deployed.http("POST", "/v1/sign-in-tickets", key=deployed.admin_key).json()["ticket"]
+    with console(browser, deployed) as opened:
+        opened.page.goto(f"{deployed.api_url}/#ticket={ticket}")
+        expect(opened.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+        assert ticket not in opened.page.url
+        opened.page.reload()
+        expect(opened.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+    with console(browser, deployed) as again:
+        again.page.goto(f"{deployed.api_url}/#ticket={ticket}")
+        expect(again.page.locator(".notice")).to_contain_text("tidegate console")
+
+
+def test_sign_in_page_names_commands_that_give_a_key(browser: Browser, deployed: Deployed) -> None:
+    with console(browser, deployed) as opened:
+        opened.open()
+        opened.page.get_by_text("Where do I get a key?").click()
+        commands = [button.removeprefix("tidegate ") for button in opened.page.locator(".copy").all_inner_texts()]
+    assert commands[0] == f"login --api-url {deployed.api_url}"
+    for command in commands:
+        build_parser().parse_args(shlex.split(command))
 
 
 def test_page_opens_without_trailing_slash(browser: Browser, deployed: Deployed) -> None:

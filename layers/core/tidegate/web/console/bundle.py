@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import json
 import posixpath
 import re
+import textwrap
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,6 +20,17 @@ from pathlib import Path
 ROOT = Path(__file__).parent
 ENTRY = "js/main.js"
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+PROGRAMS = {
+    "curl": "start.sh",
+    "python": "start.py.txt",
+    "cli": "cli.sh",
+    "php": "start.php",
+    "typescript": "start.ts",
+    "go": "start.go",
+    "java": "Start.java",
+}
+# A comment that begins the next step of a program.
+_STEP = re.compile(r"^\s*(?:#|//) step\n", re.MULTILINE)
 _IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 
@@ -54,13 +67,24 @@ def console() -> Bundle:
         "app.css": Asset(_STYLE, styles),
         "app.svg": Asset("image/svg+xml", _text("icon.svg")),
         "docs.js": Asset(_SCRIPT, join_modules(ROOT, "docs/main.js")),
-        "start.js": Asset(_SCRIPT, join_modules(ROOT, "docs/start.js")),
+        "start.js": Asset(_SCRIPT, _constant("PROGRAMS", programs()) + join_modules(ROOT, "docs/start.js")),
         "docs.css": Asset(_STYLE, _text("css/1-tokens.css") + _text("docs/docs.css")),
     }
     hashed_names = {name: name.replace(".", f".{asset.digest}.") for name, asset in named.items()}
     assets = {hashed_names[name]: asset for name, asset in named.items()}
     page, docs, start = (_page(name, hashed_names) for name in ("index.html", "docs/index.html", "docs/start.html"))
     return Bundle(page, docs, start, assets)
+
+
+def programs() -> dict[str, list[str]]:
+    """The code of the getting-started steps by language: the parts of a program that can be run as it is."""
+    texts = {language: _text(f"docs/start/{file}") for language, file in PROGRAMS.items()}
+    parts = {language: _STEP.split(text)[1:] for language, text in texts.items()}
+    return {language: [textwrap.dedent(part).strip("\n") for part in found] for language, found in parts.items()}
+
+
+def _constant(name: str, value: object) -> str:
+    return f"const {name} = {json.dumps(value)};\n"
 
 
 def _text(name: str) -> str:

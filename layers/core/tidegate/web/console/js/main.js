@@ -52,6 +52,7 @@ const VIEWS = {
   files: { list: files },
   operate: { list: operate, one: operate },
 };
+const TICKET = "#ticket=";
 let shown = null;
 let frame = null;
 let shownPage = null;
@@ -68,6 +69,7 @@ function stopView() {
 function show({ moved = false } = {}) {
   stopView();
   language();
+  if (location.hash.startsWith(TICKET)) return useTicket(location.hash.slice(TICKET.length));
   if (!session.me) return session.key ? resume() : showSignIn();
   if (session.isAdmin && session.project) session.choose(session.project);
   shownAt = location.href;
@@ -110,6 +112,18 @@ function showSignIn(reason) {
   document.title = "Tidegate";
   draw(root);
   signIn(root, () => show(), reason, switches(() => show()));
+}
+
+// `make run` and `tidegate console` print an address with a ticket, which works once. It does not stay in the history.
+async function useTicket(ticket) {
+  history.replaceState(null, "", new URL("#/", location.href));
+  draw(root, skeleton(5));
+  try {
+    session.storeKey((await call("POST", "v1/sign-in", { key: ticket })).key);
+    await resume();
+  } catch {
+    showSignIn("signin.ticketUsed");
+  }
 }
 
 async function resume() {

@@ -1,4 +1,4 @@
-// One host: state, current transfers, groups and labels.
+// One host: state, current transfers, files of releases, groups and labels.
 import { h } from "../dom.js";
 import { at, get, patch, remove } from "../api.js";
 import { bytes, moment } from "../format.js";
@@ -8,18 +8,20 @@ import { bar } from "../parts/bars.js";
 import { act, confirm, dialog, saved } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
+import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
 import { session } from "../session.js";
 import { labelsOf, lastJob, wordsOf } from "./fleet.js";
 
 export function host(root, { id, go }) {
   const path = `v1/agents/${at(id)}`;
+  const files = new Pages((page) => get(`${path}/files`, page), 50);
   return screen(root, {
     async load() {
-      const [agent, audit] = await Promise.all([get(path), get("v1/audit", { record: id, limit: 50 })]);
-      return { agent, lines: audit.items };
+      const [agent, audit, inventory] = await Promise.all([get(path), get("v1/audit", { record: id, limit: 50 }), files.read()]);
+      return { agent, lines: audit.items, inventory };
     },
-    view: ({ agent, lines }, refresh) => [
+    view: ({ agent, lines, inventory }, refresh) => [
       crumbs(link(t("nav.fleet"), "#/fleet")),
       pageHead(agent.agent_id, agent.groups.join(", "), badge(agent.state), session.can("write") && [
         button(t("fleet.change"), () => changeDialog(agent, path, refresh), { key: "change" }),
@@ -38,11 +40,22 @@ export function host(root, { id, go }) {
           [t("fleet.groups"), agent.groups.join(", ")],
           [t("fleet.labels"), Object.entries(agent.labels).map(([name, value]) => `${name}=${value}`).join(", ")],
         ])),
+        card(t("releases.files"), { id: "files", wide: true }, inventory.items.length ? fileList(inventory.items) : empty(t("fleet.noFiles"), t("fleet.noFilesAdvice")), files.moreButton(inventory, refresh)),
         card(t("jobs.timeline"), { id: "timeline", wide: true }, timeline(lines))),
     ],
     quick: 3000,
     slow: 5000,
   });
+}
+
+function fileList(items) {
+  return table(t("releases.files"), [
+    { title: t("fleet.path"), kind: "main", cell: (file) => h("strong", null, file.path) },
+    { title: t("releases.title"), cell: (file) => link(`${file.release} ${file.revision}`, `#/releases/${at(file.release)}`) },
+    { title: "SHA-256", cell: (file) => copyable(file.sha256, file.sha256.slice(0, 12)) },
+    { title: t("fleet.drift"), cell: (file) => (file.drift ? [badge("drifted"), " ", file.drift] : "–") },
+    { title: t("fleet.checked"), cell: (file) => (file.checked_at ? when(file.checked_at) : "–") },
+  ], items, { keyOf: (file) => file.path });
 }
 
 function transfer(one) {

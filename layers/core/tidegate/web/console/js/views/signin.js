@@ -4,7 +4,15 @@ import { call } from "../api.js";
 import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { field, FieldError, form } from "../parts/form.js";
+import { copyable } from "../parts/basics.js";
 import { logo } from "../parts/logo.js";
+
+const here = new URL(".", document.baseURI).href.replace(/\/$/, "");
+const COMMANDS = [
+  ["signin.withLogin", "tidegate login --api-url {URL}"],
+  ["signin.withConsole", "tidegate console"],
+  ["signin.withKey", "tidegate key create PROJECT --scope read --scope write"],
+];
 
 export function signIn(root, onSignedIn, reason, switches) {
   const element = form([
@@ -23,7 +31,8 @@ export function signIn(root, onSignedIn, reason, switches) {
       h("div", { class: "signin-brand" }, logo(), h("div", null, h("h1", null, "Tidegate"), h("p", { class: "muted" }, t("brand.lead")))),
       reason && h("p", { class: "notice warn", role: "status" }, t(reason)),
       element,
-      h("p", { class: "hint" }, t("signin.where")),
+      h("details", { class: "signin-help" }, h("summary", null, t("signin.where")), COMMANDS.map(([text, command]) =>
+        h("div", null, h("p", { class: "hint" }, t(text)), copyable(command.replace("{URL}", here), command.replace("{URL}", here))))),
       h("div", { class: "signin-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
   element.querySelector("input").focus();
 }

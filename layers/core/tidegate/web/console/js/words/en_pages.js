@@ -39,6 +39,7 @@ export const enPages = {
     has: "Has / should have", why: "Reason", reported: "Reported", noHosts: "No host matches", noHostsAdvice: "Give hosts one of its groups or labels, or name them.", revisions: "Revisions", content: "Content", contentOf: "that of revision {number}",
   },
   fleet: {
+    noFiles: "No release has put a file here", noFilesAdvice: "Files of releases are listed here as the host reports them.", drift: "Changed since", path: "Path", checked: "Checked",
     allHosts: "Hosts",
     peers: "Swarm", listens: "other hosts reach it at {where}", unreached: "no host has reached it lately at {where}", onlyFetches: "only fetches from other hosts",
     lead: "Hosts that receive files, and whether they can be reached now.", filter: "Hosts by state", group: "Group", goTo: "Host id", groups: "Groups", zone: "Zone", version: "Agent version", host: "Host", free: "Free space", lastJob: "Last Job", lastSeen: "Last seen", labels: "Labels", enrol: "Add hosts", none: "No hosts yet",

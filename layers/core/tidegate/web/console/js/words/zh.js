@@ -7,7 +7,8 @@ export const zh = {
   signin: {
     unknownKey: "密钥不存在、已过期或已吊销。请检查是否复制完整，或向管理员索取新密钥。", notAKey: "密钥只含字母、数字、- 与 _，以 tg_ 或 tga_ 开头。",
     key: "密钥", enter: "登录", hint: "只保存在此标签页，关闭即清除。",
-    where: "用管理密钥调用 POST /v1/projects/{id}/keys 即可生成密钥；本机运行 make run 会打印一个。",
+    where: "密钥从哪里来？", withLogin: "先用管理密钥登录一次：make run 会打印它，make deploy 把它写入 .local/aws-admin-key。", withConsole: "打印一个地址，打开即已登录。", withKey: "为某个项目生成密钥，自己用或给同事。",
+    ticketUsed: "此链接已被使用，或已超过一分钟。请用密钥登录，或运行 tidegate console 获取新链接。",
   },
   live: {
     socket: "实时", polling: "轮询", connecting: "连接中",

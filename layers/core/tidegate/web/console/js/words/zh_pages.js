@@ -38,6 +38,7 @@ export const zhPages = {
     has: "现有 / 应有", why: "原因", reported: "上报时间", noHosts: "没有匹配的主机", noHostsAdvice: "给主机加上它的分组或标签，或直接指定主机。", revisions: "版本历史", content: "内容", contentOf: "与版本 {number} 相同",
   },
   fleet: {
+    noFiles: "还没有发布在此放置文件", noFilesAdvice: "发布放置的文件按主机上报列在这里。", drift: "之后的改动", path: "路径", checked: "检查时间",
     allHosts: "主机",
     peers: "互传", listens: "其他主机可访问 {where}", unreached: "近期没有主机能访问 {where}", onlyFetches: "只从其他主机获取",
     lead: "接收文件的主机，以及当前是否在线。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastJob: "最近 Job", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
