@@ -53,6 +53,7 @@ __all__ = [
     "FileCreated",
     "FileOptions",
     "GseGrant",
+    "HostFile",
     "Job",
     "JobMap",
     "JobSpeed",
@@ -91,6 +92,7 @@ __all__ = [
     "RunResult",
     "ScanRun",
     "Selection",
+    "SignInTicket",
     "SkippedTarget",
     "Submitted",
     "Subscription",
@@ -488,6 +490,33 @@ class CurrentTransfer(Model):
     progress: int | None
 
 
+class SignInTicket(Model):
+    """Returned by `POST /v1/sign-in-tickets`."""
+
+    # open the console with it: `/#ticket=…`; it works once, for a minute
+    ticket: str
+    # until when it is valid, ISO 8601 UTC
+    expires_at: str
+
+
+class HostFile(Model):
+    """A file that a release has put on the host, as the host reported it. Returned by `GET
+    /v1/agents/{agent_id}/files`, in `items`."""
+
+    # path of the file on the host; of an archive, the symlink to what was unpacked
+    path: str
+    # SHA-256 of the content, 64 hexadecimal digits; of an archive, of the archive
+    sha256: str
+    # the release that has put it in place
+    release: str
+    # the revision that it belongs to
+    revision: int
+    # when the host last compared it with what it should be, ISO 8601 UTC; stored once an hour
+    checked_at: str | None
+    # what was changed about it on the host; absent if nothing was
+    drift: str | None
+
+
 class Enrolment(Model):
     """Returned by `POST /v1/enrolments`."""
 
@@ -600,6 +629,9 @@ class ReleaseFile(Model):
     target_user: str
     # permissions of the file on the host in octal, such as `0640`
     mode: str | None
+    # the file is an archive (`tar` may be compressed), unpacked to `releases/<revision>` below `target_file_dir`,
+    # where the symlink `current` leads to it
+    unpack: str | None
 
 
 class ReleaseHealth(Model):
@@ -654,6 +686,10 @@ class ReleaseHost(Model):
     health: RunResult | None
     # files that were changed on the host, and how
     drift: list[str] | None
+    # the revision whose files are in place, if it is not `revision`
+    placed: int | None
+    # when the host last compared its files with what they should be, ISO 8601 UTC
+    checked_at: str | None
     # when the host reported it, ISO 8601 UTC
     reported_at: str | None
     # what the host should have now

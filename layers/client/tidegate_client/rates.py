@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 # --- backoff
 # Growing pauses between attempts.
@@ -95,6 +97,65 @@ def parse_rate(text: str) -> int:
     return int(number) * UNITS[unit]
 
 
+class RateWindow(NamedTuple):
+    """A rate for a part of each day, from one minute of it to another, in the host's own time; None: no limit."""
+
+    begin: int
+    end: int
+    rate: int | None
+
+    @classmethod
+    def parse(cls, times: str, value: str) -> RateWindow:
+        """`22:00-06:00` and `10M` or `none`. Ends after midnight if it ends before it begins."""
+        begin, end = (_minute(time) for time in times.split("-"))
+        if begin == end:
+            raise ValueError(f"{times} is no part of the day: it ends when it begins")
+        return cls(begin, end, None if value == "none" else parse_rate(value))
+
+    def has(self, minute: int) -> bool:
+        return (minute - self.begin) % DAY < (self.end - self.begin) % DAY
+
+    def __str__(self) -> str:
+        begin, end = (f"{minute // 60:02}:{minute % 60:02}" for minute in (self.begin, self.end))
+        return f"{begin}-{end}={self.rate or 'none'}"
+
+
+DAY = 24 * 60
+
+
+def _minute(text: str) -> int:
+    hours, minutes = map(int, text.split(":"))
+    if hours > 23 or minutes > 59:
+        raise ValueError(f"{text} is no time of the day: write 00:00 to 23:59")
+    return hours * 60 + minutes
+
+
+class DailyRate(NamedTuple):
+    """A rate that depends on the time of day. `usual`: outside the windows."""
+
+    usual: int | None
+    windows: tuple[RateWindow, ...]
+
+    def now(self) -> float:
+        """Bytes a second by the host's clock; infinite without a limit."""
+        local = time.localtime()
+        minute = local.tm_hour * 60 + local.tm_min
+        found = next((window.rate for window in self.windows if window.has(minute)), self.usual)
+        return found or math.inf
+
+    def words(self) -> list[str]:
+        return [str(one) for one in (self.usual, *self.windows) if one is not None]
+
+
+Rate = int | DailyRate | None
+
+
+def limit_of(rate: Rate) -> RateLimit | None:
+    if isinstance(rate, DailyRate):
+        return DailyLimit(rate)
+    return RateLimit(rate) if rate else None
+
+
 class RateLimit:
     """A rate limit shared by threads: `take` waits until the rate allows the bytes."""
 
@@ -114,17 +175,35 @@ class RateLimit:
         self._lock = threading.Lock()
         self._free_at = 0.0
 
+    def current_rate(self) -> float:
+        return self.bytes_a_second
+
     def reserve(self, count: int) -> float:
         """Reserves bytes and returns the seconds to wait for them, for callers that cannot block."""
         with self._lock:
-            now = self._clock()
-            self._free_at = max(self._free_at, now - self._saved) + count / self.bytes_a_second
+            now, rate = self._clock(), self.current_rate()
+            self._free_at = max(self._free_at, now - self._saved) + count / rate
             return max(0.0, self._free_at - now)
 
     def take(self, count: int, cancelled: Callable[[], bool] = lambda: False) -> None:
         until = self._clock() + self.reserve(count)
         while (left := until - self._clock()) > 0 and not cancelled():
             self._sleep(min(left, 0.5))
+
+
+class DailyLimit(RateLimit):
+    """A limit that changes with the time of day, also for downloads that run."""
+
+    def __init__(self, rate: DailyRate, **more: Any) -> None:
+        super().__init__(rate.now(), **more)
+        self._daily = rate
+
+    def current_rate(self) -> float:
+        now = self._daily.now()
+        if now != self.bytes_a_second:
+            # What was reserved at the former rate holds up nothing at the new one.
+            self.bytes_a_second, self._free_at = now, 0.0
+        return now
 
 
 class BothLimits(RateLimit):

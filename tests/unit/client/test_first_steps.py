@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 import shlex
 
@@ -12,21 +11,28 @@ import pytest
 
 import tidegate_client
 from tests.support.template import ROOT
+from tidegate.web.console.bundle import programs
 from tidegate_client.cli import build_parser
 from tidegate_client.client import Client
 
-SCRIPT = (ROOT / "layers/core/tidegate/web/console/docs/steps.js").read_text("utf-8")
-STEPS = json.loads(re.split(r"export const STEPS = ", SCRIPT)[1].rstrip().rstrip(";"))
+START = programs()
+STEPS = (ROOT / "layers/core/tidegate/web/console/docs/steps.js").read_text("utf-8")
 
 
 def commands() -> list[str]:
-    lines = [line.split("      #")[0] for step in STEPS for line in step["cli"].splitlines()]
-    return [line for line in lines if line.startswith("tidegate ") and "--help" not in line]
+    lines = [line.split("     #")[0] for step in START["cli"] for line in step.splitlines()]
+    return [line for line in lines if line.startswith("tidegate ")]
 
 
 @pytest.mark.parametrize("line", commands())
 def test_commands_of_the_start_page_are_parsed(line: str) -> None:
-    build_parser().parse_args(shlex.split(line.replace("{URL}", "http://127.0.0.1:4566/tidegate"))[1:])
+    build_parser().parse_args(shlex.split(line)[1:])
+
+
+def test_every_language_has_every_step_in_both_languages() -> None:
+    steps = {name: len(parts) for name, parts in START.items()}
+    assert set(steps.values()) == {5}, steps
+    assert len(re.findall(r'^    \["', STEPS, re.MULTILINE)) == 2 * 5
 
 
 def check_calls(code: str) -> int:
@@ -52,9 +58,9 @@ def check_calls(code: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("step", STEPS, ids=[step["title"] for step in STEPS])
-def test_python_of_the_start_page_calls_existing_methods(step: dict[str, str]) -> None:
-    assert check_calls("\n".join(line for line in step["python"].splitlines() if not line.startswith("pip ")))
+@pytest.mark.parametrize("step", START["python"])
+def test_python_of_the_start_page_calls_existing_methods(step: str) -> None:
+    assert check_calls(step)
 
 
 # The programs of the contracts are run, in tests/integration/client/test_contract_pages.py.
@@ -75,8 +81,9 @@ def test_quickstarts_and_the_guide_to_webhooks_have_python() -> None:
     assert {page for page, _ in SNIPPETS} == {"quickstart.md", "quickstart.zh-CN.md", "webhooks.md"}
 
 
-def test_curl_bodies_of_the_start_page_are_json() -> None:
-    bodies = [body for step in STEPS for body in re.findall(r"-d '(\{.*?\})'(?:\s|$)", step["curl"], re.DOTALL)]
-    assert len(bodies) == 5
-    for body in bodies:
-        json.loads(body.replace("'$SHA256'", "0" * 64))
+def test_pages_have_every_text_in_both_languages() -> None:
+    frame = (ROOT / "layers/core/tidegate/web/console/docs/frame.js").read_text("utf-8")
+    dictionaries = re.findall(r"^  (?:en|zh): \{(.*?)^  \},", frame, re.MULTILINE | re.DOTALL)
+    english, chinese = (re.findall(r'(\w+): "', text) for text in dictionaries)
+    assert english == chinese
+    assert len(english) > 20

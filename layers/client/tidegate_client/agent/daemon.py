@@ -38,7 +38,7 @@ from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TidegateError, Unauthorized
 from tidegate_client.http import make_pool
 from tidegate_client.models import Presence, Transfer
-from tidegate_client.rates import ACTIVE_SECONDS, Backoff, BothLimits, JobLimits, Pace, RateLimit
+from tidegate_client.rates import ACTIVE_SECONDS, Backoff, BothLimits, JobLimits, Pace, RateLimit, limit_of
 from tidegate_client.swarm.host import NETWORK_THREADS, SwarmHost
 
 # --- presence
@@ -128,9 +128,8 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._key_accepted = False
-        limit = limit or (RateLimit(options.limit_rate) if options.limit_rate else None)
-        if options.own_limit_rate:
-            own = RateLimit(options.own_limit_rate)
+        limit = limit or limit_of(options.limit_rate)
+        if own := limit_of(options.own_limit_rate):
             limit = BothLimits(limit, own) if limit else own
         self._swarm = (
             SwarmHost(options.agent_id, options.state_dir, options.swarm, limit, self._count_bytes)
@@ -166,6 +165,7 @@ class Agent:
             self._draining,
             hooks=options.hooks,
             check_ports=options.check_ports,
+            check_rate=RateLimit(options.check_rate) if options.check_rate else None,
         )
         client.agents.goals, client.agents.on_new_goals = self._releases.told, self._releases.trigger
         self._releasing = SupervisedThread("releases", self._releases.run, self._draining)
@@ -235,6 +235,7 @@ class Agent:
                 thread.start()
             if self._options.push:
                 SupervisedThread("push", self._push.run, self._draining).start()
+            SupervisedThread("checks", self._releases.check_contents, self._draining).start()
             self._notify("READY=1")
             if self._options.permits.refusal:
                 log.warning("%s", self._options.permits.refusal)
@@ -578,7 +579,7 @@ def _labelled(line: str, profile: str) -> tuple[str, str]:
 
 def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
     """Agents for all logins, each with its own permits. Only the first listens for peers and may update the process."""
-    limit, notifier = RateLimit(options.limit_rate) if options.limit_rate else None, GroupNotifier()
+    limit, notifier = limit_of(options.limit_rate), GroupNotifier()
     agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, notify=partial(notifier.notify, FIRST))}
     for name, config in others.items():
         grant = options.also.get(name) or Grant(no_permits(name))

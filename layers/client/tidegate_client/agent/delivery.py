@@ -110,13 +110,13 @@ class Delivery:
         return self._paths.hold(file)
 
     def has_content_of(self, place: Place, signature: str, size: int | None) -> bool:
-        """Whether the content of a release is on the host: kept beside its place, or in place."""
+        """Whether the content of a release is on the host: kept beside its place, unpacked, or in place."""
         if (kept := self.journal.kept_file(place.path, signature)) is not None:
             with open_hidden(place.directory, kept) as part:
                 if part is not None and has_content(part.file, signature, size):
                     return True
             self.journal.drop_kept(place.path, signature)
-        return place.holds(signature, size)
+        return self.journal.tree(place.path, signature) is not None or place.holds(signature, size)
 
     def _keep(self, transfer: Transfer, place: Place) -> Downloaded:
         """Brings the content of a release to the host, where it waits beside its place (`agent/releases.py`)."""

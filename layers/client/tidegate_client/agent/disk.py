@@ -744,6 +744,8 @@ def plain_parts(directory: str) -> tuple[str, ...]:
 # O_NONBLOCK: a FIFO or a lease that another user put here must not block the agent.
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PRIVATE, PART_MODE, PERMISSIONS = 0o700, 0o600, 0o777
+# A user can make directories deeper than a process can have files open.
+DEEPEST_REMOVED = 200
 
 
 def new_hidden(directory: Path) -> HiddenFile:
@@ -816,8 +818,32 @@ def remove_hidden(above: int, hidden: HiddenFile) -> None:
     """Removes the file, if it is still there, and its directory, unless a user moved it away."""
     with contextlib.suppress(FileNotFoundError):
         with _private(above, hidden.path.name) as directory, contextlib.suppress(FileNotFoundError):
-            os.unlink(hidden.secret, dir_fd=directory)
+            remove_below(directory, hidden.secret)
         os.rmdir(hidden.path.name, dir_fd=above)
+
+
+def remove_below(above: int, name: str, users: Sequence[int] = (), depth: int = 0) -> None:
+    """Removes a file, or a directory with all that is in it, without following a symlink.
+
+    `users`: only what belongs to them. The owner of a directory may have moved others' files into it."""
+    found = os.stat(name, dir_fd=above, follow_symlinks=False)
+    if (users and found.st_uid not in users) or depth > DEEPEST_REMOVED:
+        raise OSError(errno.EPERM, "something of another user is in it, or it is too deep", name)
+    if not stat.S_ISDIR(found.st_mode):
+        os.unlink(name, dir_fd=above)
+        return
+    directory = os.open(name, DIRECTORY, dir_fd=above)
+    try:
+        if os.fstat(directory).st_dev != os.fstat(above).st_dev:
+            raise OSError(errno.EXDEV, "another file system is mounted in it", name)
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries]
+        for one in names:
+            with contextlib.suppress(FileNotFoundError):
+                remove_below(directory, one, users, depth + 1)
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -952,7 +978,9 @@ class Place:
         return found.st_mode & (PERMISSIONS & ~WRITABLE_BY_OTHERS if chosen else PERMISSIONS)
 
 
-def has_content(file: BinaryIO, signature: str, size: int | None) -> bool:
+def has_content(
+    file: BinaryIO, signature: str, size: int | None, throttle: Callable[[int], None] = lambda _count: None
+) -> bool:
     """Whether the file has this SHA-256. Its owner can neither make that take long by a file with holes, which costs
     no disk space, nor by one that grows meanwhile."""
     descriptor = file.fileno()
@@ -963,6 +991,7 @@ def has_content(file: BinaryIO, signature: str, size: int | None) -> bool:
             return False
     digest = hashlib.sha256()
     for chunk in _chunks(file, size):
+        throttle(len(chunk))
         digest.update(chunk)
     return digest.hexdigest() == signature.lower()
 
@@ -1102,7 +1131,7 @@ class Partials:
         with self._locks.hold(content, while_waiting), contextlib.ExitStack() as held:
             part = None
             if found := self._journal.part(content):
-                held.enter_context(self._using(found.path))
+                held.enter_context(self.using(found.path))
                 # Recorded again, so that its age counts from now.
                 self._journal.part_opened(found, content)
                 part = held.enter_context(open_hidden(place.directory, found))
@@ -1113,14 +1142,15 @@ class Partials:
                     self._journal.part_closed(found.path)
             if part is None:
                 hidden = new_hidden(place.path)
-                held.enter_context(self._using(hidden.path))
+                held.enter_context(self.using(hidden.path))
                 # Recorded before it is created: a crash leaves no unknown file.
                 self._journal.part_opened(hidden, content)
                 part = held.enter_context(create_hidden(place.directory, hidden))
             yield part
 
     @contextlib.contextmanager
-    def _using(self, path: Path) -> Iterator[None]:
+    def using(self, path: Path) -> Iterator[None]:
+        """Meanwhile the sweep leaves this part file alone."""
         with self._guard:
             self._in_use.add(path)
         try:

@@ -38,6 +38,9 @@ DELETE FROM parts;
 CREATE TABLE IF NOT EXISTS releases (name TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS kept (
     directory TEXT, signature TEXT, path TEXT NOT NULL, secret TEXT NOT NULL, PRIMARY KEY (directory, signature));
+CREATE TABLE IF NOT EXISTS trees (
+    path TEXT PRIMARY KEY, directory TEXT NOT NULL, signature TEXT NOT NULL, hidden TEXT NOT NULL,
+    secret TEXT NOT NULL, uid INTEGER NOT NULL, entries BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS applied (
     number INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT UNIQUE NOT NULL, sequence INTEGER NOT NULL,
     signature TEXT NOT NULL);
@@ -66,6 +69,17 @@ class HiddenFile(NamedTuple):
 
     path: Path
     secret: str
+
+
+class TreeRow(NamedTuple):
+    """An archive of a release that was unpacked: to `path`, for the release's `directory`. `hidden`: where it is until
+    it is moved there. Without a `signature`, it no longer has that content. `uid`: whom it was given to."""
+
+    path: Path
+    directory: Path
+    signature: str
+    hidden: HiddenFile
+    uid: int
 
 
 class Journal:
@@ -220,6 +234,43 @@ class Journal:
         return [
             (Path(directory), signature) for directory, signature in self._read("SELECT directory, signature FROM kept")
         ]
+
+    def keep_tree(self, row: TreeRow, entries: bytes) -> None:
+        """Records a tree; from now on it is no part file. Called again with other `entries`."""
+        hidden = os.fspath(row.hidden.path)
+        values = (
+            os.fspath(row.path),
+            os.fspath(row.directory),
+            row.signature,
+            hidden,
+            row.hidden.secret,
+            row.uid,
+            entries,
+        )
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            connection.execute("DELETE FROM hidden_files WHERE path = ?", (hidden,))
+
+    def trees(self) -> list[TreeRow]:
+        rows = self._read("SELECT path, directory, signature, hidden, secret, uid FROM trees ORDER BY path")
+        return [
+            TreeRow(Path(path), Path(directory), signature, HiddenFile(Path(hidden), secret), uid)
+            for path, directory, signature, hidden, secret, uid in rows
+        ]
+
+    def tree(self, directory: Path, signature: str) -> TreeRow | None:
+        return next((row for row in self.trees() if (row.directory, row.signature) == (directory, signature)), None)
+
+    def entries_of(self, row: TreeRow) -> bytes:
+        return bytes(self._read("SELECT entries FROM trees WHERE path = ?", os.fspath(row.path))[0][0])
+
+    def disown_tree(self, row: TreeRow) -> None:
+        with self._writing() as connection:
+            connection.execute("UPDATE trees SET signature = '' WHERE path = ?", (os.fspath(row.path),))
+
+    def drop_tree(self, row: TreeRow) -> None:
+        with self._writing() as connection:
+            connection.execute("DELETE FROM trees WHERE path = ?", (os.fspath(row.path),))
 
     def part_opened(self, part: HiddenFile, content: Path) -> None:
         """`content` names the file's destination and its content, for the next transfer of it."""

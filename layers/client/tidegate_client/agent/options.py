@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate_client.agent.disk import Permits
+from tidegate_client.rates import Rate
 from tidegate_client.swarm.host import SwarmOptions
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Grant:
 
     permits: Permits
     container_root: Path | None = None
-    limit_rate: int | None = None
+    limit_rate: Rate = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class AgentOptions:
     container_root: Path | None = None
     permits: Permits = field(default_factory=Permits)
     # The host's limit, for all projects together.
-    limit_rate: int | None = None
+    limit_rate: Rate = None
     # The limit of this project, if it differs from the host's.
-    own_limit_rate: int | None = None
+    own_limit_rate: Rate = None
     # Further logins by name.
     also: Mapping[str, Grant] = field(default_factory=dict)
     proxy: str | None = None
@@ -57,6 +58,8 @@ class AgentOptions:
     # Programs that releases may run on this host, by name, and loopback ports on which they may check its health.
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     check_ports: frozenset[int] = frozenset()
+    # Bytes a second at which what releases put in place is read again; None: only what `stat` shows as changed is.
+    check_rate: int | None = 1024**2
     zone: str | None = None
     report_every: float = 2.0
     drain_seconds: float = 30.0

@@ -2,7 +2,8 @@
 
 A revision is switched as a whole. All its files are on the host before the journal says that the switch has begun; from
 then on a restart finishes it. A former file stays beside its successor as a hidden file, so going back is a rename. If
-a hook or a check fails, the former files return at once, and the revision is refused on this host for good.
+a hook or a check fails, also while the revision soaks, the former files return at once, and the revision is refused on
+this host for good.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import urllib3
 
-from tidegate_client.agent.codes import Code, code_of
+from tidegate_client.agent.codes import Code, RefusedPath, code_of
 from tidegate_client.agent.delivery import Delivery, mode_of
 from tidegate_client.agent.disk import (
     Place,
@@ -34,20 +35,36 @@ from tidegate_client.agent.disk import (
     has_content,
     new_hidden,
     open_hidden,
+    remove_below,
     remove_hidden,
     require_private,
 )
-from tidegate_client.agent.journal import HiddenFile
+from tidegate_client.agent.journal import HiddenFile, TreeRow
+from tidegate_client.agent.trees import (
+    CURRENT,
+    RELEASES,
+    RefusedArchive,
+    free_name,
+    from_blob,
+    leads_to,
+    look,
+    move_into_place,
+    point,
+    stage,
+    to_blob,
+)
 from tidegate_client.client import Client
 from tidegate_client.errors import NotFound, TidegateError, UsageError
 from tidegate_client.models import Transfer
-from tidegate_client.rates import Backoff
+from tidegate_client.rates import Backoff, RateLimit
 from tidegate_client.uploads import sha256_of_stream
 
 log = logging.getLogger("tidegate.agent")
 
 # Files are looked at this often, and their content is read only if something about them has changed.
 DRIFT_EVERY = 300.0
+# Between two readings of all content that is in place, which take as long as `--check-rate` lets them.
+READ_EVERY = 3600.0
 # A goal that is not reached is asked for again after this time: its transfer may have failed.
 ASK_AGAIN = 90.0
 HOOK_SECONDS = 300
@@ -172,10 +189,18 @@ def check_url(pool: urllib3.PoolManager, url: str, seconds: float, stopping: thr
 
 @dataclass(frozen=True, slots=True)
 class SwitchedFile:
-    """A file of a switch: what is to be there, and the hidden file that has what was there before, if anything was."""
+    """A file of a switch: what is to be there, and the hidden file that has what was there before, if anything was.
+
+    `link`, of a tree: where its symlink is to lead, and where it led before, if there was one."""
 
     file: GoalFile
     aside: tuple[str, str] | None = None
+    link: tuple[str, str | None] | None = None
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SwitchedFile:
+        pairs = {name: tuple(pair) for name in ("aside", "link") if (pair := data.get(name))}
+        return cls(data["file"], **pairs)
 
     @property
     def hidden(self) -> HiddenFile | None:
@@ -196,41 +221,66 @@ class State:
     hook: dict[str, Any] | None = None
     health: dict[str, Any] | None = None
     drift: tuple[str, ...] = ()
-    # The files in place, each with what `stat` said after the switch.
+    # The files in place, each with what `stat` said after the switch, their revision, and when they were last compared
+    # with what they should be. That time alone is no reason to write the journal, or to call the API.
     files: tuple[GoalFile, ...] = ()
+    placed: int = 0
+    checked_at: str | None = None
     # The switch that has begun and is not over, and its revision.
     begun: tuple[SwitchedFile, ...] = ()
     begun_goal: Goal | None = None
     # The contents of former revisions, newest first.
     former: tuple[tuple[str, ...], ...] = ()
-    # Until when the check is repeated (Unix time).
+    # Until when the check is repeated (Unix time). Until then the switch can be undone, to the files `before` it.
     soaks_until: float = 0.0
+    soaking: tuple[SwitchedFile, ...] = ()
+    before: tuple[GoalFile, ...] = ()
+    placed_before: int = 0
 
     @classmethod
     def from_json(cls, text: str) -> State:
         data = json.loads(text)
-        data["begun"] = tuple(
-            SwitchedFile(one["file"], tuple(one["aside"]) if one["aside"] else None) for one in data["begun"]
-        )
-        data |= {name: tuple(data[name]) for name in ("drift", "files")}
+        # Journals of older agents do not say it. What was there before a failure is not known then.
+        data.setdefault("placed", data["active"] if data["state"] == "current" else 0)
+        data |= {name: tuple(map(SwitchedFile.from_json, data.get(name, ()))) for name in ("begun", "soaking")}
+        data |= {name: tuple(data.get(name, ())) for name in ("drift", "files", "before")}
         return cls(**data | {"former": tuple(tuple(one) for one in data["former"])})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether its check failed while it soaked, and what was there before is not all back yet."""
+        return self.state == "failed" and bool(self.soaking)
+
     def report(self) -> dict[str, Any] | None:
         """What the API is told; None if the host has nothing of the release."""
+        found: dict[str, Any] = {"drift": list(self.drift), "checked_at": self.checked_at if self.placed else None}
         if self.staged > self.active:
-            return {"name": self.name, "revision": self.staged, "state": "staged"}
-        if not self.active:
+            state, revision, found = "staged", self.staged, found | {"placed": self.placed}
+        elif self.active:
+            state, revision = "drifted" if self.drift and self.state == "current" else self.state, self.active
+            found |= {"reason": self.reason, "hook": self.hook, "health": self.health}
+            found |= {"placed": self.placed if state == "failed" else None}
+        else:
             return None
-        state = "drifted" if self.drift and self.state == "current" else self.state
-        told = {"reason": self.reason, "hook": self.hook, "health": self.health, "drift": list(self.drift)}
-        return {"name": self.name, "revision": self.active, "state": state} | {k: v for k, v in told.items() if v}
+        return {"name": self.name, "revision": revision, "state": state} | {k: v for k, v in found.items() if v}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _same_content(one: GoalFile, other: GoalFile) -> bool:
     return all(one[name] == other[name] for name in ("target_file_dir", "signature"))
+
+
+def _led_to(directory: int) -> str | None:
+    try:
+        return os.readlink(CURRENT, dir_fd=directory)
+    except OSError:
+        return None
 
 
 def _exists(place: Place) -> bool:
@@ -254,6 +304,13 @@ class HostReleases:
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     # Loopback ports on which checks may be made.
     check_ports: frozenset[int] = frozenset()
+    # How fast the content in place is read again.
+    check_rate: RateLimit | None = None
+    # Directory and SHA-256 of what was read and is not right.
+    _suspects: set[tuple[str, str]] = field(default_factory=set)
+    _look_at: float = 0.0
+    # Contents that are not where a release needs them, though the host may have them elsewhere.
+    _lacking: dict[str, set[str]] = field(default_factory=dict)
     _states: dict[str, State] = field(default_factory=dict)
     _wake: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -284,14 +341,22 @@ class HostReleases:
             states = list(self._states.values())
         root = self.delivery.fence.root.path
         for state in states:
-            if any(root / f"{one['target_file_dir'].lstrip('/')}/{one['file_name']}" == file for one in state.files):
-                return state.name
+            for one in state.files:
+                directory = root / one["target_file_dir"].lstrip("/")
+                if one.get("unpack"):
+                    if file == directory / CURRENT or directory / RELEASES in file.parents:
+                        return state.name
+                elif directory / one["file_name"] == file:
+                    return state.name
         return None
 
     def delivered(self, transfer: Transfer, error: Exception | None = None) -> None:
         """A transfer of a release ended: its content is on the host, or is not."""
         if error is not None:
             self._not_delivered[transfer["signature"]] = (code_of(error), str(error))
+        else:
+            for lacking in list(self._lacking.values()):
+                lacking.discard(transfer["signature"])
         self.trigger()
 
     # --- the loop
@@ -307,8 +372,10 @@ class HostReleases:
             try:
                 if triggered or self._needs_asking():
                     self._round()
-                self._look_for_drift()
                 self._soak()
+                if time.monotonic() >= self._look_at:
+                    self._look_at = time.monotonic() + DRIFT_EVERY
+                    self._look_for_drift()
                 backoff.reset()
                 pause = self._pause()
             except NotFound:
@@ -319,7 +386,7 @@ class HostReleases:
                 log.warning("asking for the goals of releases failed, next attempt in %.1f s: %s", pause, error)
 
     def _needs_asking(self) -> bool:
-        return any(self._is_behind(state) or state.begun for state in self._states.values())
+        return any(self._is_behind(state) or state.begun or state.goes_back for state in self._states.values())
 
     @staticmethod
     def _is_behind(state: State) -> bool:
@@ -335,12 +402,12 @@ class HostReleases:
         """Asks, converges, and reports until there is nothing new to report."""
         self._finish_begun()
         for _ in range(5):
-            sent = self._reports()
-            goals = self.client.agents.ask(self.agent_id, sent, self._contents())
+            sent = (self._reports(), self._contents())
+            goals = self.client.agents.ask(self.agent_id, *sent)
             self._note_goals(goals)
             for goal in goals:
                 self._converge(goal)
-            if self._reports() == sent:
+            if (self._reports(), self._contents()) == sent:
                 return
 
     def _reports(self) -> list[dict[str, Any]]:
@@ -349,14 +416,21 @@ class HostReleases:
     def _contents(self) -> list[str]:
         """The contents that the host has, kept or in place."""
         kept = {signature for _, signature in self.delivery.journal.kept()}
-        placed = {file["signature"] for state in self._states.values() if not state.drift for file in state.files}
-        return sorted(kept | placed)[:2000]
+        drifted = {file["signature"] for state in self._states.values() if state.drift for file in state.files}
+        trees = {row.signature for row in self.delivery.journal.trees()} - drifted - {""}
+        placed = {
+            file["signature"]
+            for state in self._states.values()
+            for file in (*state.before, *(() if state.drift else state.files))
+        }
+        return sorted((kept | trees | placed).difference(*self._lacking.values()))[:2000]
 
     def _note_goals(self, goals: list[Goal]) -> None:
         wanted = {goal["name"]: goal for goal in goals}
         for name in list(self._states):
             if name not in wanted and not self._states[name].begun:
                 # Deleted, or no longer for this host. Its files stay.
+                self._settle(self._states[name])
                 self._forget(name)
         for name, goal in wanted.items():
             self._save(replace(self._states.get(name) or State(name), goal=goal))
@@ -372,6 +446,7 @@ class HostReleases:
         self.delivery.journal.drop_release(name)
         with self._lock:
             self._states.pop(name)
+        self._lacking.pop(name, None)
         self._prune()
 
     # --- converging
@@ -381,23 +456,29 @@ class HostReleases:
         heals = bool(goal["heal"] and state.drift and goal["revision"] == state.active)
         if goal["revision"] <= state.active and not heals:
             return
+        if goal["hold"] and state.staged == goal["revision"]:
+            return
+        state = self._settle(state)
         try:
             self._require_allowed(goal)
             for file in goal["files"]:
                 code, message = self._not_delivered.pop(file["signature"], (Code.DONE, ""))
                 if code in HOPELESS:
                     raise Refused(f"{file['file_name']} cannot be brought to this host: {message}")
-            if not all(self._has(file) for file in goal["files"]):
+            lacking = {file["signature"] for file in goal["files"] if not self._has(file, goal["revision"])}
+            self._lacking[state.name] = lacking
+            if lacking:
                 return
+            plan = () if goal["hold"] else self._plan(goal)
         except Refused as error:
             self._fail(state, goal, str(error))
             return
         if goal["hold"]:
-            if state.staged != goal["revision"]:
-                log.info("release %s: revision %d is staged", state.name, goal["revision"])
-                self._save(replace(state, staged=goal["revision"]))
+            log.info("release %s: revision %d is staged", state.name, goal["revision"])
+            self._save(replace(state, staged=goal["revision"]))
             return
-        self._switch(state, goal)
+        # All content is here. From now on a restart goes on with this revision.
+        self._finish(self._save(replace(state, begun=plan, begun_goal=goal)), goal)
 
     def _require_allowed(self, goal: Goal) -> None:
         """Refused, before anything is changed, if the host's operator did not allow the hook or the check."""
@@ -410,10 +491,71 @@ class HostReleases:
             if port not in self.check_ports:
                 raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
 
-    def _has(self, file: GoalFile) -> bool:
-        """Whether the content is on the host: in a hidden file beside its place, or in place."""
+    def _has(self, file: GoalFile, revision: int) -> bool:
+        """Whether the content is on the host: beside its place, or in place. An archive is unpacked."""
         with self._place(file) as place:
-            return self.delivery.has_content_of(place, file["signature"], file["size"])
+            if not file.get("unpack"):
+                return self.delivery.has_content_of(place, file["signature"], file["size"])
+            with self._place_of_trees(file) as beside:
+                return self._has_tree(file, place, beside) or self._unpack(file, place, beside, revision)
+
+    # --- trees
+
+    def _place_of_trees(self, file: GoalFile) -> contextlib.AbstractContextManager[Place]:
+        return self._place(file | {"target_file_dir": f"{file['target_file_dir'].rstrip('/')}/{RELEASES}"})
+
+    def _has_tree(self, file: GoalFile, place: Place, beside: Place) -> bool:
+        """Whether the archive was unpacked before, and the tree is as it was then."""
+        journal = self.delivery.journal
+        row = journal.tree(place.path, file["signature"])
+        if row is None:
+            return False
+        changes = ["removed"]
+        if move_into_place(beside, row):
+            changes, _ = look(beside, row, from_blob(journal.entries_of(row)), read_all=True)
+        if changes:
+            log.warning("%s was changed, and is not used again: %s", row.path, changes[0])
+            journal.disown_tree(row)
+        return not changes
+
+    def _unpack(self, file: GoalFile, place: Place, beside: Place, revision: int) -> bool:
+        """Unpacks the archive, which is removed then. False if it is not here; Refused if it cannot be unpacked."""
+        journal = self.delivery.journal
+        kept = journal.kept_file(place.path, file["signature"])
+        if kept is None:
+            return False
+        hidden = new_hidden(beside.path)
+        with open_hidden(place.directory, kept) as part, self.delivery.partials.using(hidden.path):
+            if part is None or not has_content(part.file, file["signature"], file["size"]):
+                journal.drop_kept(place.path, file["signature"])
+                return False
+            path = beside.path / free_name(beside, revision)
+            row = TreeRow(path, place.path, file["signature"], hidden, beside.owner[0])
+            journal.part_opened(hidden, hidden.path)
+            try:
+                journal.keep_tree(row, to_blob(stage(beside, hidden, part.file, file["unpack"])))
+                move_into_place(beside, row)
+            except (OSError, RefusedArchive) as error:
+                with contextlib.suppress(OSError):
+                    remove_hidden(beside.directory, hidden)
+                    journal.part_closed(hidden.path)
+                    journal.drop_tree(row)
+                raise Refused(f"{file['file_name']} cannot be unpacked: {error}") from error
+        with contextlib.suppress(OSError):
+            remove_hidden(place.directory, kept)
+        journal.drop_kept(place.path, file["signature"])
+        return True
+
+    def _point(self, place: Place, target: str | None) -> None:
+        """Lets the symlink `current` lead to a tree, or where it led before."""
+        if leads_to(place) == target:
+            return
+        hidden = new_hidden(place.path)
+        with self.delivery.partials.using(hidden.path), self.delivery.path_lock(place.path / CURRENT):
+            # Recorded before it is created: a crash leaves no unknown file.
+            self.delivery.journal.part_opened(hidden, hidden.path)
+            point(place, target, hidden)
+            self.delivery.journal.part_closed(hidden.path)
 
     @contextlib.contextmanager
     def _place(self, file: GoalFile) -> Iterator[Place]:
@@ -447,17 +589,26 @@ class HostReleases:
 
     # --- the switch
 
-    def _switch(self, state: State, goal: Goal) -> None:
-        """Puts all files of a revision in place, then runs hook and check. Goes back if one of them fails."""
+    def _plan(self, goal: Goal) -> tuple[SwitchedFile, ...]:
+        """What is to be put in place, with what is there now. Refused if something there cannot be replaced."""
         plan = []
         for file in goal["files"]:
             with self._place(file) as place:
+                if file.get("unpack"):
+                    plan.append(SwitchedFile(file, link=self._link_of(file, place)))
+                    continue
                 aside = new_hidden(place.path)
                 is_new = not _exists(place)
                 plan.append(SwitchedFile(file, None if is_new else (os.fspath(aside.path), aside.secret)))
-        # All content is here. From now on a restart goes on with this revision.
-        state = self._save(replace(state, begun=tuple(plan), begun_goal=goal))
-        self._finish(state, goal)
+        return tuple(plan)
+
+    def _link_of(self, file: GoalFile, place: Place) -> tuple[str, str | None]:
+        row, former = self.delivery.journal.tree(place.path, file["signature"]), leads_to(place)
+        if former == "":
+            raise Refused(f"{CURRENT} in {place.path} is not a symlink: move it away first")
+        if row is None:
+            raise Refused(f"the tree of {file['file_name']} was removed by another process")
+        return f"{RELEASES}/{row.path.name}", former
 
     def _finish_begun(self) -> None:
         for state in list(self._states.values()):
@@ -466,6 +617,8 @@ class HostReleases:
                     "release %s: revision %d is finished after a restart", state.name, state.begun_goal["revision"]
                 )
                 self._finish(state, state.begun_goal)
+            elif state.goes_back:
+                self._go_back(state)
 
     def _finish(self, state: State, goal: Goal) -> None:
         try:
@@ -473,7 +626,7 @@ class HostReleases:
                 following = [other.file for other in state.begun[number + 1 :]]
                 self._put(one, needed_again=any(_same_content(one.file, other) for other in following))
         except (OSError, Refused) as error:
-            self._undo(state)
+            self._undo(state.begun)
             self._fail(state, goal, f"the files could not be put in place: {error}")
             return
         environment = self._environment(state, goal, "activate")
@@ -482,14 +635,15 @@ class HostReleases:
         failed = next((ran for ran in (hook, health) if ran is not None and not ran.passed), None)
         ran: dict[str, Any] = {"hook": hook.shown() if hook else None, "health": health.shown() if health else None}
         if failed is not None:
-            self._undo(state)
+            self._undo(state.begun)
             self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
             what = "hook" if failed is hook else "health check"
             self._fail(state, goal, f"the {what} failed with {failed.code}", **ran)
             return
-        self._keep_asides(state)
         former = tuple(file["signature"] for file in state.files)
         soak = float((goal.get("health") or {}).get("soak_s") or 0)
+        if not soak:
+            self._keep_asides(state.begun)
         self._save(
             replace(
                 state,
@@ -499,10 +653,15 @@ class HostReleases:
                 staged=0,
                 drift=(),
                 files=tuple(file | {"stat": self._stat(file)} for file in goal["files"]),
+                placed=goal["revision"],
+                checked_at=_now(),
                 begun=(),
                 begun_goal=None,
                 former=((former,) if former else ()) + state.former[: max(0, goal["keep"] - 1)],
                 soaks_until=time.time() + soak if soak else 0.0,
+                soaking=state.begun if soak else (),
+                before=state.files if soak else (),
+                placed_before=state.placed if soak else 0,
                 **ran,
             )
         )
@@ -514,6 +673,12 @@ class HostReleases:
 
         `needed_again`: another file of the same directory has the same content."""
         file = one.file
+        if one.link is not None:
+            with self._place(file) as place:
+                if not stat.S_ISDIR(os.stat(one.link[0], dir_fd=place.directory, follow_symlinks=False).st_mode):
+                    raise Refused(f"{one.link[0]} in {place.path} was replaced by another process")
+                self._point(place, one.link[0])
+            return
         with self._place(file) as place, self.delivery.path_lock(place.file):
             mode = mode_of(cast(Transfer, file))
             if place.is_done(file["signature"], file["size"], mode):
@@ -583,16 +748,20 @@ class HostReleases:
                 follow_symlinks=False,
             )
 
-    def _undo(self, state: State) -> None:
+    def _undo(self, switched: Sequence[SwitchedFile]) -> None:
         """Brings back what was there before the switch. A file that was new is removed."""
-        for one in reversed(state.begun):
+        for one in reversed(switched):
             try:
                 with self._place(one.file) as place, self.delivery.path_lock(place.file):
                     self._bring_back(place, one)
             except (OSError, Refused) as error:
-                log.warning("release %s: %s cannot be brought back: %s", state.name, one.file["file_name"], error)
+                log.warning("what was there before %s cannot be brought back: %s", one.file["file_name"], error)
 
     def _bring_back(self, place: Place, one: SwitchedFile) -> None:
+        if one.link is not None:
+            if leads_to(place) == one.link[0]:
+                self._point(place, one.link[1])
+            return
         if one.hidden is None:
             if place.holds(one.file["signature"], one.file["size"]):
                 os.unlink(place.name, dir_fd=place.directory)
@@ -606,9 +775,9 @@ class HostReleases:
             os.rmdir(directory, dir_fd=place.directory)
         os.fsync(place.directory)
 
-    def _keep_asides(self, state: State) -> None:
+    def _keep_asides(self, switched: Sequence[SwitchedFile]) -> None:
         """Former files become kept content, under their digest."""
-        for one in state.begun:
+        for one in switched:
             if one.hidden is None:
                 continue
             with contextlib.suppress(OSError, Refused), self._place(one.file) as place:
@@ -628,13 +797,31 @@ class HostReleases:
             wanted |= {signature for former in state.former for signature in former}
             wanted |= {file["signature"] for goal in (state.goal, state.begun_goal) if goal for file in goal["files"]}
             wanted |= {file["signature"] for file in state.files}
+        self._prune_trees(wanted)
         for directory, signature in self.delivery.journal.kept():
-            if signature not in wanted:
+            if signature not in wanted or self.delivery.journal.tree(directory, signature):
                 hidden = self.delivery.journal.kept_file(directory, signature)
                 with contextlib.suppress(OSError):
                     if hidden is not None:
                         self.delivery.fence.remove(hidden)
                     self.delivery.journal.drop_kept(directory, signature)
+
+    def _prune_trees(self, wanted: set[str]) -> None:
+        journal, fence = self.delivery.journal, self.delivery.fence
+        for row in journal.trees():
+            if row.signature in wanted:
+                continue
+            try:
+                with fence.reopened(row.directory) as directory:
+                    if _led_to(directory) == f"{RELEASES}/{row.path.name}":
+                        continue
+                with fence.reopened(row.path.parent) as beside:
+                    remove_hidden(beside, row.hidden)
+                    remove_below(beside, row.path.name, (os.geteuid(), row.uid))
+            except (OSError, RefusedPath) as error:
+                if not isinstance(error, FileNotFoundError):
+                    log.warning("the former tree %s cannot be removed: %s", row.path, error)
+            journal.drop_tree(row)
 
     # --- hooks and checks
 
@@ -665,19 +852,41 @@ class HostReleases:
         return check_url(self.delivery.pool, health["url"], seconds, self.stopping)
 
     def _soak(self) -> None:
-        """Repeats the check while the wave soaks: a revision that fails after some minutes goes back too."""
+        """Repeats the check while the revision soaks: one that fails after some minutes goes back too."""
         for state in list(self._states.values()):
             goal = state.goal
-            if state.soaks_until <= time.time() or goal is None or goal["revision"] != state.active:
+            if state.soaks_until <= time.time():
+                self._settle(state)
+                continue
+            if goal is None or goal["revision"] != state.active:
                 continue
             ran = self._check(goal, self._environment(state, goal, "activate"))
             if ran is None or ran.passed:
                 continue
-            log.warning("release %s: revision %d is no longer healthy", state.name, state.active)
-            self._save(
-                replace(state, state="failed", reason="it was no longer healthy", health=ran.shown(), soaks_until=0)
-            )
+            reason = "it was no longer healthy"
+            log.warning("release %s: revision %d goes back: %s", state.name, state.active, reason)
+            # Recorded first: after a kill, the rest of it goes back too.
+            failed = replace(state, state="failed", reason=reason, health=ran.shown(), soaks_until=0.0, drift=())
+            self._go_back(self._save(failed))
             self.trigger()
+
+    def _go_back(self, state: State) -> None:
+        self._undo(state.soaking)
+        goal = state.goal
+        if goal is not None and goal["revision"] == state.active:
+            self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
+        back = replace(state, files=state.before, placed=state.placed_before, soaking=(), before=(), placed_before=0)
+        self._save(replace(back, former=state.former[1:]))
+        self._prune()
+
+    def _settle(self, state: State) -> State:
+        """Ends the time in which the last switch can be undone: former files become kept content."""
+        if not state.soaking or state.goes_back:
+            return state
+        self._keep_asides(state.soaking)
+        state = self._save(replace(state, soaking=(), before=(), placed_before=0, soaks_until=0.0))
+        self._prune()
+        return state
 
     # --- drift
 
@@ -694,17 +903,26 @@ class HostReleases:
         for state in list(self._states.values()):
             if state.state != "current" or not state.files:
                 continue
-            drift, files = [], []
+            drift: list[str] = []
+            files: list[GoalFile] = []
             for file in state.files:
+                suspect = (file["target_file_dir"], file["signature"]) in self._suspects
+                self._suspects.discard((file["target_file_dir"], file["signature"]))
+                if file.get("unpack"):
+                    drift += self._drift_of_tree(file, read_all=suspect)
+                    files.append(file)
+                    continue
                 now = self._stat(file)
-                if now != file.get("stat") and (said := self._drift_of(file, now)):
+                if (suspect or now != file.get("stat")) and (said := self._drift_of(file, now)):
                     drift.append(f"{file['target_file_dir'].rstrip('/')}/{file['file_name']}: {said}"[:1200])
                     now = file.get("stat")
                 files.append(file | {"stat": now})
             found = tuple(drift[:MOST_DRIFT])
+            with self._lock:
+                self._states[state.name] = checked = replace(state, checked_at=_now())
             if (found, tuple(files)) != (state.drift, state.files):
                 changed = found != state.drift
-                self._save(replace(state, drift=found, files=tuple(files)))
+                self._save(replace(checked, drift=found, files=tuple(files)))
                 if changed:
                     log.warning(
                         "release %s: %s", state.name, "; ".join(found) or "its files are as they should be again"
@@ -725,3 +943,43 @@ class HostReleases:
         if before is not None and now[4:] != before[4:]:
             return f"owner or mode were changed: uid {now[4]}, gid {now[5]}, mode {stat.S_IMODE(now[6]):04o}"
         return ""
+
+    def _drift_of_tree(self, file: GoalFile, *, read_all: bool) -> list[str]:
+        where = f"{file['target_file_dir'].rstrip('/')}/{CURRENT}"
+        journal = self.delivery.journal
+        try:
+            with self._place(file) as place, self._place_of_trees(file) as beside:
+                row = journal.tree(place.path, file["signature"])
+                if row is None or leads_to(place) != f"{RELEASES}/{row.path.name}":
+                    return [f"{where}: leads elsewhere"]
+                entries = from_blob(journal.entries_of(row))
+                changes, renewed = look(beside, row, entries, read_all=read_all)
+                if renewed:
+                    journal.keep_tree(row, to_blob(entries))
+        except (OSError, Refused) as error:
+            return [f"{where}: {error}"[:1200]]
+        return [f"{where}/{change}"[:1200] for change in changes]
+
+    def check_contents(self) -> None:
+        """Reads what is in place, at the pace that the operator set. What is not right, the next look finds too."""
+        while self.check_rate is not None and not self.stopping.wait(READ_EVERY):
+            with self._lock:
+                files = [file for state in self._states.values() if state.state == "current" for file in state.files]
+            for file in files:
+                with contextlib.suppress(OSError, Refused):
+                    if not self._reads_right(file) and not self.stopping.is_set():
+                        self._suspects.add((file["target_file_dir"], file["signature"]))
+
+    def _reads_right(self, file: GoalFile) -> bool:
+        def throttle(count: int) -> None:
+            if self.check_rate is not None:
+                self.check_rate.take(count, self.stopping.is_set)
+
+        with self._place(file) as place:
+            if not file.get("unpack"):
+                with place.existing() as found:
+                    return found is not None and has_content(found, file["signature"], file["size"], throttle)
+            row = self.delivery.journal.tree(place.path, file["signature"])
+            with self._place_of_trees(file) as beside:
+                entries = from_blob(self.delivery.journal.entries_of(row)) if row else []
+                return row is not None and not look(beside, row, entries, read_all=True, throttle=throttle)[0]

@@ -7,7 +7,7 @@ from typing import Any, cast
 from tidegate_client.errors import BadAnswer, Invalid
 from tidegate_client.http import Http, path_part
 from tidegate_client.model import Page
-from tidegate_client.models import Agent, Enrolled, Enrolment, Presence, Transfer, TransferResult
+from tidegate_client.models import Agent, Enrolled, Enrolment, HostFile, Presence, Transfer, TransferResult
 from tidegate_client.resources.paging import one_page
 
 # Added to the seconds of a long poll for the time-out of the call.
@@ -84,6 +84,10 @@ class Agents:
 
     def get(self, agent_id: str) -> Agent:
         return Agent(self._http.get(f"/v1/agents/{path_part(agent_id)}"))
+
+    def files(self, agent_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[HostFile]:
+        """What releases have put on the host, as it reported it, with what somebody changed since."""
+        return one_page(self._http, f"/v1/agents/{path_part(agent_id)}/files", {}, limit, cursor, HostFile)
 
     def change(
         self, agent_id: str, *, groups: Sequence[str] | None = None, labels: Mapping[str, str] | None = None

@@ -6,7 +6,7 @@ from typing import Any
 from tidegate_client.errors import AlreadyCreated
 from tidegate_client.http import Http, path_part
 from tidegate_client.model import Page
-from tidegate_client.models import Key, KeyRecord
+from tidegate_client.models import Key, KeyRecord, SignInTicket
 from tidegate_client.resources.paging import one_page
 
 
@@ -56,6 +56,10 @@ class Keys:
             if error.key_id is None:
                 raise
             return Key(self._http.create(f"/v1/keys/{path_part(error.key_id)}/rotate", {"overlap_s": 0}))
+
+    def sign_in_ticket(self) -> SignInTicket:
+        """A ticket that opens the console once, within a minute: `{api_url}/#ticket={ticket}`. Needs an admin key."""
+        return SignInTicket(self._http.create("/v1/sign-in-tickets", {}))
 
     def delete(self, key_id: str) -> None:
         """Revokes the key and closes its WebSockets."""

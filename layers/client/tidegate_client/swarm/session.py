@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -88,6 +89,7 @@ class Session:
         layout = terms.layout
         self._ranking = Ranks(terms.number, terms.members, terms.seed, layout.count)
         line = tools.download.bytes_a_second if tools.download else None
+        line = line if line != math.inf else None
         rules = Rules(terms.ranks, terms.hold, terms.patience, line, terms.lasts)
         neighbours = [Neighbour(near=peer.near) for peer in terms.peers]
         self._chooser = Chooser(layout, self._ranking, rules, neighbours, time.monotonic())

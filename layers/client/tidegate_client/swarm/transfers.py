@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -205,7 +206,8 @@ class Transfers:
         # Neighbours with an older agent, which cannot send parts of pieces.
         self._whole_only: set[int] = set()
         limit = tools.download
-        self._chunk = max(_SMALLEST_CHUNK, int(limit.bytes_a_second / _CHUNKS_A_SECOND)) if limit else BUFFER_BYTES
+        wanted = limit.bytes_a_second / _CHUNKS_A_SECOND if limit else math.inf
+        self._chunk = int(min(BUFFER_BYTES, max(_SMALLEST_CHUNK, wanted)))
         self.figures = Figures()
         self.last_byte = time.monotonic()
         self.store: PieceStore | None = None

@@ -102,6 +102,17 @@ def test_going_back_moves_no_byte(api: AgentApi, start_agent: StartAgent, root: 
     assert len(api.transfers) == transfers == 2
 
 
+def test_content_in_another_directory_is_transferred_to_the_new_one(
+    api: AgentApi, start_agent: StartAgent, root: Path
+) -> None:
+    put(api, goal_of(1, file_of(ONE)))
+    start_agent()
+    reported(api, 1, "current")
+    api.goals = [goal_of(2, file_of(ONE), file_of(ONE, target_file_dir="/other"))]
+    reported(api, 2, "current")
+    assert (root / "other/app.conf").read_bytes() == ONE
+
+
 def test_held_revision_is_staged_and_not_put_in_place(api: AgentApi, start_agent: StartAgent, root: Path) -> None:
     put(api, goal_of(1, file_of(ONE), hold=True))
     start_agent()
@@ -162,6 +173,42 @@ def test_failing_health_check_brings_the_former_files_back(api: AgentApi, start_
         said = reported(api, 2, "failed")
     assert said["health"] == {"code": 500, "output": "not well"}
     assert (root / "data/app.conf").read_bytes() == ONE
+
+
+def soaking(port: int) -> dict[str, Any]:
+    return {"url": f"http://127.0.0.1:{port}/healthz", "timeout_s": 1, "soak_s": 600}
+
+
+def test_revision_that_fails_while_it_soaks_goes_back_by_itself(
+    api: AgentApi, start_agent: StartAgent, root: Path, tmp_path: Path
+) -> None:
+    """Nobody but the host decides: the API still wants the revision."""
+    sick = threading.Event()
+    events = tmp_path / "events"
+    hook = script(tmp_path, "reload", f'echo "$TIDEGATE_EVENT $TIDEGATE_REVISION" >> {events}')
+
+    def page(handler: Handler) -> None:
+        handler.answer(500 if sick.is_set() else 200, b"")
+
+    with serve(page) as port:
+        more = {"hook": "reload", "health": soaking(port)}
+        put(api, goal_of(1, file_of(ONE), **more))
+        running = start_agent(check_ports=frozenset({port}), hooks={"reload": Hook(hook)})
+        reported(api, 1, "current")
+        api.goals = [goal_of(2, file_of(TWO), file_of(THREE, "new.conf"), **more)]
+        reported(api, 2, "current")
+        sick.set()
+        running.agent._releases._wake.set()
+        said = reported(api, 2, "failed")
+        assert (said["reason"], said["placed"]) == ("it was no longer healthy", 1)
+        assert (root / "data/app.conf").read_bytes() == ONE
+        assert not (root / "data/new.conf").exists()
+        until(lambda: events.read_text().splitlines()[-1] == "rollback 2")
+        transfers = len(api.transfers)
+        sick.clear()
+        api.goals = [goal_of(3, file_of(ONE), **more)]
+        reported(api, 3, "current")
+        assert len(api.transfers) == transfers
 
 
 @pytest.mark.parametrize(
@@ -225,6 +272,37 @@ def test_changed_file_is_reported_and_healed(
     running.agent._releases.trigger()
     until(lambda: (root / "data/app.conf").read_bytes() == ONE)
     until(lambda: api.asks[-1]["releases"][0]["state"] == "current")
+
+
+def test_report_says_which_revision_is_in_place_and_when_it_was_checked(
+    api: AgentApi, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(api, goal_of(1, file_of(ONE)))
+    monkeypatch.setattr(releases, "_now", lambda: "2026-01-31T09:00:00Z")
+    start_agent()
+    checked = {"checked_at": "2026-01-31T09:00:00Z"}
+    assert reported(api, 1, "current") == {"name": "app", "revision": 1, "state": "current"} | checked
+    api.goals = [goal_of(2, file_of(TWO), hold=True)]
+    assert reported(api, 2, "staged") == {"name": "app", "revision": 2, "state": "staged", "placed": 1} | checked
+    api.goals = [goal_of(2, file_of(TWO), hook="unknown")]
+    assert reported(api, 2, "failed")["placed"] == 1
+    api.goals = [goal_of(3, file_of(TWO))]
+    assert "placed" not in reported(api, 3, "current")
+
+
+def test_look_without_a_find_changes_the_time_and_calls_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path)
+    with disk.life() as host:
+        disk.bring(host, ONE, "app.conf")
+        disk.api = [goal_of(1, file_of(ONE))]
+        host._round()
+        told, saved = len(disk.told), host.delivery.journal.releases()
+        monkeypatch.setattr(releases, "_now", lambda: "2030-01-31T09:00:00Z")
+        host._look_for_drift()
+        assert (len(disk.told), host._wake.is_set()) == (told, False)
+        assert host.delivery.journal.releases() == saved
+        host._round()
+        assert disk.told[-1][0]["checked_at"] == "2030-01-31T09:00:00Z"
 
 
 def test_contents_of_older_revisions_are_removed(api: AgentApi, start_agent: StartAgent, root: Path) -> None:
@@ -306,19 +384,25 @@ def test_killed_agent_finishes_the_switch_that_it_began(tmp_path: Path, monkeypa
             host._round()
         assert disk.contents() == [ONE, ONE]
         disk.api = [goal_of(2, file_of(TWO, "a"), file_of(TWO, "b"))]
-        ended = _round_killed_at(disk, kills, monkeypatch)
+        ended = _killed_at(disk, kills, monkeypatch, HostReleases._round, (TWO,))
         with disk.life() as host:
             begun = any(state.begun for state in host._states.values())
             if not begun:
                 assert disk.contents() in ([ONE, ONE], [TWO, TWO]), kills
             host._round()
         assert disk.contents() == [TWO, TWO], kills
-        assert disk.told[-1] == [{"name": "app", "revision": 2, "state": "current"}]
+        assert [(one["revision"], one["state"]) for one in disk.told[-1]] == [(2, "current")]
         kills += 1
     assert kills > 10
 
 
-def _round_killed_at(disk: Disk, number: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+def _killed_at(
+    disk: Disk,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Callable[[HostReleases], None],
+    contents: tuple[bytes, ...] = (),
+) -> bool:
     """Lets the process end at the nth call. True if it ended before, by itself."""
     left = [number]
 
@@ -332,18 +416,83 @@ def _round_killed_at(disk: Disk, number: int, monkeypatch: pytest.MonkeyPatch) -
         return call
 
     with disk.life() as host:
-        for name in ("a", "b"):
-            disk.bring(host, TWO, name)
+        host.check_ports = frozenset({80})
+        for content in contents:
+            for name in ("a", "b"):
+                disk.bring(host, content, name)
         with monkeypatch.context() as patched:
             for name in ("rename", "link", "unlink", "mkdir", "rmdir"):
                 patched.setattr(os, name, dying(getattr(os, name)))
             for name in ("save_release", "drop_kept", "keep", "part_closed"):
                 patched.setattr(Journal, name, dying(getattr(Journal, name)))
             try:
-                host._round()
+                step(host)
             except Killed:
                 return False
     return True
+
+
+def test_killed_agent_finishes_going_back_from_a_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every call that changes the disk or the journal: both files are of one revision, and it stays refused."""
+    well = [True]
+    monkeypatch.setattr(releases, "check_url", lambda *_: Ran(200 if well[0] else 500, passed=well[0]))
+    kills, ended = 0, False
+    while not ended:
+        disk = Disk(tmp_path / str(kills))
+        well[0] = True
+        for number, content in ((1, ONE), (2, TWO)):
+            files = [file_of(content, name) for name in ("a", "b")]
+            disk.api = [goal_of(number, *files, health=soaking(80))]
+            with disk.life() as host:
+                host.check_ports = frozenset({80})
+                for name in ("a", "b"):
+                    disk.bring(host, content, name)
+                host._round()
+        assert disk.contents() == [TWO, TWO]
+        well[0] = False
+        ended = _killed_at(disk, kills, monkeypatch, HostReleases._soak)
+        well[0] = True
+        with disk.life() as host:
+            host.check_ports = frozenset({80})
+            failed = host._states["app"].state == "failed"
+            if not failed:
+                assert disk.contents() == [TWO, TWO], kills
+                well[0] = False
+                host._soak()
+            host._round()
+        assert disk.contents() == [ONE, ONE], kills
+        assert [(one["revision"], one["state"], one["placed"]) for one in disk.told[-1]] == [(2, "failed", 1)]
+        kills += 1
+    assert kills > 5
+
+
+def test_rollback_while_soaking_needs_no_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "check_url", lambda *_: Ran(200))
+    disk = Disk(tmp_path)
+    with disk.life() as host:
+        host.check_ports = frozenset({80})
+        for number, content in ((1, ONE), (2, TWO), (3, ONE)):
+            disk.api = [goal_of(number, file_of(content, "a"), health=soaking(80))]
+            if number < 3:
+                disk.bring(host, content, "a")
+            assert number < 3 or sha256(ONE) in host._contents()
+            host._round()
+    assert disk.contents()[0] == ONE
+
+
+def test_soak_that_passes_keeps_the_former_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "check_url", lambda *_: Ran(200))
+    disk = Disk(tmp_path)
+    with disk.life() as host:
+        host.check_ports = frozenset({80})
+        for number, content in ((1, ONE), (2, TWO)):
+            disk.api = [goal_of(number, file_of(content, "a"), health=soaking(80) | {"soak_s": 0.01})]
+            disk.bring(host, content, "a")
+            host._round()
+        time.sleep(0.02)
+        host._soak()
+        assert [signature for _, signature in host.delivery.journal.kept()] == [sha256(ONE)]
+        assert host._states["app"].soaking == ()
 
 
 def test_rename_that_fails_undoes_the_ones_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

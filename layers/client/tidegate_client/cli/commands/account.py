@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import json
 import os
 import sys
+import webbrowser
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tidegate_client import config
@@ -50,6 +53,14 @@ def register(subparsers: Subparsers) -> None:
     )
     logout = add_command(subparsers, "logout", _logout, "remove the stored key of this profile")
     logout.epilog = "The key itself stays valid: `tidegate key delete` revokes it."
+
+    console = add_command(subparsers, "console", _console, "print an address that opens the console signed in (admin)")
+    console.add_argument("--open", action="store_true", help="open it in this machine's browser")
+
+    api = add_command(subparsers, "api", _api, "send one request to the API and print its answer")
+    api.add_argument("method", metavar="METHOD", choices=("GET", "POST", "PUT", "PATCH", "DELETE"))
+    api.add_argument("path", help="such as /v1/files?limit=5; /docs of the API lists them")
+    api.add_argument("-d", "--data", metavar="JSON", help="the body; @FILE reads a file, - reads stdin")
 
     project = Group(subparsers, "project", "projects (admin)")
     create = project.command("create", _create_project, "create a project")
@@ -157,6 +168,28 @@ def _logout(context: Context, args: argparse.Namespace) -> None:
             f"the profile {profile} has no stored login: nothing was removed; choose another with --profile"
         )
     context.output.record({"logged_out": profile})
+
+
+def _console(context: Context, args: argparse.Namespace) -> None:
+    address = f"{context.config.required_url().rstrip('/')}/#ticket={context.client.keys.sign_in_ticket().ticket}"
+    context.output.record({"console": address})
+    if args.open:
+        webbrowser.open(address)
+
+
+def _api(context: Context, args: argparse.Namespace) -> None:
+    given, body = args.data, None
+    if given is not None:
+        text = sys.stdin.read() if given == "-" else Path(given[1:]).read_text() if given.startswith("@") else given
+        try:
+            body = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"--data is not JSON: {error}") from error
+    reply = context.client.http.call(args.method, args.path, body=body)
+    if "json" in reply.headers.get("Content-Type", ""):
+        print(json.dumps(reply.json(), indent=2, ensure_ascii=False), file=context.output.out)
+    else:
+        sys.stdout.buffer.write(reply.body)
 
 
 def _check(client: Client) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import hashlib
 import http.client
+import re
 import socket
 import sys
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from tidegate_client.cli.output import log_to_stderr
 from tidegate_client.client import Client
 from tidegate_client.config import further_login, state_path
 from tidegate_client.errors import UsageError
+from tidegate_client.rates import DailyRate, RateWindow
 
 if TYPE_CHECKING:
     from tidegate_client.agent.options import AgentOptions, Grant
@@ -101,8 +103,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--limit-rate",
         action="append",
         type=_rate_of_profile,
-        metavar="[PROFILE=]RATE",
-        help="bytes a second for all downloads together, as in 500K or 10M; with PROFILE=: for those of that login",
+        metavar="[PROFILE=][HH:MM-HH:MM=]RATE",
+        help="bytes a second for all downloads together, as in 500K or 10M; with PROFILE=: for those of that login; "
+        "with times of the host's day: then, as in 22:00-06:00=none (repeatable)",
     )
     add(
         "--peer-listen",
@@ -156,6 +159,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="let releases check the health of this host by HTTP on this loopback port (repeatable)",
     )
+    add(
+        "--check-rate",
+        type=_check_rate,
+        metavar="RATE",
+        help="bytes a second at which files of releases are read again to find changed ones (default 1M; 0: never)",
+    )
     add("--no-push", action="store_true", help="open no WebSocket: poll, and receive new files up to two minutes later")
     add(
         "--wait",
@@ -172,15 +181,40 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check_rate(text: str) -> int:
+    return 0 if text == "0" else rate(text)
+
+
 def _split(text: str) -> tuple[str, str]:
     """Splits PROFILE=VALUE; the profile is "" if none is named. A directory may have a '=' in its name."""
     profile, equals, value = text.partition("=")
     return (profile, value) if equals and "/" not in profile else ("", text)
 
 
-def _rate_of_profile(text: str) -> tuple[str, int]:
+def _rate_of_profile(text: str) -> tuple[str, int | RateWindow]:
+    if window := re.fullmatch(r"(?:(.+)=)?(\d\d:\d\d-\d\d:\d\d)=(.+)", text):
+        try:
+            return window[1] or "", RateWindow.parse(window[2], window[3])
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
     profile, value = _split(text)
     return profile, rate(value)
+
+
+def _rates(given: Iterable[tuple[str, int | RateWindow]]) -> dict[str, list[Any]]:
+    """The rate of each login; one that depends on the time of day is a DailyRate."""
+    rates = _by_profile(given)
+    for profile, values in rates.items():
+        windows = tuple(one for one in values if isinstance(one, RateWindow))
+        if not windows:
+            continue
+        for at, one in enumerate(windows):
+            if any(one.has(other.begin) or other.has(one.begin) for other in windows[:at]):
+                raise UsageError(f"--limit-rate {one} overlaps another window")
+        usual = [one for one in values if not isinstance(one, RateWindow)]
+        daily = DailyRate(usual[0] if usual else None, windows)
+        rates[profile] = [daily, *usual[1:]]
+    return rates
 
 
 def _positive(text: str) -> int:
@@ -210,7 +244,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
         raise UsageError(f"--root {root} is not a directory; create it first")
     grants = _grants(given)
     first = grants.pop("")
-    names = ("parallel", "proxy", "metrics", "wait", "drain_seconds", "zone")
+    names = ("parallel", "proxy", "metrics", "wait", "drain_seconds", "zone", "check_rate")
     return AgentOptions(
         agent_id=args.agent_id,
         root=root.absolute(),
@@ -238,7 +272,7 @@ def _grants(given: dict[str, Any]) -> dict[str, Grant]:
     directories, users, roots = (
         _by_profile(map(_split, given.get(name) or ())) for name in ("allow_dir", "allow_user", "container_root")
     )
-    rates = _by_profile(given.get("limit_rate") or ())
+    rates = _rates(given.get("limit_rate") or ())
     profiles = ["", *(given.get("also") or ())]
     if "default" in profiles:
         raise UsageError("--also default: this is the name of the agent's first login; store the other under a name")

@@ -17,6 +17,7 @@ from tidegate_client.cli.context import Context, Exit
 from tidegate_client.config import further_login, further_login_variable, state_path
 from tidegate_client.errors import UsageError
 from tidegate_client.http import ALLOW_HTTP, checked_address
+from tidegate_client.rates import DailyRate, Rate
 
 if TYPE_CHECKING:
     from tidegate_client.agent.disk import Permits
@@ -139,11 +140,12 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path, r
     return [*words, "--log-format", getattr(args, "log_format", None) or "text"]
 
 
-def _grant_words(prefix: str, permits: Permits, container_root: Path | None, limit_rate: int | None) -> list[str]:
+def _grant_words(prefix: str, permits: Permits, container_root: Path | None, limit_rate: Rate) -> list[str]:
     words = [word for directory in permits.directories for word in ("--allow-dir", f"{prefix}{directory}")]
     words += [word for user in sorted(permits.users) for word in ("--allow-user", f"{prefix}{user}")]
     words += ["--container-root", f"{prefix}{container_root}"] if container_root else []
-    return words + (["--limit-rate", f"{prefix}{limit_rate}"] if limit_rate else [])
+    rates = limit_rate.words() if isinstance(limit_rate, DailyRate) else [str(limit_rate)] if limit_rate else []
+    return words + [word for one in rates for word in ("--limit-rate", f"{prefix}{one}")]
 
 
 def _write(path: Path, text: str, mode: int) -> None:

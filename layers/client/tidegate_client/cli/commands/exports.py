@@ -37,6 +37,10 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--compression", choices=("none", "gzip"), help="compression of a CSV or of JSON lines")
     submit.add_argument("--parallel", type=int, metavar="N", help="pages of the source requested at a time")
     submit.add_argument("--source-timeout", type=int, metavar="S", help="seconds that a page of the source may take")
+    submit.add_argument("--fill", metavar="FILE_ID", help="the .xlsx of the library to fill (with --type excel)")
+    submit.add_argument(
+        "--value", action="append", type=_value, metavar="NAME=VALUE", help="a value for the template (repeatable)"
+    )
     submit.add_argument("--credential", metavar="NAME", help="the stored credential to send to the source")
     submit.add_argument(
         "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there (repeatable)"
@@ -117,6 +121,13 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}; write @FILE to read a file") from error
 
 
+def _value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def _bucket(text: str) -> dict[str, str]:
     bucket, _, key = text.removeprefix("s3://").partition("/")
     if not text.startswith("s3://") or not bucket or not key:
@@ -168,6 +179,10 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
         fields.setdefault("encoding", "utf-8-sig")
     if args.credential:
         fields["source_headers"] = {"credential": args.credential}
+    if args.value and not args.fill:
+        raise UsageError("--value is for a template: give --fill too")
+    if args.fill:
+        fields["fill"] = {"file_id": args.fill, "values": dict(args.value or ())}
     if args.data:
         fields["source_data"] = _rows(args.data)
     if args.schedule:

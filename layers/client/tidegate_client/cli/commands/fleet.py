@@ -18,6 +18,8 @@ def register(subparsers: Subparsers) -> None:
     add_paging(listing)
     show = fleet.command("show", _show, "show a host and its open transfers")
     show.add_argument("agent_id")
+    show.add_argument("--files", action="store_true", help="what releases have put on it, and what was changed since")
+    add_paging(show)
     change = fleet.command("set", _set, "replace the groups or the labels of a host")
     change.add_argument("agent_id")
     _add_groups(change)
@@ -54,7 +56,13 @@ def _list(context: Context, args: argparse.Namespace) -> None:
 
 
 def _show(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.agents.get(args.agent_id))
+    if not args.files:
+        context.output.record(context.client.agents.get(args.agent_id))
+        return
+    context.show_list(
+        lambda cursor: context.client.agents.files(args.agent_id, limit=args.limit, cursor=cursor),
+        ("path", "release", "revision", "sha256", "checked_at", "drift"),
+    )
 
 
 def _set(context: Context, args: argparse.Namespace) -> None:

@@ -49,13 +49,12 @@ def register(subparsers: Subparsers) -> None:
 
 def _add_put(put: argparse.ArgumentParser) -> None:
     put.add_argument("name")
-    put.add_argument(
-        "--file",
-        action="append",
-        required=True,
-        metavar="FILE=DIR",
-        help="a file of the library (its id) and its directory on the hosts (repeatable)",
-    )
+    for option, what in (
+        ("file", "a file of the library (its id) and its directory on the hosts"),
+        ("tar", "an archive, unpacked to DIR/releases/REVISION, where the symlink DIR/current leads to it"),
+        ("zip", "the same of a zip file"),
+    ):
+        put.add_argument(f"--{option}", action="append", metavar="FILE=DIR", help=f"{what} (repeatable)")
     put.add_argument("--user", required=True, help="owner of the files on the hosts")
     put.add_argument("--mode", help="permissions of the files in octal, as in 0640")
     put.add_argument("--group", action="append", metavar="NAME", help="hosts of this group (repeatable)")
@@ -87,13 +86,12 @@ def _wave(text: str) -> dict[str, int]:
 
 
 def _put(context: Context, args: argparse.Namespace) -> None:
-    files = []
-    for text in args.file:
-        file_id, sign, directory = text.partition("=")
-        if not sign or not directory.startswith("/"):
-            raise UsageError(f"--file {text} is not FILE=/directory/on/the/hosts")
-        file = {"file_id": file_id, "target_file_dir": directory, "target_user": args.user}
-        files.append(file | ({"mode": args.mode} if args.mode else {}))
+    modes = {"mode": args.mode} if args.mode else {}
+    files = [_file("file", text, args.user) | modes for text in args.file or ()]
+    for kind in ("tar", "zip"):
+        files += [_file(kind, text, args.user) | {"unpack": kind} for text in getattr(args, kind) or ()]
+    if not files:
+        raise UsageError("which files? Give --file, --tar or --zip")
     body: dict[str, Any] = {
         "files": files,
         "targets": {"groups": args.group or [], "labels": dict(args.label or ()), "agents": args.target or []},
@@ -111,6 +109,13 @@ def _put(context: Context, args: argparse.Namespace) -> None:
     more = {name: getattr(args, name) for name in ("hook", "activate", "on_failure", "keep", "note")}
     body |= {name: value for name, value in more.items() if value is not None}
     context.output.record(context.client.releases.put(args.name, body))
+
+
+def _file(option: str, text: str, user: str) -> dict[str, str]:
+    file_id, sign, directory = text.partition("=")
+    if not sign or not directory.startswith("/"):
+        raise UsageError(f"--{option} {text} is not FILE=/directory/on/the/hosts")
+    return {"file_id": file_id, "target_file_dir": directory, "target_user": user}
 
 
 def _show(context: Context, args: argparse.Namespace) -> None:
