@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.aws.s3 import Piece, StoredPiece
-from tidegate.sheets.files import ENDINGS, Measure, Output, csv_columns, packed_piece, total
+from tidegate.sheets.files import ENDINGS, CsvWriter, Measure, Output, csv_columns, jsonl_lines, packed_piece, total
 from tidegate.sheets.parquet import MAGIC, Group, ParquetTable
 from tidegate.sheets.table import GAP_ROWS, HeadCell, Row, SheetTable
-from tidegate.sheets.text import CsvWriter, jsonl_lines
-from tidegate.sheets.xlsx import MEASURED_TABLES, SHEET_ROWS, SheetNames, TableRows, laid_out
+from tidegate.sheets.xlsx import MEASURED_TABLES, SHEET_ROWS, TableRows, laid_out, sheet_name
 from tidegate.sheets.xlsx_cells import RowWriter, Total
 from tidegate.sheets.xlsx_frame import (
     EqualRuns,
@@ -256,7 +255,7 @@ class JoinedBook:
 
     def pieces(self, made: Made, sums: Sums, _groups: Sequence[Group] = ()) -> Iterator[Piece]:
         """The pieces of the workbook. All sizes are known, so the local headers of the zip contain them."""
-        archive, names, infos = ZipPieces(), SheetNames(), list[SheetInfo]()
+        archive, names, infos = ZipPieces(), set[str](), list[SheetInfo]()
         for first, head, rows, tail in self._sheets(made, sums, names, infos):
             measure = total([head[1], *(each for _, each in rows), tail[1]])
             name = f"xl/worksheets/sheet{first}.xml"
@@ -267,7 +266,7 @@ class JoinedBook:
         yield archive.end()
 
     def _sheets(
-        self, made: Made, sums: Sums, names: SheetNames, infos: list[SheetInfo]
+        self, made: Made, sums: Sums, names: set[str], infos: list[SheetInfo]
     ) -> Iterator[tuple[int, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]]:
         """For each sheet: its number, the XML before the rows, the rows, the XML after them."""
         if self._shared:
@@ -289,7 +288,7 @@ class JoinedBook:
         table: BookTable,
         sheet: SheetRows,
         sums: Sequence[Total | None],
-        names: SheetNames,
+        names: set[str],
         *,
         last: bool,
         only: bool,
@@ -307,14 +306,16 @@ class JoinedBook:
             )
         )
         filtered = filter_range(table.table, layout, data_end)
-        info = sheet_info(names.take(table.table.title), layout, row, layout.width, alone=True, filtered=filtered)
+        info = sheet_info(
+            sheet_name(table.table.title, names), layout, row, layout.width, alone=True, filtered=filtered
+        )
         cols = cols_xml([grown(table.frame, sheet.widest, sums if last else ())])
         head = packed_piece(f"{before}{cols}<sheetData>{self._frame.head_xml(index)}".encode())
         tail = packed_piece((ending + sheet_end(merges, filtered, after)).encode(), last=True)
         return info, head, tail
 
     def _one_sheet(
-        self, made: Made, sums: Sums, names: SheetNames
+        self, made: Made, sums: Sums, names: set[str]
     ) -> tuple[SheetInfo, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]:
         before, after = self._frame.edges(0)
         widths = [
@@ -344,7 +345,7 @@ class JoinedBook:
         ending = sheet_end(merges, "", after, page_breaks(starts, row))
         tail = packed_piece((text + ending).encode(), last=True)
         width = max(table.layout.width for table in self.tables)
-        info = sheet_info(names.take(""), self.tables[0].layout, row, width, alone=False)
+        info = sheet_info(sheet_name("", names), self.tables[0].layout, row, width, alone=False)
         assert head is not None, "a book has at least one table"
         return info, head, rows, tail
 

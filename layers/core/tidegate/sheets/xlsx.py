@@ -40,20 +40,15 @@ _FORBIDDEN = re.compile(r"[\[\]:*?/\\\n\r\t]")
 _LONGEST = 31
 
 
-class SheetNames:
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._count = 0
-
-    def take(self, title: str) -> str:
-        self._count += 1
-        base = _cut(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{self._count}"
-        name, again = base, 2
-        while name.casefold() in self._taken or name.casefold() == "history":
-            suffix = f" {again}"
-            name, again = _cut(base, _LONGEST - len(suffix)) + suffix, again + 1
-        self._taken.add(name.casefold())
-        return name
+def sheet_name(title: str, taken: set[str]) -> str:
+    """A name for the next sheet; `taken` has those of the sheets before, in lower case, and gets this one."""
+    base = _cut(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{len(taken) + 1}"
+    name, again = base, 2
+    while name.casefold() in taken or name.casefold() == "history":
+        suffix = f" {again}"
+        name, again = _cut(base, _LONGEST - len(suffix)) + suffix, again + 1
+    taken.add(name.casefold())
+    return name
 
 
 def _cut(text: str, units: int) -> str:
@@ -75,6 +70,8 @@ class TableRows:
     table: SheetTable
     keys: Sequence[str]
     rows: Iterable[Row] | RowBlocks
+    # How many rows there are; a filled template has to know it before they come.
+    count: int = 0
 
 
 def xlsx_chunks(
@@ -85,7 +82,7 @@ def xlsx_chunks(
     notes: Notes | None = None,
 ) -> Iterator[Chunk]:
     """The bytes of the workbook. `page` puts tables below each other on a sheet, `tab` on a sheet each."""
-    return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()).entries())
+    return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()))
 
 
 def laid_out(table: SheetTable, keys: Sequence[str], sample: Sequence[Row]) -> tuple[Layout, list[float]]:
@@ -97,6 +94,8 @@ def laid_out(table: SheetTable, keys: Sequence[str], sample: Sequence[Row]) -> t
 
 
 class _Book:
+    """The entries of the workbook's zip; each sheet continues with the tables that are left."""
+
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
         rows = [RowBlocks.of(each.rows) for each in tables]
         # Measuring keeps the first rows of every table in memory: with many tables, measure only the heads.
@@ -113,10 +112,10 @@ class _Book:
         )
         self._together, self._sheet_rows, self._notes = together, sheet_rows, notes
         self._alone = not together or len(tables) == 1
-        self._names = SheetNames()
+        self._names = set[str]()
         self._sheets: list[SheetInfo] = []
 
-    def entries(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Entry]:
         while self._streams:
             yield f"xl/worksheets/sheet{len(self._sheets) + 1}.xml", self._sheet()
         yield from self._frame.parts(self._sheets)
@@ -150,7 +149,7 @@ class _Book:
         top.fill(f"{before}{cols_xml(widths)}<sheetData>".encode())
         filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
         yield sheet_end(merges, filtered, after, page_breaks(starts, row)).encode()
-        name = self._names.take("" if self._together and done > 1 else first.table.title)
+        name = sheet_name("" if self._together and done > 1 else first.table.title, self._names)
         info = sheet_info(name, first.layout, row, last_col, alone=done == 1, filtered=filtered)
         self._sheets.append(info)
 

@@ -1,0 +1,277 @@
+"""References of a workbook whose rows move: formulas, ranges and cells, before and after rows are repeated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate.sheets.xlsx import SHEET_ROWS
+
+# --- rows that move
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows `first` to `last` of a template that are repeated together, once for each row of the list `name`."""
+
+    name: str
+    first: int
+    last: int
+
+    @property
+    def height(self) -> int:
+        return self.last - self.first + 1
+
+    def has(self, row: int) -> bool:
+        return self.first <= row <= self.last
+
+
+class RowMap:
+    """Where the rows of a sheet of the template are in the filled sheet."""
+
+    def __init__(self, blocks: Sequence[Block] = (), counts: Mapping[str, int] | None = None) -> None:
+        """`counts`: the rows of each list. An empty list keeps its rows once, without values."""
+        self.blocks = sorted(blocks, key=lambda block: block.first)
+        self._times = [max(1, (counts or {}).get(block.name, 0)) for block in self.blocks]
+
+    def times(self, block: Block) -> int:
+        return self._times[self.blocks.index(block)]
+
+    def block_of(self, row: int) -> Block | None:
+        return next((block for block in self.blocks if block.has(row)), None)
+
+    def start(self, row: int) -> int:
+        """The row, or the first of its repetitions."""
+        return min(SHEET_ROWS, row + self._shift(row))
+
+    def end(self, row: int) -> int:
+        """The row, or the last of its repetitions."""
+        block = self.block_of(row)
+        repeated = (self.times(block) - 1) * block.height if block else 0
+        return min(SHEET_ROWS, row + self._shift(row) + repeated)
+
+    def last_row(self, row: int) -> int:
+        """`end`, also beyond the limit of a sheet."""
+        block = self.block_of(row)
+        return row + self._shift(row) + ((self.times(block) - 1) * block.height if block else 0)
+
+    def _shift(self, row: int) -> int:
+        each = zip(self.blocks, self._times, strict=True)
+        return sum((times - 1) * block.height for block, times in each if block.last < row)
+
+    @property
+    def moves(self) -> bool:
+        return any(times > 1 for times in self._times)
+
+
+STILL = RowMap()
+
+
+# --- formulas
+
+# A formula in tokens: texts, structured references, references to cells or rows, words, anything else.
+_TOKEN = re.compile(
+    r"""
+    (?P<text>"(?:[^"]|"")*")
+    | (?P<table>[\w.\\]+\[(?:[^\[\]]|\[[^\]]*\])*\])
+    | (?P<sheet>(?:'(?:[^']|'')*'|[\w.]+(?::[\w.]+)?)!)?
+      (?:(?P<c1>\$?[A-Za-z]{1,3})(?P<r1>\$?[0-9]{1,7})(?::(?P<c2>\$?[A-Za-z]{1,3})(?P<r2>\$?[0-9]{1,7}))?
+         |(?P<r3>\$?[0-9]{1,7}):(?P<r4>\$?[0-9]{1,7}))
+      (?![\w.(!\[])
+    | (?P<word>'(?:[^']|'')*'!|[\w.\\?]+!?)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+# Functions for which a repeated cell means all its repetitions: SUM(B5) in a template is the sum of the list.
+_OF_LISTS = re.compile(
+    "AGGREGATE|(AVERAGE|MAX|MIN)(A|IFS?)?|COUNT(A|BLANK|IFS?)?|LARGE|MATCH|MEDIAN|MODE|PRODUCT|RANK|SMALL|STDEV|SUBTOTAL|"
+    "SUM(IFS?|PRODUCT|SQ)?|VAR"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MovingRow:
+    """A row number within a formula of a repeated row: `first` in the first repetition, then one step further."""
+
+    first: int
+
+
+Piece = str | MovingRow
+
+
+@dataclass(frozen=True, slots=True)
+class Formulas:
+    """Rewrites formulas for the filled workbook; `maps` has the sheets with repeated rows, by name in lower case.
+
+    References to the rows that are repeated, and to all around them, move as if rows were inserted, and ranges over
+    them grow. In the formula of a repeated row, a relative reference to that row is to the same repetition, and one to
+    the cell above its own is to the repetition before, as in a running total. All others are to the same cells in
+    every repetition, with or without `$`: the author of a template sees a single row, and cannot see them move.
+    """
+
+    maps: Mapping[str, RowMap]
+
+    def text(self, formula: str, sheet: str, *, at: int | None = None, whole: bool = False) -> str:
+        """The formula in the filled workbook.
+
+        `at`: the row to which its relative references belong, if Excel applies it to each repetition of that row, as a
+        conditional format. `whole`: each reference to a repeated cell means all its repetitions, as in a chart.
+        """
+        pieces = self.pieces(formula, sheet, at, held=True, whole=whole)
+        return "".join(piece if isinstance(piece, str) else str(piece.first) for piece in pieces)
+
+    def pieces(
+        self, formula: str, sheet: str, at: int | None, column: int = 0, *, held: bool = False, whole: bool = False
+    ) -> list[Piece]:
+        """As `text`, with row numbers that differ between the repetitions of row `at` as MovingRow.
+
+        `column`: the column of the formula. `held`: relative references that do not move get a `$`.
+        """
+        own = self.maps.get(sheet.casefold(), STILL)
+        block = own.block_of(at) if at is not None else None
+        place, elsewhere = (_Place(each, column, held and block is not None) for each in (block, None))
+        made, functions, word, before = list[Piece](), list[str](), "", ""
+        for match in _TOKEN.finditer(formula):
+            part = match[0]
+            if match["r1"] or match["r3"]:
+                name = match["sheet"]
+                rows = self.maps.get(sheet_name(name).casefold(), STILL) if name else own
+                is_argument = before in ("(", ",") and formula[match.end() :].lstrip()[:1] in (")", ",")
+                of_list = is_argument and functions[-1:] and _OF_LISTS.fullmatch(functions[-1])
+                made += _moved(match, rows, place if rows is own else elsewhere, whole=whole or bool(of_list))
+            else:
+                made.append(part)
+                if part == "(":
+                    functions.append(word.upper())
+                elif part == ")" and functions:
+                    functions.pop()
+            word = part if match["word"] else ""
+            if not part.isspace():
+                before = part
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a formula stands: the repeated rows, if any, and the column."""
+
+    block: Block | None
+    column: int
+    held: bool
+
+    def has(self, written: str) -> bool:
+        """Whether a row, as it is written, is that of the same repetition."""
+        return self.block is not None and not written.startswith("$") and self.block.has(int(written))
+
+    def is_before(self, written: str, column: str | None) -> bool:
+        """Whether a cell is the formula's own in the repetition before."""
+        if self.block is None or written.startswith("$") or column is None:
+            return False
+        return self.block.has(int(written) + self.block.height) and column_number(column) == self.column
+
+    def fixed(self, written: str, row: int) -> str:
+        return f"{'$' if self.held or written.startswith('$') else ''}{row}"
+
+
+def _moved(match: re.Match[str], rows: RowMap, place: _Place, *, whole: bool) -> Iterator[Piece]:
+    """A reference in the filled workbook."""
+    yield match["sheet"] or ""
+    first, last = match["r1"] or match["r3"], match["r2"] or match["r4"]
+    begins = rows.start(_row(first))
+    yield match["c1"] or ""
+    moves = place.has(first) or (last is None and place.is_before(first, match["c1"]))
+    yield MovingRow(begins) if moves else place.fixed(first, begins)
+    if last is not None:
+        yield f":{match['c2'] or ''}"
+        ends = rows.end(_row(last))
+        yield MovingRow(rows.start(_row(last))) if place.has(last) else place.fixed(last, ends)
+    elif whole and not moves and (ends := rows.end(_row(first))) > begins:
+        yield f":{match['c1']}{place.fixed(first, ends)}"
+
+
+def _row(written: str) -> int:
+    return int(written.lstrip("$"))
+
+
+def sheet_name(prefix: str) -> str:
+    """The name of the sheet in a prefix such as `'My Sheet'!`."""
+    name = prefix.removesuffix("!")
+    return name[1:-1].replace("''", "'") if name.startswith("'") else name
+
+
+def copied(formula: str, rows: int, columns: int) -> str:
+    """The formula as Excel copies it to a cell that many rows below and columns to the right."""
+
+    def shifted(match: re.Match[str]) -> str:
+        if match["r3"]:
+            return f"{match['sheet'] or ''}{_below(match['r3'], rows)}:{_below(match['r4'], rows)}"
+        if not match["r1"]:
+            return match[0]
+        ends = f":{_beside(match['c2'], columns)}{_below(match['r2'], rows)}" if match["c2"] else ""
+        return f"{match['sheet'] or ''}{_beside(match['c1'], columns)}{_below(match['r1'], rows)}{ends}"
+
+    return _TOKEN.sub(shifted, formula)
+
+
+def _below(written: str, rows: int) -> str:
+    return written if written.startswith("$") else str(int(written) + rows)
+
+
+def _beside(written: str, columns: int) -> str:
+    return written if written.startswith("$") else letters(column_number(written) + columns)
+
+
+# --- cells and ranges
+
+_AREA = re.compile(r"\$?([A-Za-z]{1,3})\$?([0-9]{1,7})(?::\$?([A-Za-z]{1,3})\$?([0-9]{1,7}))?")
+
+
+def letters(column: int) -> str:
+    name = ""
+    while column > 0:
+        column, rest = divmod(column - 1, 26)
+        name = chr(65 + rest) + name
+    return name
+
+
+def column_number(name: str) -> int:
+    number = 0
+    for char in name.lstrip("$").upper():
+        number = number * 26 + ord(char) - 64
+    return number
+
+
+def place(ref: str) -> tuple[int, int] | None:
+    """The row and the column of a cell such as B5; None if it is not one."""
+    match = _AREA.fullmatch(ref)
+    return (int(match[2]), column_number(match[1])) if match else None
+
+
+def rows_of(area: str) -> tuple[int, int] | None:
+    """The first and the last row of a range such as A1:B5; None for others, such as whole columns."""
+    match = _AREA.fullmatch(area)
+    return (int(match[2]), int(match[4] or match[2])) if match else None
+
+
+def moved_area(area: str, rows: RowMap) -> str:
+    """The range in the filled sheet: all repetitions of its rows."""
+    match = _AREA.fullmatch(area)
+    if not match:
+        return area
+    begins, ends = rows.start(int(match[2])), rows.end(int(match[4] or match[2]))
+    if not match[3] and begins == ends:
+        return f"{match[1]}{begins}"
+    return f"{match[1]}{begins}:{match[3] or match[1]}{ends}"
+
+
+def moved_areas(areas: str, rows: RowMap) -> str:
+    """Several ranges, separated by blanks."""
+    return " ".join(moved_area(area, rows) for area in areas.split())
+
+
+def moved_cell(ref: str, rows: RowMap) -> str:
+    """A cell in the filled sheet; of a repeated one, the first."""
+    match = _AREA.fullmatch(ref)
+    return f"{match[1]}{rows.start(int(match[2]))}" if match and not match[3] else moved_area(ref, rows)

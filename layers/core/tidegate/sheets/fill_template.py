@@ -1,0 +1,561 @@
+"""A workbook that someone designed, to be filled with rows and values: read, checked, and its placeholders found."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import unescape
+from pathlib import PurePosixPath
+from posixpath import normpath
+from pyexpat import ExpatError, ParserCreate
+from typing import Any
+
+from defusedxml.ElementTree import fromstring
+
+from tidegate.errors import BadTable
+from tidegate.sheets.fill_refs import Block, copied, place, rows_of
+from tidegate.sheets.values import clean
+
+# --- package
+# The parts of the file. Whatever is not known here stays as it is, so nothing is refused for being unknown, but for
+# what would run or fetch something at a reader's: macros, controls, links to other workbooks, connections.
+
+MAX_BYTES = 10_000_000
+# What the parts have together, unpacked: it bounds the memory and time that a template takes.
+MAX_UNPACKED = 64_000_000
+_MAX_PARTS = 2000
+_OLD_FORMAT = b"\xd0\xcf\x11\xe0"
+_FORBIDDEN = {
+    "xl/vbaProject": "macros: save it as .xlsx",
+    "xl/macrosheets/": "macros: save it as .xlsx",
+    "xl/activeX/": "ActiveX controls: remove them",
+    "xl/embeddings/": "embedded objects: remove them",
+    "xl/externalLinks/": "links to other workbooks: break them (Data, Edit Links)",
+    "xl/connections": "data connections: remove them (Data, Queries & Connections)",
+    "xl/queryTables/": "data connections: remove them (Data, Queries & Connections)",
+}
+_MAIN = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
+# An .xltx is filled like an .xlsx.
+_TEMPLATE_MAIN = "application/vnd.openxmlformats-officedocument.spreadsheetml.template.main+xml"
+_CALC_CHAIN = "calcChain.xml"
+
+
+class Package:
+    """The parts of a workbook, read when they are needed."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > MAX_BYTES:
+            raise BadTable(f"the template has {len(data)} bytes, but may have {MAX_BYTES}: make its images smaller")
+        if data.startswith(_OLD_FORMAT):
+            raise BadTable("the template is encrypted or an old .xls: save it as .xlsx without a password")
+        try:
+            self._zip = zipfile.ZipFile(io.BytesIO(data))
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+            raise BadTable(f"the template is not an .xlsx file: {error}") from error
+        infos = [info for info in self._zip.infolist() if not info.is_dir()]
+        self.names = [info.filename for info in infos]
+        if len(infos) > _MAX_PARTS or len(set(self.names)) < len(infos):
+            raise BadTable(f"the template has more than {_MAX_PARTS} parts, or one of them twice")
+        if any(info.flag_bits & 1 for info in infos):
+            raise BadTable("the template is encrypted: save it without a password")
+        if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in infos):
+            raise BadTable("the template is compressed in a way that .xlsx files are not")
+        # `zipfile` reads no more of a part than its header says.
+        if (unpacked := sum(info.file_size for info in infos)) > MAX_UNPACKED:
+            raise BadTable(f"the template has {unpacked} bytes when unpacked, but may have {MAX_UNPACKED}")
+        for name in self.names:
+            for start, what in _FORBIDDEN.items():
+                if name.startswith(start):
+                    raise BadTable(f"the template has {what}")
+        for name in self.names:
+            if name.endswith((".xml", ".rels", ".vml")):
+                self._check_xml(name)
+        self._check_types()
+
+    def read(self, name: str) -> bytes:
+        try:
+            return self._zip.read(name)
+        except KeyError as error:
+            raise BadTable(f"the template has no part {name[:200]}: open and save it in Excel") from error
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+            raise BadTable(f"the part {name[:200]} of the template cannot be read: {error}") from error
+
+    def text(self, name: str) -> str:
+        """The XML of a part, in which elements of its main namespace have no prefix."""
+        data = self.read(name)
+        encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise BadTable(f"the part {name[:200]} of the template is not UTF-8: open and save it in Excel") from error
+        if encoding == "utf-16":
+            text = re.sub(r"""^(<\?xml[^>]*encoding=)["'][^"']*["']""", r'\1"UTF-8"', text)
+        if "<!" in text:
+            text = _CDATA.sub(lambda match: _escaped(match[1]), _COMMENT.sub("", text))
+        root = _ROOT.search(text)
+        if root and root[1]:
+            text = re.sub(rf"(</?){root[1]}", r"\1", text)
+            text = text.replace(f"xmlns:{root[1][:-1]}=", "xmlns=", 1)
+        return text
+
+    def rels(self, part: str) -> dict[str, tuple[str, str]]:
+        """By id: the type and the part of each relation."""
+        path = PurePosixPath(part)
+        name = f"{path.parent}/_rels/{path.name}.rels" if part else "_rels/.rels"
+        if name not in self.names:
+            return {}
+        found = {}
+        for each in fromstring(self.read(name)):
+            kind, target = each.get("Type", "").rsplit("/", 1)[-1], each.get("Target", "")
+            if each.get("TargetMode") == "External":
+                if kind != "hyperlink":
+                    raise BadTable(f"the template has something of this kind outside itself: {kind[:100]}; remove it")
+                continue
+            base = "" if target.startswith("/") else str(path.parent)
+            found[each.get("Id", "")] = kind, normpath(f"{base}/{target}").lstrip("/")
+        return found
+
+    def _check_xml(self, name: str) -> None:
+        """Refuses entities, as defusedxml does, without making a tree of what may be a large part."""
+
+        def refuse(*_: Any) -> None:
+            raise BadTable(f"the part {name[:200]} of the template declares a document type, which no workbook needs")
+
+        data = self.read(name)
+        if name.endswith(".vml"):
+            # Excel writes some that are no XML.
+            if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+                refuse()
+            return
+        parser = ParserCreate()
+        parser.StartDoctypeDeclHandler = refuse
+        try:
+            parser.Parse(data, True)
+        except ExpatError as error:
+            raise BadTable(f"the part {name[:200]} of the template is not valid XML: {error}") from error
+
+    def _check_types(self) -> None:
+        types = self.read("[Content_Types].xml").decode("utf-8-sig", "replace")
+        if "macroEnabled" in types:
+            raise BadTable("the template has macros: save it as .xlsx")
+        if _MAIN not in types and _TEMPLATE_MAIN not in types:
+            raise BadTable("the template is not an .xlsx file: open it in Excel and save it as .xlsx")
+
+    def content_types(self) -> str:
+        types = self.text("[Content_Types].xml").replace(_TEMPLATE_MAIN, _MAIN)
+        return re.sub(rf'<Override[^>]*PartName="[^"]*{_CALC_CHAIN}"[^>]*/>', "", types)
+
+    @cached_property
+    def main(self) -> str:
+        found = [part for kind, part in self.rels("").values() if kind == "officeDocument"]
+        if not found:
+            raise BadTable("the template has no workbook: open it in Excel and save it as .xlsx")
+        return found[0]
+
+
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_ROOT = re.compile(r"<(?![?!])([\w.-]+:)?[\w.-]+")
+
+
+# --- xml
+# Elements are found by patterns in text that was checked to be valid XML: what is not touched keeps its bytes, and
+# prefixes and unknown extensions stay declared, which no tree of Python's library guarantees.
+
+ATTRIBUTES = r"""(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*"""
+_ATTRIBUTE = re.compile(r"""\s+([\w:.-]+)\s*=\s*("[^"]*"|'[^']*')""")
+
+
+def element(name: str) -> re.Pattern[str]:
+    """A pattern of elements: its groups are the attributes and the content, None for an empty element."""
+    return re.compile(rf"<{name}({ATTRIBUTES})\s*(?:/>|>(.*?)</{name}\s*>)", re.DOTALL)
+
+
+def attributes(text: str) -> dict[str, str]:
+    return {name: value[1:-1].replace('"', "&quot;") for name, value in _ATTRIBUTE.findall(text)}
+
+
+def attribute_text(given: dict[str, str]) -> str:
+    return "".join(f' {name}="{value}"' for name, value in given.items())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+escaped_formula = _escaped
+ROW, CELL, FORMULA = element("row"), element("c"), element("f")
+_STRING, _RUN, _TEXT, _RUN_STYLE, _PHONETIC = map(element, ("si", "r", "t", "rPr", "rPh"))
+_MERGE = element("mergeCell")
+_DATA = re.compile(rf"<sheetData{ATTRIBUTES}\s*(?:/>|>(.*)</sheetData\s*>)", re.DOTALL)
+
+
+# --- placeholders
+
+# A backslash before a brace makes it a character of the text. Braces around anything else, as in {"a": 1}, are text.
+_MARK = re.compile(r"""\\([{}])|\{([^{}"':;,=\\\n]{1,200})\}""")
+_ESCAPED_CHAR = re.compile("_x([0-9A-Fa-f]{4})_")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A placeholder: of a list's column, or of a value if `list` is None."""
+
+    list: str | None
+    name: str
+
+    @classmethod
+    def of(cls, text: str) -> Mark | None:
+        before, dot, after = (part.strip() for part in text.partition("."))
+        if dot:
+            return cls(before, after) if after else None
+        return cls(None, before) if before else None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedText:
+    """The text of a cell: literals and placeholders, each with the XML of its own font, empty if it has none."""
+
+    parts: tuple[tuple[str, str | Mark], ...]
+
+    @property
+    def only(self) -> Mark | None:
+        """The placeholder that is all of the text."""
+        mark = self.parts[0][1] if len(self.parts) == 1 else None
+        return mark if isinstance(mark, Mark) else None
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [part for _, part in self.parts if isinstance(part, Mark)]
+
+    @property
+    def is_rich(self) -> bool:
+        return any(font for font, _ in self.parts)
+
+
+def marked_text(xml: str) -> MarkedText | None:
+    """The text of an `<si>` or `<is>` element with placeholders or escaped braces; None if it has neither.
+
+    A placeholder may be split over several runs, as Excel does when part of it was edited; it gets the first one's
+    font.
+    """
+    if "{" not in xml:
+        return None
+    runs = [(_font(match[2] or ""), _plain_text(match[2] or "")) for match in _RUN.finditer(_PHONETIC.sub("", xml))]
+    runs = runs or [("", _plain_text(xml))]
+    text = "".join(run for _, run in runs)
+    fonts = [font for font, run in runs for _ in run]
+    parts, at = list[tuple[str, str | Mark]](), 0
+
+    def literal(start: int, end: int) -> None:
+        for index in range(start, end):
+            if parts and parts[-1][0] == fonts[index] and isinstance(parts[-1][1], str):
+                parts[-1] = fonts[index], parts[-1][1] + text[index]
+            else:
+                parts.append((fonts[index], text[index]))
+
+    found = False
+    for match in _MARK.finditer(text):
+        mark = None if match[1] else Mark.of(match[2])
+        if mark is None and not match[1]:
+            continue
+        literal(at, match.start())
+        at, found = match.end(), True
+        if mark:
+            parts.append((fonts[match.start()], mark))
+        else:
+            literal(at - 1, at)
+    literal(at, len(text))
+    return MarkedText(tuple(parts)) if found else None
+
+
+def _plain_text(xml: str) -> str:
+    text = unescape("".join(match[2] or "" for match in _TEXT.finditer(xml)))
+    return _ESCAPED_CHAR.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def _font(xml: str) -> str:
+    match = _RUN_STYLE.search(xml)
+    return match[0] if match and match[2] else ""
+
+
+# --- sheets
+
+
+@dataclass(slots=True)
+class TemplateCell:
+    column: int
+    # Without `r`.
+    attributes: dict[str, str]
+    content: str
+    marked: MarkedText | None = None
+
+    @property
+    def style(self) -> int:
+        return int(self.attributes.get("s", 0))
+
+
+@dataclass(slots=True)
+class TemplateRow:
+    number: int
+    # Without `r`.
+    attributes: dict[str, str]
+    xml: str
+    # Of rows with placeholders or formulas.
+    cells: list[TemplateCell] | None = None
+
+
+@dataclass(slots=True)
+class TemplateSheet:
+    name: str
+    part: str
+    # The XML before and after the rows.
+    head: str
+    tail: str
+    rows: list[TemplateRow]
+    blocks: list[Block] = field(default_factory=list)
+    merges: list[str] = field(default_factory=list)
+
+    @property
+    def marks(self) -> Iterator[tuple[int, TemplateCell]]:
+        for row in self.rows:
+            for cell in row.cells or ():
+                if cell.marked:
+                    yield row.number, cell
+
+    @property
+    def last_row(self) -> int:
+        ends = [area[1] for merge in self.merges if (area := rows_of(merge))]
+        return max([self.rows[-1].number if self.rows else 1, *ends])
+
+
+@dataclass(frozen=True, slots=True)
+class ListMarks:
+    """Where a list is repeated, and the columns that its placeholders name."""
+
+    name: str
+    sheet: str
+    row: int
+    columns: tuple[str, ...]
+
+
+class FillTemplate:
+    """A workbook with placeholders: `{name}` for a value, `{.name}` or `{list.name}` for a column of a list.
+
+    A row with placeholders of a list is repeated for each of its rows; so are neighbouring rows with placeholders of
+    the same list, together.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """BadTable if it is not a workbook that can be filled."""
+        self.package = Package(data)
+        self._strings = self._marked_strings()
+        self.sheets = [self._sheet(name, part) for name, part in self._worksheets()]
+        places: dict[str, tuple[TemplateSheet, Block]] = {}
+        for sheet in self.sheets:
+            for block in sheet.blocks:
+                if block.name in places:
+                    first, earlier = places[block.name]
+                    raise BadTable(
+                        f"the list {_named(block.name)} is in row {earlier.first} of {first.name} and in row "
+                        f"{block.first} of {sheet.name}: a list can be repeated at one place only"
+                    )
+                places[block.name] = sheet, block
+        self._places = places
+
+    @cached_property
+    def lists(self) -> dict[str, ListMarks]:
+        """The lists by name, in the order of the sheets; that of `{.name}` is named by an empty text."""
+        columns: dict[str, dict[str, None]] = {name: {} for name in self._places}
+        for sheet in self.sheets:
+            for _, cell in sheet.marks:
+                for mark in cell.marked.marks if cell.marked else ():
+                    if mark.list is not None:
+                        columns[mark.list][mark.name] = None
+        return {
+            name: ListMarks(name, sheet.name, block.first, tuple(columns[name]))
+            for name, (sheet, block) in self._places.items()
+        }
+
+    @cached_property
+    def values(self) -> list[str]:
+        """The names of the values, in the order of their first occurrence."""
+        found = {
+            mark.name: None
+            for sheet in self.sheets
+            for _, cell in sheet.marks
+            for mark in (cell.marked.marks if cell.marked else ())
+            if mark.list is None
+        }
+        return list(found)
+
+    @cached_property
+    def kinds(self) -> list[str | None]:
+        """By style: the type of value that its number format shows."""
+        styles = [part for kind, part in self.package.rels(self.package.main).values() if kind == "styles"]
+        if not styles or styles[0] not in self.package.names:
+            return []
+        root = fromstring(self.package.read(styles[0]))
+        formats = {each.get("numFmtId"): each.get("formatCode", "") for each in _all(root, "numFmt")}
+        found = next(iter(_all(root, "cellXfs")), ())
+        return [_kind(each.get("numFmtId", "0"), formats) for each in found]
+
+    # --- reading
+
+    def _worksheets(self) -> Iterator[tuple[str, str]]:
+        rels, found = self.package.rels(self.package.main), False
+        for each in _all(fromstring(self.package.read(self.package.main)), "sheet"):
+            relation = next((value for name, value in each.attrib.items() if name.endswith("}id")), "")
+            kind, part = rels.get(relation, ("", ""))
+            found = True
+            if kind == "worksheet":
+                yield each.get("name", ""), part
+        if not found:
+            raise BadTable("the template has no sheet")
+
+    def _marked_strings(self) -> dict[int, MarkedText]:
+        parts = [part for kind, part in self.package.rels(self.package.main).values() if kind == "sharedStrings"]
+        if not parts or parts[0] not in self.package.names:
+            return {}
+        strings = _STRING.finditer(self.package.text(parts[0]))
+        found = {index: marked_text(match[2] or "") for index, match in enumerate(strings)}
+        return {index: marked for index, marked in found.items() if marked}
+
+    def _sheet(self, name: str, part: str) -> TemplateSheet:
+        text = self.package.text(part)
+        data = _DATA.search(text)
+        if not data:
+            raise BadTable(f"the sheet {name[:100]} of the template has no cells: open and save it in Excel")
+        rows = self._rows(data[1] or "")
+        sheet = TemplateSheet(name, part, text[: data.start()], text[data.end() :], rows)
+        sheet.merges = [attributes(match[1])["ref"] for match in _MERGE.finditer(sheet.tail)]
+        sheet.blocks = _blocks(sheet)
+        return sheet
+
+    def _rows(self, xml: str) -> list[TemplateRow]:
+        rows, number, shared = list[TemplateRow](), 0, dict[str, tuple[int, int, str]]()
+        for match in ROW.finditer(xml):
+            given = attributes(match[1])
+            number = int(given.pop("r", number + 1))
+            row = TemplateRow(number, given, match[0])
+            if match[2] and ("<f" in match[2] or "{" in match[2] or self._has_marked(match[2])):
+                row.cells = list(self._cells(match[2], number, shared))
+            rows.append(row)
+        return rows
+
+    def _has_marked(self, xml: str) -> bool:
+        return bool(self._strings) and any(int(index) in self._strings for index in _SHARED.findall(xml))
+
+    def _cells(self, xml: str, row: int, shared: dict[str, tuple[int, int, str]]) -> Iterator[TemplateCell]:
+        column = 0
+        for match in CELL.finditer(xml):
+            given, content = attributes(match[1]), match[2] or ""
+            at = place(given.pop("r", ""))
+            column = at[1] if at else column + 1
+            cell = TemplateCell(column, given, content)
+            if "<f" in content:
+                cell.content = _own_formula(content, row, column, shared)
+            elif given.get("t") == "s":
+                index = re.search(r"<v[^>]*>\s*(\d+)\s*</v>", content)
+                cell.marked = self._strings.get(int(index[1])) if index else None
+            elif given.get("t") == "inlineStr":
+                cell.marked = marked_text(content)
+            elif given.get("t") == "str":
+                cell.marked = marked_text(content.replace("<v", "<t").replace("</v", "</t"))
+            yield cell
+
+
+_SHARED = re.compile(r"<v>(\d+)</v>")
+
+
+def _own_formula(content: str, row: int, column: int, shared: dict[str, tuple[int, int, str]]) -> str:
+    """The content of a cell with a formula of its own: one that is shared would not be right once rows move."""
+    match = FORMULA.search(content)
+    given = attributes(match[1]) if match else {}
+    if match is None or given.get("t") != "shared":
+        return content
+    index = given.get("si", "")
+    if match[2]:
+        shared[index] = row, column, unescape(match[2])
+        formula = unescape(match[2])
+    elif index in shared:
+        above, left, master = shared[index]
+        formula = copied(master, row - above, column - left)
+    else:
+        return content
+    return f"<f>{_escaped(formula)}</f>"
+
+
+def _blocks(sheet: TemplateSheet) -> list[Block]:
+    lists: dict[int, str] = {}
+    anchors: dict[tuple[int, int], str] = {}
+    for row, cell in sheet.marks:
+        for mark in cell.marked.marks if cell.marked else ():
+            if mark.list is None:
+                continue
+            if lists.setdefault(row, mark.list) != mark.list:
+                raise BadTable(
+                    f"row {row} of {sheet.name} has placeholders of two lists, {_named(lists[row])} and "
+                    f"{_named(mark.list)}: put them on rows or sheets of their own"
+                )
+            anchors[row, cell.column] = mark.list
+    blocks = list[Block]()
+    for row in sorted(lists):
+        before = blocks[-1] if blocks else None
+        if before and before.name == lists[row] and before.last == row - 1:
+            blocks[-1] = Block(before.name, before.first, row)
+        else:
+            blocks.append(Block(lists[row], row, row))
+        for merge in sheet.merges:
+            area, corner = rows_of(merge), place(merge.partition(":")[0])
+            if area and corner in anchors and corner[0] == row and area[1] > blocks[-1].last:
+                # A merged cell with a placeholder is part of what is repeated.
+                blocks[-1] = Block(lists[row], blocks[-1].first, area[1])
+    joined = list[Block]()
+    for block in blocks:
+        before = joined[-1] if joined else None
+        if before and block.first <= before.last + 1 and block.name == before.name:
+            joined[-1] = Block(block.name, before.first, max(before.last, block.last))
+        elif before and block.first <= before.last:
+            raise BadTable(
+                f"row {block.first} of {sheet.name} belongs to two lists, {_named(before.name)} and "
+                f"{_named(block.name)}: a merged cell reaches from one to the other"
+            )
+        else:
+            joined.append(block)
+    return joined
+
+
+def _named(name: str) -> str:
+    return f"{{{name}.…}}"
+
+
+def _all(root: Any, name: str) -> list[Any]:
+    return [each for each in root.iter() if isinstance(each.tag, str) and each.tag.rpartition("}")[2] == name]
+
+
+def _kind(number: str, formats: dict[str | None, str]) -> str | None:
+    from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format
+
+    # Excel's own dates in Chinese, Japanese and Korean, which have no code in the file.
+    if number.isdigit() and (27 <= int(number) <= 36 or 50 <= int(number) <= 58) and number not in formats:
+        return "datetime"
+    code = formats.get(number) or BUILTIN_FORMATS.get(int(number) if number.isdigit() else 0, "General")
+    if code == "@":
+        return "string"
+    if is_date_format(code):
+        return "datetime"
+    if "%" in code:
+        return "percent"
+    return "number" if re.search("[0#?]", code) else None
+
+
+def list_names(titles: Sequence[str]) -> dict[str, int]:
+    """The table of each list's name: its number from 1, its title, and no name for the first."""
+    by_title = {clean(title).strip(): number for number, title in reversed(list(enumerate(titles))) if title.strip()}
+    return by_title | {str(number): number - 1 for number in range(1, len(titles) + 1)} | {"": 0}

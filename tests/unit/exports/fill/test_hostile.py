@@ -1,0 +1,97 @@
+"""Templates that are refused: not workbooks, too large, or dangerous to those who open the result."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import pytest
+
+from tests.support.exports.fill import cells, filled, sheet_of, with_part
+from tidegate.errors import BadTable
+from tidegate.sheets.fill_template import MAX_BYTES, FillTemplate
+
+PLAIN = sheet_of({"A1": "{.id}"})
+SHEET = "xl/worksheets/sheet1.xml"
+RELS = "xl/_rels/workbook.xml.rels"
+
+
+def _relation(kind: str, target: str) -> str:
+    start = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    return f'<Relationship Id="x9" Type="{start}/{kind}" Target="{target}" TargetMode="External"/></Relationships>'
+
+
+def _bomb() -> bytes:
+    target = io.BytesIO(PLAIN)
+    with zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/media/image.bin", b"\0" * 70_000_000)
+    return target.getvalue()
+
+
+def _encrypted() -> bytes:
+    data = bytearray(PLAIN)
+    # The flag of the first entry in the directory.
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
+
+HOSTILE = {
+    "a text": (b"id,name\n1,a\n", "not an .xlsx file"),
+    "an old workbook, or an encrypted one": (b"\xd0\xcf\x11\xe0" + bytes(600), "encrypted or an old .xls"),
+    "too large": (PLAIN + bytes(MAX_BYTES), "may have 10000000"),
+    "a zip bomb": (_bomb(), "when unpacked"),
+    "encrypted entries": (_encrypted(), "encrypted"),
+    "half a file": (PLAIN[: len(PLAIN) // 2], "not an .xlsx file"),
+    "a zip of something else": (with_part(PLAIN, "[Content_Types].xml", b"<Types/>"), "not an .xlsx file"),
+    "macros": (with_part(PLAIN, "xl/vbaProject.bin", b"x"), "macros"),
+    "a macro-enabled type": (
+        with_part(PLAIN, "[Content_Types].xml", lambda text: text.replace("ml.sheet.main", "ml.macroEnabled.main")),
+        "macros",
+    ),
+    "a link to another workbook": (with_part(PLAIN, "xl/externalLinks/externalLink1.xml", b"<x/>"), "links to other"),
+    "a data connection": (with_part(PLAIN, "xl/connections.xml", b"<x/>"), "connections"),
+    "an embedded object": (with_part(PLAIN, "xl/embeddings/oleObject1.bin", b"x"), "embedded"),
+    "an image that is fetched": (
+        with_part(PLAIN, RELS, lambda text: text.replace("</Relationships>", _relation("image", "http://x/y.png"))),
+        "outside itself: image",
+    ),
+    "entities": (with_part(PLAIN, SHEET, lambda text: ENTITIES + text), "document type"),
+    "entities in a part that is not read": (
+        with_part(PLAIN, "xl/theme/theme1.xml", lambda text: ENTITIES + text.partition("?>")[2]),
+        "document type",
+    ),
+    "broken XML": (with_part(PLAIN, SHEET, lambda text: text[:-9]), "not valid XML"),
+    "no sheet": (with_part(PLAIN, "xl/workbook.xml", b'<workbook xmlns="x"><sheets/></workbook>'), "has no sheet"),
+}
+
+
+@pytest.mark.parametrize("what", list(HOSTILE))
+def test_hostile_template_is_refused(what: str) -> None:
+    data, reason = HOSTILE[what]
+
+    with pytest.raises(BadTable, match=reason):
+        FillTemplate(data)
+
+
+def test_link_of_a_cell_to_a_page_stays() -> None:
+    def linked(sheet: object) -> None:
+        sheet["B1"].hyperlink = "https://example.com/"  # type: ignore[index]
+
+    assert b"https://example.com/" in zipfile.ZipFile(
+        io.BytesIO(filled(sheet_of({"A1": "{.id}", "B1": "x"}, linked), [{"id": 1}]))
+    ).read("xl/worksheets/_rels/sheet1.xml.rels")
+
+
+def test_values_cannot_break_out_of_their_cell() -> None:
+    nasty = "</t></is></c><f>1</f>&{.id}\\{\x00"
+    data = filled(PLAIN, [{"id": nasty}])
+
+    assert cells(data) == [["</t></is></c><f>1</f>&{.id}\\{"]]
+
+
+def test_formulas_with_braces_stay() -> None:
+    data = filled(sheet_of({"A1": "{.id}", "A2": '=SUM({1,2})&"{x}"'}), [{"id": 1}, {"id": 2}])
+
+    assert cells(data)[-1] == ['=SUM({1,2})&"{x}"']
