@@ -118,8 +118,8 @@ walk: $(STAMP)  ## how many files one download, export, ingest and batch run thr
 house: $(STAMP)  ## modules, lines, corridors and words with two meanings; V=-v lists them
 	@$(BIN)/python -m tests.house house $(V)
 
-mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice
-	@$(BIN)/python -m tests.mutants
+mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice; SAMPLE=60 SEED=7: random ones
+	@$(BIN)/python -m tests.mutants$(if $(SAMPLE),.sample $(SAMPLE) --seed $(or $(SEED),1))
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
 	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py

@@ -17,6 +17,7 @@ from local.cloud import Up, cloud_up
 from local.emulator import port_in_use
 from local.place import AWS_KEY, Place, alone, kept_key
 from local.progress import Failure, fail, say
+from tidegate_client import Client
 
 
 def run(place: Place) -> int:
@@ -80,9 +81,11 @@ def port_of(place: Place) -> int:
 
 def show(up: Up) -> None:
     cloud = up.cloud
+    ticket = Client(cloud.api_url, cloud.admin_key).keys.sign_in_ticket().ticket
     say(f"""
 Tidegate is up.
-  console   {cloud.console_url}
+  console   {cloud.console_url}#ticket={ticket}
+            (signs you in, once, within a minute; later: {cloud.console_url}, or `.venv/bin/tidegate console`)
   API       {cloud.api_url}
   docs      {cloud.api_url}/docs
   start     {cloud.api_url}/start (first steps, with this address filled in)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from local.place import ROOT
+from local.sdk_models import formatted
 from tidegate_client import async_client
 from tidegate_client.client import Client
 
@@ -126,15 +125,6 @@ def _home_of_alias(name: str, module: ModuleType) -> str | None:
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
             return node.module
     return None
-
-
-def formatted(source: str, file: Path) -> str:
-    """Generated source in the style of this repository. `file`: where it will be written."""
-    ruff = str(Path(sys.executable).parent / "ruff")
-    fixed = [ruff, "check", "-q", "--select", "I,F401", "--fix-only", "--stdin-filename", str(file), "-"]
-    for command in (fixed, [ruff, "format", "-q", "--stdin-filename", str(file), "-"]):
-        source = subprocess.run(command, input=source, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    return source
 
 
 if __name__ == "__main__":

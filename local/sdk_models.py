@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from local.async_stub import formatted
 from local.place import ROOT
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
-from tidegate_client import inputs
 
-MODELS = ROOT / "layers" / "client" / "tidegate_client" / "models.py"
+CLIENT = ROOT / "layers" / "client" / "tidegate_client"
+MODELS, INPUTS = CLIENT / "models.py", CLIENT / "inputs.py"
 # The SDK's name of each record, and where the API returns it: a route, or a field of a route's answer. A field that
 # only some of the places have is None in the others.
 RECORDS: dict[str, tuple[str, ...]] = {
@@ -41,6 +43,8 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "AgentPeers": ("GET /v1/agents/{agent_id} peers",),
     "LastJob": ("GET /v1/agents/{agent_id} last_job",),
     "CurrentTransfer": ("GET /v1/agents/{agent_id} current",),
+    "SignInTicket": ("POST /v1/sign-in-tickets",),
+    "HostFile": ("GET /v1/agents/{agent_id}/files items",),
     "Enrolment": ("POST /v1/enrolments",),
     "Enrolled": ("POST /v1/agents/enrol",),
     # Releases.
@@ -109,7 +113,8 @@ Schema = Mapping[str, Any]
 
 
 def text() -> str:
-    plain = [name for name, value in vars(inputs).items() if getattr(value, "__module__", "") == inputs.__name__]
+    # Parsed, not imported: the client may name a record that this is about to add to its models.
+    plain = [node.name for node in ast.parse(INPUTS.read_text()).body if isinstance(node, ast.ClassDef)]
     plain.append("Json")
     everything = sorted([*plain, *RECORDS, "Model", "Page"])
     parts = [
@@ -215,6 +220,15 @@ def _inner_refs(schema: Schema) -> list[str]:
     if "$ref" in schema:
         return [schema["$ref"]]
     return [ref for one in [*schema.get("anyOf", ()), schema.get("items", {})] if one for ref in _inner_refs(one)]
+
+
+def formatted(source: str, file: Path) -> str:
+    """Generated source in the style of this repository. `file`: where it will be written."""
+    ruff = str(Path(sys.executable).parent / "ruff")
+    fixed = [ruff, "check", "-q", "--select", "I,F401", "--fix-only", "--stdin-filename", str(file), "-"]
+    for command in (fixed, [ruff, "format", "-q", "--stdin-filename", str(file), "-"]):
+        source = subprocess.run(command, input=source, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return source
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ from collections import defaultdict
 from typing import Any
 
 from tidegate.app import app
+from tidegate.queue.admission import admit_each
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in event["Records"]:
         messages[json.loads(record["body"])["channel"]].append(record)
-    failed = [_newest(messages[name]) for name in app().queue.admission.admit_each(messages)]
+    failed = [_newest(messages[name]) for name in admit_each(app().queue, messages)]
     if failed:
         app().queue.admission_queue.retry_soon(failed)
     return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}

@@ -24,7 +24,7 @@ def _strangers() -> TokenBucket:
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    known = app().projects.known_keys.describe(key.strip()) if scheme.lower() == "bearer" and key else None
+    known = app().projects.authentication.key_of_token(key.strip()) if scheme.lower() == "bearer" and key else None
     if known is None:
         return {"isAuthorized": not _strangers().take(app().clock().timestamp()), "context": {}}
     logger.info("caller", key_id=known.key_id)
@@ -33,7 +33,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         described["agent_id"] = known.agent_id
         described["life"] = str(known.life)
     elif known.project_id:
-        rate, is_default = app().projects.rate_quotas.of_project(known.project_id)
+        rate, is_default = app().projects.projects.request_rate(known.project_id)
         if rate is not None:
             described |= {"requests_per_s": str(rate)} | ({"default_rate": "yes"} if is_default else {})
     return {"isAuthorized": True, "context": described}

@@ -8,6 +8,7 @@ from aws_lambda_powertools import Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from tidegate.app import app
+from tidegate.queue.retention import clean, foreign_store, sweep
 
 _RESERVE_MS = 60_000
 # However many records are past their retention, the sweep gets this much of the 900 s.
@@ -19,11 +20,11 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if app().freeze.now().frozen:
         return {"removed": 0, "objects": 0, "uploads": 0, "orphans": 0}
     # Nothing is deleted for a table that does not belong to the bucket.
-    more = app().queue.identity.check() is None
+    more = foreign_store(app().queue) is None
     while more and context.get_remaining_time_in_millis() > _RESERVE_MS + _SWEEP_MS:
-        cleaned = app().queue.retention.clean()
+        cleaned = clean(app().queue)
         removed, objects, more = removed + cleaned.removed, objects + cleaned.objects, cleaned.more
-    swept = app().queue.sweep.sweep(lambda: context.get_remaining_time_in_millis() > _RESERVE_MS)
+    swept = sweep(app().queue, lambda: context.get_remaining_time_in_millis() > _RESERVE_MS)
     metrics = Metrics(service="clean_up")
     metrics.add_metric("CleanUpStopped", MetricUnit.Count, 1 if swept.stopped else 0)
     metrics.flush_metrics()

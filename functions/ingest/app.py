@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.app import app
+from tidegate.ingest.steps import work
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    return app().ingest.steps.work(event, seconds_left=context.get_remaining_time_in_millis() / 1000)
+    return work(app().ingest, event, seconds_left=context.get_remaining_time_in_millis() / 1000)

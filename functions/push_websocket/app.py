@@ -15,5 +15,5 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> None:
     for record in event["Records"]:
         notice = json.loads(record["Sns"]["Message"])
-        sent = app().notifications.pusher.push(notice)
+        sent = app().notifications.websocket.push(notice)
         logger.info("pushed", record_id=notice["record_id"], type=notice["type"], told=sent)

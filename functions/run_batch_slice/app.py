@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.app import app
+from tidegate.batches import slice as batch_slice
 
 
 def handler(event: dict[str, Any], _: Any) -> dict[str, Any]:
-    return app().batches.machine.step(event)
+    return batch_slice.step(app().batches, event)

@@ -14,6 +14,6 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     if app().freeze.now().frozen:
         return {"fired": 0}
-    fired = app().ingest.subscriptions.scans.fire()
+    fired = app().ingest.scans.fire()
     logger.info("scans queued", count=fired)
     return {"fired": fired}

@@ -1,4 +1,4 @@
-"""Measures the way from a source's pages to packed sheet rows: the present code, the former code, and a Rust writer.
+"""Measures the way from a source's pages to packed rows: the present code, the former code, and peers.
 
     python -m tests.bench.bench_cells [--quick]
 
@@ -9,6 +9,7 @@ the rounds' ratios. Processor time is measured, so that other work on the machin
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import random
 import statistics
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from zlib import DEFLATED
 
 from isal import isal_zlib
@@ -25,9 +27,10 @@ from tests.bench.figures import Figure, table
 from tests.support.exports import former_cells
 from tests.support.exports.samples import mixed_rows, with_nulls
 from tidegate.exports.source import page_reader, read_page
-from tidegate.sheets.files import FragmentWriter
+from tidegate.sheets.files import CsvWriter, FragmentWriter
+from tidegate.sheets.parquet import ParquetTable
 from tidegate.sheets.rows import BLOCK_ROWS
-from tidegate.sheets.table import keys_of
+from tidegate.sheets.table import SheetTable, keys_of
 from tidegate.sheets.xlsx_cells import Column, RowWriter
 
 SECTION = "Cells, from pages of JSON to packed rows, per second of one processor"
@@ -37,8 +40,10 @@ PAGE = 1000
 BARS = {
     ("new cells", "former cells", False): 1.7,
     ("new cells", "former cells", True): 2.8,
-    ("new cells", "rustpy-xlsxwriter", False): 1.8,
-    ("new cells", "rustpy-xlsxwriter", True): 1.6,
+    ("new cells", "orjson + rustpy-xlsxwriter", False): 2.2,
+    ("new cells", "orjson + rustpy-xlsxwriter", True): 1.6,
+    ("csv, guarded", "orjson + pyarrow csv", False): 0.7,
+    ("parquet", "orjson + pyarrow parquet", False): 2.0,
     ("range worker", "former, staged", False): 2.0,
 }
 
@@ -101,11 +106,57 @@ def staged(pages: Pages) -> None:
 
 
 def rust(pages: Pages) -> None:
+    import orjson
     import rustpy_xlsxwriter
 
     with tempfile.TemporaryDirectory() as folder:
-        rows = (row for page in pages for row in json.loads(page)["data"]["data"])
+        rows = (row for page in pages for row in orjson.loads(page)["data"]["data"])
         rustpy_xlsxwriter.write_worksheet(rows, str(Path(folder) / "out.xlsx"))
+
+
+def guarded_csv(pages: Pages) -> None:
+    writer, read, out = CsvWriter(KEYS), page_reader(KEYS), io.BytesIO()
+    for number, page in enumerate(pages):
+        rows = read(page, number).rows
+        for start in range(0, len(rows), BLOCK_ROWS):
+            out.write(writer.lines(rows[start : start + BLOCK_ROWS]))
+
+
+def own_parquet(pages: Pages) -> None:
+    table, read = ParquetTable(SheetTable(), KEYS), page_reader(KEYS)
+    out = io.BytesIO()
+    for number, page in enumerate(pages):
+        rows = read(page, number).rows
+        for start in range(0, len(rows), BLOCK_ROWS):
+            out.write(table.text(rows[start : start + BLOCK_ROWS]))
+    out.write(table.end() + table.footer(table.groups))
+
+
+def arrow_csv(pages: Pages) -> None:
+    """Guards nothing."""
+    import pyarrow.csv
+
+    first = next(arrow_batches(pages[:1]))
+    with pyarrow.csv.CSVWriter(io.BytesIO(), first.schema) as writer:
+        for batch in arrow_batches(pages):
+            writer.write_batch(batch)
+
+
+def arrow_parquet(pages: Pages) -> None:
+    import pyarrow.parquet
+
+    first = next(arrow_batches(pages[:1]))
+    with pyarrow.parquet.ParquetWriter(io.BytesIO(), first.schema, compression="gzip") as writer:
+        for batch in arrow_batches(pages):
+            writer.write_batch(batch)
+
+
+def arrow_batches(pages: Pages) -> Iterator[Any]:
+    import orjson
+    import pyarrow
+
+    for page in pages:
+        yield pyarrow.RecordBatch.from_pylist(orjson.loads(page)["data"]["data"])
 
 
 WAYS: dict[str, Callable[[Pages], None]] = {
@@ -114,7 +165,11 @@ WAYS: dict[str, Callable[[Pages], None]] = {
     "new cells": new,
     "range worker": range_worker,
     "staged": staged,
-    "rustpy-xlsxwriter": rust,
+    "orjson + rustpy-xlsxwriter": rust,
+    "csv, guarded": guarded_csv,
+    "orjson + pyarrow csv": arrow_csv,
+    "parquet": own_parquet,
+    "orjson + pyarrow parquet": arrow_parquet,
 }
 
 

@@ -74,7 +74,7 @@ def tidegate_xlsx(rows: Rows, path: Path) -> None:
 
 
 def tidegate_csv(rows: Rows, path: Path) -> None:
-    from tidegate.sheets.text import PLAIN_CSV, csv_chunks
+    from tidegate.sheets.files import PLAIN_CSV, csv_chunks
 
     with path.open("wb") as out:
         out.writelines(csv_chunks(rows, KEYS, PLAIN_CSV))

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,10 +30,8 @@ from tests.support.exports.samples import mixed_rows
 from tidegate.aws.s3 import PlannedPart, StoredPiece
 from tidegate.exports import PARALLEL
 from tidegate.exports.model import ExportSpec, TableSpec
-from tidegate.exports.paging import THREADS, RangePlan
-from tidegate.exports.pull import pull
+from tidegate.exports.pull import THREADS, RangePlan, pull
 from tidegate.exports.ranges import join, work
-from tidegate.exports.source import Place
 from tidegate.queue.model import Request
 
 SECTION = "Exports in ranges, Excel, ten columns, pages of 1,000 rows"
@@ -111,22 +109,32 @@ class Source:
         self._rows, self._wait = rows, wait
         self._page = page_of_rows()
 
-    def reader(self, *_: object) -> Callable[..., bytes]:
-        return self._read
-
-    def _read(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
+    def page(self, number: int) -> bytes:
         time.sleep(self._wait)
-        rows = self._page if place.page * STEP < self._rows else b"[]"
+        rows = self._page if number * STEP < self._rows else b"[]"
         return b'{"status":200,"data":{"total":%d,"data":%s}}' % (self._rows, rows)
+
+    def send(self, _method: str, url: str, **_: object) -> Any:
+        """In place of the HTTP client."""
+        body = self.page(int(url.partition("page=")[2].partition("&")[0]))
+        return SimpleNamespace(body=body, headers={}, raise_for_status=lambda: None)
 
 
 def _source(rows: int, wait: float) -> Any:
     return Source(rows, wait)
 
 
-def bench_exports(objects: Any, sources: Any, most_lanes: int = 8) -> Any:
+def bench_exports(objects: Any, source: Any, most_lanes: int = 8) -> Any:
     """What pulling and rendering use of `Exports`."""
-    return SimpleNamespace(objects=objects, sources=sources, parallel=PARALLEL, most_lanes=most_lanes, sleep=time.sleep)
+    project = SimpleNamespace(project_id=REQUEST.project_id, allow_private_urls=True)
+    return SimpleNamespace(
+        objects=objects,
+        http=source,
+        projects=SimpleNamespace(get=lambda _: project),
+        parallel=PARALLEL,
+        most_lanes=most_lanes,
+        sleep=time.sleep,
+    )
 
 
 def spec(parallel: int) -> ExportSpec:

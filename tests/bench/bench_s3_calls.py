@@ -34,13 +34,10 @@ from tests.bench.figures import Figure, table
 from tests.support.deployed import free_port
 from tests.support.exports import former_cells
 from tidegate.aws.s3 import Bucket
-from tidegate.exports.model import output_object, page_object, pages_prefix
-from tidegate.exports.paging import RangePlan
-from tidegate.exports.pull import pull
+from tidegate.exports.pull import RangePlan, pull
 from tidegate.exports.ranges import join, work
-from tidegate.exports.render import render_pages
-from tidegate.exports.source import Place as PagePlace
-from tidegate.exports.store import ExportBucket
+from tidegate.exports.steps import render_pages
+from tidegate.exports.store import ExportBucket, output_object, page_object, pages_prefix
 from tidegate.sheets.table import keys_of
 
 SECTION = "Exports with S3 calls by boto3, Excel, ten columns, pages of 1,000 rows, one processor"
@@ -84,9 +81,9 @@ def _source(rows: int) -> Any:
 
 def former_staged(store: Store, rows: int) -> None:
     """Parses and stages each page; then fetches it, parses it again and renders it with the former cells."""
-    objects, read = store.objects, _source(rows).reader()
+    objects, source = store.objects, _source(rows)
     for number in range(rows // STEP):
-        body = read("", PagePlace(number), STEP)
+        body = source.page(number)
         keys_of(json.loads(body)["data"]["data"])
         objects.put_first(page_object(*HERE, 0, number), body)
     writer = former_cells.RowWriter([former_cells.Column(key, 1) for key in KEYS])

@@ -14,8 +14,11 @@ from unittest.mock import patch
 
 from tests.bench.figures import Figure
 from tests.support.moto.cloud import MotoCloud
+from tidegate.batches.batches import create, get_business
+from tidegate.batches.control import start
 from tidegate.batches.model import NewBatch
-from tidegate.queue import admission as admit
+from tidegate.queue import admission
+from tidegate.queue.admission import admit
 from tidegate.queue.store import MAX_GROUP
 
 SECTION = "small batches"
@@ -47,14 +50,15 @@ def _admitted_a_second(cloud: MotoCloud, biz_id: str, project_id: str, count: in
     app = cloud.app
     for number in range(count):
         cloud.clock.advance(0.002)
-        batch = app.batches.batches.create(project_id, NewBatch(biz_id=biz_id, name=f"b{number}", total=1, rate=1))
-        app.batches.control.start(project_id, batch.batch_id, "bench")
-    with patch.object(admit, "MAX_GROUP", together), as_slow_as_aws(cloud):
+        business = get_business(app.batches, project_id, biz_id)
+        batch = create(app.batches, business, NewBatch(biz_id=biz_id, name=f"b{number}", total=1, rate=1))
+        start(app.batches, batch, business, "bench")
+    with patch.object(admission, "MAX_GROUP", together), as_slow_as_aws(cloud):
         began = time.perf_counter()
         admitted = 0
         # One run after another, as the channel's messages do.
         while admitted < count:
-            admitted += app.queue.admission.admit("batch")
+            admitted += admit(app.queue, "batch")
         seconds = time.perf_counter() - began
     assert admitted == count
     return count / seconds

@@ -6,9 +6,11 @@ Each runs where its language is installed. `make clients` runs these tests alone
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +21,14 @@ from openpyxl import load_workbook
 from local.place import ROOT
 from tests.support.deployed import Deployed, DeployedProject, free_port, until
 from tests.support.shell import Shell
+from tidegate.web.api import build_api
+from tidegate.web.console.bundle import PROGRAMS, join_modules
+from tidegate.web.console.bundle import ROOT as CONSOLE
+from tidegate.web.openapi import contract
+from tidegate.web.reference.document import operations_of
 
 EXAMPLES = ROOT / "docs" / "examples"
+PAGE = CONSOLE / "docs"
 CONTENT = b"config of the day\n" * 100
 
 
@@ -61,7 +69,14 @@ def agent(deployed: Deployed, project: DeployedProject, home: Path, agent_id: st
         process.communicate(timeout=30)
 
 
-@needs("php")
+def php_has_curl() -> bool:
+    return (
+        shutil.which("php") is not None
+        and "curl" in subprocess.run(["php", "-m"], capture_output=True, text=True).stdout
+    )
+
+
+@pytest.mark.skipif(not php_has_curl(), reason="PHP with its extension curl is not installed here")
 @pytest.mark.parametrize("example", ["php"], indirect=True)
 def test_php_exports_its_own_pages_and_verifies_the_callback(example: Path, project: DeployedProject) -> None:
     port = free_port()
@@ -125,13 +140,89 @@ def test_typescript_with_generated_types_submits_export_and_download(
     if installed.returncode:
         pytest.skip(f"the npm packages cannot be installed here: {installed.stderr[-300:]}")
     run(["npm", "run", "types"], example, env)
+    shutil.copy(PAGE / "start" / PROGRAMS["typescript"], example)
+    settings = json.loads((example / "tsconfig.json").read_text())
+    settings["files"].append("start.ts")
+    (example / "tsconfig.json").write_text(json.dumps(settings))
     run(["npm", "run", "build"], example, env)
+    (example / "release.tar").write_bytes(CONTENT + b"for TypeScript")
+    run(["node", "build/start.js"], example, env)
+    assert load_workbook(example / "report.xlsx").active is not None
     with agent(deployed, project, tmp_path / "host", "ts-host") as srv:
         said = run(["node", "build/example.js", file_id, "ts-host", str(port)], example, env)
         assert (srv / "app.conf").read_bytes() == CONTENT
     assert "export completed" in said
     assert "download Success" in said
     assert "verified task.completed task.completed" in said
+
+
+RUNS = {
+    "curl": (("bash", "curl"), ["bash", "-e", "start.sh"]),
+    "python": (("python",), [sys.executable, "start.py.txt"]),
+    "php": (("php",), ["sh", "-c", "tail -n +2 start.php > run.php && php run.php"]),
+    "go": (("go",), ["go", "run", "start.go"]),
+    "java": (("javac",), ["java", "Start.java"]),
+}
+
+
+@pytest.mark.parametrize("language", RUNS)
+def test_program_of_the_start_page_runs_as_it_is(
+    language: str, project: DeployedProject, tmp_path: Path, deployed: Deployed
+) -> None:
+    commands, command = RUNS[language]
+    if missing := [name for name in commands if shutil.which(name) is None]:
+        pytest.skip(f"not installed here: {', '.join(missing)}")
+    shutil.copy(PAGE / "start" / PROGRAMS[language], tmp_path)
+    (tmp_path / "release.tar").write_bytes(CONTENT + language.encode())
+    run(command, tmp_path, environment(project, 9), seconds=240)
+    for name in ("orders.xlsx", "report.xlsx"):
+        sheet = load_workbook(tmp_path / name).active
+        assert sheet is not None
+        # Go sorts the names of an object.
+        assert {cell.value for cell in sheet[2]} == {"A-1", "12.50"}
+    jobs = project.http("GET", "/v1/jobs").json()["items"]
+    assert [job["file_signature"] for job in jobs] == [hashlib.sha256(CONTENT + language.encode()).hexdigest()]
+
+
+CHECKS = {
+    "curl": ("bash", ["bash", "-n"], "{}"),
+    "cli": ("bash", ["bash", "-n"], "{}"),
+    "python": ("python", [sys.executable, "-m", "py_compile"], "{}"),
+    "typescript": ("node", ["node", "--check"], "{}"),
+    "php": ("php", ["php", "-l"], "<?php\n{}"),
+    "go": ("gofmt", ["gofmt", "-e", "-l"], "package main\nfunc f() {{\n{}\n}}"),
+}
+ENDINGS = {"typescript": ".mjs", "go": ".go", "php": ".php", "python": ".py"}
+
+
+@needs("node")
+@pytest.mark.parametrize("language", CHECKS)
+def test_reference_shows_valid_code_for_every_operation(language: str, tmp_path: Path) -> None:
+    tool, command, frame = CHECKS[language]
+    if shutil.which(tool) is None:
+        pytest.skip(f"not installed here: {tool}")
+    bodies = [
+        (method, path, content.get("example", {"name": 'it\'s "new"\\', "list": [1, None, True, {}]}))
+        for method, path, found in operations_of(contract(build_api()))
+        for content in [found.get("requestBody", {}).get("content", {}).get("application/json", {})]
+    ]
+    script = join_modules(CONSOLE, "docs/languages.js") + (
+        f"const calls = {json.dumps(bodies)};\nconst written = ([method, path, body]) =>"
+        f" modules['docs/languages.js'].callIn({language!r}, method.toUpperCase(), path, body);\n"
+        "console.log(JSON.stringify(calls.map(written)));"
+    )
+    (tmp_path / "write.js").write_text(script)
+    programs = json.loads(run(["node", "write.js"], tmp_path, dict(os.environ)))
+    assert len(programs) > 120
+    files = [tmp_path / f"{number}{ENDINGS.get(language, '.sh')}" for number in range(len(programs))]
+    for file, program in zip(files, programs, strict=True):
+        file.write_text(frame.format(program))
+    if language in ("go", "python"):
+        run([*command, *(file.name for file in files)], tmp_path, dict(os.environ))
+        return
+    # These tools check one file a call: every operation with a body, and some of the others.
+    for file in [each for each in files if "it's" in each.read_text() or "'\\''" in each.read_text()][:6] + files[:6]:
+        run([*command, file.name], tmp_path, dict(os.environ))
 
 
 def _await_line(log: Path, line: str) -> None:

@@ -78,3 +78,7 @@ def test_hosts_converge_return_and_take_a_bad_revision_back(
             assert (shown["revision"], shown["withdrawn"]) == (4, [3])
             until(lambda: release(project), lambda shown: shown["counts"]["current"] == 2, 90)
             assert [content(name) for name in homes] == [V2, V2]
+            [listed] = project.http("GET", "/v1/agents/r-2/files").json()["items"]
+            assert listed["checked_at"]
+            expected = {"path": "/etc/app/app.conf", "sha256": hashlib.sha256(V2).hexdigest(), "release": "app"}
+            assert listed.items() >= (expected | {"revision": 4}).items()

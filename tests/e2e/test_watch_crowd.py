@@ -50,10 +50,10 @@ def report_success(project: DeployedProject) -> None:
 
 
 async def watching(project: DeployedProject, job_id: str, few: asyncio.Semaphore) -> ClientConnection:
-    tickets, holder = product_on(project.cloud).notifications.tickets, Holder(project.id, project.key.split("_")[1])
+    tickets, holder = product_on(project.cloud).notifications.websocket, Holder(project.id, project.key.split("_")[1])
     async with few:
         # Made just before its use, because a ticket is valid for a minute.
-        ticket = (await asyncio.to_thread(tickets.issue, holder)).ticket
+        ticket = (await asyncio.to_thread(tickets.issue_ticket, holder)).ticket
         socket = await connect(f"{project.cloud.ws_url}?ticket={ticket}", open_timeout=60, ping_interval=None)
         await socket.send(json.dumps({"action": "watch", "task_ids": [job_id]}))
         ack = json.loads(await socket.recv())

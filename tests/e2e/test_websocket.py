@@ -80,7 +80,7 @@ def test_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedPr
     a_minute_ago = product_on(deployed, clock=lambda: datetime.now(UTC) - timedelta(seconds=61))
 
     assert refused(
-        project, a_minute_ago.notifications.tickets.issue(Holder(project.id, project.key.split("_")[1])).ticket
+        project, a_minute_ago.notifications.websocket.issue_ticket(Holder(project.id, project.key.split("_")[1])).ticket
     )
     assert refused(project, "made-up")
 

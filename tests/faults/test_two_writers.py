@@ -13,7 +13,7 @@ from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Write, put, update
 from tidegate.batches.model import Batch
-from tidegate.batches.run_state import BatchRunStore
+from tidegate.batches.store import BatchStore
 from tidegate.common.ids import iso
 from tidegate.distribution.model import REFUSED, Arrival, Job, TargetCounts, TargetReport, job_key
 from tidegate.distribution.store import move_task, still_collects
@@ -193,7 +193,7 @@ def _run(queue: TestQueue, request: Request) -> None:
 
 
 def test_replaced_runner_cannot_save_its_slice(cloud: MotoCloud, project: Project) -> None:
-    store, batch = BatchRunStore(cloud.app.table), _batch(cloud, project)
+    store, batch = BatchStore(cloud.app.table), _batch(cloud, project)
     now = cloud.clock().timestamp()
     first = store.acquire(batch, now, 10)
     assert first
@@ -296,6 +296,6 @@ def test_two_callers_with_one_dedupe_key_get_one_request(queue: TestQueue, cloud
 
         if held:
             cloud.app.table.write(put(key | {"request_id": held}))
-        cloud.app.queue.unique.submit(project.id, "once", make)
+        cloud.app.queue.submit_once(project.id, "once", make)
 
         assert len(made) == 2, "the first attempt must be refused and repeated after another read"

@@ -7,6 +7,7 @@ import sys
 from tests.house import figures
 
 MOST_FILES = 45
+_PAIRS_LISTED = 40
 MOST_CHANGES = {"download": 650, "export": 650, "ingest": 650, "batch": 750}
 
 
@@ -14,6 +15,10 @@ def _say(name: str, value: int, most: int | None = None) -> bool:
     held = most is None or value <= most
     print(f"  {'✓' if held else '✗'} {name:<60} {value:>7,}" + (f"   (at most {most:,})" if most is not None else ""))
     return held
+
+
+def _short(file: str) -> str:
+    return file.removeprefix(f"{figures.ROOT}/").removeprefix("layers/core/tidegate/")
 
 
 def house() -> bool:
@@ -56,7 +61,10 @@ def walk() -> bool:
         print(f"   (at most {MOST_FILES} and {MOST_CHANGES[name]})")
         if "-v" in sys.argv:
             for file, times in followed.files.most_common():
-                print(f"      {times:>6}  {file.removeprefix(str(figures.ROOT) + '/')}")
+                print(f"      {times:>6}  {_short(file)}")
+            print("    changes between two files:")
+            for (one, other), times in followed.pairs.most_common(_PAIRS_LISTED):
+                print(f"      {times:>6}  {_short(one)} · {_short(other)}")
     return all(held)
 
 

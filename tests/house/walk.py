@@ -36,14 +36,20 @@ class Walk:
     """What one journey ran through."""
 
     files: Counter[str] = field(default_factory=Counter)
-    changes: int = 0
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     aws_calls: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, file: str, former: str | None) -> None:
         with self._lock:
             self.files[file] += 1
-            self.changes += former is not None and former != file
+            if former is not None and former != file:
+                self.pairs[min(former, file), max(former, file)] += 1
+
+    @property
+    def changes(self) -> int:
+        """How often the execution went from one file to another."""
+        return self.pairs.total()
 
 
 @contextmanager

@@ -23,20 +23,20 @@ class TestQueue:
         kind = more.pop("type", "check")
         # Requests of equal priority are admitted by age, so no two have the same millisecond.
         self.cloud.clock.advance(0.002)
-        return self.cloud.app.queue.queue.submit(self.project.id, kind, payload=more.pop("payload", {}), **more)
+        return self.cloud.app.queue.submit(self.project.id, kind, payload=more.pop("payload", {}), **more)
 
     def admit(self) -> None:
         self.cloud.deliver("AdmissionQueue")
 
     def now(self, request: Request) -> Request:
-        return self.cloud.app.queue.queue.get(request.project_id, request.request_id)
+        return self.cloud.app.queue.get(request.project_id, request.request_id)
 
     def statuses(self, *requests: Request) -> list[str]:
         return [self.now(request).status for request in requests]
 
     def finish(self, request: Request, **outcome: Any) -> Request:
         present = self.now(request)
-        return self.cloud.app.queue.queue.finish(present.project_id, present.request_id, present.attempt, **outcome)
+        return self.cloud.app.queue.finish(present.project_id, present.request_id, present.attempt, **outcome)
 
     def capacity(self, **capacities: int) -> None:
         answer = self.cloud.http("POST", "/v1/queue/capacity", json=capacities, key=self.cloud.admin_key)

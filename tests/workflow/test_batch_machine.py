@@ -17,6 +17,8 @@ import pytest
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tests.support.template import ROOT
+from tidegate.batches import Batches
+from tidegate.batches import slice as batch_slice
 from tidegate.batches.run_state import SKIP_ADVICE
 
 
@@ -137,17 +139,16 @@ def test_long_batch_continues_in_new_execution() -> None:
 
 
 def test_failed_slice_is_retried(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = world.cloud.app.batches.machine
-    step = machine.step
+    step = batch_slice.step
     failures: list[Any] = []
 
-    def die_once(event: Any) -> Any:
+    def die_once(b: Batches, event: Any) -> Any:
         if not failures:
             failures.append(event)
             raise RuntimeError("out of memory")
-        return step(event)
+        return step(b, event)
 
-    monkeypatch.setattr(machine, "step", die_once)
+    monkeypatch.setattr(batch_slice, "step", die_once)
     batch_id = world.create(world.register(), total=10)
     world.act(batch_id, "start")
     world.admit()
@@ -156,17 +157,16 @@ def test_failed_slice_is_retried(world: BatchWorld, monkeypatch: pytest.MonkeyPa
 
 
 def test_queue_retries_batch_after_machine_gave_up(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = world.cloud.app.batches.machine
-    step = machine.step
+    step = batch_slice.step
     deaths: list[Any] = []
 
-    def die_while_running(event: Any) -> Any:
+    def die_while_running(b: Batches, event: Any) -> Any:
         if "failure" not in event and len(deaths) < 6:
             deaths.append(event)
             raise RuntimeError("out of memory")
-        return step(event)
+        return step(b, event)
 
-    monkeypatch.setattr(machine, "step", die_while_running)
+    monkeypatch.setattr(batch_slice, "step", die_while_running)
     batch_id = world.create(world.register(), total=10)
     started = world.act(batch_id, "start")
     world.admit()

@@ -13,6 +13,7 @@ import pytest
 from tests.support.ingest.running import Library
 from tests.support.ingest.sources import FileSource, Hosted, file_source
 from tests.support.moto.cloud import MotoCloud
+from tidegate.ingest import download, fetch
 
 
 @pytest.fixture
@@ -55,16 +56,15 @@ def test_busy_source_is_retried_after_60_and_120_s(library: Library, source: Fil
 
 def test_step_that_dies_is_tried_again(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(b"tide" * 1000)
-    fetcher = library.cloud.app.ingest.steps._work["download"]._fetcher  # type: ignore[attr-defined]
-    fetch, deaths = fetcher.fetch, list[int]()
+    deaths: list[int] = []
 
     def die_first(*args: Any) -> Any:
         if not deaths:
             deaths.append(1)
             raise MemoryError
-        return fetch(*args)
+        return fetch.fetch(*args)
 
-    with patch.object(fetcher, "fetch", die_first):
+    with patch.object(download, "fetch", die_first):
         done = run_to_end(library, library.ask(source.url("/a.bin"))["request_id"])
 
     assert (done["status"], done["attempts"]) == ("completed", 2)

@@ -17,7 +17,8 @@ from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import Project
-from tidegate.batches.model import Rules, SlidingWindow
+from tidegate.batches.model import Rules
+from tidegate.batches.run_state import SlidingWindow
 
 TOTAL = 20
 BROKEN, ABANDONED, FLAKY = 5, 11, 14

@@ -12,9 +12,11 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.clients import execution_arn
 from tidegate.aws.table import update
+from tidegate.batches import batches
 from tidegate.batches.model import STOPPED, Counts, Rules, Verdict, WindowState
 from tidegate.batches.run_state import RunState
 from tidegate.errors import Invalid
+from tidegate.queue.control import recover_request
 
 
 @pytest.fixture
@@ -210,7 +212,7 @@ def test_function_that_stalled_does_not_restart_a_stopped_batch(
     batch_id = world.create(world.register(), rate=100, retries=1)
     started = world.act(batch_id, "start")
     world.admit()
-    queue = world.cloud.app.queue.queue
+    queue = world.cloud.app.queue
     read_before = queue.running(world.project.id, started["request_id"], 1)
     while world.step(started["request_id"])["outcome"] == "continue":
         pass
@@ -228,12 +230,12 @@ def test_retried_batch_is_not_ended_by_a_verdict_of_its_last_run(world: BatchWor
     batch_id = world.create(world.register(), rate=100, runners=2)
     started = world.act(batch_id, "start")
     world.admit()
-    batches, runs = world.cloud.app.batches.batches, world.cloud.app.batches.runs
-    batch = batches.get(world.project.id, batch_id)
+    runs = world.cloud.app.batches.store
+    batch = batches.get(world.cloud.app.batches, world.project.id, batch_id)
     fence, progress = runs.acquire(batch, 1.0, 0.0, 1) or (0, None)
     assert progress
     runs.save(batch, fence, replace(progress, verdict=Verdict(STOPPED, "item 3 failed", failed=True)), 0, 1)
-    queue = world.cloud.app.queue.queue
+    queue = world.cloud.app.queue
     queue.finish(world.project.id, started["request_id"], 1, error=Invalid("its other runner was lost for good"))
     assert world.shown(batch_id)["status"] == "stopped"
     assert world.http("POST", f"/v1/requests/{started['request_id']}/retry").status == 200
@@ -304,7 +306,7 @@ def test_list_of_running_batches_needs_three_reads(world: BatchWorld, monkeypatc
     client, reads = world.cloud.app.dynamodb, list[str]()
     for name in ("get_item", "query", "batch_get_item"):
         monkeypatch.setattr(client, name, recorded(getattr(client, name), name, reads))
-    page = world.cloud.app.batches.batches.list(world.project.id, None, 20, None)
+    page = batches.list_batches(world.cloud.app.batches, world.project.id, None, 20, None)
     assert [item["queue_status"] for item in page.items] == ["queued"] * 6
     # The list, its records consistently, and where they wait.
     assert reads == ["query", "batch_get_item", "batch_get_item"]
@@ -342,7 +344,7 @@ def test_log_export_has_newest_lines_and_mentions_others(world: BatchWorld, monk
         world.act(batch_id, "logs", {"items": [{"message": f"m{number}"}]}, expect=201)
         world.cloud.clock.advance(1)
     monkeypatch.setattr("tidegate.batches.batches.MOST_LOGS_EXPORTED", 2)
-    rows = world.cloud.app.batches.logs.rows(world.project.id, batch_id)
+    rows = batches.log_rows(world.cloud.app.batches, world.project.id, batch_id)
     assert [row["message"] for row in rows][1:] == ["m2", "m3"]
     assert (rows[0]["level"], rows[0]["message"]) == (
         "warning",
@@ -356,7 +358,7 @@ def test_status_and_stop_follow_the_successor_execution() -> None:
         world.admit()
         stepped = world.step(started["request_id"])
         assert stepped["outcome"] == "renew"
-        request = cloud.app.queue.queue.get(world.project.id, started["request_id"])
+        request = cloud.app.queue.get(world.project.id, started["request_id"])
         machine, successor = cloud.app.settings.batch_machine_arn, stepped["successor"]
         first = execution_arn(machine, f"{request.request_id}-1")
         ended = {"status": "SUCCEEDED", "output": json.dumps(stepped)}
@@ -378,8 +380,8 @@ def test_status_and_stop_follow_the_successor_execution() -> None:
         machines._client = cast(Any, Client())
         assert cloud.app.queue.runner.status(request) == "RUNNING"
         cloud.clock.advance(120)
-        cloud.app.queue.recovery.request(world.project.id, request.request_id)
-        assert cloud.app.queue.queue.get(world.project.id, request.request_id).attempt == 1
+        recover_request(cloud.app.queue, world.project.id, request.request_id)
+        assert cloud.app.queue.get(world.project.id, request.request_id).attempt == 1
         cloud.app.queue.runner.stop(request, "cancel")
     assert stopped == [execution_arn(machine, successor["name"])]
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
+from tidegate.batches import batches, control
 from tidegate.errors import FetchError, FetchTimeout, NotSent
 
 
@@ -62,13 +63,12 @@ def test_before_run_without_answer_is_repeated(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch, error: FetchError
 ) -> None:
     batch_id = world.create(world.register("before_run"))
-    calls = world.cloud.app.batches.control._calls
 
     def fail(*_: object) -> None:
         raise error
 
     with monkeypatch.context() as failing:
-        failing.setattr(calls, "ask", fail)
+        failing.setattr(control, "ask", fail)
         assert world.act(batch_id, "start")["status"] == "waiting_biz"
     world.cloud.clock.advance(100)
     compensate(world)
@@ -82,7 +82,7 @@ def test_batch_stops_30_minutes_after_unanswered_before_run(world: BatchWorld, m
     def too_slow(*_: object) -> None:
         raise FetchTimeout("No answer within 10 s")
 
-    monkeypatch.setattr(world.cloud.app.batches.control._calls, "ask", too_slow)
+    monkeypatch.setattr(control, "ask", too_slow)
     world.act(batch_id, "start")
     for _ in range(16):
         world.cloud.clock.advance(120)
@@ -105,7 +105,6 @@ def test_batch_stops_if_not_started_within_30_minutes(world: BatchWorld) -> None
 
 def test_compensation_asks_business_after_crash(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     batch_id = world.create(world.register("before_run"))
-    calls = world.cloud.app.batches.control._calls
 
     class Died(BaseException):
         pass
@@ -114,9 +113,12 @@ def test_compensation_asks_business_after_crash(world: BatchWorld, monkeypatch: 
         raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr(calls, "ask", die)
+        dying.setattr(control, "ask", die)
+        b = world.cloud.app.batches
+        batch = batches.get(b, world.project.id, batch_id)
+        business = batches.get_business(b, world.project.id, batch.biz_id)
         with pytest.raises(Died):
-            world.cloud.app.batches.control.start(world.project.id, batch_id, "test")
+            control.start(b, batch, business, "test")
     assert world.business.calls("/before-run") == []
     world.cloud.clock.advance(31)
     compensate(world)

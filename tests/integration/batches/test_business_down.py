@@ -14,8 +14,7 @@ import pytest
 from tests.support.batches.lab import PROJECT, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.batches import shown
-from tidegate.batches.model import FINISHED, Batch
+from tidegate.batches.model import FINISHED, Batch, batch_view
 from tidegate.projects.audit import SYSTEM, act
 
 
@@ -51,7 +50,7 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
 
 
 def view(lab: Lab, batch: Batch) -> dict[str, Any]:
-    return shown(*lab.now(batch))
+    return batch_view(*lab.now(batch))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 15) -> None:

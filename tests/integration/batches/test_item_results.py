@@ -19,9 +19,10 @@ from tests.support.batches.lab import Killed, Lab
 from tests.support.calls import count_calls
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.batches import ItemResults
+from tidegate.batches import SliceTiming
+from tidegate.batches.items import ItemResults
 from tidegate.batches.model import ASYNC, FINISHED, SKIP, STOPPED, Batch, Carried, OpenItem
-from tidegate.batches.slice import BUSY, SliceTiming
+from tidegate.batches.slice import BUSY
 from tidegate.errors import WrongState
 
 LEASE = 3.0
@@ -195,13 +196,13 @@ def test_refused_result_says_why(cloud: MotoCloud) -> None:
 def test_result_for_a_call_of_an_older_version_counts(cloud: MotoCloud) -> None:
     with business(cloud, lambda index, attempt: None) as made:
         batch = started(made, 2, item_timeout=30)
-        acquired = made.lab.runs.acquire(batch, time.time(), 1)
+        acquired = made.lab.batches.acquire(batch, time.time(), 1)
         assert acquired
         # It has called both items, the second one twice, and stored no reach and no record of the second attempt.
         until_then = time.time() + 30
         waiting = (OpenItem(0, 1, until_then, awaiting=True), OpenItem(1, 2, until_then, awaiting=True))
         progress = replace(acquired[1], carried=Carried(open_items=waiting))
-        made.lab.runs.save(batch, acquired[0], progress, 0)
+        made.lab.batches.save(batch, acquired[0], progress, 0)
         assert made.post(0, OK) is None
         running = made.lab.in_background(lambda: run_to_end(made.lab, batch))
         until(lambda: made.lab.now(batch)[1].position == 1)

@@ -15,8 +15,9 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.model import FINISHED, Batch, Progress, Rules
-from tidegate.batches.slice import ENDED, SliceTiming
+from tidegate.batches import SliceTiming
+from tidegate.batches.model import FINISHED, Batch, BatchProgress, Rules
+from tidegate.batches.slice import ENDED
 
 OK = {"result": "ok"}
 
@@ -53,7 +54,7 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
     return Lab(cloud.app.table, f"http://127.0.0.1:{business.port}/", SliceTiming(lease_seconds=3))
 
 
-def wait_for(lab: Lab, batch: Batch, wanted: Callable[[Progress], bool], seconds: float = 15) -> Progress:
+def wait_for(lab: Lab, batch: Batch, wanted: Callable[[BatchProgress], bool], seconds: float = 15) -> BatchProgress:
     deadline = time.monotonic() + seconds
     while not wanted(progress := lab.now(batch)[1]):
         assert time.monotonic() < deadline, progress.shown(batch)

@@ -13,8 +13,8 @@ from tests.support.batches.lab import Lab
 from tests.support.batches.processes import RunnerProcess, served_table
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
+from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, Batch
-from tidegate.batches.slice import SliceTiming
 
 RATE = 200
 
@@ -30,7 +30,7 @@ def wait_for_unsaved_calls(lab: Lab, business: Receiver, batch: Batch) -> None:
     deadline = time.monotonic() + 60
     while True:
         called = sum(batch.share(1).owns(index) for _, index, _ in business.calls())
-        saved = lab.runs.runners(batch)[1].progress.position
+        saved = lab.batches.runners(batch)[1].progress.position
         if saved >= RATE and called >= saved + RATE / 8:
             return
         assert time.monotonic() < deadline

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
+from tidegate.queue.admission import admit
+from tidegate.queue.control import repair_counts
 
 
 def start(
@@ -26,7 +28,7 @@ def test_runners_take_slots_and_the_next_batch_waits(cloud: MotoCloud, project: 
     cloud.clock.advance(1)
     start(cloud, project, 2)
     store = cloud.app.queue.channel_store
-    cloud.app.queue.admission.admit("batch")
+    admit(cloud.app.queue, "batch")
 
     channel = store.get("batch")
     assert channel is not None
@@ -34,15 +36,15 @@ def test_runners_take_slots_and_the_next_batch_waits(cloud: MotoCloud, project: 
     waiting = [r for r in cloud.app.queue.store.list(project.id, 10, None).items if r.status == "queued"]
     assert [(r.slots, r.last_wait_reason) for r in waiting] == [(2, "capacity")]
     # The counts are right: there is nothing to repair.
-    assert cloud.app.queue.recovery.repair_counts("batch") == 0
+    assert repair_counts(cloud.app.queue, "batch") == 0
 
 
 def test_end_of_a_batch_gives_all_its_slots_back(cloud: MotoCloud, project: Project) -> None:
     TestQueue(cloud, project).capacity(batch=4)
     start(cloud, project, 4)
-    cloud.app.queue.admission.admit("batch")
+    admit(cloud.app.queue, "batch")
     (request,) = cloud.app.queue.store.list(project.id, 10, None).items
-    cloud.app.queue.queue.finish(project.id, request.request_id, request.attempt, result={})
+    cloud.app.queue.finish(project.id, request.request_id, request.attempt, result={})
 
     channel = cloud.app.queue.channel_store.get("batch")
     assert channel is not None
@@ -52,7 +54,7 @@ def test_end_of_a_batch_gives_all_its_slots_back(cloud: MotoCloud, project: Proj
 def test_batch_gets_no_more_runners_than_its_channel_has_slots(cloud: MotoCloud, project: Project) -> None:
     TestQueue(cloud, project).capacity(batch=4)
     assert start(cloud, project, 32)["runners"] == 4
-    assert cloud.app.queue.admission.admit("batch") == 1
+    assert admit(cloud.app.queue, "batch") == 1
 
 
 def test_batch_runs_alone_after_its_channel_was_made_smaller(cloud: MotoCloud, project: Project) -> None:
@@ -60,7 +62,7 @@ def test_batch_runs_alone_after_its_channel_was_made_smaller(cloud: MotoCloud, p
     queue.capacity(batch=4)
     start(cloud, project, 4)
     queue.capacity(batch=2)
-    cloud.app.queue.admission.admit("batch")
+    admit(cloud.app.queue, "batch")
     channel = cloud.app.queue.channel_store.get("batch")
     assert channel is not None
     assert channel.running == 2
@@ -69,7 +71,7 @@ def test_batch_runs_alone_after_its_channel_was_made_smaller(cloud: MotoCloud, p
 def test_batch_sleeps_until_midnight_when_runner_hours_are_used_up(cloud: MotoCloud, project: Project) -> None:
     quotas = {"quotas": {"runner_hours_per_day": 1}}
     start(cloud, project, 1)
-    cloud.app.queue.admission.admit("batch")
+    admit(cloud.app.queue, "batch")
     cloud.http("PATCH", f"/v1/projects/{project.id}", json=quotas, key=cloud.admin_key)
     (request,) = cloud.app.queue.store.list(project.id, 10, None).items
     cloud.app.projects.usage.add_today(project.id, cloud.clock(), runner_seconds=3600)
@@ -79,7 +81,7 @@ def test_batch_sleeps_until_midnight_when_runner_hours_are_used_up(cloud: MotoCl
     slept = cloud.invoke("run_batch_slice", event)
 
     assert (slept["outcome"], slept["seconds"] <= 900) == ("sleep", True)
-    waiting = cloud.app.queue.queue.get(project.id, request.request_id)
+    waiting = cloud.app.queue.get(project.id, request.request_id)
     assert (waiting.status, waiting.last_wait_reason) == ("running", "quota")
     assert cloud.app.projects.usage.today(project.id, cloud.clock()) == before
 
@@ -95,13 +97,13 @@ def test_batch_makes_no_more_calls_in_a_day_than_its_quota(cloud: MotoCloud, pro
     cloud.http("PATCH", f"/v1/projects/{project.id}", json=quotas, key=cloud.admin_key)
     with serve(agree) as port:
         start(cloud, project, 1, f"http://127.0.0.1:{port}/", rate=10)
-        cloud.app.queue.admission.admit("batch")
+        admit(cloud.app.queue, "batch")
         (request,) = cloud.app.queue.store.list(project.id, 10, None).items
         event = {"project_id": project.id, "request_id": request.request_id, "attempt": request.attempt}
         for _ in range(20):
             if cloud.invoke("run_batch_slice", event)["outcome"] == "sleep":
                 break
 
-    assert cloud.app.queue.queue.get(project.id, request.request_id).last_wait_reason == "quota"
+    assert cloud.app.queue.get(project.id, request.request_id).last_wait_reason == "quota"
     # Calls are counted once a second, so those of one more second may be made.
     assert 30 <= len(calls) <= 45

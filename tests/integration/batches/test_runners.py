@@ -14,9 +14,10 @@ from tests.support.batches.receiver import Receiver, receiver
 from tests.support.batches.world import Business
 from tests.support.http_servers import serve
 from tests.support.moto.cloud import MotoCloud
+from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, STOPPED, Batch
-from tidegate.batches.run_state import RateShares
-from tidegate.batches.slice import BUSY, ENDED, SliceTiming
+from tidegate.batches.slice import BUSY, ENDED
+from tidegate.batches.store import BatchStore
 
 LEASE = 3.0
 
@@ -66,7 +67,7 @@ def called(business: Business) -> Counter[int]:
     return Counter(call["index"] for call in business.calls())
 
 
-class RecordingShares(RateShares):
+class RecordingShares(BatchStore):
     """Records the rate of each runner. Shares no limit: the one of the lab is far above it."""
 
     LIMIT = 1e6
@@ -74,12 +75,12 @@ class RecordingShares(RateShares):
     def __init__(self, lab: Lab) -> None:
         super().__init__(lab.table)
         lab.shared_rate = self.LIMIT
-        lab.shares = self
+        lab.batches = self
         self.rates: list[tuple[int, float]] = []
 
-    def share(self, batch: Batch, runner: int, wanted_rate: float, limit: float, now: float) -> float:
+    def share_rate(self, batch: Batch, runner: int, wanted_rate: float, limit: float, now: float) -> float:
         self.rates.append((runner, wanted_rate))
-        return super().share(batch, runner, wanted_rate, limit, now)
+        return super().share_rate(batch, runner, wanted_rate, limit, now)
 
     def of(self, runner: int) -> set[float]:
         return {rate for number, rate in self.rates if number == runner}

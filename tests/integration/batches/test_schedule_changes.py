@@ -11,8 +11,8 @@ from botocore.exceptions import EndpointConnectionError
 from tests.support.batches.schedules import batches, fire, new_schedule, now, to_next_run
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.batches import Batches
-from tidegate.batches.schedules import BatchSchedules
+from tidegate.batches import batches as batches_module
+from tidegate.queue.schedules import Schedules
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 
@@ -76,7 +76,7 @@ def test_schedule_changed_after_crash_has_its_running_batch(world: BatchWorld, m
     made = new_schedule(world)
     to_next_run(world, made)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchSchedules, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        patched.setattr(Schedules, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
         fire(world)
     path = f"/v1/batch-schedules/{made['schedule_id']}"
     changed = world.http("PATCH", path, {"schedule": "rate(1 hour)"}).json()
@@ -135,14 +135,14 @@ def test_runs_do_not_change_the_revision(world: BatchWorld) -> None:
 def test_change_during_a_run_is_applied_after_it(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
-    check = Batches.check
+    check = batches_module.check
 
     def fires_meanwhile(*args: Any) -> None:
         monkeypatch.undo()
         fire(world)
         check(*args)
 
-    monkeypatch.setattr(Batches, "check", fires_meanwhile)
+    monkeypatch.setattr(batches_module, "check", fires_meanwhile)
     changed = change(world, made, batch={"rate": 20}).json()
     assert (changed["batch"]["rate"], changed["last_batch_id"]) == (20, batches(world)[0]["batch_id"])
     assert changed["next_run"] > made["next_run"]
@@ -151,14 +151,14 @@ def test_change_during_a_run_is_applied_after_it(world: BatchWorld, monkeypatch:
 def test_batch_created_during_change_is_recorded(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
-    create = Batches.create
+    create = batches_module.create
 
     def changes_meanwhile(*args: Any, **more: Any) -> Any:
         monkeypatch.undo()
         assert change(world, made, schedule="rate(1 hour)").status == 200
         return create(*args, **more)
 
-    monkeypatch.setattr(Batches, "create", changes_meanwhile)
+    monkeypatch.setattr(batches_module, "create", changes_meanwhile)
     fire(world)
     (batch,) = batches(world)
     shown = now(world, made)

@@ -15,8 +15,10 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.table import update
-from tidegate.batches.control import BatchControl
-from tidegate.batches.schedules import BatchSchedule, BatchSchedules
+from tidegate.batches import Batches, control
+from tidegate.batches.batches import get
+from tidegate.batches.schedules import BatchSchedule
+from tidegate.queue.schedules import Schedules
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 
@@ -51,7 +53,7 @@ def test_each_run_creates_and_starts_one_batch(world: BatchWorld) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(BatchControl, "start"), (BatchSchedules, "record_run")],
+    [(control, "start"), (Schedules, "record_run")],
     ids=["created and not started", "started and not recorded"],
 )
 def test_crash_during_run_leaves_one_batch_started_once(
@@ -70,7 +72,7 @@ def test_crash_during_run_leaves_one_batch_started_once(
     world.cloud.clock.advance(60)
     fire(world)
     (batch,) = batches(world)
-    stored = world.cloud.app.batches.batches.get(world.project.id, batch["batch_id"])
+    stored = get(world.cloud.app.batches, world.project.id, batch["batch_id"])
     assert (stored.status, stored.run) == ("running", 1)
     assert now(world, made)["last_batch_id"] == batch["batch_id"]
     assert now(world, made)["next_run"] > made["next_run"]
@@ -80,7 +82,7 @@ def test_batch_that_ended_before_retry_is_not_restarted(world: BatchWorld, monke
     made = new_schedule(world)
     to_next_run(world, made)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchSchedules, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        patched.setattr(Schedules, "record_run", lambda *_, **__: (_ for _ in ()).throw(LOST))
         fire(world)
     world.act(batches(world)[0]["batch_id"], "stop")
     world.cloud.clock.advance(60)
@@ -102,18 +104,18 @@ def test_two_functions_with_same_run_create_one_batch(world: BatchWorld, monkeyp
     to_next_run(world, made)
     schedules = world.cloud.app.batches.schedules
     seen = record(world, made)
-    start = BatchControl.start
+    start = control.start
 
-    def slow(control: BatchControl, *rest: Any) -> Any:
+    def slow(b: Batches, *rest: Any) -> Any:
         """Another function completes the run while this one is about to start the batch."""
         monkeypatch.undo()
         assert schedules.fire_one(seen)
-        return start(control, *rest)
+        return start(b, *rest)
 
-    monkeypatch.setattr(BatchControl, "start", slow)
+    monkeypatch.setattr(control, "start", slow)
     schedules.fire_one(seen)
     (batch,) = batches(world)
-    assert world.cloud.app.batches.batches.get(world.project.id, batch["batch_id"]).run == 1
+    assert get(world.cloud.app.batches, world.project.id, batch["batch_id"]).run == 1
     next_run = now(world, made)["next_run"]
     assert next_run > made["next_run"]
     assert not schedules.fire_one(seen)
@@ -234,14 +236,14 @@ def test_unrecorded_refusal_does_not_stop_other_schedules(world: BatchWorld, mon
     world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "closed today"})
     refused, whole = new_schedule(world, "before_create"), new_schedule(world)
     to_next_run(world, whole)
-    record_run = BatchSchedules.record_run
+    record_run = Schedules.record_run
 
-    def lost(schedules: BatchSchedules, schedule: BatchSchedule, *rest: Any, **more: Any) -> None:
+    def lost(schedules: Schedules[Any, Any], schedule: BatchSchedule, *rest: Any, **more: Any) -> None:
         if more.get("record_id") == refused["schedule_id"]:
             raise LOST
         record_run(schedules, schedule, *rest, **more)
 
-    monkeypatch.setattr(BatchSchedules, "record_run", lost)
+    monkeypatch.setattr(Schedules, "record_run", lost)
     fire(world)
     assert len(batches(world)) == 1
     assert now(world, whole)["next_run"] > whole["next_run"]

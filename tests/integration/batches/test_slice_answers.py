@@ -201,10 +201,10 @@ def test_finish_from_business_ends_batch_as_finished(lab: Lab, business: Busines
 def test_recovery_never_records_a_finish_as_stopped(lab: Lab, business: Business) -> None:
     """The runner saved its verdict and died before it ended the batch; then somebody asked to stop it."""
     batch = lab.batch(1000, rate=100)
-    taken = lab.runs.acquire(batch, 1.0, 0.0)
+    taken = lab.batches.acquire(batch, 1.0, 0.0)
     assert taken
     fence, progress = taken
-    lab.runs.save(batch, fence, replace(progress, verdict=Verdict(FINISHED)), 0)
+    lab.batches.save(batch, fence, replace(progress, verdict=Verdict(FINISHED)), 0)
     lab.ask_to_stop(batch)
     assert lab.run(batch) == ENDED
     ended, _ = lab.now(batch)

@@ -72,7 +72,7 @@ def test_cause_of_a_dead_function_is_not_shown_to_the_caller() -> None:
         _, request_id = start_file_batch(world, 3)
         cause = '{"errorMessage": "role/batches may not PutItem", "stackTrace": ["File /opt/python/steps.py"]}'
         world.step(request_id, runner=0, failure={"Error": "ClientError", "Cause": cause})
-        error = cloud.app.queue.queue.get(world.project.id, request_id).error
+        error = cloud.app.queue.get(world.project.id, request_id).error
     assert error == {"code": "worker_lost", "detail": "the function that ran a slice of the batch died (ClientError)"}
 
 

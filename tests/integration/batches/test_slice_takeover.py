@@ -13,9 +13,10 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.model import FINISHED, Batch, Progress
-from tidegate.batches.run_state import BatchRunStore
-from tidegate.batches.slice import BUSY, ENDED, SliceTiming
+from tidegate.batches import SliceTiming
+from tidegate.batches.model import FINISHED, Batch, BatchProgress
+from tidegate.batches.slice import BUSY, ENDED
+from tidegate.batches.store import BatchStore
 from tidegate.errors import LeaseLost
 
 RATE = 300
@@ -77,7 +78,7 @@ def test_killed_runner_repeats_at_most_its_last_second(lab: Lab, business: Recei
     assert len(repeated) <= RATE * 1.25
 
 
-class Stalled(BatchRunStore):
+class Stalled(BatchStore):
     """A runner whose writes hang, as in a frozen process."""
 
     def __init__(self, lab: Lab) -> None:
@@ -86,7 +87,7 @@ class Stalled(BatchRunStore):
         self.refused: list[LeaseLost] = []
 
     def save(
-        self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None, runner: int = 0
+        self, batch: Batch, fence: int, progress: BatchProgress, lease_until: float | None = None, runner: int = 0
     ) -> None:
         if self.frozen.is_set():
             self.thawed.wait(20)
@@ -102,7 +103,7 @@ def test_fenced_runner_cannot_write_or_call(lab: Lab, business: Receiver) -> Non
     stalled = Stalled(lab)
     outcomes: list[str] = []
     first_lab, second_lab = replace(lab, url=business.url + "?first"), replace(lab, url=business.url + "?second")
-    first = lab.in_background(lambda: outcomes.append(first_lab.slice(batch, runs=stalled)))
+    first = lab.in_background(lambda: outcomes.append(first_lab.slice(batch, store=stalled)))
     wait_for_position(100, lab, batch)
     stalled.frozen.set()
     second = lab.in_background(lambda: outcomes.append(continue_run(second_lab, batch)))

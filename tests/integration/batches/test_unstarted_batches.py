@@ -11,6 +11,7 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.table import update
+from tidegate.batches import batches, control
 from tidegate.batches.model import UNSTARTED_KEPT_SECONDS, NewBatch
 
 
@@ -73,9 +74,10 @@ def test_batch_that_is_created_again_under_its_id_is_counted_once(world: BatchWo
     """As a schedule does, if the function died after it had created the batch."""
     set_quota(world, 1)
     new = NewBatch(biz_id=world.register(), name="points", total=5, rate=100)
-    batches = world.cloud.app.batches.batches
+    b = world.cloud.app.batches
+    business = batches.get_business(b, world.project.id, new.biz_id)
 
-    made = [batches.create(world.project.id, new, batch_id="bat-same") for _ in range(2)]
+    made = [batches.create(b, business, new, batch_id="bat-same") for _ in range(2)]
 
     assert [batch.batch_id for batch in made] == ["bat-same", "bat-same"]
     assert unstarted(world) == 1
@@ -99,13 +101,13 @@ def test_unstarted_batch_is_deleted_after_30_days(world: BatchWorld) -> None:
 
 def test_batch_started_at_the_last_moment_is_kept(world: BatchWorld) -> None:
     batch_id = world.create(world.register())
-    seen = world.cloud.app.batches.batches.get(world.project.id, batch_id)
+    b = world.cloud.app.batches
+    seen = batches.get(b, world.project.id, batch_id)
     world.act(batch_id, "start")
 
-    batches = world.cloud.app.batches.batches
-    assert not batches.delete_unstarted(world.project.id, batch_id)
-    line = world.cloud.app.batches.control._line(seen, "created", "system", "batch.expire")
-    assert not world.cloud.app.batches.store.delete_unstarted(seen, line)
+    assert not batches.delete_unstarted(b, world.project.id, batch_id)
+    line = control._line(b, seen, "created", "system", "batch.expire")
+    assert not b.store.delete_unstarted(seen, line)
     assert world.shown(batch_id)["status"] == "running"
     assert unstarted(world) == 0
 

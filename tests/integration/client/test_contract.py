@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "keys.list": lambda c: c.keys.list("p", limit=1, cursor="c"),
     "keys.list_admin": lambda c: c.keys.list_admin(limit=1, cursor="c"),
     "keys.rotate": lambda c: c.keys.rotate("k", overlap_s=1),
+    "keys.sign_in_ticket": lambda c: c.keys.sign_in_ticket(),
     "keys.delete": lambda c: c.keys.delete("k"),
     "files.create": lambda c: c.files.create(**FILE, signature="a" * 64, size=1),
     "files.ingest": lambda c: c.files.create(
@@ -191,6 +192,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "releases.gate": lambda c: c.releases.gate("app", passes=False, reason="why"),
     "releases.delete": lambda c: c.releases.delete("app"),
     "agents.list": lambda c: c.agents.list(group="g", state="online", limit=1, cursor="c"),
+    "agents.files": lambda c: c.agents.files("a", limit=1, cursor="c"),
     "agents.get": lambda c: c.agents.get("a"),
     "agents.create_enrolment": lambda c: c.agents.create_enrolment(groups=["g"]),
     "agents.enrol": lambda c: c.agents.enrol("t", "a", version="1", zone="z"),

@@ -82,7 +82,7 @@ def api(cloud: MotoCloud) -> Iterator[str]:
 
 def run_export(cloud: MotoCloud, project: Project, task_id: str) -> None:
     cloud.deliver("AdmissionQueue")
-    request = cloud.app.queue.queue.get(project.id, task_id)
+    request = cloud.app.queue.get(project.id, task_id)
     state = {"project_id": project.id, "request_id": task_id, "attempt": request.attempt}
     step = "pull"
     while step in MACHINE:
@@ -91,7 +91,7 @@ def run_export(cloud: MotoCloud, project: Project, task_id: str) -> None:
 
 
 def file_of(cloud: MotoCloud, project: Project, task_id: str) -> bytes:
-    result = cloud.app.queue.queue.get(project.id, task_id).result
+    result = cloud.app.queue.get(project.id, task_id).result
     assert result
     stored = cloud.client("s3").get_object(Bucket=cloud.app.settings.files_bucket, Key=result["key"])
     return bytes(stored["Body"].read())

@@ -46,7 +46,7 @@ def test_running_request_goes_back_to_the_queue_without_using_a_retry(queue: Tes
     ops(queue.cloud, "freeze", reason="restore")
 
     with pytest.raises(Frozen) as frozen:
-        queue.cloud.app.queue.queue.heartbeat(running.project_id, running.request_id, running.attempt)
+        queue.cloud.app.queue.heartbeat(running.project_id, running.request_id, running.attempt)
     queue.finish(request, error=frozen.value)
     parked = queue.now(request)
     assert (parked.status, parked.retries) == ("pending", 0)

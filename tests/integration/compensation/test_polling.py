@@ -65,7 +65,7 @@ def test_dead_worker_is_found_within_150_s_at_the_longest_interval(ticks: Ticks)
     cloud.app.compensation.poll.revive()
     for _ in range(40):
         ticks.next()
-    project, queue = cloud.project(), cloud.app.queue.queue
+    project, queue = cloud.project(), cloud.app.queue
     request = queue.submit(project.id, "associate", "no_cookie", {})
     cloud.deliver("AdmissionQueue")
     running = queue.get(project.id, request.request_id)
@@ -173,7 +173,7 @@ def test_schedule_writes_the_number_of_waiting_requests_as_a_metric(
 ) -> None:
     project = cloud.project()
     for _ in range(3):
-        cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"})
+        cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"})
     capsys.readouterr()
 
     cloud.invoke("compensate", {"source": "aws.events"})
@@ -189,7 +189,7 @@ def test_schedule_writes_metrics_of_channels_that_have_work(
 ) -> None:
     project = cloud.project()
     for _ in range(3):
-        cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"}, channel="no_cookie")
+        cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"}, channel="no_cookie")
     cloud.clock.advance(90)
     capsys.readouterr()
 

@@ -10,9 +10,8 @@ import pytest
 from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tidegate.exports import direct as s3_object
-from tidegate.exports import paging as range_plan
+from tidegate.exports import pull as range_plan
 from tidegate.exports import steps
-from tidegate.exports.direct import AthenaQueries, DirectSources
 
 BUCKET, TABLE, WORKGROUP = "acme-data-1", "acme-orders", "acme-exports"
 
@@ -36,12 +35,6 @@ def grant(world: ExportWorld, *patterns: str) -> None:
 def put(world: ExportWorld, key: str, body: bytes) -> dict[str, Any]:
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
     return {"s3": {"bucket": BUCKET, "key": key}}
-
-
-def direct_sources(world: ExportWorld) -> DirectSources:
-    source = world.cloud.app.exports.sources
-    assert source._direct is not None
-    return source._direct
 
 
 @pytest.fixture(params=["staged", "fused"])
@@ -289,9 +282,7 @@ def sql(text: str = "SELECT * FROM orders") -> dict[str, Any]:
 
 
 def with_athena(world: ExportWorld, athena: Athena) -> None:
-    direct_sources(world)._readers["athena"] = AthenaQueries(
-        athena, world._sleep, lambda: world.cloud.clock().timestamp()
-    )
+    world.cloud.app.exports.athena = athena
 
 
 def test_rows_of_sql_with_their_types(world: ExportWorld, way: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import ExportWorld, read_csv
-from tidegate.exports.model import ledger_object, output_object, page_object, spec_object
+from tidegate.exports.store import ledger_object, output_object, page_object, spec_object
+from tidegate.queue.retention import sweep
 
 
 def test_worker_of_an_older_attempt_changes_nothing(world: ExportWorld) -> None:
@@ -17,11 +18,11 @@ def test_worker_of_an_older_attempt_changes_nothing(world: ExportWorld) -> None:
     rendered = world.cloud.invoke("render_export", world.cloud.invoke("pull_pages", first))
     world.cloud.invoke("publish_export", {**first, "failure": {"Error": "States.Timeout"}})
     world.attempt(task_id)
-    published = world.cloud.app.queue.queue.get(world.project.id, task_id).result
+    published = world.cloud.app.queue.get(world.project.id, task_id).result
 
     assert world.cloud.invoke("publish_export", rendered)["next"] == "over"
     assert world.cloud.invoke("render_export", first)["next"] == "over"
-    assert world.cloud.app.queue.queue.get(world.project.id, task_id).result == published
+    assert world.cloud.app.queue.get(world.project.id, task_id).result == published
 
 
 def test_worker_of_an_older_attempt_changes_no_page(world: ExportWorld) -> None:
@@ -83,9 +84,9 @@ def test_objects_of_a_late_worker_are_swept_a_day_later(world: ExportWorld) -> N
             world.s3.put_object(Bucket=world.bucket, Key=key, Body=b"late")
     world.s3.put_object(Bucket=world.bucket, Key=spec_object(project_id, done), Body=b"late")
 
-    world.cloud.app.queue.sweep.sweep()
+    sweep(world.cloud.app.queue)
     assert len(world.objects()) == len(kept) + 5, "young objects may belong to a running export"
     world.cloud.clock.advance(2 * 24 * 3600)
-    world.cloud.app.queue.sweep.sweep()
+    sweep(world.cloud.app.queue)
 
     assert world.objects() == kept == [output_object(project_id, done, 1), spec_object(project_id, failed)]

@@ -18,6 +18,7 @@ from tests.support.exports.paged_source import PagedSource, honest, numbered, wi
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tidegate.exports import steps
 from tidegate.http.model import Limits
+from tidegate.queue.retention import clean
 
 
 def test_step_100_and_total_250_request_three_pages(world: ExportWorld) -> None:
@@ -300,7 +301,7 @@ def test_pages_of_a_failed_export_go_with_its_record(world: ExportWorld) -> None
     assert world.run(task_id)["status"] == "failed"
     assert len(world.objects(f"staging/{world.project.id}/{task_id}/pages/")) >= 9
     world.cloud.clock.advance(30 * 86400 + 1)
-    world.cloud.app.queue.retention.clean()
+    clean(world.cloud.app.queue)
     assert world.objects("staging") == []
 
 
@@ -347,8 +348,7 @@ def test_default_page_limits_give_way_to_source_timeout(
             time.sleep(0.8)
         return honest(source, page, size)
 
-    signed = world.cloud.app.exports.sources._signed
-    monkeypatch.setattr(signed, "_limits", Limits(read=0.4, total=0.5))
+    monkeypatch.setattr("tidegate.exports.source.PAGE_LIMITS", Limits(read=0.4, total=0.5))
     world.source.rows, world.source.answer = numbered(2050), slow
     if how == "staged":
         world.cloud.app.exports.most_lanes = 0

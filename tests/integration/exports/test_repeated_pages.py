@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import ExportWorld, read_csv
-from tidegate.exports import paging as plan
+from tidegate.exports import pull as plan
 
 
 @pytest.fixture(params=["ranges", "staged"], autouse=True)

@@ -232,5 +232,5 @@ def test_cause_of_a_dead_function_is_not_shown_to_the_caller(world: ExportWorld)
 
     world.cloud.invoke("publish_export", {**state, "failure": {"Error": "ClientError", "Cause": cause}})
 
-    error = world.cloud.app.queue.queue.get(world.project.id, task_id).error
+    error = world.cloud.app.queue.get(world.project.id, task_id).error
     assert error == {"code": "worker_lost", "detail": "the function that ran a step of the export died (ClientError)"}

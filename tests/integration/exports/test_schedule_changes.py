@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,14 +159,15 @@ def test_change_of_an_old_revision_is_refused(world: ExportWorld) -> None:
 def test_two_changes_at_once_do_not_mix_their_orders(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_id = create(world)["schedule_id"]
     schedules = world.cloud.app.exports.schedules
-    check = type(schedules)._checked
+    kind, orders = schedules.kind, schedules.kind.orders
+    assert orders
 
-    def interrupted(self: Any, *arguments: Any) -> str:
-        monkeypatch.setattr(type(schedules), "_checked", check)
+    def interrupted(*arguments: Any) -> str:
+        monkeypatch.setattr(schedules, "kind", kind)
         changed(world, schedule_id, name="between")
-        return check(self, *arguments)
+        return orders.stored(*arguments)
 
-    monkeypatch.setattr(type(schedules), "_checked", interrupted)
+    monkeypatch.setattr(schedules, "kind", replace(kind, orders=replace(orders, stored=interrupted)))
     answer = change(world, schedule_id, name="late")
     assert (answer.status, answer.json()["code"]) == (409, "conflict")
     assert call(world, "GET", f"/{schedule_id}").json()["name"] == "between"

@@ -13,7 +13,7 @@ from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
 from tidegate.errors import Busy
 from tidegate.exports.exports import Orders
-from tidegate.exports.model import spec_object
+from tidegate.exports.store import spec_object
 
 DAILY = "cron(0 0 * * ? *)"
 

@@ -11,7 +11,7 @@ from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tidegate.aws.host_usage import HostUsage
 from tidegate.errors import NotSent
-from tidegate.exports.source import SourcePace, Sources
+from tidegate.exports.source import SourcePace
 
 
 class Calls(list[float]):
@@ -44,9 +44,7 @@ class Calls(list[float]):
 @pytest.fixture
 def calls(world: ExportWorld) -> Calls:
     made = Calls(HostUsage(world.cloud.app.table, world.cloud.clock))
-    source = world.cloud.app.exports.sources
-    assert isinstance(source, Sources)
-    source._pace_of = cache(made.process)
+    world.cloud.app.exports.pace_of = cache(made.process)
     return made
 
 

@@ -20,6 +20,7 @@ from tidegate.files import reading as verify_module
 from tidegate.files import upload as upload_module
 from tidegate.files.model import MIB, MOST_PARTS, part_count, part_size_for, upload_object
 from tidegate.files.reading import blocks_object, pieces_object
+from tidegate.queue.retention import sweep
 
 BODY = {"biz_id": 1, "app_id": 2, "file_path": "/big.bin"}
 CONTENT = bytes(range(256)) * 40_000
@@ -134,7 +135,7 @@ def test_retried_verification_makes_the_file_ready(library: Library, monkeypatch
 
     assert library.file(made["file_id"])["state"] == "ready"
     library.cloud.clock.advance(2 * 86400)
-    assert library.cloud.app.queue.sweep.sweep().orphans == 0
+    assert sweep(library.cloud.app.queue).orphans == 0
 
 
 def test_wrong_size_is_refused_immediately(library: Library) -> None:
@@ -160,10 +161,10 @@ def test_parts_may_arrive_within_seven_days(library: Library) -> None:
     made = announce(library)
     assert made["expires_at"] == iso(library.cloud.clock() + timedelta(days=7))
     library.cloud.clock.advance(7 * 86400 - 3600)
-    assert library.cloud.app.queue.sweep.sweep().uploads == 0
+    assert sweep(library.cloud.app.queue).uploads == 0
 
     assert complete(library, made, send(library, made)).status == 202
-    library.cloud.app.queue.sweep.sweep()
+    sweep(library.cloud.app.queue)
     library.run()
     assert library.file(made["file_id"])["state"] == "ready"
 
@@ -174,7 +175,7 @@ def test_parts_that_nobody_completes_are_removed_after_seven_days(library: Libra
     send(library, made)
     library.cloud.clock.advance(7 * 86400 + 60)
 
-    assert library.cloud.app.queue.sweep.sweep().uploads == 1
+    assert sweep(library.cloud.app.queue).uploads == 1
 
 
 def test_identical_uploads_keep_one_object(library: Library) -> None:
@@ -321,7 +322,7 @@ def test_sweep_removes_only_uncompleted_uploads(library: Library) -> None:
     library.cloud.clock.advance(3 * 24 * 3600)
     library.cloud.app.table.batch_delete(expired(library))
 
-    swept = library.cloud.app.queue.sweep.sweep()
+    swept = sweep(library.cloud.app.queue)
 
     assert swept.orphans == 1
     assert key not in library.objects()

@@ -21,6 +21,7 @@ from tidegate.files import library as library_module
 from tidegate.files import upload as upload_module
 from tidegate.files.model import length_of_part, upload_object
 from tidegate.projects.limits import UsageStore
+from tidegate.queue.retention import sweep
 
 BODY = {"biz_id": 1, "app_id": 2, "file_path": "/a"}
 PART = 400
@@ -287,7 +288,7 @@ def test_upload_url_takes_nothing_after_its_upload_ended(library: Library, ended
     assert in_bucket(library) == 0
     assert counted(library) == (0, 0, 0)
     library.cloud.clock.advance(3 * DAY)
-    library.cloud.app.queue.sweep.sweep()
+    sweep(library.cloud.app.queue)
     assert library.objects() == {}
 
 

@@ -24,8 +24,9 @@ from tidegate.files import reading as verify_module
 from tidegate.files import upload as upload_module
 from tidegate.files.model import LARGEST_FILE, MIB, seconds_to_read, upload_object
 from tidegate.files.reading import PieceDigests, blocks_object, pieces_object, saved_for_request
+from tidegate.ingest.steps import work
 from tidegate.queue.model import POLICIES
-from tidegate.queue.retention import MARKER
+from tidegate.queue.retention import MARKER, sweep
 
 CONTENT = random.Random(2).randbytes(10 * MIB + 321)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -91,16 +92,16 @@ class Invocations:
         for _ in range(most):
             self.made += 1
             try:
-                event = self._library.cloud.app.ingest.steps.work(event, seconds)
+                event = work(self._library.cloud.app.ingest, event, seconds)
             except Killed as killed:
-                self._library.cloud.app.ingest.steps.work(event | {"failure": {"Error": str(killed)}}, seconds)
+                work(self._library.cloud.app.ingest, event | {"failure": {"Error": str(killed)}}, seconds)
                 event = self._next_attempt()
                 continue
             if not event["more"]:
                 return
 
     def _begun(self) -> dict[str, Any]:
-        request = self._library.cloud.app.queue.queue.get(self._library.project.id, self._request_id)
+        request = self._library.cloud.app.queue.get(self._library.project.id, self._request_id)
         return {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
 
     def _next_attempt(self) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def test_killed_after_any_write_the_file_is_verified(cloud: MotoCloud) -> None:
         killed += bool(done)
         cloud.clock.advance(2 * 86400)
         # After its last write the function cannot delete the saved digests; the sweep does.
-        cloud.app.queue.sweep.sweep()
+        sweep(cloud.app.queue)
         assert_verified(library, made)
         cloud.app.files.bucket.delete(*library.objects())
 
@@ -241,7 +242,7 @@ def test_cancelled_request_leaves_no_digests(library: Library) -> None:
     library.cloud.http("POST", f"/v1/requests/{request_id}/cancel", key=library.project.key)
 
     library.cloud.clock.advance(2 * 86400)
-    library.cloud.app.queue.sweep.sweep()
+    sweep(library.cloud.app.queue)
 
     assert saved not in {key["Key"] for key in stored(library)}
 
@@ -251,7 +252,7 @@ def test_sweep_keeps_digests_of_a_paused_request(library: Library) -> None:
     Invocations(library, request_id).run(most=2)
     library.cloud.http("POST", f"/v1/requests/{request_id}/pause", key=library.project.key)
     library.cloud.clock.advance(3 * 86400)
-    library.cloud.app.queue.sweep.sweep()
+    sweep(library.cloud.app.queue)
     library.cloud.http("POST", f"/v1/requests/{request_id}/resume", key=library.project.key)
 
     with ranges_read() as starts:
@@ -268,7 +269,7 @@ def stored(library: Library) -> list[Any]:
 
 def test_request_may_run_as_long_as_reading_its_file_takes(library: Library) -> None:
     _, request_id = uploaded(library)
-    request = library.cloud.app.queue.queue.get(library.project.id, request_id)
+    request = library.cloud.app.queue.get(library.project.id, request_id)
 
     assert request.timeout == POLICIES["verify"].timeout + seconds_to_read(len(CONTENT))
     assert seconds_to_read(LARGEST_FILE) > 100 * functions()["IngestFunction"]["Timeout"]

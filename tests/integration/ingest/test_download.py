@@ -20,6 +20,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.files.model import content_object
 from tidegate.ingest import model as ingest
+from tidegate.queue import control
 
 SMALL = b"tide" * 1000
 PART = 256 * 1024
@@ -242,7 +243,7 @@ def ask_twice(library: Library, source: FileSource) -> list[Any]:
 
 
 def cancel(library: Library, asked: Any) -> None:
-    library.cloud.app.queue.control.cancel(library.project.id, asked["request_id"], "me")
+    control.cancel(library.cloud.app.queue, library.project.id, asked["request_id"], "me")
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["the earlier one fails", "the later one fails"])
@@ -326,7 +327,7 @@ def test_fetch_longer_than_one_invocation_continues_in_the_next(
     source.files["/a.bin"] = Hosted(large)
     steps = iter(range(10**6))
     # The clock moves ten seconds with each read, so a step has time for a few parts only.
-    library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
+    library.cloud.app.ingest.monotonic = lambda: next(steps) * 10.0
 
     asked = library.ask(source.url("/a.bin"), signature=sha(large))
     library.run(seconds_left=110)
@@ -354,7 +355,7 @@ def test_retry_after_of_the_source_is_honoured(library: Library, source: FileSou
     asked = library.ask(source.url("/a.bin"))
     library.run()
 
-    request = library.cloud.app.queue.queue.get(library.project.id, asked["request_id"])
+    request = library.cloud.app.queue.get(library.project.id, asked["request_id"])
     assert (request.status, request.last_wait_reason) == ("pending", "backoff")
     assert request.not_before == pytest.approx(library.cloud.clock().timestamp() + 200)
 
@@ -409,7 +410,7 @@ def test_cancelled_download_stops_within_5_s_and_leaves_nothing(
     asked = library.ask(source.url("/a.bin"))
     parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
     seconds = iter(range(10**6))
-    library.cloud.app.ingest.steps._monotonic = lambda: float(next(seconds))
+    library.cloud.app.queue.monotonic = lambda: float(next(seconds))
 
     def cancel_first(*args: Any) -> None:
         path = f"/v1/requests/{asked['request_id']}/cancel"

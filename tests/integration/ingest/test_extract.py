@@ -70,15 +70,15 @@ def test_step_that_died_halfway_creates_no_file_twice(
 ) -> None:
     file_id = archived(library, source, FILES)
     calls = {"left": 2}
-    bring = extract.Extract._bring
+    bring = extract._bring
 
-    def dies(self: Any, *args: Any) -> None:
-        bring(self, *args)
+    def dies(*args: Any) -> None:
+        bring(*args)
         calls["left"] -= 1
         if calls["left"] == 0:
             raise WorkerLost("the sandbox is gone")
 
-    monkeypatch.setattr(extract.Extract, "_bring", dies)
+    monkeypatch.setattr(extract, "_bring", dies)
     request = library.submit("extract", {"file_id": file_id, "file_path": "/release/1"})
     library.run()
     library.cloud.clock.advance(3600)

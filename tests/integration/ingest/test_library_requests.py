@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.ingest.running import BIZ, Library
 from tests.support.ingest.sources import FileSource, Hosted
+from tidegate.ingest import steps
 
 BODY = b"tide" * 1000
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -202,14 +203,14 @@ def test_log_has_each_step_and_shows_stacks_to_operators_only(library: Library, 
 def test_log_shows_why_a_function_died_to_operators_only(library: Library, source: FileSource) -> None:
     asked = library.submit("download", {"source_url": source.url("/a"), "file_path": "/a"})
     library.cloud.deliver("AdmissionQueue")
-    request = library.cloud.app.queue.queue.get(library.project.id, asked["request_id"])
+    request = library.cloud.app.queue.get(library.project.id, asked["request_id"])
     attempt = {"project_id": library.project.id, "request_id": request.request_id, "attempt": request.attempt}
     secret = "role/ingest may not PutItem"
-    steps = library.cloud.app.ingest.steps
+    ingest = library.cloud.app.ingest
 
     with patch.object(steps, "_step", side_effect=RuntimeError(secret)), pytest.raises(RuntimeError):
-        steps.work(attempt, 800.0)
-    steps.work(attempt | {"failure": {"Error": "ClientError", "Cause": secret}}, 800.0)
+        steps.work(ingest, attempt, 800.0)
+    steps.work(ingest, attempt | {"failure": {"Error": "ClientError", "Cause": secret}}, 800.0)
 
     path, header = f"/v1/requests/{request.request_id}/log", {"X-Project-Id": library.project.id}
     answer = library.cloud.http("GET", path, key=library.project.key)

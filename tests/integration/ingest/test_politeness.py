@@ -16,7 +16,7 @@ from tests.support.ingest.running import Library
 from tests.support.ingest.small_parts import small_parts
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.errors import NotSent
-from tidegate.ingest.download import HostSlots
+from tidegate.ingest.download import host_slot
 from tidegate.queue.model import Request
 
 
@@ -195,9 +195,9 @@ def at_work(library: Library, name: str) -> Request:
 
 def test_slot_of_a_download_that_died_is_free_after_its_lease(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a")
-    slots = HostSlots(library.cloud.app.table, library.cloud.clock)
+    ingest = library.cloud.app.ingest
     # A reference is kept, so that the slot is not released.
-    dead = slots.held(at_work(library, "req-dead"), source.url("/a"), 1, lambda _progress: None)
+    dead = host_slot(ingest, at_work(library, "req-dead"), source.url("/a"), 1, lambda _progress: None)
     dead.__enter__()
     payload = {"source_url": source.url("/a"), "file_path": "/a", "politeness": {"host_downloads": 1}}
     asked = library.submit("download", payload)
@@ -210,13 +210,13 @@ def test_slot_of_a_download_that_died_is_free_after_its_lease(library: Library, 
 
 
 def test_download_ends_if_its_slot_was_taken_during_a_freeze(library: Library) -> None:
-    slots = HostSlots(library.cloud.app.table, library.cloud.clock)
+    ingest = library.cloud.app.ingest
     mine, other = at_work(library, "req-1"), at_work(library, "req-2")
 
     def frozen() -> None:
-        with slots.held(mine, "https://a.example/f", 1, lambda _progress: None) as heartbeat:
+        with host_slot(ingest, mine, "https://a.example/f", 1, lambda _progress: None) as heartbeat:
             library.cloud.clock.advance(200)
-            with slots.held(other, "https://a.example/g", 1, lambda _progress: None):
+            with host_slot(ingest, other, "https://a.example/g", 1, lambda _progress: None):
                 heartbeat({})
 
     with pytest.raises(NotSent):

@@ -21,6 +21,7 @@ from tidegate.files import reading
 from tidegate.files import reading as verify
 from tidegate.files.model import content_object
 from tidegate.ingest import fetch as ranged_parts
+from tidegate.ingest.steps import work
 
 PART = 64 * 1024
 
@@ -174,7 +175,7 @@ def test_paused_download_resumes_where_it_was(library: Library, source: FileSour
     path = f"/v1/requests/{asked['request_id']}"
     parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
     seconds = iter(range(10**6))
-    library.cloud.app.ingest.steps._monotonic = lambda: float(next(seconds))
+    library.cloud.app.queue.monotonic = lambda: float(next(seconds))
 
     stored: list[int] = []
 
@@ -244,9 +245,9 @@ def test_reading_again_for_the_digest_keeps_the_lease(library: Library, source: 
     asked = library.ask(source.url("/a.bin"))
     bucket, original = library.cloud.app.files.bucket, library.cloud.app.files.bucket.read_range
     steps, seconds, beats = iter(range(10**6)), [0.0], [0]
-    library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
-    library.cloud.app.ingest.steps._monotonic = lambda: seconds[0]
-    queue = library.cloud.app.queue.queue
+    library.cloud.app.ingest.monotonic = lambda: next(steps) * 10.0
+    library.cloud.app.queue.monotonic = lambda: seconds[0]
+    queue = library.cloud.app.queue
     beat = queue.heartbeat
 
     def slowly(*args: Any) -> bytes:
@@ -417,7 +418,7 @@ def test_digest_is_computed_in_the_next_invocation_if_time_is_short(
     source.files["/a.bin"] = Hosted(large)
     asked = library.ask(source.url("/a.bin"))
     parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
-    fetcher = library.cloud.app.ingest.steps._work["download"]._fetcher  # type: ignore[attr-defined]
+    ingest = library.cloud.app.ingest
     now, reads = [0.0], []
 
     stored: list[int] = []
@@ -438,7 +439,7 @@ def test_digest_is_computed_in_the_next_invocation_if_time_is_short(
         return read_range(*args)
 
     bucket, read_range = library.cloud.app.files.bucket, library.cloud.app.files.bucket.read_range
-    fetcher._monotonic = lambda: now[0]
+    ingest.monotonic = lambda: now[0]
     with patch.object(parts, "put_part", die_from_6_on):
         library.run()
     with (
@@ -512,11 +513,11 @@ def test_killed_first_invocation_uses_a_retry_only_if_it_stored_nothing(
         original(*args)
 
     attempt = {"project_id": library.project.id, "request_id": asked["request_id"], "attempt": 1}
-    steps = library.cloud.app.ingest.steps
+    ingest = library.cloud.app.ingest
     with patch.object(parts, "put_part", dies), pytest.raises(Killed):
-        steps.work(attempt, 800.0)
-    steps.work(attempt | {"failure": {"Error": "Lambda.Unknown", "Cause": "killed"}}, 800.0)
+        work(ingest, attempt, 800.0)
+    work(ingest, attempt | {"failure": {"Error": "Lambda.Unknown", "Cause": "killed"}}, 800.0)
 
-    request = library.cloud.app.queue.queue.get(library.project.id, asked["request_id"])
+    request = library.cloud.app.queue.get(library.project.id, asked["request_id"])
     # An attempt that got further begins to count anew.
     assert (request.status, request.retries) == ("pending", 1 if stored else 3)

@@ -14,6 +14,7 @@ from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.ingest.feeds import Entry
+from tidegate.ingest.subscriptions import finish_delete
 
 
 def manifest(source: FileSource, *entries: Any) -> None:
@@ -511,7 +512,7 @@ def test_subscription_over_the_quota_is_refused(library: Library, source: FileSo
 def test_subscription_that_two_functions_delete_is_counted_once(library: Library, source: FileSource) -> None:
     first, _ = (subscribe(library, source.url("/list.json")) for _ in range(2))
     for _ in range(2):
-        library.cloud.app.ingest.subscriptions.finish_delete(library.project.id, first)
+        finish_delete(library.cloud.app.ingest, library.project.id, first)
     assert subscriptions_used(library) == 1
 
 

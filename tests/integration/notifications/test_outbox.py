@@ -117,7 +117,9 @@ def test_progress_costs_one_read_when_nobody_watches(
     url = listener(cloud)
 
     for _ in range(10):
-        cloud.app.notifications.progress.progress(project.id, "req-1", {"status": "running", "progress": {"rows": 1}})
+        cloud.app.notifications.topic.publish_progress(
+            project.id, "req-1", {"status": "running", "progress": {"rows": 1}}
+        )
 
     assert calls == ["GetItem"]
     assert heard(cloud, url) == []

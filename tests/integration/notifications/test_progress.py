@@ -10,7 +10,7 @@ import pytest
 from tests.integration.notifications.test_outbox import heard, listener
 from tests.integration.notifications.watching import Line
 from tests.support.moto.cloud import MotoCloud, Project
-from tidegate.notifications.websocket import ProgressFeed
+from tidegate.notifications.notices import Topic
 
 
 @pytest.fixture
@@ -25,11 +25,12 @@ def line(cloud: MotoCloud, project: Project) -> Line:
 def test_record_has_at_most_one_progress_message_per_second(line: Line, project: Project) -> None:
     app = line.cloud.app
     url = listener(line.cloud)
-    functions = [ProgressFeed(app.notifications.watches, app.notifications.topic, app.clock) for _ in range(3)]
+    arn = app.settings.notifications_topic_arn
+    functions = [Topic(app.sns, arn, app.table, app.clock) for _ in range(3)]
 
     for _ in range(4):
         for live in functions:
-            live.progress(project.id, "req-1", {"task_id": "req-1", "progress": {"rows": 1}})
+            live.publish_progress(project.id, "req-1", {"task_id": "req-1", "progress": {"rows": 1}})
         line.cloud.clock.advance(0.5)
 
     messages = heard(line.cloud, url)
@@ -42,7 +43,7 @@ def test_progress_is_not_sent_once_the_watchers_are_gone(line: Line, project: Pr
     line.push(project, "req-1", "task.progress", task_id="req-1", status="running")
     url = listener(line.cloud)
 
-    line.cloud.app.notifications.progress.progress(project.id, "req-1", {"status": "running"})
+    line.cloud.app.notifications.topic.publish_progress(project.id, "req-1", {"status": "running"})
 
     assert heard(line.cloud, url) == []
     assert line.items("WATCH") == []
@@ -51,8 +52,8 @@ def test_progress_is_not_sent_once_the_watchers_are_gone(line: Line, project: Pr
 def test_progress_of_other_records_is_not_sent(line: Line, project: Project) -> None:
     url, other = listener(line.cloud), line.cloud.project()
 
-    line.cloud.app.notifications.progress.progress(project.id, "req-2", {"status": "running"})
-    line.cloud.app.notifications.progress.progress(other.id, "req-1", {"status": "running"})
+    line.cloud.app.notifications.topic.publish_progress(project.id, "req-2", {"status": "running"})
+    line.cloud.app.notifications.topic.publish_progress(other.id, "req-1", {"status": "running"})
 
     assert heard(line.cloud, url) == []
 
@@ -61,6 +62,6 @@ def test_failing_table_fails_no_work(line: Line, project: Project, monkeypatch: 
     def broken(*_: Any) -> bool:
         raise RuntimeError("throttled")
 
-    monkeypatch.setattr(line.cloud.app.notifications.watches, "is_watched", broken)
+    monkeypatch.setattr(line.cloud.app.table, "get", broken)
 
-    line.cloud.app.notifications.progress.progress(project.id, "req-1", json.loads('{"status": "running"}'))
+    line.cloud.app.notifications.topic.publish_progress(project.id, "req-1", json.loads('{"status": "running"}'))

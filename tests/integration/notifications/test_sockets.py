@@ -252,7 +252,7 @@ def test_followers_of_a_job_are_read_and_sent_in_portions(
             raise TimeoutError("the function ended")
         return send(messages)
 
-    pusher = line.cloud.app.notifications.pusher
+    pusher = line.cloud.app.notifications.websocket
     notice = {"project_id": project.id, "record_id": job, "type": "job.finished", "status": "Success", "data": {}}
     with patch.object(pusher._outgoing, "send", dies), pytest.raises(TimeoutError):
         pusher.push(notice)
@@ -316,7 +316,7 @@ def test_watchers_of_a_record_are_sent_its_end_in_portions(
     clients = [line.joined(project, f"c{number}") for number in range(5)]
     for client in clients:
         line.say(client, action="watch", task_ids=["req-1"])
-    pusher, send = line.cloud.app.notifications.pusher, line.outgoing.send
+    pusher, send = line.cloud.app.notifications.websocket, line.outgoing.send
     portions: list[int] = []
 
     def dies(messages: Any) -> Sent:

@@ -13,6 +13,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, DayBudget, UsageStore
 from tidegate.projects.model import DEFAULTS, LEGACY, Quotas
+from tidegate.queue.admission import admit
 
 
 def show(cloud: MotoCloud, project: Project) -> dict[str, Any]:
@@ -115,33 +116,33 @@ def test_job_over_the_egress_quota_fails_with_that_code(cloud: MotoCloud) -> Non
 def test_request_waits_while_the_runner_hours_are_used_up(cloud: MotoCloud, project: Project) -> None:
     set_quotas(cloud, project, runner_hours_per_day=1)
     use(cloud, project, **{RUNNER_SECONDS: 3600})
-    request = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "f"})
+    request = cloud.app.queue.submit(project.id, "check", payload={"file_id": "f"})
 
-    assert cloud.app.queue.admission.admit(request.channel) == 0
-    waiting = cloud.app.queue.queue.get(project.id, request.request_id)
+    assert admit(cloud.app.queue, request.channel) == 0
+    waiting = cloud.app.queue.get(project.id, request.request_id)
     assert (waiting.status, waiting.last_wait_reason) == ("queued", "runner_hours_per_day")
 
     cloud.clock.advance(86400)
-    assert cloud.app.queue.admission.admit(request.channel) == 1
+    assert admit(cloud.app.queue, request.channel) == 1
 
 
 def test_project_runs_no_more_at_once_than_its_quota(cloud: MotoCloud, project: Project) -> None:
     TestQueue(cloud, project).capacity(no_cookie=10)
     set_quotas(cloud, project, running=2)
     for number in range(4):
-        cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": f"f{number}"}, channel="no_cookie")
+        cloud.app.queue.submit(project.id, "check", payload={"file_id": f"f{number}"}, channel="no_cookie")
         cloud.clock.advance(1)
 
-    cloud.app.queue.admission.admit("no_cookie")
+    admit(cloud.app.queue, "no_cookie")
 
     found = cloud.app.queue.store.list(project.id, 10, None).items
     assert sorted(each.status for each in found) == ["queued", "queued", "running", "running"]
 
 
 def test_start_counts_ten_seconds_in_the_transaction_that_starts_it(cloud: MotoCloud, project: Project) -> None:
-    request = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "f"})
-    cloud.app.queue.admission.admit(request.channel)
-    cloud.app.queue.admission.admit(request.channel)
+    request = cloud.app.queue.submit(project.id, "check", payload={"file_id": "f"})
+    admit(cloud.app.queue, request.channel)
+    admit(cloud.app.queue, request.channel)
     assert cloud.app.projects.usage.today(project.id, cloud.clock())[RUNNER_SECONDS] == 10
 
 

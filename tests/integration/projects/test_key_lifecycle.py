@@ -364,3 +364,47 @@ def test_record_of_a_disabled_bootstrap_key_has_no_ttl(cloud: MotoCloud, project
     records = {item["key_id"]["S"]: item for item in found if "#KEY#" in item["pk"]["S"]}
     assert "expires_at" not in records["admin"]
     assert int(records[made["key_id"]]["expires_at"]["N"]) > cloud.clock().timestamp() + 80 * DAY
+
+
+def ticket(cloud: MotoCloud) -> str:
+    answer = cloud.http("POST", "/v1/sign-in-tickets", key=cloud.admin_key)
+    assert answer.status == 201, answer.body
+    return str(answer.json()["ticket"])
+
+
+def test_ticket_gives_one_admin_key_that_ends_after_half_a_day(cloud: MotoCloud) -> None:
+    made = ticket(cloud)
+
+    answer = cloud.http("POST", "/v1/sign-in", key=made)
+
+    assert answer.status == 201, answer.body
+    session = answer.json()
+    assert cloud.http("GET", "/v1/projects", key=session["key"]).status == 200
+    known = {item["key_id"]: item for item in cloud.http("GET", "/v1/keys", key=cloud.admin_key).json()["items"]}
+    assert known[session["key_id"]]["expires_at"] == session["expires_at"]
+    assert {item["name"] for item in known.values()} == {"bootstrap", "console"}
+    cloud.clock.advance(12 * 3600 + 1)
+    assert cloud.http("GET", "/v1/projects", key=session["key"]).status == 401
+
+
+def test_ticket_works_once_also_while_the_authorizer_remembers_it(cloud: MotoCloud) -> None:
+    made = ticket(cloud)
+    assert cloud.http("POST", "/v1/sign-in", key=made).status == 201
+
+    again = cloud.http("POST", "/v1/sign-in", key=made)
+
+    assert (again.status, again.json()["code"]) in [(409, "wrong_state"), (401, "unauthenticated")]
+
+
+def test_ticket_is_refused_after_a_minute_and_by_other_routes(cloud: MotoCloud, project: Project) -> None:
+    made = ticket(cloud)
+    for method, path in [("GET", "/v1/projects"), ("GET", "/v1/me"), ("POST", "/v1/ws-tickets"), ("GET", "/v1/files")]:
+        assert cloud.http(method, path, key=made).status == 403, path
+    cloud.clock.advance(61)
+    assert cloud.http("POST", "/v1/sign-in", key=made).status == 401
+
+
+def test_only_tickets_sign_in(cloud: MotoCloud, project: Project) -> None:
+    assert cloud.http("POST", "/v1/sign-in", key=cloud.admin_key).status == 409
+    assert cloud.http("POST", "/v1/sign-in", key=project.key).status == 403
+    assert cloud.http("POST", "/v1/sign-in-tickets", key=project.key).status == 403

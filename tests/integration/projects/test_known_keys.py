@@ -57,11 +57,11 @@ def test_key_that_was_unknown_works_as_soon_as_it_is_made(cloud: MotoCloud, proj
 
 
 def test_cache_keeps_a_limited_number_of_hashed_keys(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.projects.keys.MOST_KEYS", 2)
+    monkeypatch.setattr("tidegate.projects.keys.MOST_KEPT", 2)
     projects = [cloud.project() for _ in range(3)]
     for project in projects:
         assert calls_for(cloud, f"Bearer {project.key}") == 3
 
-    kept = cloud.app.projects.known_keys._kept
+    kept = cloud.app.projects.authentication._kept
     assert len(kept) == 2
     assert not any(project.key in repr(kept) for project in projects)

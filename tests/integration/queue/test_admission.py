@@ -10,6 +10,7 @@ import pytest
 from tests.support.queue import TestQueue
 from tidegate import app as composition
 from tidegate.errors import LeaseLost
+from tidegate.queue.admission import admit
 from tidegate.queue.model import Channel, Request
 
 
@@ -120,11 +121,11 @@ def test_mutex_of_a_dead_owner_is_free_after_its_lease(queue: TestQueue) -> None
     queue.admit()
 
     queue.cloud.clock.advance(181)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
 
     assert queue.statuses(following) == ["running"]
     with pytest.raises(LeaseLost):
-        queue.cloud.app.queue.queue.heartbeat(dead.project_id, dead.request_id, 1)
+        queue.cloud.app.queue.heartbeat(dead.project_id, dead.request_id, 1)
     late = queue.finish(dead, result={"by": "the dead worker"})
     assert (late.status, late.result) == ("pending", None)
     assert queue.channel().running == 1
@@ -136,15 +137,15 @@ def test_heartbeats_renew_the_mutex_for_two_hours_at_most(queue: TestQueue) -> N
     queue.admit()
     for _ in range(7200 // 170):
         queue.cloud.clock.advance(170)
-        queue.cloud.app.queue.queue.heartbeat(owner.project_id, owner.request_id, 1)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+        queue.cloud.app.queue.heartbeat(owner.project_id, owner.request_id, 1)
+    admit(queue.cloud.app.queue, "no_cookie")
     assert queue.now(other).status == "queued"
 
     queue.cloud.clock.advance(170)
     with pytest.raises(LeaseLost):
-        queue.cloud.app.queue.queue.heartbeat(owner.project_id, owner.request_id, 1)
+        queue.cloud.app.queue.heartbeat(owner.project_id, owner.request_id, 1)
     queue.cloud.clock.advance(20)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
     assert queue.now(other).status == "running"
 
 

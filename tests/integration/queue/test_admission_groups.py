@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
-from tidegate.queue import admission as admit
+from tidegate.queue import admission
+from tidegate.queue.admission import admit
+from tidegate.queue.control import repair_counts
 from tidegate.queue.store import MAX_GROUP, RequestStore
 
 
@@ -34,7 +36,7 @@ def test_40_requests_are_read_once_and_admitted_in_three_transactions(queue: Tes
     queue.capacity(no_cookie=40)
     requests = [queue.submit() for _ in range(41)]
     with count_calls(queue.cloud.app) as calls:
-        queue.cloud.app.queue.admission.admit("no_cookie")
+        admit(queue.cloud.app.queue, "no_cookie")
     assert groups == [MAX_GROUP, MAX_GROUP, 2]
     # The quotas of the project, and the requests.
     assert calls["dynamodb.BatchGetItem"] == 2
@@ -46,7 +48,7 @@ def test_40_requests_are_read_once_and_admitted_in_three_transactions(queue: Tes
     assert len(app.queue.channel_store.slots("no_cookie")) == 40
     assert app.queue.project_usage(queue.project.id)["queued"] == 1
     # The counts are right: there is nothing to repair.
-    assert app.queue.recovery.repair_counts("no_cookie") == 0
+    assert repair_counts(app.queue, "no_cookie") == 0
     assert queue.channel().running == 40
 
 
@@ -55,8 +57,8 @@ def test_run_that_is_out_of_time_is_continued_by_another(
 ) -> None:
     queue.capacity(no_cookie=40)
     requests = [queue.submit() for _ in range(30)]
-    monkeypatch.setattr(admit, "_RUN_SECONDS", -1.0)
-    assert queue.cloud.app.queue.admission.admit("no_cookie") == MAX_GROUP
+    monkeypatch.setattr(admission, "_RUN_SECONDS", -1.0)
+    assert admit(queue.cloud.app.queue, "no_cookie") == MAX_GROUP
     assert queue.statuses(*requests).count("running") == MAX_GROUP
     monkeypatch.undo()
     queue.cloud.deliver("WakeupsQueue")

@@ -13,7 +13,7 @@ from tests.support.moto.cloud import MotoCloud, Project, load_function
 from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.files.model import content_object
-from tidegate.queue.retention import MARKER
+from tidegate.queue.retention import MARKER, clean, sweep
 
 DAY = 86400
 
@@ -28,7 +28,7 @@ def _objects(cloud: MotoCloud) -> list[str]:
 
 
 def _ended(cloud: MotoCloud, project: Project) -> str:
-    made = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"})
+    made = cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"})
     assert cloud.http("POST", f"/v1/requests/{made.request_id}/cancel", key=project.key).status == 200
     return made.request_id
 
@@ -117,7 +117,7 @@ def test_malformed_records_do_not_count_towards_the_limit_of_a_cleanup(cloud: Mo
         cloud.app.table.write(update(keys.request(project.id, request_id), {"payload": "not JSON"}))
     cloud.clock.advance(31 * DAY)
 
-    cleaned = [cloud.app.queue.retention.clean(limit=1) for _ in range(3)]
+    cleaned = [clean(cloud.app.queue, limit=1) for _ in range(3)]
 
     assert [(one.removed, one.more) for one in cleaned] == [(1, True), (1, True), (0, False)]
 
@@ -128,7 +128,7 @@ def test_cleanup_ends_if_it_can_remove_nothing(cloud: MotoCloud, project: Projec
         cloud.app.table.write(update(keys.request(project.id, _ended(cloud, project)), former))
     cloud.clock.advance(31 * DAY)
 
-    assert cloud.app.queue.retention.clean(limit=2).more is False
+    assert clean(cloud.app.queue, limit=2).more is False
 
 
 def _is_stored(cloud: MotoCloud, project: Project, request_id: str) -> bool:
@@ -141,12 +141,12 @@ def test_object_with_an_unknown_kind_of_key_does_not_stop_the_sweep(cloud: MotoC
         _object(cloud, key)
     cloud.clock.advance(2 * DAY)
 
-    assert cloud.app.queue.sweep.sweep().orphans == 1
+    assert sweep(cloud.app.queue).orphans == 1
     assert _objects(cloud) == [odd]
 
 
 def test_sweep_removes_only_orphans_and_stale_uploads(cloud: MotoCloud, project: Project) -> None:
-    known = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"}).request_id
+    known = cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"}).request_id
     keep = f"staging/{project.id}/{known}/spec.json"
     orphans = [
         content_object(project.id, "0" * 64),
@@ -158,10 +158,10 @@ def test_sweep_removes_only_orphans_and_stale_uploads(cloud: MotoCloud, project:
         _object(cloud, key)
     cloud.client("s3").create_multipart_upload(Bucket=cloud.app.files.bucket.name, Key="staging/half")
 
-    first = cloud.app.queue.sweep.sweep()
+    first = sweep(cloud.app.queue)
     assert first.orphans == 0, "a young object may belong to a function that is still working"
     cloud.clock.advance(2 * DAY)
-    swept = cloud.app.queue.sweep.sweep()
+    swept = sweep(cloud.app.queue)
 
     # In moto every upload is from 2010, so the first sweep removed it.
     assert (first.uploads + swept.uploads, swept.orphans) == (1, len(orphans))
@@ -173,19 +173,19 @@ def test_sweep_removes_only_orphans_and_stale_uploads(cloud: MotoCloud, project:
 def test_sweep_without_time_is_continued_by_the_next(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"}).request_id
+    known = cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"}).request_id
     keep = [f"exports/{project.id}/{known}/{part}" for part in range(3)]
     orphans = [content_object(project.id, str(digit) * 64) for digit in range(3)]
     orphans += [f"rows/{project.id}/{'0' * 64}.csv", f"staging/{project.id}/exp-gone/a"]
     for key in (*keep, *orphans):
         _object(cloud, key)
     cloud.clock.advance(2 * DAY)
-    sweep = cloud.app.queue.sweep
+    queue = cloud.app.queue
     monkeypatch.setattr("tidegate.queue.retention._GROUP", 2)
-    with patch.object(sweep._objects, "list", wraps=sweep._objects.list) as listed:
+    with patch.object(queue.bucket, "list", wraps=queue.bucket.list) as listed:
         # Time for one group of two objects each night: two nights for content/, one for rows/, two for exports/ …
-        removed = [sweep.sweep(Mock(side_effect=[True, False])).orphans for _ in range(5)]
-        removed.append(sweep.sweep().orphans)
+        removed = [sweep(queue, Mock(side_effect=[True, False])).orphans for _ in range(5)]
+        removed.append(sweep(queue).orphans)
 
     assert removed == [2, 1, 1, 0, 0, 1]
     assert _objects(cloud) == keep

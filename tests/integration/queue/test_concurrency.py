@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 from tests.support.queue import TestQueue
+from tidegate.queue.admission import admit
 from tidegate.queue.model import Request
 
 CAPACITY, REQUESTS = 5, 50
@@ -31,17 +32,17 @@ def test_50_parallel_requests_never_exceed_capacity_5_and_all_end(queue: TestQue
         """Submits a request and finishes any running one."""
         submitted = queue.submit()
         running = started.get(timeout=60)
-        app.queue.queue.finish(running.project_id, running.request_id, running.attempt, result={})
+        app.queue.finish(running.project_id, running.request_id, running.attempt, result={})
         return submitted
 
-    def admit() -> None:
+    def admit_on() -> None:
         while not done.is_set():
-            app.queue.admission.admit("no_cookie")
+            admit(app.queue, "no_cookie")
             time.sleep(0.05)
 
     # The FIFO group allows one admitter at a time. The slots must hold even with two.
     with patch.object(app.queue.runner, "start", start), ThreadPoolExecutor(REQUESTS + 2) as pool:
-        admitters = [pool.submit(admit) for _ in range(2)]
+        admitters = [pool.submit(admit_on) for _ in range(2)]
         requests = [work.result(60) for work in [pool.submit(submit_and_finish) for _ in range(REQUESTS)]]
         done.set()
         for admitter in admitters:

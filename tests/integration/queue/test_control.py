@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from tests.support.queue import TestQueue
-from tidegate.batches.steps import _execution_name
+from tidegate.batches.slice import _execution_name
 from tidegate.errors import Busy, LeaseLost, NotFound
 from tidegate.queue.model import Request
 
@@ -36,7 +36,7 @@ def test_cancelled_running_request_is_stopped_and_releases_its_slot(queue: TestQ
     assert queue.executions()[f"{running.request_id}-1"] == "ABORTED"
     assert queue.statuses(running, waiting) == ["cancelled", "running"]
     with pytest.raises(LeaseLost):
-        queue.cloud.app.queue.queue.heartbeat(running.project_id, running.request_id, 1)
+        queue.cloud.app.queue.heartbeat(running.project_id, running.request_id, 1)
 
 
 @pytest.mark.parametrize("action", ["cancel", "pause"])

@@ -11,8 +11,10 @@ from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
 from tidegate.aws import keys
 from tidegate.aws.table import delete, put, update
-from tidegate.queue.fairness import AGE_STEP_SECONDS
-from tidegate.queue.model import Request
+from tidegate.queue import admission
+from tidegate.queue.admission import admit
+from tidegate.queue.control import recover_channel, repair_counts
+from tidegate.queue.model import AGE_STEP_SECONDS, Request
 from tidegate.queue.store import place_item, place_key
 
 
@@ -35,7 +37,7 @@ def test_only_project_may_fill_the_capacity(queue: TestQueue, capacity: int) -> 
     requests = [queue.submit(type="download") for _ in range(6)]
     queue.admit()
     queue.cloud.clock.advance(61)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
 
     assert queue.statuses(*requests).count("running") == capacity
     assert queue.now(requests[5]).last_wait_reason == "capacity"
@@ -69,7 +71,7 @@ def test_there_is_one_extra_slot_at_a_time(queue: TestQueue, other: TestQueue, c
     queue.admit()
     queue.cloud.clock.advance(61)
     for _ in range(2):
-        queue.cloud.app.queue.admission.admit("no_cookie")
+        admit(queue.cloud.app.queue, "no_cookie")
     # One of the two projects without a slot has got the extra one.
     assert sorted(queue.statuses(*late)) == ["queued", "running"]
     assert queue.channel().running == capacity + 1
@@ -89,7 +91,7 @@ def test_channel_with_one_slot_has_no_extra_slot(queue: TestQueue, other: TestQu
     queue.admit()
     late = other.submit(type="download")
     queue.cloud.clock.advance(600)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
     assert other.statuses(late) == ["queued"]
 
     queue.submit(type="download")
@@ -106,7 +108,7 @@ def test_no_extra_slot_while_holders_keep_to_their_fixed_share(queue: TestQueue,
     queue.admit()
     late = other.submit(type="download")
     queue.cloud.clock.advance(61)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
 
     assert other.statuses(late) == ["queued"]
 
@@ -118,7 +120,7 @@ def test_no_extra_slot_until_a_lowered_capacity_has_drained(queue: TestQueue, ot
     late = other.submit(type="download")
     queue.capacity(no_cookie=2)
     queue.cloud.clock.advance(61)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
     assert other.statuses(late) == ["queued"]
 
     for request in held[:2]:
@@ -136,11 +138,11 @@ def test_two_admissions_at_once_give_one_extra_slot(queue: TestQueue, other: Tes
     third = TestQueue(queue.cloud, queue.cloud.project())
     late = [tenant.submit(type="download") for tenant in (other, third)]
     queue.cloud.clock.advance(61)
-    admission = queue.cloud.app.queue.admission
-    stale = admission._turns("no_cookie")
-    with patch.object(admission, "_turns", side_effect=[admission._turns("no_cookie"), stale]):
-        assert admission.admit("no_cookie") == 1
-        assert admission.admit("no_cookie") == 0
+    requests = queue.cloud.app.queue
+    stale = admission._turns(requests, "no_cookie")
+    with patch.object(admission, "_turns", side_effect=[admission._turns(requests, "no_cookie"), stale]):
+        assert admit(requests, "no_cookie") == 1
+        assert admit(requests, "no_cookie") == 0
 
     assert sorted(queue.statuses(*late)) == ["queued", "running"]
 
@@ -162,8 +164,8 @@ def test_admission_that_dies_gives_one_extra_slot(queue: TestQueue, other: TestQ
     starts = dies == "before the machine starts"
     target: Any = app.queue.runner if starts else app.table
     with patch.object(target, "start" if starts else "transact", dying), pytest.raises(RuntimeError):
-        app.queue.admission.admit("export")
-    app.queue.admission.admit("export")
+        admit(app.queue, "export")
+    admit(app.queue, "export")
     queue.compensate(91)
 
     assert queue.statuses(*held) == ["running"] * 4
@@ -329,12 +331,12 @@ def test_calls_of_an_admission_do_not_grow_with_the_queue(queue: TestQueue, othe
             queue.submit(), other.submit()
         # Each run stores the wait reasons of some requests.
         for _ in range(6):
-            queue.cloud.app.queue.admission.admit("no_cookie")
+            admit(queue.cloud.app.queue, "no_cookie")
         slots = queue.cloud.app.queue.channel_store.slots("no_cookie")
         for project_id, request_id, attempt, _ in slots:
-            queue.cloud.app.queue.queue.finish(project_id, request_id, attempt)
+            queue.cloud.app.queue.finish(project_id, request_id, attempt)
         with count_calls(queue.cloud.app) as calls:
-            assert queue.cloud.app.queue.admission.admit("no_cookie") == 1
+            assert admit(queue.cloud.app.queue, "no_cookie") == 1
         counts.append(calls.total())
 
     # Run, channel, standings, shares, two lanes; the request, its transaction, its machine; the channel's due time.
@@ -365,7 +367,7 @@ def test_requests_in_the_shared_lane_of_an_older_version_are_admitted(queue: Tes
             queue.finish(request)
 
     assert sorted(order) == sorted([pending.request_id, queued.request_id])
-    queue.cloud.app.queue.recovery.channel("no_cookie")
+    recover_channel(queue.cloud.app.queue, "no_cookie")
     assert list(queue.cloud.app.queue.channel_store.shared_places("no_cookie")) == []
     assert queue.cloud.app.queue.channel_store.count_waiting("no_cookie") == 0
     assert queue.channel().running == 0
@@ -380,7 +382,7 @@ def test_wrong_counts_of_a_project_are_repaired(queue: TestQueue, other: TestQue
     table.write(update(keys.usage(queue.project.id), {"queued": 9}))
     table.write(update(keys.standing("no_cookie", other.project.id), {"running": -1}))
 
-    queue.cloud.app.queue.recovery.repair_counts("no_cookie")
+    repair_counts(queue.cloud.app.queue, "no_cookie")
 
     assert queue.statuses(running, waits, late) == ["running", "queued", "running"]
     counts = {

@@ -18,9 +18,11 @@ from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table
 from tidegate.common.sequences import Listed
 from tidegate.errors import ServiceUnavailable
-from tidegate.queue.fairness import standing_write
+from tidegate.ingest.subscriptions import finish_delete
+from tidegate.queue.control import repair_counts
 from tidegate.queue.model import Request
-from tidegate.queue.store import RequestStore
+from tidegate.queue.retention import clean
+from tidegate.queue.store import RequestStore, standing_write
 
 DAY = 86400
 
@@ -41,7 +43,7 @@ def test_cleanup_reads_all_pages(queue: TestQueue, small_pages: None) -> None:
         queue.act(queue.submit(), "cancel")
     queue.cloud.clock.advance(31 * DAY)
 
-    cleaned = queue.cloud.app.queue.retention.clean()
+    cleaned = clean(queue.cloud.app.queue)
 
     assert (cleaned.removed, cleaned.more) == (5, False)
 
@@ -66,7 +68,7 @@ def test_calls_of_a_recount_do_not_grow_with_the_slots(queue: TestQueue) -> None
             queue.submit(type="download")
         queue.admit()
         with count_calls(queue.cloud.app) as calls:
-            queue.cloud.app.queue.recovery.repair_counts("no_cookie")
+            repair_counts(queue.cloud.app.queue, "no_cookie")
         counts.append(calls.total())
 
     assert counts[0] == counts[1] < 10
@@ -139,12 +141,12 @@ def test_deleting_many_requests_continues_in_the_next_run(queue: TestQueue, monk
     name = _subscription(queue)
     requests = [queue.submit(subscription_id=name) for _ in range(20)]
     seconds = iter(range(0, 1000, 15))
-    monkeypatch.setattr(app.ingest.subscriptions, "_monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(app.ingest, "monotonic", lambda: float(next(seconds)))
     _deletes(queue, name)
     cancelled = [queue.statuses(*requests).count("cancelled")]
 
     for _ in range(4):
-        app.ingest.subscriptions.finish_delete(queue.project.id, name)
+        finish_delete(app.ingest, queue.project.id, name)
         cancelled.append(queue.statuses(*requests).count("cancelled"))
 
     assert cancelled == [5, 9, 13, 17, 20]
@@ -196,14 +198,14 @@ def test_recount_does_not_read_a_long_lane_to_its_end(queue: TestQueue) -> None:
     cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=10_000))
 
     with count_calls(cloud.app) as calls:
-        cloud.app.queue.recovery.repair_counts("no_cookie")
+        repair_counts(cloud.app.queue, "no_cookie")
 
     assert calls.total() < 10
     assert cloud.app.queue.channel_store.count_waiting("no_cookie") == 10_001
 
     # A count that is lower than the places read is corrected at once, however long the lane is.
     cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=-10_000))
-    cloud.app.queue.recovery.repair_counts("no_cookie")
+    repair_counts(cloud.app.queue, "no_cookie")
     assert 2000 < cloud.app.queue.channel_store.count_waiting("no_cookie") <= 10_001
 
 
@@ -214,7 +216,7 @@ def test_cleanup_costs_one_call_for_each_record(queue: TestQueue) -> None:
     queue.cloud.clock.advance(31 * DAY)
 
     with count_calls(queue.cloud.app) as calls:
-        cleaned = queue.cloud.app.queue.retention.clean()
+        cleaned = clean(queue.cloud.app.queue)
 
     assert (cleaned.removed, cleaned.more) == (20, False)
     # One archive object, one conditional delete a record, one query for each of the 16 partitions.
@@ -263,15 +265,15 @@ def test_retained_records_use_several_partitions_of_the_index(queue: TestQueue) 
 
     assert len({item["due_pk"] for item in items}) > 3
     queue.cloud.clock.advance(31 * DAY)
-    assert queue.cloud.app.queue.retention.clean().removed == 12
+    assert clean(queue.cloud.app.queue).removed == 12
 
 
 @pytest.mark.parametrize("status", ["stopped", "finished"])
 def test_notice_of_a_batch_has_the_status_of_the_batch(queue: TestQueue, status: str) -> None:
     """Subscribers of the topic filter by it, and GET, WebSocket and the data say the same."""
-    requests = queue.cloud.app.queue.queue
+    requests = queue.cloud.app.queue
     request = queue.submit(type="batch", payload={"batch_id": "bat-1"})
-    with patch.object(requests, "_views", {"batch": lambda _: {"batch_id": "bat-1", "status": status}}):
+    with patch.object(requests, "views", {"batch": lambda _: {"batch_id": "bat-1", "status": status}}):
         notice = requests._notice(replace(request, status="completed"), queue.cloud.clock())
 
     assert (notice.status, notice.record_id, notice.kind) == (status, "bat-1", "batch.finished")

@@ -10,20 +10,21 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import LeaseLost, NotFound, RequestTimedOut, ServiceUnavailable
+from tidegate.queue.admission import admit
 from tidegate.queue.model import Request
 
 
 def submit(cloud: MotoCloud, project: Project, **more: Any) -> Request:
-    return cloud.app.queue.queue.submit(project.id, more.pop("type", "check"), payload={}, **more)
+    return cloud.app.queue.submit(project.id, more.pop("type", "check"), payload={}, **more)
 
 
 def get(cloud: MotoCloud, request: Request) -> Request:
-    return cloud.app.queue.queue.get(request.project_id, request.request_id)
+    return cloud.app.queue.get(request.project_id, request.request_id)
 
 
 def finish(cloud: MotoCloud, request: Request, **outcome: Any) -> Request:
     now = get(cloud, request)
-    return cloud.app.queue.queue.finish(now.project_id, now.request_id, now.attempt, **outcome)
+    return cloud.app.queue.finish(now.project_id, now.request_id, now.attempt, **outcome)
 
 
 def executions(cloud: MotoCloud) -> list[str]:
@@ -57,7 +58,7 @@ def test_finish_releases_the_slot_and_is_idempotent(cloud: MotoCloud, project: P
     cloud.deliver("AdmissionQueue")
 
     done = finish(cloud, request, result={"ok": True})
-    again = cloud.app.queue.queue.finish(project.id, request.request_id, 1, error=NotFound("late"))
+    again = cloud.app.queue.finish(project.id, request.request_id, 1, error=NotFound("late"))
 
     assert (done.status, done.result) == ("completed", {"ok": True})
     assert again.status == "completed"
@@ -81,7 +82,7 @@ def test_each_step_costs_few_calls(cloud: MotoCloud, project: Project) -> None:
 
     submit(cloud, project)
     with count_calls(cloud.app) as calls:
-        cloud.app.queue.admission.admit("no_cookie")
+        admit(cloud.app.queue, "no_cookie")
     # The freeze, the number of the run, channel, standings, shares, the lane; then the request, its transaction, its
     # machine.
     assert calls.total() == 9, calls
@@ -92,14 +93,14 @@ def test_outdated_attempt_changes_nothing(cloud: MotoCloud, project: Project) ->
     cloud.deliver("AdmissionQueue")
     finish(cloud, request, error=ServiceUnavailable("busy"))
     cloud.clock.advance(5)
-    cloud.app.queue.admission.admit("no_cookie")
+    admit(cloud.app.queue, "no_cookie")
 
-    stale = cloud.app.queue.queue.finish(project.id, request.request_id, 1, result={"old": True})
+    stale = cloud.app.queue.finish(project.id, request.request_id, 1, result={"old": True})
 
     assert (stale.status, stale.attempt) == ("running", 2)
     with pytest.raises(LeaseLost):
-        cloud.app.queue.queue.heartbeat(project.id, request.request_id, 1)
-    cloud.app.queue.queue.heartbeat(project.id, request.request_id, 2, {"rows": 7})
+        cloud.app.queue.heartbeat(project.id, request.request_id, 1)
+    cloud.app.queue.heartbeat(project.id, request.request_id, 2, {"rows": 7})
     assert get(cloud, request).progress == {"rows": 7}
 
 
@@ -110,4 +111,4 @@ def test_heartbeat_after_the_deadline_is_refused(cloud: MotoCloud, project: Proj
     cloud.clock.advance(61)
 
     with pytest.raises(RequestTimedOut):
-        cloud.app.queue.queue.heartbeat(project.id, request.request_id, 1)
+        cloud.app.queue.heartbeat(project.id, request.request_id, 1)

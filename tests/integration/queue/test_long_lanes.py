@@ -11,15 +11,15 @@ from tests.support.calls import count_calls
 from tests.support.moto.bulk import multiply
 from tests.support.queue import TestQueue
 from tests.support.template import load_template, timeout_of
-from tidegate.queue import admission as admit
-from tidegate.queue.fairness import standing_write
-from tidegate.queue.store import MAX_GROUP
+from tidegate.queue import admission
+from tidegate.queue.admission import admit
+from tidegate.queue.store import MAX_GROUP, standing_write
 
 
 def admission_of(queue: TestQueue) -> Counter[str]:
     """The calls of a run that has no wait reasons to store."""
     with count_calls(queue.cloud.app) as calls:
-        queue.cloud.app.queue.admission.admit("no_cookie")
+        admit(queue.cloud.app.queue, "no_cookie")
     return calls
 
 
@@ -47,7 +47,7 @@ def test_requests_behind_one_mutex_are_not_read_one_by_one(queue: TestQueue) -> 
 
 def test_request_passes_10_000_behind_a_mutex_with_few_reads(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     # moto is far slower than DynamoDB, so the run would be out of time.
-    monkeypatch.setattr(queue.cloud.app.queue.admission, "_monotonic", lambda: 0.0)
+    monkeypatch.setattr(queue.cloud.app.queue, "monotonic", lambda: 0.0)
     queue.capacity(no_cookie=5)
     queue.submit(subscription_id="sub-1")
     queue.admit()
@@ -58,7 +58,7 @@ def test_request_passes_10_000_behind_a_mutex_with_few_reads(queue: TestQueue, m
     free = queue.submit()
 
     with count_calls(queue.cloud.app) as calls:
-        queue.cloud.app.queue.admission.admit("no_cookie")
+        admit(queue.cloud.app.queue, "no_cookie")
 
     assert queue.statuses(free) == ["running"]
     # The standings, a page of 100 places and pages of 1 MB, about 2,500 places each.
@@ -69,7 +69,7 @@ def test_requests_behind_a_mutex_are_not_tried_in_vain(queue: TestQueue) -> None
     queue.capacity(no_cookie=5)
     requests = [queue.submit(subscription_id="sub-1") for _ in range(6)]
     with count_calls(queue.cloud.app) as calls:
-        queue.cloud.app.queue.admission.admit("no_cookie")
+        admit(queue.cloud.app.queue, "no_cookie")
 
     assert queue.statuses(*requests) == ["running"] + ["queued"] * 5
     # One admission, and the wait reasons of five.
@@ -81,7 +81,7 @@ def test_expired_mutex_holds_nobody_back(queue: TestQueue) -> None:
     _, second, third = (queue.submit(subscription_id="sub-1") for _ in range(3))
     queue.admit()
     queue.cloud.clock.advance(181)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
 
     assert queue.statuses(second, third) == ["running", "queued"]
 
@@ -94,10 +94,10 @@ def slow(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 0.0
         while True:
             yield now
-            now += admit._RUN_SECONDS / 2
+            now += admission._RUN_SECONDS / 2
 
     later = moments()
-    monkeypatch.setattr(queue.cloud.app.queue.admission, "_monotonic", lambda: next(later))
+    monkeypatch.setattr(queue.cloud.app.queue, "monotonic", lambda: next(later))
 
 
 def test_run_that_is_out_of_time_leaves_the_rest_to_the_next(queue: TestQueue, slow: None) -> None:
@@ -108,7 +108,7 @@ def test_run_that_is_out_of_time_leaves_the_rest_to_the_next(queue: TestQueue, s
     sqs, url = queue.cloud.client("sqs"), queue.cloud.names.queues["AdmissionQueue"]
     sqs.purge_queue(QueueUrl=url)
 
-    assert queue.cloud.app.queue.admission.admit("no_cookie") == in_time
+    assert admit(queue.cloud.app.queue, "no_cookie") == in_time
     assert queue.statuses(*requests).count("running") == in_time
     # The channel is due, in case the message for the next run is lost.
     assert queue.channel().due_at is not None
@@ -122,7 +122,7 @@ def test_killed_admission_blocks_its_channel_for_a_minute_at_most() -> None:
 
     assert queues["Admission"]["VisibilityTimeout"] <= 60
     # A run has time for its work after the last start.
-    assert timeout_of("admit") >= 2 * admit._RUN_SECONDS
+    assert timeout_of("admit") >= 2 * admission._RUN_SECONDS
 
 
 def test_blocked_requests_of_one_project_do_not_use_up_the_time_of_a_run(queue: TestQueue, slow: None) -> None:
@@ -138,7 +138,7 @@ def test_blocked_requests_of_one_project_do_not_use_up_the_time_of_a_run(queue: 
     request = other.submit()
 
     with count_calls(queue.cloud.app) as calls:
-        queue.cloud.app.queue.admission.admit("no_cookie")
+        admit(queue.cloud.app.queue, "no_cookie")
 
     assert other.statuses(request) == ["running"]
     # The standings, the lanes' first pages of 100 places, and few pages of 1 MB: all would be about eight.

@@ -11,9 +11,8 @@ from tidegate.aws import keys
 from tidegate.aws.table import delete
 from tidegate.common.ids import iso
 from tidegate.errors import NotFound
-from tidegate.exports.model import output_object
-from tidegate.queue.fairness import standing_write
-from tidegate.queue.store import place_item
+from tidegate.exports.store import output_object
+from tidegate.queue.store import place_item, standing_write
 
 DAY = 24 * 3600
 
@@ -135,7 +134,7 @@ def test_stats_of_requests_from_before_the_counts_are_not_negative(queue: TestQu
 
 
 def test_stats_count_a_repeated_request_once(queue: TestQueue) -> None:
-    submit = queue.cloud.app.queue.queue.submit
+    submit = queue.cloud.app.queue.submit
     for _ in range(3):
         submit(queue.project.id, "check", payload={}, request_id="req-same")
 

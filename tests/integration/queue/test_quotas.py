@@ -19,8 +19,9 @@ from tidegate.errors import Conflict, NotFound, QuotaExceeded, ServiceUnavailabl
 from tidegate.files.library import Announcement
 from tidegate.files.model import READY, upload_object
 from tidegate.projects.audit import SYSTEM, act
-from tidegate.projects.limits import AGENT, KEPT_SECONDS
+from tidegate.projects.limits import AGENT
 from tidegate.projects.model import AGENT_RATE
+from tidegate.projects.projects import RATE_KEPT_SECONDS
 from tidegate.queue.model import Request
 
 NOTHING_USED: dict[str, Any] = {
@@ -231,7 +232,7 @@ def test_requests_over_the_rate_are_refused_for_a_second(queue: TestQueue) -> No
 def test_changed_rate_applies_within_seconds(queue: TestQueue) -> None:
     assert queue.cloud.http("GET", "/v1/queue", key=queue.project.key).status == 200
     set_quotas(queue, requests_per_s=1)
-    queue.cloud.clock.advance(KEPT_SECONDS)
+    queue.cloud.clock.advance(RATE_KEPT_SECONDS)
 
     statuses = [queue.cloud.http("GET", "/v1/queue", key=queue.project.key).status for _ in range(2)]
 

@@ -9,8 +9,9 @@ import pytest
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import delete, update
-from tidegate.batches.steps import _execution_name
+from tidegate.batches.slice import _execution_name
 from tidegate.errors import Busy, ServiceUnavailable
+from tidegate.queue.admission import admit
 
 
 def lose_messages(queue: TestQueue) -> None:
@@ -68,7 +69,7 @@ def test_channel_is_due_instead_of_each_waiting_request(queue: TestQueue) -> Non
     queue.capacity(no_cookie=1)
     requests = [queue.submit() for _ in range(30)]
     lose_messages(queue)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
     queue.compensate(31)
 
     assert queue.statuses(*requests)[1:] == ["queued"] * 29
@@ -117,7 +118,7 @@ def test_request_of_a_dead_machine_releases_its_locks_and_is_retried(queue: Test
     assert queue.channel().running == 0
 
     queue.cloud.clock.advance(6)
-    queue.cloud.app.queue.admission.admit("no_cookie")
+    admit(queue.cloud.app.queue, "no_cookie")
     assert queue.now(request).attempt == 2
 
 
@@ -158,7 +159,7 @@ def test_request_with_heartbeats_is_not_recovered(queue: TestQueue) -> None:
     request = queue.submit(type="download")
     queue.admit()
     for _ in range(5):
-        queue.cloud.app.queue.queue.heartbeat(request.project_id, request.request_id, 1)
+        queue.cloud.app.queue.heartbeat(request.project_id, request.request_id, 1)
         queue.compensate(30)
 
     assert queue.statuses(request) == ["running"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -41,7 +41,7 @@ class World:
     def create(self, schedule: str = "rate(1 hour)", **more: Any) -> str:
         answer = self.http("POST", json={**self.fields, "schedule": schedule, **more})
         assert answer.status == 201, answer.body
-        return str(answer.json()[self.engine.id_name])
+        return str(answer.json()[self.engine.kind.id_name])
 
     def shown(self, record_id: str) -> dict[str, Any]:
         answer = self.http("GET", f"/{record_id}")
@@ -102,7 +102,7 @@ def _scans(cloud: MotoCloud, project: Project) -> World:
         "/v1/subscriptions",
         "scan_subscriptions",
         keys.SUBSCRIPTIONS,
-        cloud.app.ingest.subscriptions.scans,
+        cloud.app.ingest.scans,
         "subscription",
         fields,
     )
@@ -117,7 +117,7 @@ def world(request: pytest.FixtureRequest, cloud: MotoCloud, project: Project) ->
 @pytest.fixture
 def failing(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception | None], list[int]]:
     """Lets every start raise the error; None lets it start again. Returns the planned times of the starts."""
-    start, planned = type(world.engine)._start, list[int]()
+    start, planned = world.engine.kind.start, list[int]()
 
     def fail(error: Exception | None) -> list[int]:
         def failing_start(engine: Any, schedule: Any, work_id: str) -> None:
@@ -126,7 +126,7 @@ def failing(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Exceptio
                 raise error
             start(engine, schedule, work_id)
 
-        monkeypatch.setattr(type(world.engine), "_start", failing_start)
+        monkeypatch.setattr(world.engine, "kind", replace(world.engine.kind, start=failing_start))
         return planned
 
     return fail
@@ -231,7 +231,7 @@ def test_role_of_the_function_allows_every_call(world: World, failing: Failing) 
 def test_run_skipped_for_the_one_before_has_not_failed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     record_id = world.create()
     assert world.after(HOUR) == 1
-    monkeypatch.setattr(type(world.engine), "_is_active", lambda *_: True)
+    monkeypatch.setattr(world.engine, "kind", replace(world.engine.kind, is_active=lambda *_: True))
     assert world.after(HOUR) == 0
     skipped, started = world.runs(record_id)
     assert (started["state"], skipped["state"], skipped.get("code")) == ("started", "skipped", None)

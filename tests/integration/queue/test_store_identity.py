@@ -13,6 +13,7 @@ from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.aws.table import delete, put, update
 from tidegate.files.model import content_object
+from tidegate.queue import retention
 from tidegate.queue.retention import MARKER
 
 DAY = 86400
@@ -94,7 +95,7 @@ def test_first_run_that_died_is_completed_by_the_next(cloud: MotoCloud, project:
     library(cloud, project, 2)
     store(cloud, orphan)
     cloud.clock.advance(2 * DAY)
-    objects = cloud.app.queue.identity._objects
+    objects = cloud.app.queue.bucket
     died = "put_new" if dies_after == "table" else "list"
     with patch.object(objects, died, side_effect=RuntimeError("died")), pytest.raises(RuntimeError):
         run(cloud)
@@ -167,16 +168,15 @@ def test_object_that_got_its_record_meanwhile_is_kept(cloud: MotoCloud, project:
     names = library(cloud, project, 2)
     lose_records(cloud, project, range(2))
     cloud.clock.advance(2 * DAY)
-    sweep = cloud.app.queue.sweep
-    scan = sweep._scan
+    scan = retention._scan
 
     def then_stored(*given: Any) -> Any:
         found = scan(*given)
         cloud.app.table.write(put(keys.content(project.id, "0" * 64)))
         return found
 
-    with patch.object(sweep, "_scan", then_stored):
-        assert sweep.sweep().orphans == 1
+    with patch.object(retention, "_scan", then_stored):
+        assert retention.sweep(cloud.app.queue).orphans == 1
     assert stored(cloud) == names[:1]
 
 

@@ -278,6 +278,122 @@ def test_two_releases_cannot_have_one_path_on_a_host(world: ReleaseWorld) -> Non
     assert world.put("other", targets={"groups": ["db"]}).status == 201
 
 
+def file_of(world: ReleaseWorld, **more: Any) -> dict[str, Any]:
+    place = {"target_file_dir": "/opt/app", "target_user": "root"}
+    return {"file_path": "/data/app.bin", "signature": world.fleet.signature, **place, **more}
+
+
+def test_archive_takes_its_tree_on_hosts(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    assert world.put(files=[file_of(world, unpack="tar")]).status == 201
+    (goal,) = world.ask(host)
+    assert goal["files"][0]["unpack"] == "tar"
+    assert world.show()["files"][0]["unpack"] == "tar"
+    for inside in ("/opt/app/current", "/opt/app/releases/7"):
+        taken = world.put("other", files=[file_of(world, target_file_dir=inside)])
+        assert (taken.status, taken.json()["code"]) == (409, "path_taken")
+    assert world.put("other", files=[file_of(world)]).status == 201
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ([{"unpack": "rar"}], "tar"),
+        ([{"unpack": "tar", "mode": "0640"}], "mode does not apply"),
+        ([{"unpack": "tar"}, {"unpack": "zip"}], "takes /opt/app/current"),
+        ([{"unpack": "tar"}, {"target_file_dir": "/opt/app/releases/1"}], "takes /opt/app/releases/1/app.bin"),
+        ([{}, {}], "takes /opt/app/app.bin"),
+    ],
+)
+def test_files_that_collide_are_refused_and_named(world: ReleaseWorld, changes: list[dict[str, Any]], why: str) -> None:
+    refused = world.put(files=[file_of(world, **change) for change in changes])
+    assert refused.status == 422
+    assert why in str(refused.json()["errors"])
+
+
+def test_archive_that_is_too_large_is_refused(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.releases.releases.MOST_TREE_BYTES", 3)
+    refused = world.put(files=[file_of(world, unpack="zip")])
+    assert (refused.status, "too large" in refused.json()["detail"]) == (422, True)
+
+
+def test_report_of_a_revision_that_was_never_put_does_not_count(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    for report in ({"revision": 999, "state": "current"}, {"revision": 1, "state": "staged", "placed": 999}):
+        host.reports["app"] = {"name": "app"} | report
+        world.ask(host)
+        world.look()
+        assert (world.show()["status"], world.shown_hosts()["host-1"]["revision"]) == ("rolling", 0)
+    host.reports.clear()
+    world.round(host)
+    assert world.show()["counts"]["current"] == 1
+
+
+def test_check_without_changes_is_stored_once_an_hour(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    for moment, stored in (("10:00", "10:00"), ("10:30", "10:00"), ("11:00", "11:00")):
+        host.reports["app"] |= {"checked_at": f"2026-01-31T{moment}:00Z"}
+        world.ask(host)
+        assert world.shown_hosts()["host-1"]["checked_at"] == f"2026-01-31T{stored}:00Z"
+
+
+def test_only_an_admin_puts_a_release_into_the_agents_directory(world: ReleaseWorld) -> None:
+    for place in ({}, {"unpack": "tar"}):
+        refused = world.put(files=[file_of(world, target_file_dir="/.tidegate/new", **place)])
+        assert (refused.status, refused.json()["code"]) == (403, "scope_missing")
+
+
+def inventory(world: ReleaseWorld, name: str = "host-1") -> list[dict[str, Any]]:
+    return list(world.fleet.get(f"/v1/agents/{name}/files")["items"])
+
+
+def test_files_of_a_host_are_those_of_the_revision_in_place(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    assert inventory(world) == []
+    world.put()
+    world.round(host)
+    has = {"path": "/opt/app/app.bin", "release": "app", "revision": 1, "sha256": world.fleet.signature}
+    assert inventory(world) == [has | {"checked_at": None, "drift": None}]
+    bad = world.fleet.store(b"bad")
+    host.bad.add(bad)
+    world.put(signature=bad, on_failure="stop")
+    world.round(host)
+    assert inventory(world) == []
+    world.put(signature=world.fleet.store(b"worse"), on_failure="stop")
+    host.reports["app"] = {"name": "app", "revision": 3, "state": "failed", "placed": 1}
+    world.ask(host)
+    assert inventory(world) == [has | {"checked_at": None, "drift": None}]
+
+
+def test_drift_is_shown_beside_the_file_it_belongs_to(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    tree = file_of(world, target_file_dir="/srv/tree", unpack="tar")
+    world.put(files=[file_of(world), tree, file_of(world, target_file_dir="/opt/app.d")])
+    drift = ["/opt/app/app.bin: its content was changed", "/srv/tree/current/bin/x: removed"]
+    host.reports["app"] = {"name": "app", "revision": 1, "state": "drifted", "drift": drift}
+    world.ask(host)
+    shown = {file["path"]: file["drift"] for file in inventory(world)}
+    assert shown == {
+        "/opt/app/app.bin": "its content was changed",
+        "/opt/app.d/app.bin": None,
+        "/srv/tree/current": "bin/x: removed",
+    }
+
+
+def test_files_of_unknown_and_replaced_hosts_are_not_listed(world: ReleaseWorld) -> None:
+    assert world.cloud.http("GET", "/v1/agents/host-9/files", key=world.fleet.project.key).status == 404
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    assert world.cloud.http("DELETE", "/v1/agents/host-1", key=world.fleet.project.key).status == 204
+    world.fleet._keys.clear()
+    world.add_hosts("host-1")
+    assert inventory(world) == []
+
+
 def test_deleted_release_leaves_files_and_its_numbers_go_on(world: ReleaseWorld) -> None:
     (host,) = world.add_hosts("host-1")
     world.put()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.moto.cloud import Answer, MotoCloud, Project
-from tidegate.batches.batches import DryRun
+from tidegate.batches import Batches, batches
 from tidegate.batches.items import Outcomes
 from tidegate.exports import exports
 from tidegate.exports.exports import Sample
@@ -61,10 +61,10 @@ def test_small_items_fill_a_page(
 def test_dry_run_of_large_items_leaves_out_some_data(
     cloud: MotoCloud, project: Project, batch_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: DryRun, __: Any, count: int) -> list[dict[str, Any]]:
+    def run(_: Batches, __: Any, count: int) -> list[dict[str, Any]]:
         return [{"index": index, "answer": {"result": "ok"}, "job_data": ROW} for index in range(count)]
 
-    monkeypatch.setattr(DryRun, "run", run)
+    monkeypatch.setattr(batches, "dry_run", run)
     answer = cloud.http("POST", f"/v1/batches/{batch_id}/dry-run", json={"items": 10}, key=project.key)
 
     assert (answer.status, len(answer.json()["items"])) == (200, 10)

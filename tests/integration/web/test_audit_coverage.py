@@ -15,7 +15,7 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.items import DataItems
-from tidegate.batches.model import ItemAnswer, Outcome
+from tidegate.batches.model import ItemOutcome, ItemResult
 from tidegate.errors import DomainError, NotFound, ServiceUnavailable
 from tidegate.files.model import upload_object
 from tidegate.notifications.deliveries import CallbackDelivery
@@ -27,6 +27,7 @@ from tidegate.web.openapi import contract
 EXCEPTIONS = {
     "POST /v1/files/{file_id}/parts": "signs addresses and stores nothing; announce and complete are audited",
     "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
+    "POST /v1/sign-in": "its line names the admin key that made the ticket",
     "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
     "PUT /v1/agents/{agent_id}/releases": "a host's report is its state in the release, whose waves are lines",
@@ -105,8 +106,8 @@ class World:
     def failed_request(self, error: DomainError | None = None) -> str:
         app, request_id = self.cloud.app, self.request()
         self.cloud.deliver("AdmissionQueue")
-        running = app.queue.queue.get(self.project_id, request_id)
-        app.queue.queue.finish(self.project_id, request_id, running.attempt, error=error or NotFound("gone"))
+        running = app.queue.get(self.project_id, request_id)
+        app.queue.finish(self.project_id, request_id, running.attempt, error=error or NotFound("gone"))
         return request_id
 
     def frozen(self, action: str) -> str:
@@ -146,11 +147,11 @@ class World:
         part = self.cloud.app.batches
         batch = part.store.get(self.project_id, self.batch())
         assert batch is not None
-        lease = part.runs.acquire(batch, 1.0, 0.0)
+        lease = part.store.acquire(batch, 1.0, 0.0)
         assert lease is not None
-        failed = Outcome(1, "failed", 5, ItemAnswer("error", "no stock"))
+        failed = ItemOutcome(1, "failed", 5, ItemResult("error", "no stock"))
         part.outcomes.write_part(batch, 0, 1, lease[0], [failed], DataItems(lambda: None))
-        part.runs.save(batch, lease[0], replace(lease[1], outcome_parts=1), 0)
+        part.store.save(batch, lease[0], replace(lease[1], outcome_parts=1), 0)
         return batch.batch_id
 
     def waiting_batch(self) -> str:
@@ -193,6 +194,7 @@ CALLS: dict[str, Call] = {
     "POST /v1/projects/{project_id}/keys": lambda w: (f"/v1/projects/{w.project_id}/keys", {"scopes": ["read"]}),
     "PATCH /v1/projects/{project_id}": lambda w: (f"/v1/projects/{w.project_id}", {"group": "other"}),
     "PUT /v1/projects/{project_id}/swarm": lambda w: (f"/v1/projects/{w.project_id}/swarm", {"swarm": "off"}),
+    "POST /v1/sign-in-tickets": lambda w: ("/v1/sign-in-tickets", None),
     "POST /v1/keys": lambda w: ("/v1/keys", {"name": "second"}),
     "POST /v1/keys/{key_id}/rotate": lambda w: (f"/v1/keys/{w.key()}/rotate", {"overlap_s": 60}),
     "DELETE /v1/keys/{key_id}": lambda w: (f"/v1/keys/{w.key()}", None),

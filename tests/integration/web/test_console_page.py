@@ -104,7 +104,7 @@ def test_every_text_of_the_console_is_used() -> None:
 
 
 def code() -> str:
-    return "".join(path.read_text() for path in sorted(ROOT.rglob("*.js")) if path.parent.name != "words")
+    return "".join(path.read_text() for path in sorted((ROOT / "js").rglob("*.js")) if path.parent.name != "words")
 
 
 def texts(language: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from tests.support.moto.cloud import Answer, MotoCloud
 from tidegate.aws.table import ItemPage, Table, put
 from tidegate.distribution.model import job_key
 from tidegate.notifications.deliveries import DeliveryStore, new_delivery
+from tidegate.queue import retention
 from tidegate.web.api import build_api
 
 SOURCE = "https://source.invalid/x"
@@ -97,7 +98,7 @@ def request_log(world: World) -> str:
 def archive(world: World) -> str:
     requests(world)
     store = world.cloud.app.queue.store
-    world.cloud.app.queue.archive.keep(store.list(world.project.id, 2, None).items)
+    retention.archive(world.cloud.app.queue, store.list(world.project.id, 2, None).items)
     return f"/v1/archive?day={world.cloud.clock():%Y-%m-%d}"
 
 
@@ -268,8 +269,19 @@ def drifted_hosts(world: World) -> str:
     return path
 
 
+def host_files(world: World) -> str:
+    agents(world)
+    releases(world)
+    assert world.send("PATCH", "/v1/agents/a-1", {"groups": ["app", "web"]}).status == 200
+    reports = [{"name": name, "revision": 2, "state": "current"} for name in ("app", "web")]
+    key = world.project.agent_key("a-1")
+    assert world.cloud.http("PUT", "/v1/agents/a-1/releases", json={"releases": reports}, key=key).status == 200
+    return "/v1/agents/a-1/files"
+
+
 SEEDS: dict[str, Callable[[World], str]] = {
     "/v1/agents": agents,
+    "/v1/agents/<agent_id>/files": host_files,
     "/v1/queue": requests,
     "/v1/requests/<request_id>/log": request_log,
     "/v1/archive": archive,

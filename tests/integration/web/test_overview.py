@@ -18,7 +18,7 @@ def test_overview_of_an_empty_project_has_channels_only(cloud: MotoCloud, projec
 
 
 def test_overview_shows_only_requests_of_the_project(cloud: MotoCloud, project: Project) -> None:
-    submitted = cloud.app.queue.queue.submit(project.id, "check", payload={})
+    submitted = cloud.app.queue.submit(project.id, "check", payload={})
 
     mine = cloud.http("GET", "/v1/overview", key=project.key).json()
     other = cloud.http("GET", "/v1/overview", key=cloud.project().key).json()

@@ -35,6 +35,7 @@ read   GET    /v1/agents
 open   POST   /v1/agents/enrol
 write  DELETE /v1/agents/{agent_id}
 read   GET    /v1/agents/{agent_id}
+read   GET    /v1/agents/{agent_id}/files
 write  PATCH  /v1/agents/{agent_id}
 agent  POST   /v1/agents/{agent_id}/results
 agent  GET    /v1/agents/{agent_id}/transfers
@@ -52,6 +53,8 @@ write  POST   /v1/releases/{name}/pause
 write  POST   /v1/releases/{name}/resume
 write  POST   /v1/releases/{name}/activate
 write  POST   /v1/releases/{name}/gate
+admin  POST   /v1/sign-in-tickets
+sign_in POST  /v1/sign-in
 read   GET    /v1/archive
 read   GET    /v1/audit
 read   GET    /v1/batch-schedules

@@ -4,27 +4,51 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.batches.batches import ItemResults
-from tidegate.batches.items import DataItems, Items, Outcomes, SharedItems
-from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Extent, Outcome, Progress, Verdict
-from tidegate.batches.run_state import BatchRunStore, RateShares
-from tidegate.batches.slice import CONTINUE, ENDED, SLEEP, Milestones, SliceEnd, SliceRunner, SliceTiming
+from tidegate.batches import Batches, SliceTiming
+from tidegate.batches.items import ItemResults, Items, Outcomes
+from tidegate.batches.model import (
+    ACTIVE,
+    RUNNING,
+    STOPPED,
+    STOPPING,
+    Batch,
+    BatchProgress,
+    Business,
+    ItemOutcome,
+    Verdict,
+)
+from tidegate.batches.slice import CONTINUE, ENDED, SLEEP, QueuedRun, SliceEnd, run_slice
 from tidegate.batches.store import BatchStore
-from tidegate.batches.workers import ItemCaller
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
 from tidegate.http.connections import KeptConnection
 from tidegate.http.model import Reply
 from tidegate.http.signing import signed_headers
 from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.limits import CALLS
 from tidegate.projects.model import Project
 
+# What a slice of items that are no rows of a file does not use.
+_UNUSED = (
+    "settings",
+    "s3",
+    "bucket",
+    "library",
+    "object_of",
+    "quotas",
+    "check_urls",
+    "notifier",
+    "progress",
+    "queue",
+)
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -43,7 +67,7 @@ class Killed(BaseException):
     """The process was killed: nothing more runs, and nothing in its memory is written."""
 
 
-class MortalStore(BatchRunStore):
+class MortalStore(BatchStore):
     """Writes nothing after its process was killed, which sets `dead`."""
 
     def __init__(self, table: Table, dead: threading.Event) -> None:
@@ -107,12 +131,12 @@ class MemoryOutcomes(Outcomes):
     """Outcomes in memory, with the parts that were written and merged."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[tuple[int, int], Outcome]] = []
+        self.parts: list[tuple[tuple[int, int], ItemOutcome]] = []
         self.written: list[tuple[int, int]] = []
         self.merged: list[list[int]] = []
 
     def write_part(
-        self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[Outcome], items: Items
+        self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[ItemOutcome], items: Items
     ) -> None:
         indexed = [replace(outcome, index=items.index(outcome.index)) for outcome in outcomes]
         key = (runner, part)
@@ -127,25 +151,48 @@ class MemoryOutcomes(Outcomes):
         return {outcome.index: (outcome.state, outcome.attempts) for _, outcome in self.parts}
 
 
+class NoLimits:
+    """The quotas of a project that has none."""
+
+    reserved = {CALLS: 10**12}
+
+    def budget(self, _: str) -> NoLimits:
+        return self
+
+    def reserve(self, **_: int) -> bool:
+        return True
+
+    def settle(self, **_: int) -> None:
+        pass
+
+
 @dataclass
-class Lab:
+class Lab(QueuedRun):
     table: Table
     url: str
     timing: SliceTiming = field(default_factory=SliceTiming)
     shared_rate: float | None = None
 
     def __post_init__(self) -> None:
-        self.batches = BatchStore(self.table)
-        self.runs = BatchRunStore(self.table)
         self.http = SafeHttp()
         self.outcomes: Any = MemoryOutcomes()
-        self.shares = RateShares(self.table)
+        self.batches = BatchStore(self.table)
         self.results = ItemResults(self.table)
         self.ended = SliceEnd(ENDED)
 
+    def business(self) -> Business:
+        return Business(
+            biz_id="biz-1",
+            project_id=PROJECT,
+            name="lab",
+            process_url=self.url,
+            rate=self.shared_rate,
+            created_at="2026-01-01T00:00:00.000Z",
+        )
+
     def batch(self, total: int, rate: float, *, start_index: int = 0, job_data: Any = None, **more: Any) -> Batch:
         batch = Batch(
-            batch_id=f"bat-{id(object())}-{total}",
+            batch_id=f"bat-{uuid.uuid4().hex}",
             project_id=PROJECT,
             biz_id="biz-1",
             name="lab",
@@ -161,35 +208,15 @@ class Lab:
         self.batches.add(batch, job_data, line, limit=1000)
         return batch
 
-    # --- implements Preparation
+    # --- the queued request of the run, without a queue
 
-    def work(self, batch: Batch) -> ItemCaller:
-        project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
-        return ItemCaller(batch, self.url, project, self.http, _sign, real_clock, self.shared_rate)
-
-    def items(self, batch: Batch, runner: int) -> Items:
-        items = self._all_items(batch)
-        return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
-
-    def _all_items(self, batch: Batch) -> Items:
-        data = self.batches.job_data(batch.project_id, batch.batch_id)
-        if batch.serial:
-            return DataItems(lambda: self.batches.job_data(batch.project_id, batch.batch_id))
-        return DataItems(lambda: data)
-
-    def extent(self, batch: Batch, at: int, *, wait: bool = False) -> Extent:
-        assert batch.total is not None
-        return Extent(batch.total)
-
-    # --- implements RequestHandle
-
-    def confirm(self, batch: Batch, progress: Progress, *, publish: bool) -> None:
+    def confirm(self, batch: Batch, progress: BatchProgress, *, publish: bool) -> None:
         if self.now(batch)[0].status not in ACTIVE:
             raise LeaseLost("the request is over")
 
     def end(self, batch: Batch, fences: Sequence[int], verdict: Verdict) -> None:
         try:
-            self.table.transact(self.runs.end_writes(batch, fences, verdict, "2026-01-01T00:00:00.000Z"))
+            self.table.transact(self.batches.end_writes(batch, fences, verdict, "2026-01-01T00:00:00.000Z"))
         except ConditionFailed as error:
             raise LeaseLost("taken over") from error
 
@@ -198,14 +225,26 @@ class Lab:
         present = self.now(batch)[0]
         if present.run != batch.run or present.status not in ACTIVE:
             return ENDED
-        self.ended = self.runner(**changed).run(present, self, runner)
+        self.ended = run_slice(self.made(**changed), present, self, runner)
         return self.ended.outcome
 
-    def runner(self, **changed: Any) -> SliceRunner:
-        parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "timing": self.timing}
-        parts |= {"outcomes": self.outcomes, "results": self.results, "shares": self.shares}
-        parts["milestones"] = Milestones(self.table, cast(Any, None), real_clock)
-        return SliceRunner(prepare=self, **(parts | changed))
+    def made(self, **changed: Any) -> Batches:
+        """The parts that a slice uses; `changed` replaces some of them."""
+        project = Project(PROJECT, "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
+        b = Batches(
+            table=self.table,
+            clock=real_clock,
+            http=self.http,
+            sign=_sign,
+            project=lambda _: project,
+            runner_time=cast(Any, NoLimits()),
+            **cast(Any, dict.fromkeys(_UNUSED)),
+        )
+        parts = {"timing": self.timing, "store": self.batches, "outcomes": self.outcomes, "results": self.results}
+        parts["businesses"] = SimpleNamespace(get=lambda *_: self.business())
+        for name, part in (parts | changed).items():
+            setattr(b, name, part)
+        return b
 
     def run(self, batch: Batch, runner: int = 0) -> str:
         """Runs slices until the batch ends, as the state machine does. Returns the last outcome."""
@@ -221,7 +260,7 @@ class Lab:
         thread.start()
         return thread
 
-    def now(self, batch: Batch) -> tuple[Batch, Progress]:
+    def now(self, batch: Batch) -> tuple[Batch, BatchProgress]:
         current = self.batches.get(batch.project_id, batch.batch_id)
         assert current
         return current, self.batches.progress(current)
@@ -239,7 +278,7 @@ class Lab:
         dead = threading.Event()
         other = replace(self)
         other.http = MortalHttp(dead)
-        other.runs = MortalStore(self.table, dead)
+        other.batches = MortalStore(self.table, dead)
         other.results = MortalResults(self.table, dead)
         other.outcomes = self.outcomes
         return other, dead

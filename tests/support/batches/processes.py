@@ -21,8 +21,9 @@ from botocore.exceptions import ClientError
 from tests.support.batches.lab import PROJECT, Lab
 from tests.support.batches.receiver import ROOT
 from tidegate.aws.table import Table
+from tidegate.batches import SliceTiming
 from tidegate.batches.model import Batch
-from tidegate.batches.slice import ENDED, SliceTiming
+from tidegate.batches.slice import ENDED
 
 _KEY = b"runners"
 _CALLS = ("get_item", "put_item", "update_item", "query", "batch_get_item", "batch_write_item", "transact_write_items")

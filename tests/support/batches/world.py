@@ -13,6 +13,7 @@ from standardwebhooks import Webhook
 
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import Answer, MotoCloud, Project
+from tidegate.batches.slice import step
 
 OVER = ("finished", "stopped")
 
@@ -83,9 +84,9 @@ class BatchWorld:
 
     def step(self, request_id: str, **more: Any) -> dict[str, Any]:
         """Runs one step of the batch machine for the request's current attempt, as its function would."""
-        request = self.cloud.app.queue.queue.get(self.project.id, request_id)
+        request = self.cloud.app.queue.get(self.project.id, request_id)
         event = {"project_id": self.project.id, "request_id": request_id, "attempt": request.attempt} | more
-        return self.cloud.app.batches.machine.step(event)
+        return step(self.cloud.app.batches, event)
 
     def act(self, batch_id: str, action: str, body: Any = None, expect: int = 202) -> dict[str, Any]:
         answer = self.http("POST", f"/v1/batches/{batch_id}/{action}", body)

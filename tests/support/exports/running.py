@@ -53,7 +53,7 @@ class ExportWorld:
         self.cloud.clock.advance(301)
         self.cloud.deliver("WakeupsQueue")
         self.cloud.deliver("AdmissionQueue")
-        request = self.cloud.app.queue.queue.get(self.project.id, task_id)
+        request = self.cloud.app.queue.get(self.project.id, task_id)
         assert request.status == "running", request
         return {"project_id": self.project.id, "request_id": task_id, "attempt": request.attempt}
 
@@ -88,7 +88,7 @@ class ExportWorld:
         return shown, self.file(task_id)
 
     def file(self, task_id: str) -> bytes:
-        result = self.cloud.app.queue.queue.get(self.project.id, task_id).result
+        result = self.cloud.app.queue.get(self.project.id, task_id).result
         assert result
         answer = self.s3.get_object(Bucket=self.bucket, Key=result["key"])
         return bytes(answer["Body"].read())

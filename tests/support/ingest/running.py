@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.files.model import content_object
+from tidegate.ingest.steps import work
 from tidegate.queue.retention import MARKER
 
 BIZ = {"biz_id": 1, "app_id": 2}
@@ -50,7 +51,7 @@ class Library:
         described = self.cloud.client("stepfunctions").describe_execution(executionArn=arn)
         event = json.loads(described["input"]) | {"more": True}
         while event["more"]:
-            event = json.loads(json.dumps(self.cloud.app.ingest.steps.work(event, seconds_left)))
+            event = json.loads(json.dumps(work(self.cloud.app.ingest, event, seconds_left)))
 
     def file(self, file_id: str) -> dict[str, Any]:
         return dict(self.cloud.http("GET", f"/v1/files/{file_id}", key=self.project.key).json())

@@ -5,17 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tidegate.app import app
 from tidegate.files.model import File
-from tidegate.files.reading import TurnReader
-from tidegate.ingest.download import Download
-from tidegate.ingest.fetch import Fetcher
-from tidegate.ingest.values import Step
+from tidegate.ingest import Step
+from tidegate.ingest.download import download
 from tidegate.queue.model import Request
 
 _NOW = "2026-11-16T05:00:00.000Z"
@@ -52,29 +49,19 @@ def main(url: str, *, resume: bool = False) -> None:
     assert spec
     assert spec.loader
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert app().ingest.steps
+    ingest = app().ingest
     projects: Any = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
     files: Any = Files()
     unfinished: Any = SimpleNamespace(
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
-    unfinished = app().ingest.unfinished if resume else unfinished
-    slots: Any = SimpleNamespace(held=lambda _request, _url, _most, heartbeat: nullcontext(heartbeat))
     pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
-    download = Download(
-        Fetcher(app().http, app().ingest.parts, unfinished),
-        app().ingest.parts,
-        TurnReader(app().files.bucket),
-        files,
-        projects,
-        app().projects.credentials,
-        unfinished,
-        pauses,
-        slots,
-    )
+    ingest.projects, ingest.files, ingest.host_pauses = projects, files, pauses
+    if not resume:
+        ingest.unfinished = unfinished
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
-    outcome = download(Step(request, lambda _: None, 800))
+    outcome = download(ingest, Step(request, lambda _: None, 800))
     sys.stdout.write(json.dumps({"peak_mb": peak_megabytes(), **outcome.result}))
 
 

@@ -83,6 +83,8 @@ class Tour:
         call("GET /v1/me", key=self.key)
         call("POST /v1/keys", {"name": "second operator"}, key=admin, status=201)
         call("GET /v1/keys", key=admin)
+        ticket = call("POST /v1/sign-in-tickets", key=admin, status=201)["ticket"]
+        call("POST /v1/sign-in", key=ticket, status=201)
         spare = self.cloud.make_key(project_id, ["read"]).split("_")[1]
         call("POST /v1/keys/{key_id}/rotate", {"overlap_s": 3600}, key=admin, status=201, key_id=spare)
         call("DELETE /v1/keys/{key_id}", key=admin, status=204, key_id=spare)
@@ -178,6 +180,7 @@ class Tour:
             self.call("PUT /v1/releases/{name}", body, status=201, name="app")
         has = {"releases": [{"name": "app", "revision": 1, "state": "current"}], "has": contents}
         self.call("PUT /v1/agents/{agent_id}/releases", has, key=host_key, agent_id="host-3")
+        self.call("GET /v1/agents/{agent_id}/files", agent_id="host-3")
         self.call("GET /v1/releases")
         self.call("GET /v1/releases/{name}", name="app")
         self.call("GET /v1/releases/{name}/hosts", query={"limit": 5}, name="app")
@@ -250,7 +253,7 @@ class Tour:
     def _export(self, task_id: str) -> None:
         """Runs the steps of the export's state machine."""
         self.cloud.deliver("AdmissionQueue")
-        request = self.cloud.app.queue.queue.get(self.project.id, task_id)
+        request = self.cloud.app.queue.get(self.project.id, task_id)
         state = {"project_id": self.project.id, "request_id": task_id, "attempt": request.attempt}
         step = "pull"
         while step in MACHINE:
@@ -293,11 +296,9 @@ class Tour:
             "POST", "/v1/requests", json={"type": "download", "payload": missing}, key=self.key
         ).json()["request_id"]
         self.cloud.deliver("AdmissionQueue")
-        running = self.cloud.app.queue.queue.get(self.project.id, broken)
+        running = self.cloud.app.queue.get(self.project.id, broken)
 
-        self.cloud.app.queue.queue.finish(
-            self.project.id, broken, running.attempt, error=NotFound("the source answered 404")
-        )
+        self.cloud.app.queue.finish(self.project.id, broken, running.attempt, error=NotFound("the source answered 404"))
         self.call("GET /v1/requests/{request_id}", request_id=broken)
         self._waits_for_its_host()
         self.call("POST /v1/requests/{request_id}/retry", request_id=broken)
@@ -320,7 +321,7 @@ class Tour:
         self.call("POST /v1/ws-tickets", status=201)
 
     def _waits_for_its_host(self) -> None:
-        queue = self.cloud.app.queue.queue
+        queue = self.cloud.app.queue
         waiting = queue.submit(self.project.id, "check", payload={})
         self.cloud.deliver("AdmissionQueue")
         busy = ServiceUnavailable("the source answered 503", retry_after=600)

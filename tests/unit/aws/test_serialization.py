@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
 import pytest
+from boto3.dynamodb.types import TypeSerializer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,3 +33,33 @@ def test_any_text_is_a_valid_cursor_or_invalid(text: str) -> None:
     except Invalid:
         return
     assert all(list(value) in (["S"], ["N"]) and type(*value.values()) is str for value in key.values())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "text",
+        "…",
+        True,
+        False,
+        0,
+        -7,
+        10**38 - 1,
+        0.1,
+        1e20,
+        b"\0",
+        {"a": {"b": [1, "x", None]}},
+        [],
+        {"one"},
+    ],
+)
+def test_value_is_written_as_boto3_writes_it(value: Any) -> None:
+    given = Decimal(str(value)) if isinstance(value, float) else value
+    assert to_wire({"held": value}) == {"held": TypeSerializer().serialize(given)}
+    assert from_wire(to_wire({"held": value})) == {"held": value}
+
+
+def test_value_without_form_in_dynamodb_is_refused() -> None:
+    with pytest.raises(TypeError, match="datetime"):
+        to_wire({"at": datetime.now(UTC)})

@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.batches.model import ItemAnswer
-from tidegate.batches.workers import LONGEST_LINE, MOST_LINES, call_body, read_reply
+from tidegate.batches.items import LONGEST_LINE, MOST_LINES, call_body, read_reply
+from tidegate.batches.model import ItemResult
 from tidegate.http.model import Reply
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
 
-def parsed(body: object, status: int = 200, **headers: str) -> tuple[ItemAnswer, tuple[tuple[str, str], ...]]:
+def parsed(body: object, status: int = 200, **headers: str) -> tuple[ItemResult, tuple[tuple[str, str], ...]]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     (read,) = read_reply(Reply(status, headers, raw, "http://b/"), NOW, [0], grouped=False)
     return read.answer, read.lines

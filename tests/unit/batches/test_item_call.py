@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
-from tidegate.batches.model import RUNNING, Batch, ItemCall
+from tidegate.batches.model import RUNNING, Batch, Business, ItemCall
 from tidegate.batches.workers import ItemCaller
 from tidegate.http.model import Reply
 from tidegate.projects.model import Project
@@ -40,14 +41,9 @@ def message_ids(items_per_call: int, *calls: list[ItemCall]) -> list[str]:
         items_per_call=items_per_call,
     )
     project = Project("prj-1", "p", None, allow_private_urls=True, created_at="")
-    caller = ItemCaller(
-        batch,
-        "http://b/",
-        project,
-        cast(Any, None),
-        signed,
-        lambda: NOW,
-    )
+    business = Business(biz_id="biz-1", project_id="prj-1", name="b", process_url="http://b/", created_at="")
+    b = cast(Any, SimpleNamespace(clock=lambda: NOW, sign=signed))
+    caller = ItemCaller(b, batch, project, business)
     connection = RecordingConnection()
     for call in calls:
         caller.call(cast(Any, connection), call)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.batches.items import DataItems, Outcomes, RedrivenItems, SharedItems
-from tidegate.batches.model import RUNNING, STOPPED, Batch, ItemAnswer, Outcome, Share
+from tidegate.batches.model import RUNNING, STOPPED, Batch, ItemOutcome, ItemResult, Share
 from tidegate.errors import WrongState
 
 BATCH = Batch(
@@ -47,8 +47,8 @@ class Memory:
         self.objects[key] = b"".join(portions)
 
 
-def failed(index: int, state: str = "failed") -> Outcome:
-    return Outcome(index, state, 5, ItemAnswer("error", "no stock"))
+def failed(index: int, state: str = "failed") -> ItemOutcome:
+    return ItemOutcome(index, state, 5, ItemResult("error", "no stock"))
 
 
 def states_in(outcomes: Outcomes, *parts: int) -> dict[int, str]:
@@ -77,7 +77,7 @@ def test_part_with_higher_fencing_token_is_valid() -> None:
 def test_item_that_succeeds_in_later_run_is_recovered() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 1, [failed(4), failed(2)], PLAIN)
-    outcomes.write_part(BATCH, 0, 2, 2, [Outcome(4, "recovered", 1, ItemAnswer("ok"))], PLAIN)
+    outcomes.write_part(BATCH, 0, 2, 2, [ItemOutcome(4, "recovered", 1, ItemResult("ok"))], PLAIN)
     assert states_in(outcomes, 2) == {2: "failed", 4: "recovered"}
 
 

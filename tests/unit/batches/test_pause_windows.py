@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.batches.model import DAY, ItemAnswer, PauseWindow, Rules, WindowState, paused_until, seconds_of_day
+from tidegate.batches.model import DAY, ItemResult, PauseWindow, Rules, WindowState, paused_until, seconds_of_day
 from tidegate.batches.run_state import RunState
 
 HOUR = 3600
@@ -40,5 +40,5 @@ def test_paused_batch_makes_no_calls_until_window_ends() -> None:
     assert state.next_at(noon + 1) == 13 * HOUR
     calls = state.next(13.0 * HOUR)
     assert isinstance(calls, tuple)
-    state.record(calls[0], ItemAnswer("ok"), 13.0 * HOUR)
+    state.record(calls[0], ItemResult("ok"), 13.0 * HOUR)
     assert state.window.position == 1

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidegate.batches.model import Carried, ItemAnswer, ItemCall, Rules, WindowState
+from tidegate.batches.model import Carried, ItemCall, ItemResult, Rules, WindowState
 from tidegate.batches.run_state import RunState
 
 WINDOW = 10.0
@@ -33,7 +33,7 @@ def call_times(
         while now < ends:
             while under_way and under_way[0][0] <= now:
                 _, index = heapq.heappop(under_way)
-                state.record(ItemCall(index, 1), ItemAnswer("ok"), now)
+                state.record(ItemCall(index, 1), ItemResult("ok"), now)
             step = state.next(now)
             assert step is not None
             if isinstance(step, float):
@@ -44,7 +44,7 @@ def call_times(
             for call in step:
                 heapq.heappush(under_way, (now + CALL_SECONDS, call.index))
         for _, index in under_way:
-            state.record(ItemCall(index, 1), ItemAnswer("ok"), now)
+            state.record(ItemCall(index, 1), ItemResult("ok"), now)
         # Ending one function and starting the next takes some time.
         now += chance.uniform(most_gap / 2, most_gap)
         window, carried = state.window.state(), state.carry()

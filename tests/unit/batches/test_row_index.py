@@ -29,7 +29,7 @@ from tidegate.batches.rows import (
 )
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.model import content_object
-from tidegate.sheets.text import CsvOptions, CsvWriter
+from tidegate.sheets.files import CsvOptions, CsvWriter
 
 cells = st.text(
     st.characters(codec="utf-8", exclude_characters="\x00", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'),

@@ -21,20 +21,21 @@ from tidegate.batches.model import (
     Carried,
     Counts,
     Decision,
-    ItemAnswer,
     ItemCall,
+    ItemResult,
     OpenItem,
     Rules,
     Verdict,
     WindowState,
 )
-from tidegate.batches.run_state import NO_RESULT, SKIP_ADVICE, RunState, pack_open, unpack_open
+from tidegate.batches.run_state import NO_RESULT, SKIP_ADVICE, RunState
+from tidegate.batches.store import pack_open, unpack_open
 
-OK = ItemAnswer("ok")
+OK = ItemResult("ok")
 
 
 def play(
-    state: RunState, answers: dict[int, ItemAnswer] | None = None, start: float = 0.0
+    state: RunState, answers: dict[int, ItemResult] | None = None, start: float = 0.0
 ) -> list[tuple[float, ItemCall]]:
     """Makes all calls one after another, each answered immediately. Returns (time, call) of each."""
     now, made = start, []
@@ -60,7 +61,7 @@ def test_all_items_are_called_once_and_in_order() -> None:
 
 def test_item_that_always_fails_stops_batch_after_five_attempts() -> None:
     state = RunState(1000, Rules(rate=10), WindowState(0), now=0.0)
-    made = play(state, {7: ItemAnswer("error", "no stock")})
+    made = play(state, {7: ItemResult("error", "no stock")})
     times = [moment for moment, call in made if call.index == 7]
     assert [call.attempt for _, call in made if call.index == 7] == [1, 2, 3, 4, 5]
     assert all(3 <= later - earlier < 3.2 for earlier, later in pairwise(times))
@@ -70,7 +71,7 @@ def test_item_that_always_fails_stops_batch_after_five_attempts() -> None:
 
 def test_restart_repeats_only_the_failed_item() -> None:
     state = RunState(150, Rules(rate=10), WindowState(0), now=0.0)
-    first = indexes(play(state, {7: ItemAnswer("error")}))
+    first = indexes(play(state, {7: ItemResult("error")}))
     restarted = RunState(150, Rules(rate=10), state.window.state(), now=0.0, carried=unpacked(state.carry()))
     second = indexes(play(restarted))
     assert 7 in second
@@ -80,23 +81,23 @@ def test_restart_repeats_only_the_failed_item() -> None:
 
 def test_abandoned_item_is_an_error_and_batch_continues() -> None:
     state = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
-    assert len(play(state, {7: ItemAnswer("abandon")})) == 20
+    assert len(play(state, {7: ItemResult("abandon")})) == 20
     assert (state.verdict, state.current_counts) == (Verdict(FINISHED), Counts(abandoned=1))
 
 
 def test_max_errors_stops_batch() -> None:
     state = RunState(20, Rules(rate=10, max_errors=2), WindowState(0), now=0.0)
-    play(state, {3: ItemAnswer("abandon"), 5: ItemAnswer("abandon"), 9: ItemAnswer("abandon")})
+    play(state, {3: ItemResult("abandon"), 5: ItemResult("abandon"), 9: ItemResult("abandon")})
     assert state.verdict == Verdict(STOPPED, "max_errors reached: 2 items did not succeed", failed=True)
     assert state.window.offset == 6
 
 
 def test_business_may_stop_or_finish_batch() -> None:
     stopped = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
-    play(stopped, {4: ItemAnswer("ok", stop="stop")})
+    play(stopped, {4: ItemResult("ok", stop="stop")})
     assert stopped.verdict == Verdict(STOPPED, "the business stopped the batch at item 4")
     finished = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
-    play(finished, {4: ItemAnswer("ok", stop="finish")})
+    play(finished, {4: ItemResult("ok", stop="finish")})
     assert (finished.verdict, finished.window.offset) == (Verdict(FINISHED), 5)
 
 
@@ -106,19 +107,19 @@ def test_finish_overrides_an_earlier_stop() -> None:
     assert isinstance(calls, tuple)
     (call,) = calls
     state.halt("asked to stop")
-    state.record(call, ItemAnswer("ok", stop="finish"), 0.1)
+    state.record(call, ItemResult("ok", stop="finish"), 0.1)
     assert state.verdict == Verdict(FINISHED)
 
 
 def test_retry_after_is_honoured() -> None:
     state = RunState(1, Rules(rate=10, retry_delay=1), WindowState(0), now=0.0)
-    times = [moment for moment, _ in play(state, {0: ItemAnswer("error", retry_after=9.0)})]
+    times = [moment for moment, _ in play(state, {0: ItemResult("error", retry_after=9.0)})]
     assert times[1] >= 9
 
 
 def test_retries_count_against_the_rate() -> None:
     state = RunState(100, Rules(rate=10, retry_delay=0.01), WindowState(0), now=0.0)
-    made = play(state, {index: ItemAnswer("error") for index in (1, 2, 3)})
+    made = play(state, {index: ItemResult("error") for index in (1, 2, 3)})
     assert all(sum(1 for other, _ in made if at <= other < at + 1) <= 12 for at, _ in made)
 
 
@@ -188,7 +189,7 @@ def opened(state: RunState, now: float) -> list[int]:
 def test_repeated_asynchronous_result_changes_nothing() -> None:
     state = awaiting()
     assert state.apply(ok(0), 1.0)
-    assert not state.apply(Decision(0, 1, 1, ItemAnswer("abandon")), 2.0)
+    assert not state.apply(Decision(0, 1, 1, ItemResult("abandon")), 2.0)
     assert (state.window.position, state.current_counts) == (1, Counts())
 
 
@@ -205,8 +206,8 @@ def test_result_before_the_answer_is_applied_later() -> None:
     assert state.window.position == 1
 
 
-@pytest.mark.parametrize("answer", [OK, ItemAnswer("error"), ItemAnswer("abandon")])
-def test_stored_result_counts_before_an_answer_to_its_call(answer: ItemAnswer) -> None:
+@pytest.mark.parametrize("answer", [OK, ItemResult("error"), ItemResult("abandon")])
+def test_stored_result_counts_before_an_answer_to_its_call(answer: ItemResult) -> None:
     state = RunState(1, Rules(rate=100), WindowState(0), now=0.0, asynchronous=True)
     calls = state.next(0.0)
     assert isinstance(calls, tuple)
@@ -315,7 +316,7 @@ def test_finished_batch_closes_items_that_were_called() -> None:
     state.window.reach = 3
     assert state.left_open() == []
     assert state.next(0.5) == (ItemCall(1, 1),)
-    state.apply(Decision(1, 1, 1, ItemAnswer("ok", stop="finish")), 0.6)
+    state.apply(Decision(1, 1, 1, ItemResult("ok", stop="finish")), 0.6)
     state.record(ItemCall(1, 1), OK, 0.7)
     state.apply_early(0.7)
     assert state.verdict == Verdict(FINISHED)
@@ -342,19 +343,19 @@ def test_no_item_is_lost_in_any_order_with_any_crash(total: int, start: int, cha
         if in_flight and chance.random() < 0.5:
             call = in_flight.pop(chance.randrange(len(in_flight)))
             failed = call.attempt < 4 and chance.random() < 0.2
-            state.record(call, ItemAnswer("error") if failed else OK, now)
+            state.record(call, ItemResult("error") if failed else OK, now)
             done |= set() if failed else {call.index}
     assert state.verdict == Verdict(FINISHED)
     assert done == set(range(total))
 
 
-def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[float, ItemAnswer]]) -> RunState:
+def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[float, ItemResult]]) -> RunState:
     """Plays `seconds` of a batch without an end, with a worker for each call. `answer` returns after how many seconds
     which answer comes."""
     state, now, calls = (
         RunState(10**9, rules, WindowState(0), 0.0),
         0.0,
-        list[tuple[float, int, ItemCall, ItemAnswer]](),
+        list[tuple[float, int, ItemCall, ItemResult]](),
     )
     number = 0
     while now < seconds:
@@ -376,14 +377,14 @@ def called_in(seconds: float, rules: Rules, answer: Callable[[ItemCall], tuple[f
 @pytest.mark.parametrize("retry_delay", [3, 30, 3600])
 def test_one_percent_failing_items_leave_nine_tenths_of_rate(retry_delay: float) -> None:
     rules = Rules(rate=50, retries=5, retry_delay=retry_delay, skip_failed=True)
-    error = ItemAnswer("error")
+    error = ItemResult("error")
     state = called_in(400, rules, lambda call: (0.05, error if call.index % 100 == 7 else OK))
     assert state.window.position >= 0.9 * 50 * 400
 
 
 def test_one_percent_hanging_items_leave_nine_tenths_of_rate() -> None:
     rules = Rules(rate=50, retries=3, skip_failed=True)
-    hangs = (300.0, ItemAnswer("error", "did not answer within 300 s", down=True))
+    hangs = (300.0, ItemResult("error", "did not answer within 300 s", down=True))
     state = called_in(400, rules, lambda call: hangs if call.index % 100 == 7 else (0.05, OK))
     assert state.window.position >= 0.9 * 50 * 400
 
@@ -391,7 +392,7 @@ def test_one_percent_hanging_items_leave_nine_tenths_of_rate() -> None:
 def test_window_waits_when_as_many_items_are_open_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "MOST_OPEN", 40)
     rules = Rules(rate=10, retry_delay=1000)
-    state = called_in(100, rules, lambda call: (0.05, ItemAnswer("error") if call.index % 2 else OK))
+    state = called_in(100, rules, lambda call: (0.05, ItemResult("error") if call.index % 2 else OK))
     assert len(state.carry().open_items) == 40
     assert state.window.position <= 2 * 40
 
@@ -430,7 +431,7 @@ def test_items_aside_survive_any_crash_and_count_once(total: int, seed: int) -> 
         if in_flight and chance.random() < 0.4:
             call = in_flight.pop(chance.randrange(len(in_flight)))
             failed = call.attempt < 4 and chance.random() < 0.5
-            state.record(call, ItemAnswer("error") if failed else OK, now)
+            state.record(call, ItemResult("error") if failed else OK, now)
             done |= set() if failed else {call.index}
         assert state.window.position == len(done)
         if chance.random() < 0.3:
@@ -444,7 +445,7 @@ def aside_of(carried: Carried, offset: int) -> tuple[int, ...]:
     return tuple(sorted(item.index for item in carried.open_items if item.index < offset))
 
 
-DOWN = ItemAnswer("error", "connection refused", down=True)
+DOWN = ItemResult("error", "connection refused", down=True)
 
 
 def test_no_item_loses_an_attempt_while_business_is_down() -> None:
@@ -504,13 +505,13 @@ def test_backoff_grows_to_its_limit_with_jitter() -> None:
     shaken = [Backoff(base=10, jitter=0.5).delay(index, 1) for index in range(1000)]
     assert 5 <= min(shaken) < 5.5 < 9.5 < max(shaken) <= 10
     state = RunState(1, Rules(rate=100, retries=4, backoff=backoff), WindowState(0), 0.0)
-    times = [at for at, _ in play(state, {0: ItemAnswer("error")})]
+    times = [at for at, _ in play(state, {0: ItemResult("error")})]
     assert [round(later - earlier) for earlier, later in pairwise(times)] == [2, 6, 18]
 
 
 def test_batch_ends_only_when_all_rows_are_counted() -> None:
     state = RunState(2, Rules(rate=1000, max_failed_percent=10), WindowState(0), 0.0, complete=False)
-    abandoned = ItemAnswer("abandon")
+    abandoned = ItemResult("abandon")
     for now in (0.0, 1.0):
         step = state.next(now)
         assert isinstance(step, tuple)
@@ -531,7 +532,7 @@ def test_runner_does_not_sleep_while_further_rows_are_being_indexed() -> None:
     for now in (0.0, 0.1):
         step = state.next(now)
         assert isinstance(step, tuple)
-        state.record(step[0], ItemAnswer("error"), now)
+        state.record(step[0], ItemResult("error"), now)
     assert state.next_at(1.0) == 1.0
     state.extend(2, complete=True, batch_total=2)
     assert state.next_at(1.0) == 60.0

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidegate.batches.model import SlidingWindow, WindowState
+from tidegate.batches.model import WindowState
+from tidegate.batches.run_state import SlidingWindow
 
 TOTAL = 40
 

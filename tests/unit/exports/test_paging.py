@@ -17,8 +17,7 @@ from tidegate.errors import (
     TooManyRequests,
     UpstreamError,
 )
-from tidegate.exports.paging import TablePages, total_of
-from tidegate.exports.source import Page, Place, page_url, read_page
+from tidegate.exports.source import PagePlace, SourcePage, TablePages, page_url, read_page, total_of
 from tidegate.sheets.table import keys_of
 
 
@@ -83,7 +82,7 @@ def test_failure_in_the_body_is_the_error_of_its_http_status(answer: bytes, kind
     ],
 )
 def test_paging_parameters_are_added_to_the_query_of_the_url(url: str, expected: str) -> None:
-    assert page_url(url, Place(2), 100, "exp-1") == expected
+    assert page_url(url, PagePlace(2), 100, "exp-1") == expected
 
 
 def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
@@ -93,16 +92,16 @@ def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
 @given(st.integers(0, 3000), st.integers(100, 700))
 def test_known_total_plans_every_page_once(total: int, step: int) -> None:
     pages = TablePages(step=step)
-    pages.record(0, Page(rows(min(step, total)), total))
+    pages.record(0, SourcePage(rows(min(step, total)), total))
     planned = list(pages.planned())
     for number in reversed(planned):
-        pages.record(number, Page(rows(min(step, total - number * step)), total))
+        pages.record(number, SourcePage(rows(min(step, total - number * step)), total))
     pages.continue_after_plan()
 
     assert [0, *planned] == list(range(max(1, -(-total // step))))
     # After a full last page more may follow.
     assert pages.upcoming == (len(planned) + 1 if total and total % step == 0 else None)
-    pages.finish()
+    pages.done = True
     assert (pages.rows, list(pages.planned()), total_of([pages])) == (total, [], total)
     assert pages.warnings() == []
     assert TablePages.from_data(json.loads(json.dumps(pages.as_data()))) == pages
@@ -110,12 +109,12 @@ def test_known_total_plans_every_page_once(total: int, step: int) -> None:
 
 def test_huge_total_is_planned_lazily_and_ends_at_empty_page() -> None:
     pages = TablePages(step=100)
-    pages.record(0, Page(rows(100), 10**17))
+    pages.record(0, SourcePage(rows(100), 10**17))
     planned = pages.planned()
     assert [next(planned), next(planned)] == [1, 2]
 
-    pages.record(1, Page(rows(7), 10**17))
-    pages.record(2, Page([], 10**17))
+    pages.record(1, SourcePage(rows(7), 10**17))
+    pages.record(2, SourcePage([], 10**17))
     assert list(planned) == []
     pages.continue_after_plan()
     assert pages.upcoming is None
@@ -124,29 +123,29 @@ def test_huge_total_is_planned_lazily_and_ends_at_empty_page() -> None:
 
 def test_all_pages_of_a_source_with_smaller_pages_are_planned() -> None:
     pages = TablePages(step=1000)
-    pages.record(0, Page(rows(100), 350))
+    pages.record(0, SourcePage(rows(100), 350))
     assert list(pages.planned()) == [1, 2, 3]
 
 
 def test_source_without_pages_is_read_once() -> None:
     pages = TablePages(step=100)
-    pages.record(0, Page(rows(100), 100, crc=7))
+    pages.record(0, SourcePage(rows(100), 100, crc=7))
     pages.continue_after_plan()
     assert list(pages.planned()) == []
-    pages.record(1, Page(rows(100), 100, crc=7))
+    pages.record(1, SourcePage(rows(100), 100, crc=7))
     assert pages.upcoming is None
     assert (pages.rows, pages.warnings()) == (100, [])
 
     more = TablePages(step=100)
-    more.record(0, Page(rows(300), 300))
+    more.record(0, SourcePage(rows(300), 300))
     more.continue_after_plan()
     assert (list(more.planned()), more.upcoming) == ([], None)
 
 
 def test_changed_total_is_a_warning() -> None:
     pages = TablePages(step=100)
-    pages.record(0, Page(rows(100), 150))
-    pages.record(1, Page(rows(51), 151))
+    pages.record(0, SourcePage(rows(100), 150))
+    pages.record(1, SourcePage(rows(51), 151))
     warnings = pages.warnings()
     assert warnings[0] == "the source announced a total of 150 rows, but its 2 pages have 151"
     assert warnings[1].startswith("the source's total changed from 150 to 151")
@@ -155,9 +154,9 @@ def test_changed_total_is_a_warning() -> None:
 def test_cursor_and_snapshot_are_sent_with_the_next_page() -> None:
     pages = TablePages(step=100)
     pages.record(0, read_page(body(rows(3), next="c1", snapshot="s9", total=5), 0))
-    assert (pages.upcoming, pages.place(1)) == (1, Place(1, "c1", "s9"))
+    assert (pages.upcoming, pages.place(1)) == (1, PagePlace(1, "c1", "s9"))
     pages.record(1, read_page(body([], next="c2"), 1))
-    assert pages.place(2) == Place(2, "c2", "s9")
+    assert pages.place(2) == PagePlace(2, "c2", "s9")
     with pytest.raises(SourceBroken, match="returned the cursor of this page as `next`"):
         TablePages.from_data(pages.as_data()).record(2, read_page(body(rows(1), next="c2"), 2))
     pages.record(2, read_page(body(rows(2), next=None), 2))
@@ -212,7 +211,7 @@ def test_column_order_does_not_depend_on_arrival_of_pages(pages: list[Any], rand
     order = list(range(len(pages)))
     random.shuffle(order)
     for number in order:
-        table.record(number, Page(pages[number]))
+        table.record(number, SourcePage(pages[number]))
 
     assert table.all_keys() == keys_of(row for page in pages for row in page)
 
@@ -220,14 +219,14 @@ def test_column_order_does_not_depend_on_arrival_of_pages(pages: list[Any], rand
 @pytest.mark.parametrize(
     ("page", "more"),
     [
-        (Page(rows(100)), True),
-        (Page(rows(99)), False),
-        (Page([]), False),
-        (Page([], force_continue=True), True),
-        (Page(rows(100), force_continue=False), False),
+        (SourcePage(rows(100)), True),
+        (SourcePage(rows(99)), False),
+        (SourcePage([]), False),
+        (SourcePage([], force_continue=True), True),
+        (SourcePage(rows(100), force_continue=False), False),
     ],
 )
-def test_short_or_empty_page_is_the_last_unless_forced(page: Page, more: bool) -> None:
+def test_short_or_empty_page_is_the_last_unless_forced(page: SourcePage, more: bool) -> None:
     table = TablePages(step=100)
     table.record(0, page)
     assert (table.upcoming == 1) is more
@@ -235,6 +234,6 @@ def test_short_or_empty_page_is_the_last_unless_forced(page: Page, more: bool) -
 
 def test_too_many_pages_or_keys_are_refused() -> None:
     with pytest.raises(SourceBroken, match="more than 100000 pages"):
-        TablePages(step=100).next_after(99_999, Page(rows(100)))
+        TablePages(step=100).next_after(99_999, SourcePage(rows(100)))
     with pytest.raises(SourceBroken, match="16384 different keys"):
-        TablePages().record(0, Page([{f"k{number}": 1} for number in range(16_385)]))
+        TablePages().record(0, SourcePage([{f"k{number}": 1} for number in range(16_385)]))

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import SourceBroken
-from tidegate.exports.paging import RepeatedPages, TablePages
-from tidegate.exports.source import Page, page_reader, read_page
+from tidegate.exports.source import SourcePage, TablePages, page_reader, read_page
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
@@ -15,8 +14,16 @@ def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
 
 
 def first_refused(pages: list[list[Any]]) -> int | None:
-    seen = RepeatedPages()
-    return next((number for number, page in enumerate(pages) if seen.too_many(number, page)), None)
+    table = TablePages()
+    return next((number for number, page in enumerate(pages) if is_refused(table, number, page)), None)
+
+
+def is_refused(table: TablePages, number: int, page: list[Any]) -> bool:
+    try:
+        table.refuse_repeats(number, SourcePage(page))
+    except SourceBroken:
+        return True
+    return False
 
 
 def test_same_page_four_times_is_refused() -> None:
@@ -50,8 +57,8 @@ def test_different_page_resets_the_count() -> None:
 
 
 def test_pages_that_are_not_consecutive_are_not_compared() -> None:
-    seen = RepeatedPages()
-    assert not any(seen.too_many(number, rows(100)) for number in range(0, 40, 2))
+    table = TablePages()
+    assert not any(is_refused(table, number, rows(100)) for number in range(0, 40, 2))
 
 
 def test_long_numbers_of_typed_rows_are_compared_exactly() -> None:
@@ -64,9 +71,9 @@ def test_long_numbers_of_typed_rows_are_compared_exactly() -> None:
 def test_error_names_the_pages_and_the_remedy() -> None:
     table = TablePages(step=100)
     for number in range(3):
-        table.record(number, Page(rows(100)))
+        table.record(number, SourcePage(rows(100)))
     with pytest.raises(SourceBroken) as caught:
-        table.record(3, Page(rows(100)))
+        table.record(3, SourcePage(rows(100)))
     assert "pages 2 and 3 have the same 100 rows" in caught.value.detail
     assert "ignore `page`" in caught.value.detail
     assert "a short or an empty page" in caught.value.detail

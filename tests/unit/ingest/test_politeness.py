@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.ingest.values import Pacer, Politeness
+from tidegate.ingest.fetch import Pacer, Politeness
 
 
 class Time:

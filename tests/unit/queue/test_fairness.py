@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.common.ids import iso
-from tidegate.queue.fairness import AGE_STEP_SECONDS, Standing, Turns, aged_priority, ceiling, fair_share, rank
-from tidegate.queue.model import Channel, Place
+from tidegate.queue.admission import Turns
+from tidegate.queue.model import (
+    AGE_STEP_SECONDS,
+    Channel,
+    Standing,
+    WaitingPlace,
+    aged_priority,
+    ceiling,
+    fair_share,
+    rank,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,13 +58,13 @@ class SmallChannel:
     def __init__(self, capacity: int) -> None:
         self.channel = Channel("c", capacity)
         self.standings: dict[str, Standing] = {}
-        self.lanes: dict[str, list[Place]] = {}
-        self.running: list[Place] = []
+        self.lanes: dict[str, list[WaitingPlace]] = {}
+        self.running: list[WaitingPlace] = []
         self.now = START
 
-    def arrive(self, project_id: str, priority: int) -> Place:
+    def arrive(self, project_id: str, priority: int) -> WaitingPlace:
         self.now += timedelta(milliseconds=2)
-        place = Place("c", project_id, f"{self.now.timestamp():.3f}", priority, iso(self.now), "queued")
+        place = WaitingPlace("c", project_id, f"{self.now.timestamp():.3f}", priority, iso(self.now), "queued")
         lane = self.lanes.setdefault(project_id, [])
         lane.append(place)
         lane.sort(key=lambda each: rank(each.priority, each.since))
@@ -63,7 +72,7 @@ class SmallChannel:
         self.standings[project_id] = replace(known, waiting=known.waiting + 1)
         return place
 
-    def admit(self) -> list[Place]:
+    def admit(self) -> list[WaitingPlace]:
         turns = Turns(self.channel, dict(self.standings), {}, self._lane, self.now.timestamp(), 60)
         admitted = []
         while (place := turns.next()) is not None:
@@ -74,7 +83,7 @@ class SmallChannel:
         self.channel, self.standings = turns.channel, turns.standings
         return admitted
 
-    def _lane(self, project_id: str) -> Iterator[Place]:
+    def _lane(self, project_id: str) -> Iterator[WaitingPlace]:
         return iter(list(self.lanes[project_id]))
 
     def end(self, index: int) -> None:

@@ -301,7 +301,7 @@ def test_offline_hosts_neither_fail_nor_hold_a_wave() -> None:
 
 
 def test_wave_waits_for_its_soak_time() -> None:
-    checked = replace(revision(2, 2), health=model.Check(url="http://127.0.0.1/", soak_s=60))
+    checked = replace(revision(2, 2), health=model.HealthCheck(url="http://127.0.0.1/", soak_s=60))
     release = rolling()
     hosts = inside(release, 10, lambda name: Host(name, "current", 2, True))
     held = decide(release, checked, hosts, 100)
@@ -311,7 +311,7 @@ def test_wave_waits_for_its_soak_time() -> None:
 
 
 def test_host_that_fails_while_the_wave_soaks_takes_it_back() -> None:
-    checked = replace(revision(2, 2), health=model.Check(url="http://127.0.0.1/", soak_s=60))
+    checked = replace(revision(2, 2), health=model.HealthCheck(url="http://127.0.0.1/", soak_s=60))
     release = rolling(held_since=100.0)
     hosts = inside(release, 2, lambda name: Host(name, "current", 2, True))
     hosts[0] = hosts[0]._replace(state="failed")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.template import ROOT, functions, queue_functions, resources, statements, variables
-from tidegate.exports.paging import given_up_object, plan_object
+from tidegate.exports.store import given_up_object, plan_object
 
 FUNCTIONS = functions()
 MACHINES = {name: machine["Properties"] for name, machine in resources("AWS::Serverless::StateMachine").items()}

@@ -63,6 +63,9 @@ SHOWN = {
     "WaveBody.percent": f"{FLEET}/test_waves.py::test_first_wave_goes_to_its_share_only",
     "WaveBody.wait_s": f"{FLEET}/test_waves.py::test_waves_follow_each_other_after_their_waits",
     "WaveBody.max_failed_percent": f"{FLEET}/test_waves.py::test_next_wave_follows_a_wave_with_few_failures",
+    "ReleaseReport.placed": (
+        "integration/releases/test_releases.py::test_files_of_a_host_are_those_of_the_revision_in_place"
+    ),
     "ReleaseBody.keep": "unit/client/agent/test_releases.py::test_contents_of_older_revisions_are_removed",
     "HealthBody.timeout_s": (
         "unit/client/agent/test_releases.py::test_failing_health_check_brings_the_former_files_back"

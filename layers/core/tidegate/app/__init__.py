@@ -1,8 +1,8 @@
 """The composition root: wires every capability when a function first uses it.
 
 Read this file first: settings and clients, the capabilities in the order of the import contract, and the registries
-that connect them. Distribution and exports are one object each, of which their steps are functions; the wiring of the
-other capabilities is in the modules beside this one.
+that connect them. Distribution, exports and batches are one object each, of which their steps are functions; the
+wiring of the other capabilities is in the modules beside this one.
 
 A capability's module is imported at its first use. Importing one adds 5 to 50 ms to a cold start (exports with
 openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_start.py` measures it.
@@ -22,23 +22,23 @@ from tidegate.errors import RecordNotFound
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
-    from tidegate.app.batches import BatchesPart
     from tidegate.app.compensation import CompensationPart
-    from tidegate.app.files import FilesPart
-    from tidegate.app.ingest import IngestPart
-    from tidegate.app.notifications import NotificationsPart
-    from tidegate.app.projects import ProjectsPart
-    from tidegate.app.queue import QueuePart
     from tidegate.aws.table import Table
+    from tidegate.batches import Batches
     from tidegate.compensation.freeze import Freeze
     from tidegate.compensation.poll import DueHandler
     from tidegate.distribution import Distribution
     from tidegate.exports import Exports
+    from tidegate.files import Files
+    from tidegate.files.model import File
     from tidegate.http.client import SafeHttp
+    from tidegate.ingest import Ingest
+    from tidegate.notifications import Notifications
     from tidegate.notifications.websocket import BatchLookup
+    from tidegate.projects import Tenancy
     from tidegate.projects.model import Project
-    from tidegate.queue.queue import Ending, View
-    from tidegate.queue.retention import Objects
+    from tidegate.queue.model import Request
+    from tidegate.queue.queue import Ending, Queue, View
     from tidegate.releases import Releases
 
     Lookup = Callable[[str, str], dict[str, Any] | None]
@@ -115,22 +115,70 @@ class App:
     # --- capabilities, in the order of the import contract
 
     @cached_property
-    def projects(self) -> ProjectsPart:
-        from tidegate.app.projects import ProjectsPart
+    def projects(self) -> Tenancy:
+        from tidegate.projects import Tenancy
 
-        return ProjectsPart(self)
+        def close_connections(record_id: str) -> int:
+            from tidegate.notifications.websocket import close_connections_of_key
+
+            return close_connections_of_key(self.notifications.connections, self.notifications.outgoing, record_id)
+
+        return Tenancy(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            ssm=self.ssm,
+            secretsmanager=self.secretsmanager,
+            close_connections=close_connections,
+        )
 
     @cached_property
-    def files(self) -> FilesPart:
-        from tidegate.app.files import FilesPart
+    def files(self) -> Files:
+        from tidegate.files import Files
+        from tidegate.files.model import seconds_to_read
 
-        return FilesPart(self)
+        def queue_verification(file: File, writes: Sequence[Any], who: str) -> None:
+            queue = self.queue
+            queue.submit(
+                file.project_id,
+                "verify",
+                payload={"file_id": file.file_id},
+                request_id=file.request_id,
+                callback=file.callback,
+                extra_writes=writes,
+                timeout=queue.policy("verify").timeout + seconds_to_read(file.size),
+                who=who,
+            )
+
+        return Files(
+            bucket_name=self.settings.files_bucket,
+            clock=self.clock,
+            table=self.table,
+            s3=self.s3,
+            queue_verification=queue_verification,
+        )
 
     @cached_property
-    def notifications(self) -> NotificationsPart:
-        from tidegate.app.notifications import NotificationsPart
+    def notifications(self) -> Notifications:
+        from tidegate.compensation.freeze import CALLBACK_WAIT_SECONDS
+        from tidegate.notifications import Notifications
 
-        return NotificationsPart(self)
+        return Notifications(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            sns=self.sns,
+            sqs=self.sqs,
+            http=lambda: self.http,
+            sign=lambda: self.sign,
+            project_of=self.projects.projects.get,
+            frozen_for=lambda: CALLBACK_WAIT_SECONDS if self.freeze.is_on else 0.0,
+            key_is_active=self.projects.authentication.is_active,
+            limit_socket=self.projects.limit_socket,
+            presence=lambda: self.distribution.fleet,
+            lookups=self.record_lookups,
+            batched_lookups=self.batched_record_lookups,
+        )
 
     @cached_property
     def compensation(self) -> CompensationPart:
@@ -139,10 +187,26 @@ class App:
         return CompensationPart(self)
 
     @cached_property
-    def queue(self) -> QueuePart:
-        from tidegate.app.queue import QueuePart
+    def queue(self) -> Queue:
+        from tidegate.queue.queue import Queue
 
-        return QueuePart(self)
+        return Queue(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            sqs=self.sqs,
+            s3=self.s3,
+            machines=self.machines,
+            freeze=self.freeze,
+            project_store=self.projects.store,
+            usage=self.projects.usage,
+            notifier=self.notifications.notifier,
+            views=self.request_views,
+            endings=self.request_endings,
+            restarts=self.request_restarts,
+            objects_of=self.request_objects,
+            object_owners=lambda: self.object_owners,
+        )
 
     @cached_property
     def distribution(self) -> Distribution:
@@ -166,7 +230,6 @@ class App:
             api_keys=lambda: projects.api_keys,
             notifier=notifications.notifier,
             topic=notifications.topic,
-            progress=notifications.progress,
             outgoing=notifications.outgoing,
         )
 
@@ -186,7 +249,7 @@ class App:
     def exports(self) -> Exports:
         from tidegate.exports import Exports
 
-        projects, queue = self.projects, self.queue
+        projects = self.projects
         return Exports(
             settings=self.settings,
             clock=self.clock,
@@ -196,27 +259,58 @@ class App:
             http=self.http,
             sign=self.sign,
             bucket=self.files.bucket,
-            queue=queue.queue,
-            control=lambda: queue.control,
+            queue=self.queue,
             projects=projects.projects,
             project_store=projects.store,
             credentials=projects.credentials,
             check_urls=self.notifications.callbacks.check,
-            progress=self.notifications.progress,
+            topic=self.notifications.topic,
             runner_time=projects.runner_time,
         )
 
     @cached_property
-    def batches(self) -> BatchesPart:
-        from tidegate.app.batches import BatchesPart
+    def batches(self) -> Batches:
+        from tidegate.batches import Batches
 
-        return BatchesPart(self)
+        projects, notifications = self.projects, self.notifications
+        return Batches(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            s3=self.s3,
+            http=self.http,
+            sign=self.sign,
+            bucket=self.files.bucket,
+            library=self.files.library,
+            object_of=self.files.store.object_of,
+            project=projects.projects.get,
+            quotas=projects.store.quotas,
+            runner_time=projects.runner_time,
+            check_urls=notifications.callbacks.check,
+            notifier=notifications.notifier,
+            topic=notifications.topic,
+            queue=self.queue,
+        )
 
     @cached_property
-    def ingest(self) -> IngestPart:
-        from tidegate.app.ingest import IngestPart
+    def ingest(self) -> Ingest:
+        from tidegate.ingest import Ingest
 
-        return IngestPart(self)
+        return Ingest(
+            settings=self.settings,
+            clock=self.clock,
+            table=self.table,
+            s3=self.s3,
+            http=self.http,
+            queue=self.queue,
+            files=self.files.store,
+            bucket=self.files.bucket,
+            uploads=lambda: self.files.uploads,
+            projects=self.projects.projects,
+            credentials=self.projects.credentials,
+            topic=self.notifications.topic,
+            runner_time=self.projects.runner_time,
+        )
 
     # --- registries: through these a capability uses one that it may not import
 
@@ -247,12 +341,16 @@ class App:
     @cached_property
     def record_lookups(self) -> dict[str, Lookup]:
         """Prefix of an id → a function of (project_id, record_id) that returns the record as its route shows it."""
+
+        def shown_request(project_id: str, request_id: str) -> dict[str, Any] | None:
+            return self.queue.shown_by_id(project_id, [request_id]).get(request_id)
+
         return {
             "AsyncDownloadTask": lambda project, record: _found(self.distribution.lookup.task, project, record),
             "AsyncDownloadJob": lambda project, record: _found(self.distribution.lookup.job, project, record),
-            "req-": lambda project, record: self.queue.shown(project, record),
-            "exp-": lambda project, record: self.queue.shown(project, record),
-            "bat-": lambda project, record: self.batches.shown(project, record),
+            "req-": shown_request,
+            "exp-": shown_request,
+            "bat-": lambda project, record: self.batches.view(project, record),
         }
 
     @cached_property
@@ -270,9 +368,9 @@ class App:
         return {
             "AsyncDownloadTask": tasks,
             "AsyncDownloadJob": jobs,
-            "req-": lambda project, records: self.queue.shown_many(project, records),
-            "exp-": lambda project, records: self.queue.shown_many(project, records),
-            "bat-": lambda project, records: self.batches.batches.get_many(project, records),
+            "req-": lambda project, records: self.queue.shown_by_id(project, records),
+            "exp-": lambda project, records: self.queue.shown_by_id(project, records),
+            "bat-": lambda project, records: self.batches.views(project, records),
         }
 
     @cached_property
@@ -294,20 +392,33 @@ class App:
 
             return restart_if_dead(self.releases, item["project_id"], item["name"])
 
+        def recover_request(item: Mapping[str, Any]) -> bool | str:
+            from tidegate.queue.control import recover_request
+
+            return recover_request(self.queue, item["project_id"], item["request_id"])
+
+        def recover_channel(item: Mapping[str, Any]) -> bool:
+            from tidegate.queue.control import recover_channel
+
+            return recover_channel(self.queue, item["name"])
+
+        def finish_delete(item: Mapping[str, Any]) -> None:
+            from tidegate.ingest.subscriptions import finish_delete
+
+            finish_delete(self.ingest, item["project_id"], item["subscription_id"])
+
         return {
             "key": lambda item: self.projects.api_keys.finish_end(key_of(item)),
             "notice": lambda item: notifications.notifier.send([notice_of(item)]),
             "callback": lambda item: notifications.callback_queue.later(delivery_of(item), 0),
-            "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),
-            "channel": lambda item: self.queue.recovery.channel(item["name"]),
+            "request": recover_request,
+            "channel": recover_channel,
             "job": restart_job,
             "release": watch_release,
-            "subscription": lambda item: self.ingest.subscriptions.finish_delete(
-                item["project_id"], item["subscription_id"]
+            "subscription": finish_delete,
+            **dict.fromkeys(
+                ("batch_ask", "batch_wait", "batch_unstarted"), lambda item: self.batches.act_when_due(item)
             ),
-            "batch_ask": lambda item: self.batches.control.ask_again(item["project_id"], item["batch_id"]),
-            "batch_unstarted": lambda item: self.batches.batches.delete_unstarted(item["project_id"], item["batch_id"]),
-            "batch_wait": lambda item: self.batches.control.give_up_waiting(item["project_id"], item["batch_id"]),
         }
 
     @cached_property
@@ -315,7 +426,7 @@ class App:
         """Type of a request → what notices show of it, if not the request itself."""
         return {
             "export": lambda request: self.exports.shown(request),
-            "batch": lambda request: self.batches.ends.shown(request),
+            "batch": lambda request: self.batches.view_at_end(request),
         }
 
     @cached_property
@@ -326,7 +437,7 @@ class App:
             "associate": lambda ended: self.ingest.without_file(ended),
             "verify": lambda ended: self.ingest.without_file(ended),
             "export": lambda ended: self.exports.store.ending(ended),
-            "batch": lambda ended: self.batches.ends.writes(ended),
+            "batch": lambda ended: self.batches.end_writes(ended),
         }
 
     @cached_property
@@ -339,7 +450,7 @@ class App:
         }
 
     @cached_property
-    def request_objects(self) -> dict[str, Objects]:
+    def request_objects(self) -> dict[str, Callable[[Request], Sequence[str]]]:
         """Type of a request → the keys of the objects to delete when it is past its retention."""
         return {"export": lambda request: self.exports.owned_objects(request)}
 

@@ -1,4 +1,4 @@
-"""boto3 clients, and the few calls to SQS, Step Functions and CloudWatch that the product makes."""
+"""AWS clients, and the few calls to SQS, Step Functions and CloudWatch that the product makes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from tidegate.common.token_bucket import TokenBucket
 from tidegate.errors import Busy
 
 if TYPE_CHECKING:
-    import boto3
     from botocore.credentials import ReadOnlyCredentials
+    from botocore.session import Session
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
     from mypy_boto3_stepfunctions.type_defs import DescribeExecutionOutputTypeDef
 
 # --- clients
-# boto3 clients with time-outs and retries that suit a function of a few seconds.
+# AWS clients with time-outs and retries that suit a function of a few seconds.
 #
-# boto3 is imported when the first client is used: every handler imports this module, and boto3 is half of a cold start.
+# They are botocore's: boto3 would add its transfer manager for S3 to every cold start; only copies of exports use it.
+# botocore is imported when the first client is used.
 
 _COMMON: dict[str, Any] = {
     "connect_timeout": 3,
@@ -38,7 +39,7 @@ _COMMON: dict[str, Any] = {
 _OWN: dict[str, dict[str, Any]] = {
     # Presigned URLs need v4 signatures. Path style also works where a bucket has no host name of its own.
     "s3": {"signature_version": "s3v4", "s3": {"addressing_style": "path"}},
-    # SES may have sent a mail although its answer was lost: boto3 must not send it again.
+    # SES may have sent a mail although its answer was lost: botocore must not send it again.
     "sesv2": {"retries": {"mode": "standard", "total_max_attempts": 1}},
 }
 
@@ -47,29 +48,29 @@ _making = threading.Lock()
 
 
 def client(service: str, endpoint_url: str | None = None, region: str | None = None) -> Any:
-    """A new boto3 client with this module's time-outs and retries."""
-    import boto3
+    """A new client with this module's time-outs and retries."""
     from botocore.config import Config
 
     config = Config(**(_COMMON | _OWN.get(service, {})))
-    return boto3.client(service, config=config, endpoint_url=endpoint_url, region_name=region)
+    create: Any = _session().create_client
+    return create(service, config=config, endpoint_url=endpoint_url, region_name=region)
 
 
 class _LazyClient:
-    """A boto3 client that is created at its first use: creating one adds 20 to 60 ms to a cold start."""
+    """A client that is created at its first use: creating one adds 20 to 60 ms to a cold start."""
 
     def __init__(self, service: str) -> None:
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
-        made = self.__dict__.get("_made")
-        if made is None:
-            # Several threads may use a client at once, but not create one.
-            with _making:
-                made = self.__dict__.get("_made")
-                if made is None:
-                    made = self.__dict__["_made"] = client(self._service)
-        return getattr(made, name)
+        # Several threads may use a client at once, but not create one.
+        with _making:
+            made = self.__dict__.get("_made")
+            if made is None:
+                made = self.__dict__["_made"] = client(self._service)
+        # Kept as an attribute of this object, so that the next use finds it without this method.
+        found = self.__dict__[name] = getattr(made, name)
+        return found
 
 
 def lazy_client(service: str) -> Any:
@@ -78,10 +79,10 @@ def lazy_client(service: str) -> Any:
 
 
 @cache
-def _session() -> boto3.Session:
-    import boto3
+def _session() -> Session:
+    from botocore.session import get_session
 
-    return boto3.Session()
+    return get_session()
 
 
 def credentials() -> ReadOnlyCredentials:
@@ -95,7 +96,7 @@ def credentials() -> ReadOnlyCredentials:
 
 
 def region() -> str:
-    return str(_session().region_name)
+    return str(_session().get_config_variable("region"))
 
 
 # --- sqs

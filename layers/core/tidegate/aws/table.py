@@ -14,7 +14,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aws_lambda_powertools import Logger
-from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws import keys
@@ -52,43 +51,57 @@ _TOO_LARGE = 10**_DIGITS
 _LONGEST_HASH_KEY, _LONGEST_RANGE_KEY = 2048, 1024
 # The only number in a key is a time in seconds.
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
-_serialize = TypeSerializer().serialize
-_deserialize = TypeDeserializer().deserialize
 
 
-def _wire(value: Any) -> Any:
+def to_wire_value(value: Any) -> dict[str, Any]:
+    """The value in DynamoDB's form, such as {"S": "text"}. Invalid if DynamoDB could not store it."""
     if isinstance(value, str):
-        # JSON can escape half a surrogate pair; DynamoDB's strings are UTF-8, which cannot hold one.
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        return {"S": _utf8(value)}
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if isinstance(value, int | float | Decimal):
+        return {"N": _number(value)}
+    if isinstance(value, Mapping):
+        return {"M": {_utf8(name): to_wire_value(inner) for name, inner in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"L": [to_wire_value(inner) for inner in value]}
+    if isinstance(value, bytes):
+        return {"B": value}
+    if isinstance(value, set | frozenset):
+        return {"SS": [_utf8(member) for member in value]}
+    if value is None:
+        return {"NULL": True}
+    raise TypeError(f"a {type(value).__name__} cannot be stored")
+
+
+def _utf8(text: str) -> str:
+    # JSON can escape half a surrogate pair; DynamoDB's strings are UTF-8, which cannot hold one.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _number(value: float | Decimal) -> str:
     if isinstance(value, int):
         if abs(value) >= _TOO_LARGE:
             raise Invalid(f"{str(value)[:12]}… cannot be stored: whole numbers have at most {_DIGITS} digits")
-        return value
-    if isinstance(value, float):
-        if not abs(value) < _LARGEST:
-            raise Invalid(f"{value} cannot be stored: numbers must be between -{_LARGEST:g} and {_LARGEST:g}")
-        return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
-    if isinstance(value, Mapping):
-        return {_wire(name): _wire(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_wire(inner) for inner in value]
-    return value
+        return str(value)
+    size = abs(float(value))
+    if not size < _LARGEST:
+        raise Invalid(f"{value} cannot be stored: numbers must be between -{_LARGEST:g} and {_LARGEST:g}")
+    return str(Decimal(str(value))) if size > _SMALLEST else "0"
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, Binary):
-        return bytes(getattr(value, "value"))  # noqa: B009 - the stubs do not know it
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return value
-
-
-def to_wire_value(value: Any) -> Any:
-    return _serialize(_wire(value))
+def _from_wire_value(value: Mapping[str, Any]) -> Any:
+    ((kind, held),) = value.items()
+    if kind == "N":
+        number = Decimal(held)
+        return int(number) if number == number.to_integral_value() else float(number)
+    if kind == "M":
+        return from_wire(held)
+    if kind == "L":
+        return [_from_wire_value(inner) for inner in held]
+    if kind == "SS":
+        return set(held)
+    return None if kind == "NULL" else held
 
 
 def to_wire(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +109,7 @@ def to_wire(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_wire(item: Mapping[str, Any]) -> Item:
-    return {name: _plain(_deserialize(value)) for name, value in item.items()}
+    return {name: _from_wire_value(value) for name, value in item.items()}
 
 
 def can_be_stored(hash_key: str, *range_keys: Any) -> bool:
@@ -376,8 +389,11 @@ def _entry(shard: int, now: float) -> Write:
     return update(keys.due_shard(shard), {"shard": shard, "opened_at": int(now), **due}, condition="")
 
 
+_FIRST_SHARD = keys.due_partition(0)
+
+
 def _is_due(given: Mapping[str, Any] | None) -> bool:
-    return given is not None and given.get("due_pk") == keys.due_partition(0) and given["due_kind"] != keys.SHARD_KIND
+    return given is not None and given.get("due_pk") == _FIRST_SHARD and given["due_kind"] != keys.SHARD_KIND
 
 
 def _with_shard(given: Mapping[str, Any], shard: int) -> dict[str, Any]:

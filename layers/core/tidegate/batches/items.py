@@ -1,16 +1,38 @@
-"""The items of a batch: the fields that the business gets, and the outcomes that are kept in S3."""
+"""The items of a batch: what the business gets, what it answers, and the outcomes and results that are kept."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.batches.model import ABANDONED, ACTIVE, FAILED, RECOVERED, Batch, Outcome, Share
-from tidegate.batches.rows import RowBucket
-from tidegate.errors import WrongState
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table, Write, check, update
+from tidegate.batches.model import (
+    ABANDONED,
+    ACTIVE,
+    FAILED,
+    RECOVERED,
+    STOPPED,
+    Batch,
+    Decision,
+    Extent,
+    ItemOutcome,
+    ItemResult,
+    Share,
+)
+from tidegate.batches.rows import RowBucket, Rows
+from tidegate.batches.store import progress_from
+from tidegate.errors import FetchError, LeaseLost, TooManyRequests, WrongState
+from tidegate.http.model import Reply, error_for
+
+if TYPE_CHECKING:
+    from tidegate.batches import Batches
 
 # --- items
 # The items of a batch: the fields that the business gets with each of them, and their indexes.
@@ -115,6 +137,183 @@ class SharedItems:
         return self._share.below(place) if self._share.owns(place) else None
 
 
+# --- the items of a batch
+# From its data, the rows of its file, or the failed items of another batch.
+
+# The runner indexes rows that it will call within this time, unless an indexer has done it.
+_AHEAD_SECONDS = 60
+MOST_ROWS = 10**15
+
+
+def items_of(b: Batches, batch: Batch, runner: int) -> Items:
+    items = _all_items(b, batch)
+    return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
+
+
+def place_of(b: Batches, batch: Batch, index: int) -> int | None:
+    """Returns which of the items of the batch has this index, counted from 0; None if there is no such item."""
+    if not batch.redrive_of:
+        return index if batch.start_index <= index and (batch.total is None or index < batch.total) else None
+    extent_of(b, batch, batch.total or 0, wait=True)
+    found = _all_items(b, batch).position(index)
+    return found if found is not None and found >= 0 else None
+
+
+def first_items(b: Batches, batch: Batch, count: int) -> list[tuple[int, Fields]]:
+    """Returns (index, fields) of the first `count` items. Reads a file only as far as needed."""
+    start = batch.start_index
+    if batch.source and not batch.redrive_of:
+        rows = b.rows.first_rows(batch.project_id, batch.source, start, count)
+        items: Items = RowsWithData(lambda at: rows[at - start], _data(b, batch))
+        count = len(rows)
+    else:
+        items = _all_items(b, batch)
+        count = min(count, (batch.total or 0) - start)
+    return [(items.index(at), items.fields(at)) for at in range(start, start + count)]
+
+
+def _all_items(b: Batches, batch: Batch) -> Items:
+    rows = rows_of(b, batch)
+    if rows is None:
+        return DataItems(_data(b, batch))
+    # With n runners, this runner's next block is n blocks ahead.
+    row = partial(rows.row, ahead=batch.runners)
+    if batch.redrive_of:
+        return RedrivenItems(row, lambda: rows.index.indexed, batch.redrive_of)
+    return RowsWithData(row, _data(b, batch))
+
+
+def rows_of(b: Batches, batch: Batch) -> Rows | None:
+    """Returns the rows, if its items are rows of a file or failed items of another batch; else None."""
+    if batch.redrive_of:
+        return b.rows.of_object(redriven_items(batch))
+    return b.rows.rows(batch.project_id, batch.source) if batch.source else None
+
+
+def _data(b: Batches, batch: Batch) -> Callable[[], Any]:
+    """Returns a function that returns the batch's data. A serial batch reads them for each item, because its
+    business may change them between items."""
+    if batch.serial:
+        return lambda: b.store.job_data(batch.project_id, batch.batch_id)
+    data = b.store.job_data(batch.project_id, batch.batch_id)
+    return lambda: data
+
+
+def extent_of(b: Batches, batch: Batch, at: int, *, wait: bool = False) -> Extent:
+    """Returns how many items are known. Rows of a file are counted while the batch runs, up to a given total."""
+    rows = rows_of(b, batch)
+    if rows is None:
+        return Extent(batch.total or 0)
+    indexed, complete = (
+        rows.ensure_indexed(at + 1) if wait else rows.look_ahead(at + round(batch.rate * _AHEAD_SECONDS))
+    )
+    if batch.total is None:
+        return Extent(indexed, complete)
+    return Extent(min(indexed, batch.total), complete or indexed >= batch.total)
+
+
+def check_rows(b: Batches, batch: Batch) -> int:
+    """Indexes the first rows, or all of a file that needs no indexers: what cannot be read is refused before the
+    first call. Invalid says where. Returns how many functions are to index the others, besides the runners."""
+    rows = rows_of(b, batch)
+    if rows is None:
+        return 0
+    rows.ensure_indexed(batch.start_index + 1 if rows.indexers else MOST_ROWS)
+    return rows.indexers
+
+
+def index_rows(b: Batches, batch: Batch, indexer: int, may_continue: Callable[[], bool]) -> bool:
+    """Indexes the ranges of one of these functions. False if it had to stop before the last one."""
+    rows = rows_of(b, batch)
+    return rows is None or rows.index.index_ranges(indexer + 1, rows.indexers, may_continue)
+
+
+# --- answers
+# The body of a call to the business, and how its answer is parsed.
+
+RESULTS = ("ok", "error", "abandon")
+STOPS = (None, "stop", "finish")
+MOST_LINES = 20
+LONGEST_LINE = 1000
+_EXPECTED = "the answer is not {result: ok | error | abandon, msg?, stop?: stop | finish, logs?}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    answer: ItemResult
+    lines: tuple[tuple[str, str], ...] = ()
+
+
+def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
+    body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
+    if dry_run:
+        body["dry_run"] = True
+    # ASCII with escapes, because a row may contain a lone surrogate, which UTF-8 cannot encode.
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: bool) -> list[ParsedAnswer]:
+    """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
+    error = error_for(reply.status, reply.headers, now)
+    if error is not None:
+        return [failed(error)] * len(indexes)
+    try:
+        answer = reply.json()
+    except ValueError:
+        answer = None
+    if not grouped:
+        return [read_answer(answer)]
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list):
+        return [_invalid_answer(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
+    entries = [entry for entry in results if isinstance(entry, dict)]
+    by_index = {entry["index"]: entry for entry in entries if isinstance(entry.get("index"), int)}
+    if not by_index and len(results) == len(indexes):
+        return [read_answer(entry) for entry in results]
+    return [
+        read_answer(by_index[index]) if index in by_index else _invalid_answer(f"`results` lacks item {index}")
+        for index in indexes
+    ]
+
+
+def read_answer(answer: object) -> ParsedAnswer:
+    """Parses the answer for one item. Its `msg`, or else its first log line, is the reason shown to people."""
+    if not isinstance(answer, dict) or answer.get("result") not in RESULTS or answer.get("stop") not in STOPS:
+        return _invalid_answer(_EXPECTED)
+    lines = tuple(_lines(answer.get("logs")))
+    reason = answer.get("msg") or (lines[0][1] if lines else "")
+    detail = _text(reason) if answer["result"] != "ok" or answer.get("stop") else ""
+    return ParsedAnswer(ItemResult(answer["result"], detail, stop=answer.get("stop")), lines)
+
+
+def _invalid_answer(why: str) -> ParsedAnswer:
+    return ParsedAnswer(ItemResult("error", why))
+
+
+def failed(error: FetchError) -> ParsedAnswer:
+    down = error.retryable and not isinstance(error, TooManyRequests)
+    return ParsedAnswer(ItemResult("error", error.detail, retry_after=error.retry_after, down=down))
+
+
+def _lines(logs: object) -> list[tuple[str, str]]:
+    """Returns (level, message) of the first log lines."""
+    entries = logs if isinstance(logs, list) else [] if logs is None else [logs]
+    found = []
+    for entry in entries[:MOST_LINES]:
+        if isinstance(entry, dict):
+            level, message = str(entry.get("level") or "info")[:20], entry.get("message", entry)
+        else:
+            level, message = "info", entry
+        found.append((_text(level), _text(message)))
+    return found
+
+
+def _text(value: object) -> str:
+    """Returns text that can be stored: shortened, and valid UTF-8."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text[:LONGEST_LINE].encode("utf-8", "replace").decode()
+
+
 # --- outcomes
 # Items that failed, were abandoned or recovered, in S3: index, data, attempts and the last answer of each.
 #
@@ -136,7 +335,7 @@ class Outcomes:
         self._objects = objects
 
     def write_part(
-        self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[Outcome], items: Items
+        self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[ItemOutcome], items: Items
     ) -> None:
         # By index, so that each block of rows is read only once.
         ordered = sorted(outcomes, key=lambda outcome: outcome.index)
@@ -227,7 +426,7 @@ class Outcomes:
         return [chosen[part] for part in sorted(chosen) if part <= count]
 
 
-def _line(outcome: Outcome, items: Items) -> dict[str, Any]:
+def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
     fields = items.fields(outcome.index)
     data = {name: fields[name] for name in ("job_data", "batch_data") if name in fields}
     index = items.index(outcome.index)
@@ -250,3 +449,215 @@ def _merged(batch: Batch, parts: Parts) -> str:
 def redriven_items(batch: Batch) -> str:
     """Returns the key of the object with the items of a batch that a redrive created."""
     return f"{_folder(batch)}items.ndjson"
+
+
+# --- results
+# Results that the business sends in separate calls, for batches with `ack: "async"`.
+#
+# Each call of an item is decided by one conditional write of the item's record: by the API, with a result of the
+# business, or by the runner, if the call failed, was answered at once or timed out. Whoever is second is refused: a
+# result that was accepted counts, even if the runner reads it late or dies. The record of a first call does not exist
+# until it is decided; before each further call, the runner opens it again. Records are deleted only by their expiry: as
+# long as they exist, a second result is refused.
+
+_KEPT_SECONDS = 30 * 24 * 3600
+# A transaction has at most 100 writes, and one of them checks the fencing token.
+_MOST_WRITES = 99
+_MOST_REMEMBERED = 10_000
+_UNDECIDED = "attribute_not_exists(#pk) OR #open = :yes"
+
+
+class ItemResults:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        # Below which position a runner may have called its items: it only rises, so a known value can be used again.
+        self._reach: dict[tuple[str, int], int] = {}
+
+    def add(
+        self, batch: Batch, index: int, place: int, answer: Mapping[str, Any], attempt: int | None, now: float
+    ) -> None:
+        """Stores the result of an item, which is number `place` of the batch. WrongState says why it is refused.
+
+        The same result again is accepted: its first answer may have been lost."""
+        self._refuse_uncalled(batch, index, place)
+        if batch.status == STOPPED:
+            self._refuse_late(batch, index, place, now)
+        key, text = keys.batch_result(batch.project_id, batch.batch_id, index), json.dumps(answer)
+        named = " AND #attempt = :attempt" if attempt is not None else ""
+        condition = f"(#open = :yes{named})"
+        if attempt in (None, 1):
+            condition = f"attribute_not_exists(#pk) OR {condition}"
+        values: dict[str, Any] = {"yes": True} | ({"attempt": attempt} if attempt is not None else {})
+        sets = {"index": index, "text": text, "stored_at": now, "expires_at": int(now) + _KEPT_SECONDS}
+        try:
+            self._table.write(update(key, sets, removes=["open"], condition=condition, **values))
+        except ConditionFailed as error:
+            if not _is_same(error.item, text, attempt):
+                raise WrongState(_refusal(index, error.item, attempt)) from error
+
+    def repeats(self, batch: Batch, index: int, answer: Mapping[str, Any], attempt: int | None) -> bool:
+        """Returns whether this very result was accepted before."""
+        item = self._table.get(keys.batch_result(batch.project_id, batch.batch_id, index), consistent=True)
+        return _is_same(item, json.dumps(answer), attempt)
+
+    def _refuse_uncalled(self, batch: Batch, index: int, place: int) -> None:
+        runner = batch.share(0).owner(place)
+        position, known = batch.share(runner).below(place), (batch.batch_id, runner)
+        if position < self._reach.get(known, 0):
+            return
+        item = self._table.get(keys.batch_called(batch.project_id, batch.batch_id, runner), consistent=True)
+        if item is None and self._has_run(batch, runner):
+            return
+        reach = int(item["reach"]) if item else 0
+        if len(self._reach) >= _MOST_REMEMBERED:
+            self._reach.clear()
+        self._reach[known] = reach
+        if position >= reach:
+            raise WrongState(f"item {index} was not called yet: send its result after process_url was called with it")
+
+    def _has_run(self, batch: Batch, runner: int) -> bool:
+        """A runner of an older version, which may still call items after an update, does not store its reach."""
+        record = self._table.get(keys.batch_progress(batch.project_id, batch.batch_id, runner), consistent=True)
+        return record is not None and int(record["fence"]) > 0
+
+    def _refuse_late(self, batch: Batch, index: int, place: int, now: float) -> None:
+        """While the batch is stopped, no runner decides that a result is too late."""
+        runner = batch.share(0).owner(place)
+        position = batch.share(runner).below(place)
+        item = self._table.get(keys.batch_progress(batch.project_id, batch.batch_id, runner), consistent=True)
+        for one in progress_from(item).carried.open_items if item else ():
+            if one.index == position and one.awaiting and one.at < now:
+                raise WrongState(f"the result of item {index} comes too late: its item_timeout has passed")
+
+    def reach(self, batch: Batch, runner: int, position: int) -> None:
+        """Stores, before the calls, that items below this position may be called: only then are results accepted."""
+        key = keys.batch_called(batch.project_id, batch.batch_id, runner)
+        condition = "attribute_not_exists(#pk) OR #reach < :position"
+        self._table.try_write(update(key, {"reach": position}, condition=condition, position=position))
+
+    def read(
+        self, batch: Batch, items: Items, first: int, since: float | None
+    ) -> Iterator[tuple[Decision, ParsedAnswer | None]]:
+        """Yields what is stored about the calls of this runner's items, from index `first` on: all of it, or what was
+        stored after `since`. With a decision comes the answer as the business sent it, or None for one of a runner."""
+        options: dict[str, Any] = {"sk_between": keys.batch_results_from(first), "consistent": True}
+        if since is not None:
+            options |= {"where": "attribute_not_exists(#stored_at) OR #stored_at > :since", "since": since}
+        for item in self._table.query_all(keys.batch_results(batch.project_id, batch.batch_id), **options):
+            position = items.position(int(item["index"]))
+            if position is not None and not item.get("ended"):
+                yield _decision(position, item)
+
+    def read_some(
+        self, batch: Batch, items: Items, positions: Sequence[int]
+    ) -> Iterator[tuple[Decision, ParsedAnswer | None]]:
+        """Yields what is stored about the calls of the items at these positions."""
+        wanted = [keys.batch_result(batch.project_id, batch.batch_id, items.index(position)) for position in positions]
+        for item in self._table.batch_get(wanted, consistent=True) if wanted else ():
+            position = items.position(int(item["index"]))
+            if position is not None and not item.get("ended"):
+                yield _decision(position, item)
+
+    def decide(
+        self, batch: Batch, runner: int, fence: int, decisions: Iterable[Decision], items: Items, now: float
+    ) -> list[tuple[Decision, ParsedAnswer | None]]:
+        """Stores how these calls ended. Returns for each what counts: a result that was stored before comes instead."""
+        counted: list[tuple[Decision, ParsedAnswer | None]] = []
+        waiting = list(decisions)
+        while waiting:
+            part, waiting = waiting[:_MOST_WRITES], waiting[_MOST_WRITES:]
+            met = self._transact(batch, runner, fence, [_decide(batch, one, items, now) for one in part])
+            if met is None:
+                counted += [(one, None) for one in part if one.attempt]
+                continue
+            # Nothing was written: the others are tried again without those that were decided before.
+            counted += [_decision(part[place].index, item) for place, item in met.items() if not item.get("ended")]
+            waiting = [one for place, one in enumerate(part) if place not in met] + waiting
+        return counted
+
+    def open(
+        self, batch: Batch, runner: int, fence: int, calls: Sequence[Decision], items: Items, now: float
+    ) -> list[Decision]:
+        """Opens these items for the result of a further call. Returns those that are open now."""
+        opened: list[Decision] = []
+        waiting = list(calls)
+        while waiting:
+            part, waiting = waiting[:_MOST_WRITES], waiting[_MOST_WRITES:]
+            met = self._transact(batch, runner, fence, [_open(batch, one, items, now) for one in part])
+            if met is None:
+                opened += part
+                continue
+            opened += [part[place] for place, item in met.items() if _is_open(item, part[place].number)]
+            waiting = [one for place, one in enumerate(part) if place not in met] + waiting
+        return opened
+
+    def _transact(self, batch: Batch, runner: int, fence: int, writes: list[Write]) -> Mapping[int, Any] | None:
+        """Performs the writes, and returns None; or writes nothing, and returns the items that kept some from it."""
+        holder = keys.batch_progress(batch.project_id, batch.batch_id, runner)
+        try:
+            self._table.transact([*writes, check(holder, "#fence = :fence", fence=fence)], returns_met=True)
+        except ConditionFailed as error:
+            if len(writes) in error.failed:
+                raise LeaseLost("another runner has taken over the batch") from error
+            return {place: error.met.get(place, {"open": False}) for place in error.failed}
+        return None
+
+
+def _decide(batch: Batch, one: Decision, items: Items, now: float) -> Write:
+    index = items.index(one.index)
+    answer = one.answer.shown() if one.answer else {}
+    sets = {"index": index, "number": one.number, "attempt": one.attempt, "by_runner": True, "text": json.dumps(answer)}
+    sets |= {"stored_at": now, "expires_at": int(now) + _KEPT_SECONDS, "ended": None if one.attempt else True}
+    key = keys.batch_result(batch.project_id, batch.batch_id, index)
+    return update(key, sets, removes=["open"], condition=_UNDECIDED, yes=True)
+
+
+def _open(batch: Batch, one: Decision, items: Items, now: float) -> Write:
+    index = items.index(one.index)
+    sets = {"index": index, "number": one.number, "attempt": one.attempt, "open": True, "stored_at": now}
+    return update(
+        keys.batch_result(batch.project_id, batch.batch_id, index),
+        sets | {"expires_at": int(now) + _KEPT_SECONDS},
+        removes=["text", "by_runner"],
+        # The record of a first call may be without a number.
+        condition="attribute_not_exists(#number) OR #number < :number",
+        number=one.number,
+    )
+
+
+def _decision(position: int, item: Mapping[str, Any]) -> tuple[Decision, ParsedAnswer | None]:
+    attempt, number = int(item.get("attempt", 1)), int(item.get("number", 1))
+    if item.get("open") or "text" not in item:
+        return Decision(position, number, attempt), None
+    parsed = read_answer(json.loads(item["text"]))
+    return Decision(position, number, attempt, parsed.answer), None if item.get("by_runner") else parsed
+
+
+def _is_open(item: Mapping[str, Any], number: int) -> bool:
+    return bool(item.get("open")) and item.get("number") == number
+
+
+def _is_same(item: Mapping[str, Any] | None, text: str, attempt: int | None) -> bool:
+    if not item or item.get("text") != text or item.get("by_runner"):
+        return False
+    return attempt is None or attempt == item.get("attempt", 1)
+
+
+def _refusal(index: int, item: Mapping[str, Any] | None, attempt: int | None) -> str:
+    """Returns why a result is refused, from what is stored about the item."""
+    if item is None:
+        return f"item {index} was not called with attempt {attempt} yet: send the attempt of the call that this is for"
+    called = item.get("attempt", 1)
+    if attempt is not None and attempt > called:
+        return f"item {index} was not called with attempt {attempt} yet: its last one is attempt {called}"
+    if attempt is not None and attempt < called:
+        return f"attempt {attempt} of item {index} is outdated: it has been called again, with attempt {called}"
+    if item.get("ended"):
+        return "the batch has finished without this item: results are no longer accepted"
+    if not item.get("by_runner"):
+        return f"item {index} already has a result for attempt {called}: the first one counts"
+    said = json.loads(item["text"])
+    if said.get("result") == "error":
+        why = said.get("msg") or "no reason given"
+        return f"the result of item {index} comes too late: attempt {called} has failed: {why}"
+    return f"item {index} already has a result for attempt {called}: process_url answered with it"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 from tidegate.common.ids import iso
 from tidegate.errors import WrongState
-from tidegate.records import F, Priority, Text, Url
+from tidegate.records import F, Priority, Text, Url, view_of
 
 # --- pause windows
 # Times of day at which a batch makes no calls.
@@ -123,7 +123,7 @@ class ItemCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemAnswer:
+class ItemResult:
     """The business's answer for one item: `ok`, `error` or `abandon`, and whether to end the batch."""
 
     result: str
@@ -149,7 +149,7 @@ class Decision:
     index: int
     number: int
     attempt: int
-    answer: ItemAnswer | None = None
+    answer: ItemResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +163,13 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ItemOutcome:
     """An item that failed, was abandoned, or succeeded only after retries."""
 
     index: int
     state: str
     attempts: int
-    answer: ItemAnswer
+    answer: ItemResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,7 +577,7 @@ class Batch(BatchItems):
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class BatchLogLine:
     log_id: Annotated[str, F("id of the line")]
     time: Annotated[str, F("when, ISO 8601 UTC")]
     message: Annotated[str, F("text of the line")]
@@ -585,7 +585,7 @@ class LogLine:
     level: Annotated[str, F("`info`, `warning`, `error` or another word in lower-case letters")] = "info"
 
 
-def in_order(lines: Sequence[LogLine]) -> list[LogLine]:
+def in_order(lines: Sequence[BatchLogLine]) -> list[BatchLogLine]:
     """Returns the lines with ids that list them in this order: those of one moment would be listed by chance."""
     ids = sorted(line.log_id for line in lines)
     return [replace(line, log_id=log_id) for line, log_id in zip(lines, ids, strict=True)]
@@ -601,10 +601,6 @@ def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
     batches = 1 + sum(load for load, _ in loads.values())
     below = [name for name, (load, cap) in loads.items() if load < fair_share(cap, batches, len(loads))]
     return min(below or loads, key=lambda name: (loads[name][0], name))
-
-
-# --- sliding window
-# Which items of a runner are done: all below an offset except those that stand aside, and some in the window above it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,135 +622,12 @@ class WindowState:
         return int.from_bytes(self.bitmap, "little").bit_count()
 
 
-class SlidingWindow:
-    """Hands out indexes while the window has room. They may be acknowledged in any order.
-
-    The offset moves past items that are done, and past those that were set aside. Memory depends on the size of the
-    window and the items aside, not on the total.
-    """
-
-    def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
-        """With `complete` false, `extend` may add items later."""
-        if size < 1:
-            raise ValueError("a window holds at least one item")
-        self._total = total
-        self._complete = complete
-        self._size = size
-        # `take` hands out only indexes below it; None: no such limit.
-        self.reach: int | None = None
-        self.offset = start.offset
-        self._next = start.offset
-        self.aside = set(start.aside)
-        self._held: set[int] = set()
-        self._above = {start.offset + place for place in _set_bits(start.bitmap)}
-
-    @property
-    def done(self) -> bool:
-        return self._complete and self.offset >= self._total and not self.aside
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether all items known so far were handed out, and more may be found."""
-        return not self._complete and self.peek() is None and self._next < self.offset + self._size
-
-    @property
-    def position(self) -> int:
-        """The number of items done, including those above the offset."""
-        return self.offset + len(self._above) - len(self.aside)
-
-    def resize(self, size: int) -> None:
-        """A smaller window does not affect indexes that were already handed out."""
-        self._size = max(1, size)
-
-    def extend(self, total: int, *, complete: bool) -> None:
-        self._total, self._complete = total, complete
-
-    @property
-    def called(self) -> int:
-        """All indexes that were handed out are below it, except held ones."""
-        return max(self._next, self.offset)
-
-    def peek(self) -> int | None:
-        """The index that `take` would hand out, if it is within its reach."""
-        # After a resume, one acknowledgement may move the offset past many items that were done before.
-        self._next = max(self._next, self.offset)
-        while self._next in self._above or self._next in self._held:
-            self._next += 1
-        return self._next if self._next < min(self.offset + self._size, self._total) else None
-
-    def room(self, most: int) -> int:
-        """An upper bound, at most `most`, for the indexes that `take` can hand out; after a resume some may be done."""
-        if self.peek() is None:
-            return 0
-        bound = min(self.offset + self._size, self._total)
-        return max(0, min(most, (bound if self.reach is None else min(bound, self.reach)) - self._next))
-
-    def hold(self, index: int) -> bool:
-        """Reserves an index that is still open from an earlier slice: `take` skips it. False if the item is done."""
-        if self.is_done(index) or (self._complete and index >= self._total):
-            return False
-        if index >= self.offset:
-            self._held.add(index)
-        return True
-
-    def is_done(self, index: int) -> bool:
-        return (index < self.offset and index not in self.aside) or index in self._above
-
-    def lacks_room(self, wanted: int) -> bool:
-        """Whether the window is too small for the next `wanted` items, because its first item is not done."""
-        self.peek()
-        return self.offset < self._next and self.offset + self._size < min(self._next + wanted, self._total)
-
-    def set_first_aside(self) -> None:
-        """Moves the offset past its first item, which was handed out and is not done."""
-        self.aside.add(self.offset)
-        self._held.discard(self.offset)
-        self.offset += 1
-        self._pass_done()
-
-    def take(self) -> int | None:
-        index = self.peek()
-        if index is None or (self.reach is not None and index >= self.reach):
-            return None
-        self._next = index + 1
-        return index
-
-    def acknowledge(self, index: int) -> None:
-        if index >= max(self._next, self.offset) and index not in self._held:
-            raise ValueError(f"item {index} was never handed out")
-        if index < self.offset:
-            self.aside.discard(index)
-            return
-        self._held.discard(index)
-        self._above.add(index)
-        self._pass_done()
-
-    def _pass_done(self) -> None:
-        while self.offset in self._above:
-            self._above.remove(self.offset)
-            self.offset += 1
-
-    def state(self) -> WindowState:
-        aside = tuple(sorted(self.aside))
-        if not self._above:
-            return WindowState(self.offset, aside=aside)
-        field = bytearray((max(self._above) - self.offset) // 8 + 1)
-        for index in self._above:
-            place = index - self.offset
-            field[place >> 3] |= 1 << (place & 7)
-        return WindowState(self.offset, bytes(field), aside)
-
-
-def _set_bits(bitmap: bytes) -> list[int]:
-    return [8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in range(8) if byte >> bit & 1]
-
-
 # --- progress
 # The progress of a batch: of each runner, as stored, and of all runners together.
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BatchProgress:
     """What a runner saves each second, and the next slice continues from."""
 
     window: WindowState
@@ -808,11 +681,22 @@ class Progress:
         return fields
 
 
+BUSINESS_DOWN = "business_down"
+
+
+def batch_view(batch: Batch, progress: BatchProgress) -> dict[str, Any]:
+    """Returns the batch as callers and callbacks see it."""
+    view = view_of(batch) | {"progress": progress.shown(batch)}
+    if batch.status == RUNNING and progress.business_is_down:
+        view["waiting"] = BUSINESS_DOWN
+    return {name: value for name, value in view.items() if value != []}
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerRecord:
     """The stored record of one runner."""
 
-    progress: Progress
+    progress: BatchProgress
     fence: int
     lease_until: float
 
@@ -822,18 +706,18 @@ class RunnerRecord:
         return wake_at is not None and wake_at > now and self.lease_until < now
 
 
-def first_progress(batch: Batch, runner: int) -> Progress:
-    return Progress(WindowState(batch.share(runner).below(batch.start_index)))
+def first_progress(batch: Batch, runner: int) -> BatchProgress:
+    return BatchProgress(WindowState(batch.share(runner).below(batch.start_index)))
 
 
-def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
+def combined(batch: Batch, runners: Sequence[BatchProgress]) -> BatchProgress:
     """Returns the progress of the whole batch, as callers see it."""
     if len(runners) == 1:
         return runners[0]
     counts = [one.counts for one in runners]
     etas = [one.eta for one in runners if one.eta is not None]
     offsets = [batch.share(runner).index(one.window.first_open) for runner, one in enumerate(runners)]
-    return Progress(
+    return BatchProgress(
         WindowState(sum(one.position for one in runners)),
         Counts(
             sum(count.failed for count in counts),
@@ -851,7 +735,7 @@ def combined(batch: Batch, runners: Sequence[Progress]) -> Progress:
     )
 
 
-def common_verdict(runners: Sequence[Progress]) -> Verdict | None:
+def common_verdict(runners: Sequence[BatchProgress]) -> Verdict | None:
     """Returns how the batch ends, once all runners have ended: a failure first, then a stop, else finished."""
     verdicts = [one.verdict for one in runners if one.verdict is not None]
     if len(verdicts) < len(runners):
@@ -859,7 +743,7 @@ def common_verdict(runners: Sequence[Progress]) -> Verdict | None:
     return min(verdicts, key=lambda verdict: (not verdict.failed, verdict.status == FINISHED))
 
 
-def ends_others(batch: Batch, runner: int, progress: Progress) -> Verdict | None:
+def ends_others(batch: Batch, runner: int, progress: BatchProgress) -> Verdict | None:
     """Returns the verdict of a runner if it ends the others too, not if it has only finished its own items."""
     verdict = progress.verdict
     if verdict is None or verdict.status != FINISHED:

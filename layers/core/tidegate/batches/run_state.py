@@ -19,14 +19,10 @@ from __future__ import annotations
 
 import heapq
 import math
-import zlib
-from array import array
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table, Write, put, update
 from tidegate.batches.model import (
     ABANDONED,
     FAILED,
@@ -35,33 +31,153 @@ from tidegate.batches.model import (
     MOST_UNANSWERED,
     NO_OUTAGE,
     RECOVERED,
-    RUNNING,
     STOPPED,
-    STOPPING,
-    Batch,
     Carried,
     Counts,
     Decision,
-    ItemAnswer,
     ItemCall,
+    ItemOutcome,
+    ItemResult,
     OpenItem,
     Outage,
-    Outcome,
-    Progress,
     Rules,
-    RunnerRecord,
-    SlidingWindow,
     Verdict,
     WindowState,
     paused_until,
 )
 from tidegate.common.token_bucket import TokenBucket
-from tidegate.errors import LeaseLost
+
+# --- sliding window
+# Which items of a runner are done: all below an offset except those that stand aside, and some in the window above it.
+
+
+class SlidingWindow:
+    """Hands out indexes while the window has room. They may be acknowledged in any order.
+
+    The offset moves past items that are done, and past those that were set aside. Memory depends on the size of the
+    window and the items aside, not on the total.
+    """
+
+    def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
+        """With `complete` false, `extend` may add items later."""
+        if size < 1:
+            raise ValueError("a window holds at least one item")
+        self._total = total
+        self._complete = complete
+        self._size = size
+        # `take` hands out only indexes below it; None: no such limit.
+        self.reach: int | None = None
+        self.offset = start.offset
+        self._next = start.offset
+        self.aside = set(start.aside)
+        self._held: set[int] = set()
+        self._above = {start.offset + place for place in _set_bits(start.bitmap)}
+
+    @property
+    def done(self) -> bool:
+        return self._complete and self.offset >= self._total and not self.aside
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all items known so far were handed out, and more may be found."""
+        return not self._complete and self.peek() is None and self._next < self.offset + self._size
+
+    @property
+    def position(self) -> int:
+        """The number of items done, including those above the offset."""
+        return self.offset + len(self._above) - len(self.aside)
+
+    def resize(self, size: int) -> None:
+        """A smaller window does not affect indexes that were already handed out."""
+        self._size = max(1, size)
+
+    def extend(self, total: int, *, complete: bool) -> None:
+        self._total, self._complete = total, complete
+
+    @property
+    def called(self) -> int:
+        """All indexes that were handed out are below it, except held ones."""
+        return max(self._next, self.offset)
+
+    def peek(self) -> int | None:
+        """The index that `take` would hand out, if it is within its reach."""
+        # After a resume, one acknowledgement may move the offset past many items that were done before.
+        self._next = max(self._next, self.offset)
+        while self._next in self._above or self._next in self._held:
+            self._next += 1
+        return self._next if self._next < min(self.offset + self._size, self._total) else None
+
+    def room(self, most: int) -> int:
+        """An upper bound, at most `most`, for the indexes that `take` can hand out; after a resume some may be done."""
+        if self.peek() is None:
+            return 0
+        bound = min(self.offset + self._size, self._total)
+        return max(0, min(most, (bound if self.reach is None else min(bound, self.reach)) - self._next))
+
+    def hold(self, index: int) -> bool:
+        """Reserves an index that is still open from an earlier slice: `take` skips it. False if the item is done."""
+        if self.is_done(index) or (self._complete and index >= self._total):
+            return False
+        if index >= self.offset:
+            self._held.add(index)
+        return True
+
+    def is_done(self, index: int) -> bool:
+        return (index < self.offset and index not in self.aside) or index in self._above
+
+    def lacks_room(self, wanted: int) -> bool:
+        """Whether the window is too small for the next `wanted` items, because its first item is not done."""
+        self.peek()
+        return self.offset < self._next and self.offset + self._size < min(self._next + wanted, self._total)
+
+    def set_first_aside(self) -> None:
+        """Moves the offset past its first item, which was handed out and is not done."""
+        self.aside.add(self.offset)
+        self._held.discard(self.offset)
+        self.offset += 1
+        self._pass_done()
+
+    def take(self) -> int | None:
+        index = self.peek()
+        if index is None or (self.reach is not None and index >= self.reach):
+            return None
+        self._next = index + 1
+        return index
+
+    def acknowledge(self, index: int) -> None:
+        if index >= max(self._next, self.offset) and index not in self._held:
+            raise ValueError(f"item {index} was never handed out")
+        if index < self.offset:
+            self.aside.discard(index)
+            return
+        self._held.discard(index)
+        self._above.add(index)
+        self._pass_done()
+
+    def _pass_done(self) -> None:
+        while self.offset in self._above:
+            self._above.remove(self.offset)
+            self.offset += 1
+
+    def state(self) -> WindowState:
+        aside = tuple(sorted(self.aside))
+        if not self._above:
+            return WindowState(self.offset, aside=aside)
+        field = bytearray((max(self._above) - self.offset) // 8 + 1)
+        for index in self._above:
+            place = index - self.offset
+            field[place >> 3] |= 1 << (place & 7)
+        return WindowState(self.offset, bytes(field), aside)
+
+
+def _set_bits(bitmap: bytes) -> list[int]:
+    return [8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in range(8) if byte >> bit & 1]
+
 
 # --- state
 # The state of a running batch: which items are called next, and how their answers change it.
 
-NO_RESULT = ItemAnswer("error", "no result came in time")
+NO_RESULT = ItemResult("error", "no result came in time")
 # How long a worker waits at most while there is nothing to call: an answer may change that.
 _IDLE = 0.05
 # Seconds between two calls of a business that is down: at first, and at most; the time doubles in between.
@@ -111,7 +227,7 @@ class RunState:
     verdict: Verdict | None = None
     paused: bool = False
     window: SlidingWindow = field(init=False)
-    outcomes: list[Outcome] = field(init=False, default_factory=list)
+    outcomes: list[ItemOutcome] = field(init=False, default_factory=list)
     _bucket: TokenBucket = field(init=False)
     _retries: list[tuple[float, int, int]] = field(init=False, default_factory=list)
     _deadlines: list[tuple[float, int, int]] = field(init=False, default_factory=list)
@@ -122,9 +238,9 @@ class RunState:
     # (time, attempt) of retries that may be called only after `opened`: until then, results for them are refused.
     _unopened: dict[int, tuple[float, int]] = field(init=False, default_factory=dict)
     # (attempt, answer) of calls that have ended and are not counted yet.
-    _undecided: dict[int, tuple[int, ItemAnswer]] = field(init=False, default_factory=dict)
+    _undecided: dict[int, tuple[int, ItemResult]] = field(init=False, default_factory=dict)
     # (call, answer, time) of calls without an answer of which it is open whether they count.
-    _unanswered: dict[int, tuple[ItemCall, ItemAnswer, float]] = field(init=False, default_factory=dict)
+    _unanswered: dict[int, tuple[ItemCall, ItemResult, float]] = field(init=False, default_factory=dict)
     outage: Outage = field(init=False)
     _probing: int | None = field(init=False, default=None)
     # Stored results of calls that are under way.
@@ -229,7 +345,7 @@ class RunState:
             moments.append(max(token_at, self._retries[0][0]))
         return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
 
-    def record(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+    def record(self, call: ItemCall, answer: ItemResult, now: float) -> None:
         flight = self._in_flight.pop(call.index, None)
         if not answer.down:
             self._business_answered(flight)
@@ -249,7 +365,7 @@ class RunState:
         elif not self._new_items_left:
             self._count_unanswered()
 
-    def _count(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+    def _count(self, call: ItemCall, answer: ItemResult, now: float) -> None:
         if self.asynchronous:
             self._undecided[call.index] = (call.attempt, answer)
         else:
@@ -374,7 +490,7 @@ class RunState:
             return []
         reached = max([self.window.reach or 0, self.window.called, *(index + 1 for index in self._awaiting)])
         reached = min(reached, self.total) if self.complete else reached
-        ended = ItemAnswer("error", "the batch has finished without this item")
+        ended = ItemResult("error", "the batch has finished without this item")
         undone = [index for index in range(self.window.offset, reached) if not self.window.is_done(index)]
         return [Decision(index, self._number(index, 1), 0, ended) for index in [*sorted(self.window.aside), *undone]]
 
@@ -494,7 +610,7 @@ class RunState:
 
     def _open(self, item: OpenItem) -> None:
         if item.at < 0:
-            call, answer = ItemCall(item.index, item.attempt), ItemAnswer("error", "it did not answer", down=True)
+            call, answer = ItemCall(item.index, item.attempt), ItemResult("error", "it did not answer", down=True)
             self._unanswered[item.index] = (call, answer, -item.at)
         elif item.awaiting:
             self._awaiting[item.index] = (item.attempt, item.at)
@@ -502,7 +618,7 @@ class RunState:
         else:
             self._retry(item.at, item.index, item.attempt)
 
-    def _apply_answer(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+    def _apply_answer(self, call: ItemCall, answer: ItemResult, now: float) -> None:
         if answer.result == "error":
             self._retry_or_fail(call, answer, now)
         else:
@@ -519,7 +635,7 @@ class RunState:
             self.halt(f"the business stopped the batch at item {self.index_of(call.index)}{because}")
         self._conclude_if_done()
 
-    def _retry_or_fail(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
+    def _retry_or_fail(self, call: ItemCall, answer: ItemResult, now: float) -> None:
         self._failed_calls += 1
         if call.attempt < self.rules.retries:
             delay = max(self.rules.delay(self.index_of(call.index), call.attempt), answer.retry_after or 0)
@@ -537,11 +653,11 @@ class RunState:
             name = self.index_of(call.index)
             self.halt(f"item {name} failed {call.attempt} times{because}; {SKIP_ADVICE}", failed=True)
 
-    def _add_outcome(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
+    def _add_outcome(self, call: ItemCall, state: str, answer: ItemResult) -> None:
         self._reopened.pop(call.index, None)
-        self.outcomes.append(Outcome(call.index, state, call.attempt, answer))
+        self.outcomes.append(ItemOutcome(call.index, state, call.attempt, answer))
 
-    def _unsuccessful(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
+    def _unsuccessful(self, call: ItemCall, state: str, answer: ItemResult) -> None:
         self._add_outcome(call, state, answer)
         self._check_limits()
 
@@ -555,207 +671,3 @@ class RunState:
     def _conclude_if_done(self) -> None:
         if self.window.done and self.verdict is None:
             self.verdict = Verdict(FINISHED)
-
-
-# --- store
-# The progress of a batch: one small item for each runner, written by the holder of the latest fencing token.
-
-
-def progress_from(item: Mapping[str, Any]) -> Progress:
-    verdict, carried, offset = item.get("verdict"), _carried(item), item["offset"]
-    aside = sorted(one.index for one in carried.open_items if one.index < offset)
-    return Progress(
-        window=WindowState(offset, bytes(item.get("bitmap") or b""), tuple(aside)),
-        # Older versions stored `errors`, which were all abandoned items.
-        counts=Counts(item.get("failed", 0), item.get("abandoned", item.get("errors", 0)), item.get("failed_calls", 0)),
-        rate_now=item.get("rate_now", 0.0),
-        verdict=Verdict(**verdict) if verdict else None,
-        carried=carried,
-        outcome_parts=item.get("outcome_parts", 0),
-        wake_at=item.get("asleep_until"),
-        eta=item.get("eta"),
-        last_milestone=item.get("told", 0),
-    )
-
-
-def runners_of(table: Table, batch: Batch) -> list[RunnerRecord]:
-    pk = keys.batch(batch.project_id, batch.batch_id)["pk"]
-    return [_record(item) for item in table.query_all(pk, sk_prefix=keys.BATCH_PROGRESS, consistent=True)]
-
-
-def _record(item: Mapping[str, Any]) -> RunnerRecord:
-    return RunnerRecord(progress_from(item), int(item["fence"]), float(item["lease_until"]))
-
-
-def progress_attributes(progress: Progress) -> dict[str, Any]:
-    carried = progress.carried
-    return {
-        "offset": progress.window.offset,
-        "bitmap": progress.window.bitmap,
-        "failed": progress.counts.failed,
-        "abandoned": progress.counts.abandoned,
-        "failed_calls": progress.counts.failed_calls,
-        "rate_now": progress.rate_now,
-        "verdict": asdict(progress.verdict) if progress.verdict else None,
-        "tokens": carried.tokens,
-        "tokens_at": carried.tokens_at,
-        "open_items": pack_open(carried.open_items),
-        "reopened": {str(index): calls for index, calls in sorted(carried.reopened.items())},
-        "outcome_parts": progress.outcome_parts,
-        "asleep_until": progress.wake_at,
-        "eta": progress.eta,
-        "told": progress.last_milestone,
-        "outage": list(carried.outage) if carried.outage.calls else None,
-    }
-
-
-def _carried(item: Mapping[str, Any]) -> Carried:
-    return Carried(
-        tokens=item.get("tokens", 1.0),
-        tokens_at=item.get("tokens_at"),
-        open_items=unpack_open(bytes(item.get("open_items") or b"")),
-        reopened=_reopened(item.get("reopened", ())),
-        outage=Outage(*item.get("outage") or ()),
-    )
-
-
-def _reopened(stored: Any) -> dict[int, int]:
-    # Older versions stored only the indexes.
-    calls = stored if isinstance(stored, Mapping) else dict.fromkeys(stored, 0)
-    return {int(index): int(count) for index, count in calls.items()}
-
-
-def pack_open(items: Iterable[OpenItem]) -> bytes:
-    """Packs and compresses open items: thousands of them must fit into one small record."""
-    numbers = array("q")
-    for item in items:
-        numbers.extend((item.index, item.attempt * 2 + item.awaiting, round(item.at * 1000)))
-    return zlib.compress(numbers.tobytes(), 1) if numbers else b""
-
-
-def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
-    numbers = array("q", zlib.decompress(data) if data else b"")
-    triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-    return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
-
-
-_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage")
-
-
-class BatchRunStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def runners(self, batch: Batch) -> list[RunnerRecord]:
-        """Returns the records of all runners of the batch, in order."""
-        return runners_of(self._table, batch)
-
-    def acquire(self, batch: Batch, now: float, lease_seconds: float, runner: int = 0) -> tuple[int, Progress] | None:
-        """Returns the next fencing token and the progress to continue from; None while another holds the lease."""
-        write = update(
-            keys.batch_progress(batch.project_id, batch.batch_id, runner),
-            {"lease_until": now + lease_seconds},
-            adds={"fence": 1},
-            condition="attribute_exists(#pk) AND #lease_until < :now",
-            now=now,
-        )
-        try:
-            item = self._table.write(write)
-        except ConditionFailed:
-            return None
-        return int(item["fence"]), progress_from(item)
-
-    def save(
-        self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None, runner: int = 0
-    ) -> None:
-        """Saves a runner's progress. LeaseLost if another function took over. `lease_until` = 0 releases the lease."""
-        try:
-            self._table.write(self._save(batch, fence, progress, lease_until, runner))
-        except ConditionFailed as error:
-            raise LeaseLost("another runner has taken over the batch") from error
-
-    def set_total(self, batch: Batch, total: int) -> None:
-        """Stores the number of items, once the rows of the file are counted. Every runner finds the same number."""
-        key = keys.batch(batch.project_id, batch.batch_id)
-        self._table.write(update(key, {"total": total}))
-
-    def end_writes(self, batch: Batch, fences: Sequence[int], verdict: Verdict, finish_time: str) -> list[Write]:
-        """Returns the writes that end a run, for the transaction that ends its request. Guarded by fencing tokens."""
-        return [
-            *(self._release(batch, runner, fence) for runner, fence in enumerate(fences)),
-            self._ended(batch, verdict.status, verdict.reason, finish_time),
-        ]
-
-    @staticmethod
-    def _release(batch: Batch, runner: int, fence: int) -> Write:
-        return update(
-            keys.batch_progress(batch.project_id, batch.batch_id, runner),
-            {"lease_until": 0, "rate_now": 0},
-            # This run's verdict must not end the next run.
-            removes=("verdict", "asleep_until", "eta"),
-            condition="#fence = :fence",
-            fence=fence,
-        )
-
-    def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
-        """Returns the write for a request that ended without its runner: it was cancelled, or its runner was lost."""
-        return self._ended(batch, STOPPED, reason, finish_time)
-
-    @staticmethod
-    def _ended(batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
-        return update(
-            keys.batch(batch.project_id, batch.batch_id),
-            {"status": status, "stop_reason": reason, "finish_time": finish_time},
-            removes=() if reason else ("stop_reason",),
-            condition="#run = :run AND #status IN (:running, :stopping)",
-            run=batch.run,
-            running=RUNNING,
-            stopping=STOPPING,
-        )
-
-    @staticmethod
-    def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None, runner: int) -> Write:
-        lease = {} if lease_until is None else {"lease_until": lease_until}
-        attributes = progress_attributes(progress)
-        return update(
-            keys.batch_progress(batch.project_id, batch.batch_id, runner),
-            attributes | lease,
-            removes=[name for name in _UNSET if attributes[name] is None],
-            condition="#fence = :fence",
-            fence=fence,
-        )
-
-
-# --- rate shares
-# One rate for all batches of a business: each runner announces its wanted rate every second and gets a fair share.
-
-# A runner that has not announced its rate for this long loses its share.
-_VALID_SECONDS = 5.0
-_KEPT_SECONDS = 3600
-
-
-def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
-    """A runner that wants less than an even share gets what it wants; the others divide the rest evenly."""
-    rates: dict[str, float] = {}
-    for place, (name, rate) in enumerate(sorted(wanted.items(), key=lambda entry: (entry[1], entry[0]))):
-        rates[name] = min(rate, (limit - sum(rates.values())) / (len(wanted) - place))
-    return rates
-
-
-class RateShares:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def share(self, batch: Batch, runner: int, wanted_rate: float, limit: float, now: float) -> float:
-        """Returns this runner's rate, for a business that accepts `limit` items per second. One write and one query."""
-        key = keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)
-        expires = {"until": now + _VALID_SECONDS, "expires_at": int(now) + _KEPT_SECONDS}
-        self._table.write(put(key | {"rate": wanted_rate} | expires))
-        partition = keys.business_rates(batch.project_id, batch.biz_id)
-        running = self._table.query_all(partition, consistent=True)
-        wanted = {str(item["sk"]): float(item["rate"]) for item in running if item["until"] > now}
-        return fair_rates(limit, wanted | {key["sk"]: wanted_rate})[key["sk"]]
-
-    def release(self, batch: Batch, runner: int) -> None:
-        """Makes this runner's share available to the others immediately."""
-        self._table.batch_delete([keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)])

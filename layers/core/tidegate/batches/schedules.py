@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 from tidegate.aws import keys
-from tidegate.batches.batches import Batches
-from tidegate.batches.control import BatchControl
+from tidegate.batches import batches, control
 from tidegate.batches.model import CREATED, FINISHED, STOPPED, Batch, NewBatch
 from tidegate.common.ids import named_id
-from tidegate.errors import DomainError, RecordNotFound, WrongState
-from tidegate.queue.schedules import Schedule, ScheduleParts, Schedules
+from tidegate.errors import DomainError, WrongState
+from tidegate.queue.schedules import RunOrders, Schedule, ScheduleKind, Schedules
 from tidegate.records import F, record_from
+
+if TYPE_CHECKING:
+    from tidegate.batches import Batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,63 +35,69 @@ class BatchSchedule(Schedule):
     counted: bool = True
 
 
-class BatchSchedules(Schedules[BatchSchedule, NewBatch]):
-    record, keys, work_name = BatchSchedule, keys.BATCH_SCHEDULES, "batch_id"
-    action, noun, prefix, quota, order_name = "batch-schedule", "schedule of batches", "bsc", "batch_schedules", "batch"
+def batch_schedules(b: Batches) -> Schedules[BatchSchedule, NewBatch]:
+    """The recurring batches: each run creates one and starts it."""
 
-    def __init__(self, batches: Batches, control: BatchControl, parts: ScheduleParts) -> None:
-        super().__init__(parts)
-        self._batches = batches
-        self._control = control
+    found = b.store.get
 
-    def _about(self, order: NewBatch) -> dict[str, Any]:
-        return {"name": order.name, "biz_id": order.biz_id}
-
-    def _checked(self, schedule: BatchSchedule, order: NewBatch) -> str:
-        self._batches.check(schedule.project_id, order)
+    def stored(schedule: BatchSchedule, order: NewBatch) -> str:
+        batches.check(b, schedule.project_id, order)
         return json.dumps(asdict(order))
 
-    def _order_from(self, text: str) -> NewBatch:
-        return record_from(NewBatch, json.loads(text))
-
-    def _work_id(self, schedule: BatchSchedule) -> str:
-        """Ids of later runs sort after it."""
-        planned = datetime.fromtimestamp(schedule.planned, UTC)
-        return named_id("bat", planned, schedule.schedule_id, str(schedule.planned))
-
-    def _found(self, project_id: str, batch_id: str) -> Batch | None:
-        try:
-            return self._batches.get(project_id, batch_id)
-        except RecordNotFound:
-            return None
-
-    def _is_active(self, project_id: str, work_id: str) -> bool:
-        last = self._found(project_id, work_id)
+    def is_active(project_id: str, batch_id: str) -> bool:
+        last = found(project_id, batch_id)
         return last is not None and last.status not in (CREATED, FINISHED, STOPPED)
 
-    def _is_started(self, schedule: BatchSchedule) -> bool:
-        return self._found(schedule.project_id, self._work_id(schedule)) is not None
-
-    def _start(self, schedule: BatchSchedule, work_id: str) -> None:
+    def start(schedules: Schedules[BatchSchedule, NewBatch], schedule: BatchSchedule, batch_id: str) -> None:
         project_id, who = schedule.project_id, schedule.created_by
-        batch = self._found(project_id, work_id) or self._batches.create(
-            project_id, self.order(schedule), who=who, batch_id=work_id
-        )
-        refused = self._refusal(batch, who)
+        batch = found(project_id, batch_id)
+        if batch is None:
+            order = schedules.order(schedule)
+            business = batches.get_business(b, project_id, order.biz_id)
+            batch = batches.create(b, business, order, who=who, batch_id=batch_id)
+        refused = refusal(batch, who)
         why = {"reason": refused.detail, "code": refused.code} if refused else {}
-        self.record_run(schedule, work_id, **why)
+        schedules.record_run(schedule, batch_id, **why)
 
-    def _refusal(self, batch: Batch, who: str) -> DomainError | None:
+    def refusal(batch: Batch, who: str) -> DomainError | None:
         """Starts the batch unless it was started. Returns why it cannot be."""
         if batch.run > 0 or batch.status != CREATED:
             return None
         try:
-            self._control.start(batch.project_id, batch.batch_id, who)
+            control.start(b, batch, batches.get_business(b, batch.project_id, batch.biz_id), who)
         except WrongState:
             # Another function or a person has started it since it was read.
             return None
         except DomainError as error:
-            if error.retryable and self._batches.get(batch.project_id, batch.batch_id).status == CREATED:
+            if error.retryable and batches.get(b, batch.project_id, batch.batch_id).status == CREATED:
                 raise
             return error
         return None
+
+    kind = ScheduleKind(
+        record=BatchSchedule,
+        keys=keys.BATCH_SCHEDULES,
+        noun="schedule of batches",
+        work_name="batch_id",
+        work_id=_batch_id_of_run,
+        works=partial(batches.get_many, b),
+        is_active=is_active,
+        start=start,
+        is_started=lambda schedule: found(schedule.project_id, _batch_id_of_run(schedule)) is not None,
+        orders=RunOrders(
+            action="batch-schedule",
+            prefix="bsc",
+            quota="batch_schedules",
+            attribute="batch",
+            about=lambda order: {"name": order.name, "biz_id": order.biz_id},
+            stored=stored,
+            read=lambda text: record_from(NewBatch, json.loads(text)),
+        ),
+    )
+    return Schedules(b.queue, kind)
+
+
+def _batch_id_of_run(schedule: BatchSchedule) -> str:
+    """Ids of later runs sort after it."""
+    planned = datetime.fromtimestamp(schedule.planned, UTC)
+    return named_id("bat", planned, schedule.schedule_id, str(schedule.planned))

@@ -1,82 +1,197 @@
-"""One slice of a batch: the lease, the calls at the rate, the save every second, the hand-over."""
+"""Runs a batch slice by slice: the step of the state machine, the lease, the calls, the save every second, the end."""
 
 from __future__ import annotations
 
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aws_lambda_powertools import Logger
 
-from tidegate.aws.table import Table
-from tidegate.batches.batches import ItemResults, shown
-from tidegate.batches.items import Items, Outcomes
+from tidegate.batches.batches import get_business
+from tidegate.batches.items import ParsedAnswer, check_rows, extent_of, index_rows, items_of
 from tidegate.batches.model import (
     ASYNC,
     FINISHED,
+    STOPPED,
     STOPPING,
     Batch,
+    BatchLogLine,
+    BatchProgress,
     Decision,
     Extent,
-    LogLine,
-    Outcome,
-    Progress,
+    ItemOutcome,
     Rules,
     RunnerRecord,
     Verdict,
+    batch_view,
     combined,
     common_verdict,
     ends_others,
 )
-from tidegate.batches.run_state import NO_RESULT, BatchRunStore, RateShares, RunState
-from tidegate.batches.store import BatchStore
-from tidegate.batches.workers import ItemCaller, LogWriter, ParsedAnswer, WorkerPool
-from tidegate.common.ids import Clock
-from tidegate.errors import DomainError, LeaseLost
-from tidegate.notifications.notices import Notice, Notifier, notice_id_for, notice_write
+from tidegate.batches.run_state import NO_RESULT, RunState
+from tidegate.batches.workers import ItemCaller, LogWriter, WorkerPool
+from tidegate.common.ids import Clock, iso
+from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
+from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 from tidegate.projects.limits import CALLS, RUNNER_SECONDS, DayBudget, until_next_day
+from tidegate.queue.model import Request
+from tidegate.queue.queue import RunningAttempt, Timing
+from tidegate.queue.store import Refused
 
-# --- milestones
-# Sends a webhook each time a batch has completed another n items, or another n percent.
+if TYPE_CHECKING:
+    from tidegate.batches import Batches
+
+logger = Logger(service="tidegate", child=True)
+
+CONTINUE, BUSY, SLEEP, ENDED = "continue", "busy", "sleep", "ended"
+# Outcome of the first step of a batch for several functions: the machine starts an execution for each of them.
+SPLIT = "split"
+RENEW = "renew"
+TIMING = Timing(look=0.0, beat=30.0)
+_INDEX_SECONDS = 600.0
 
 
-class Milestones:
-    def __init__(self, table: Table, notifier: Notifier, clock: Clock) -> None:
-        self._table = table
-        self._notifier = notifier
-        self._clock = clock
+class SliceEnd(NamedTuple):
+    outcome: str
+    # With `sleep`: how long there is nothing to do.
+    seconds: int = 0
+    # Why it sleeps, if it could work otherwise.
+    reason: str | None = None
 
-    def notify(self, batch: Batch, progress: Progress, last: int) -> int:
-        """Sends a notice if a milestone after `last` was passed. Returns the last milestone, to be saved afterwards.
 
-        A crash before that save sends the notice twice, with the same id. If several milestones were passed at once,
-        only the last one is sent. The end of the batch has a notice of its own.
+# --- steps
+# The step of the batch machine: runs slices until the batch ends, and ends the request if a slice fails.
+
+
+def step(b: Batches, event: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs one slice of one runner, or a part of the row index.
+
+    After `batch_rounds` slices the machine continues in a new execution, because the history of one is limited.
+    """
+    attempt = {name: event[name] for name in ("project_id", "request_id", "attempt")}
+    named = {"name": event["name"]} if "name" in event else {}
+    if "indexer" in event:
+        return {**attempt, "indexer": event["indexer"], "outcome": _index(b, attempt, event)}
+    runner = event.get("runner", 0)
+    counters = {"runner": runner, "round": event.get("round", 0) + 1, "generation": event.get("generation", 1)}
+    try:
+        ended = _slice(b, b.queue.running(**attempt), event)
+    except LeaseLost as error:
+        logger.info("this attempt may no longer run the batch", **attempt, why=error.detail)
+        ended = SliceEnd(ENDED)
+    except DomainError as error:
+        logger.warning("a slice failed", **attempt, code=error.code, why=error.detail)
+        b.queue.finish(**attempt, error=error)
+        ended = SliceEnd(ENDED)
+    if isinstance(ended, list):
+        others = [{"name": _execution_name(event, 1, **one), "input": {**attempt, **named, **one}} for one in ended]
+        return {**attempt, **named, **counters, "outcome": SPLIT, "runners": others}
+    if ended.outcome != ENDED and counters["round"] >= b.settings.batch_rounds:
+        successor = {**attempt, **named, "runner": runner, "round": 0, "generation": counters["generation"] + 1}
+        name = _execution_name(event, successor["generation"], runner)
+        return {**attempt, **named, **counters, "outcome": RENEW, "successor": {"name": name, "input": successor}}
+    return {**attempt, **named, **counters, "outcome": ended.outcome, "seconds": ended.seconds}
+
+
+def _index(b: Batches, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> str:
+    """Indexes one indexer's ranges of rows. The runners index ranges that are missing when they need them."""
+    until = time.monotonic() + _INDEX_SECONDS
+
+    def may_continue() -> bool:
+        b.queue.running(**attempt)
+        return time.monotonic() < until
+
+    try:
+        if "failure" in event:
+            raise WorkerLost(str(event["failure"])[:300])
+        request = b.queue.running(**attempt)
+        batch = b.store.get(request.project_id, request.payload["batch_id"])
+        with b.runner_time.counted(request.project_id):
+            done = batch is None or index_rows(b, batch, event["indexer"], may_continue)
+    except DomainError as error:
+        logger.info("an indexer of rows ended", **attempt, indexer=event["indexer"], why=error.detail)
+        return ENDED
+    return ENDED if done else CONTINUE
+
+
+def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd | list[dict[str, Any]]:
+    """Runs one slice. The first step of a batch for several functions returns the inputs of the others instead."""
+    if "failure" in event:
+        failure = event["failure"]
+        # Only for the log: the cause may have a stack trace and names of AWS resources.
+        cause = str(failure.get("Cause"))[:500]
+        logger.error("the function that ran a slice died", request_id=request.request_id, cause=cause)
+        raise WorkerLost(f"the function that ran a slice of the batch died ({failure.get('Error')})")
+    batch = b.store.get(request.project_id, request.payload["batch_id"])
+    if batch is None or batch.run != request.payload["run"] or batch.status == FINISHED:
+        b.queue.finish(request.project_id, request.request_id, request.attempt, result={"status": "outdated"})
+        return SliceEnd(ENDED)
+    first_step = "runner" not in event
+    if batch.status == STOPPED:
+        if not first_step:
+            raise LeaseLost("another runner has ended the batch")
+        # Somebody retried the failed request: the batch continues where it stopped.
+        batch = b.store.resume(batch, request)
+    if first_step:
+        # Once, not in each runner.
+        indexers = check_rows(b, batch)
+        runners = [{"runner": other} for other in range(1, batch.runners)]
+        others = runners + [{"indexer": number} for number in range(indexers)]
+        if others:
+            return others
+    runner = event.get("runner", 0)
+    ended = run_slice(b, batch, QueuedRun(b, request), runner)
+    fields = {"batch_id": batch.batch_id, "runner": runner}
+    logger.info("a slice ended", **fields, outcome=ended.outcome, seconds=ended.seconds)
+    if ended.outcome != ENDED and ended.reason != request.last_wait_reason:
+        b.queue.note_wait(request, ended.reason)
+    return ended
+
+
+def _execution_name(event: Mapping[str, Any], generation: int, runner: int = 0, indexer: int | None = None) -> str:
+    part = f"r{runner}-" if runner else "" if indexer is None else f"i{indexer}-"
+    # None in executions that an older version started.
+    first = event.get("name") or f"{event['request_id']}-{event['attempt']}"
+    return f"{first}-{part}{generation}"
+
+
+class QueuedRun:
+    """The queued request of this run: it allows the run and ends together with the batch."""
+
+    def __init__(self, b: Batches, request: Request) -> None:
+        self._b = b
+        self._attempt = (request.project_id, request.request_id, request.attempt)
+        self._running = RunningAttempt(b.queue, request, TIMING, parks=False)
+
+    def confirm(self, batch: Batch, progress: BatchProgress, *, publish: bool) -> None:
+        """Checks, once a second, that the request still runs. LeaseLost if it was cancelled, paused or retried.
+
+        With `publish`, the progress is also sent to clients that watch the batch.
         """
-        reached = batch.milestone(progress.position)
-        over = batch.total is not None and progress.position >= batch.total
-        if reached <= last or batch.progress_url is None or over:
-            return max(last, reached)
-        now = self._clock()
-        notice = Notice(
-            notice_id=notice_id_for("batch.progress", batch.batch_id, str(reached)),
-            project_id=batch.project_id,
-            kind="batch.progress",
-            record_id=batch.batch_id,
-            status=batch.status,
-            data=shown(batch, progress),
-            callback=batch.progress_url,
-            created_at=now,
-        )
-        self._table.write(notice_write(notice))
-        self._notifier.publish([notice])
-        return reached
+        try:
+            self._running(progress.shown(batch))
+        except RequestTimedOut as error:
+            raise LeaseLost(error.detail) from error
+        if publish:
+            self._b.topic.publish_progress(batch.project_id, batch.batch_id, batch_view(batch, progress))
+
+    def end(self, batch: Batch, fences: Sequence[int], verdict: Verdict) -> None:
+        """Ends the batch and its request in one transaction, if the fencing tokens of all runners are still valid."""
+        error = BatchStopped(verdict.reason or "") if verdict.failed else None
+        writes = self._b.store.end_writes(batch, fences, verdict, iso(self._b.clock()))
+        result = {"batch_id": batch.batch_id, "status": verdict.status, "stop_reason": verdict.reason}
+        try:
+            self._b.queue.finish(*self._attempt, result=result, error=error, extra_writes=writes)
+        except Refused as refused:
+            raise LeaseLost("another runner has taken over the batch") from refused
 
 
-# --- tick
-# What a runner does once a second: save its progress, renew its lease and apply changes made by others.
+# --- slice
+# Acquires the lease, calls items at the rate, saves the progress every second, hands over.
 
 FLUSH_SECONDS = 1.0
 _DOWN = ("warning", "the business does not answer: one call at a time tests it, and no item loses an attempt")
@@ -90,329 +205,6 @@ _OVERLAP_SECONDS = 2.0
 _AHEAD_SECONDS = 3.0
 # Items aside whose results are read at one tick.
 _MOST_ASIDES_READ = 500
-
-
-class Preparation(Protocol):
-    """Looks up what a run needs besides the batch itself."""
-
-    def work(self, batch: Batch) -> ItemCaller: ...
-
-    def items(self, batch: Batch, runner: int) -> Items: ...
-
-    def extent(self, batch: Batch, at: int, *, wait: bool = False) -> Extent:
-        """Returns how many items are known to a runner that has reached index `at`; with `wait`, only once that index
-        is known itself."""
-
-
-class RequestHandle(Protocol):
-    """The queued request of this run: it allows the run and ends together with the batch."""
-
-    def confirm(self, batch: Batch, progress: Progress, *, publish: bool) -> None:
-        """Checks, once a second, that the request still runs. LeaseLost if it was cancelled, paused or retried.
-
-        With `publish`, the progress is also sent to clients that watch the batch.
-        """
-
-    def end(self, batch: Batch, fences: Sequence[int], verdict: Verdict) -> None:
-        """Ends the batch and its request in one transaction, if the fencing tokens of all runners are still valid."""
-
-
-@dataclass(slots=True)
-class Run:
-    """What the main thread of a slice keeps between two ticks."""
-
-    batch: Batch
-    runner: int
-    request: RequestHandle
-    fence: int
-    pool: WorkerPool
-    work: ItemCaller
-    now: Callable[[], float]
-    flushed_at: float
-    position: int
-    lease_end: float
-    # Parts of outcomes that this runner has written.
-    parts: int
-    # Items per second that this runner may call, and its average over about the last ten seconds.
-    rate: float
-    pace: float
-    # The last milestone for which the progress webhook was sent.
-    last_milestone: int
-    # All runners of the batch as they were last read; empty if there is only one.
-    records: list[RunnerRecord]
-    # Whether all items are known.
-    complete: bool
-    # Outcomes that are not in a part yet.
-    outcomes: list[Outcome] = field(default_factory=list)
-    # The request was cancelled, paused or retried: this run must not end the batch.
-    request_lost: bool = False
-    wake_at: float | None = None
-    # Epoch seconds: when results were last read. None: read all of them.
-    results_read_at: float | None = None
-    # Of the items aside, some are read at each tick: the next ones are after this one.
-    aside_read: int = -1
-    # The items that a finished batch leaves open take no results any more.
-    closed: bool = False
-    # Whether the log says that the business is down.
-    business_is_down: bool = False
-
-    def batch_progress(self, own: Progress) -> Progress:
-        """Returns the progress of the whole batch, with `own` for this runner."""
-        stored = [record.progress for record in self.records] or [own]
-        return combined(self.batch, [own if runner == self.runner else one for runner, one in enumerate(stored)])
-
-    @property
-    def is_reporter(self) -> bool:
-        """Whether this is the first runner that still works. It publishes progress for all of them."""
-        return all(record.progress.verdict for record in self.records[: self.runner])
-
-
-class Ticker:
-    def __init__(
-        self,
-        batches: BatchStore,
-        runs: BatchRunStore,
-        prepare: Preparation,
-        outcomes: Outcomes,
-        results: ItemResults,
-        shares: RateShares,
-        milestones: Milestones,
-        clock: Clock,
-        lease_seconds: float,
-    ) -> None:
-        self._batches = batches
-        self._runs = runs
-        self._prepare = prepare
-        self._outcomes = outcomes
-        self._results = results
-        self._shares = shares
-        self._milestones = milestones
-        self._clock = clock
-        self._lease_seconds = lease_seconds
-
-    def tick(self, run: Run) -> None:
-        batch = run.batch
-        self.settle(run)
-        moment = time.monotonic()
-        renew = moment > run.lease_end - self._lease_seconds * 2 / 3
-        progress = self.save(run, self._clock().timestamp() + self._lease_seconds if renew else None)
-        if renew:
-            run.lease_end = self.lease_end(moment)
-        run.records = self.runner_records(batch)
-        try:
-            run.request.confirm(batch, run.batch_progress(progress), publish=run.is_reporter)
-        except LeaseLost:
-            # No other runner works yet: calls under way may end, and the progress is saved.
-            run.request_lost = True
-            run.pool.change(pause)
-            return
-        present = self._batches.get(batch.project_id, batch.batch_id) or batch
-        if (present.data_version, present.serial) != (batch.data_version, batch.serial):
-            run.work.items = self._prepare.items(present, run.runner)
-        run.batch = run.work.batch = present
-        self._extend(run)
-        run.pool.resize(present.workers(working(run.records, run.runner)))
-        rules = self.rules(present, run.runner, run.records, run.work)
-        run.rate = rules.rate
-        run.pool.change(lambda state, now: apply_controls(state, run.batch, run.runner, run.records, rules, now))
-
-    def _extend(self, run: Run) -> None:
-        """Adds the rows of a file that were indexed since the last tick."""
-        if run.complete:
-            return
-        share = run.batch.share(run.runner)
-        try:
-            extent = self._prepare.extent(run.batch, share.index(run.position))
-        except DomainError as error:
-            why = error.detail
-            run.pool.change(lambda state, _: state.halt(f"its rows cannot be read: {why}", failed=True))
-            return
-        run.batch, run.complete = self.store_total(run.batch, extent), extent.complete
-        own = share.below(extent.items)
-        run.pool.change(lambda state, _: state.extend(own, complete=extent.complete, batch_total=extent.items))
-
-    def store_total(self, batch: Batch, extent: Extent) -> Batch:
-        """Stores the total once it is known, before any runner can end because of it: the other runners read it
-        before they adopt a verdict."""
-        if extent.complete and batch.total != extent.items:
-            self._runs.set_total(batch, extent.items)
-            return replace(batch, total=extent.items)
-        return batch
-
-    def runner_records(self, batch: Batch) -> list[RunnerRecord]:
-        """Returns the records of all runners, this one included; empty, without a read, if there is only one."""
-        return self._runs.runners(batch) if batch.runners > 1 else []
-
-    def lease_end(self, acquired_at: float) -> float:
-        return acquired_at + self._lease_seconds - _CLOCK_MARGIN
-
-    def rules(self, batch: Batch, runner: int, records: Sequence[RunnerRecord], work: ItemCaller) -> Rules:
-        """Returns the batch's rules with this runner's part of the rate; runners that have ended leave theirs."""
-        rules, parts = batch.rules, working(records, runner)
-        most_open = None if rules.most_open is None else max(1, rules.most_open // parts)
-        rules = replace(rules, rate=rules.rate / parts, most_open=most_open)
-        if not work.shared_rate:
-            return rules
-        now = self._clock().timestamp()
-        return replace(rules, rate=self._shares.share(batch, runner, rules.rate, work.shared_rate, now))
-
-    def release_rate(self, run: Run) -> None:
-        if run.work.shared_rate:
-            self._shares.release(run.batch, run.runner)
-
-    def settle(self, run: Run, *, last: bool = False) -> None:
-        """Counts the asynchronous results that are stored, decides the calls without one, and prepares the next calls,
-        unless this is the `last` time. Must precede each save: a verdict is saved when no result can contradict it."""
-        if run.batch.ack != ASYNC:
-            return
-        everything = run.results_read_at is None
-        seen = self._count_stored(run)
-        pending = run.pool.change(lambda state, now: state.undecided(now))
-        self._decide(run, pending)
-        left = run.pool.change(lambda state, _: state.left_open())
-        if left and not run.closed:
-            self._decide(run, left)
-            run.closed = True
-        if last or left:
-            return
-        soon = run.now() + _AHEAD_SECONDS
-        calls = run.pool.change(lambda state, _: state.to_open(soon))
-        if everything:
-            calls += run.pool.change(lambda state, _: state.to_open_again(seen))
-        now = self._clock().timestamp()
-        opened = self._results.open(run.batch, run.runner, run.fence, calls, run.work.items, now) if calls else []
-        run.pool.change(lambda state, now: [state.apply(one, now) for one in opened])
-        self._extend_reach(run)
-
-    def _count_stored(self, run: Run) -> set[int]:
-        """Returns the positions of the items about which something is stored, of those that it read."""
-        first = run.pool.change(lambda state, _: min(state.window.offset, state.total - 1))
-        if first < 0:
-            return set()
-        began, items = self._clock().timestamp(), run.work.items
-        since = None if run.results_read_at is None else run.results_read_at - _OVERLAP_SECONDS
-        found = list(self._results.read(run.batch, items, items.index(first), since))
-        found += self._results.read_some(run.batch, items, self._asides_to_read(run))
-        self._count(run, found)
-        run.results_read_at = began
-        return {decision.index for decision, _ in found}
-
-    def _asides_to_read(self, run: Run) -> list[int]:
-        """Returns all items aside at first, then some at a time, in turn: they may be far behind the window."""
-        asides = run.pool.change(lambda state, now: state.aside_with_results(now + _AHEAD_SECONDS))
-        if run.results_read_at is None or len(asides) <= _MOST_ASIDES_READ:
-            return asides
-        at = bisect_right(asides, run.aside_read)
-        chosen = (asides[at:] + asides[:at])[:_MOST_ASIDES_READ]
-        run.aside_read = chosen[-1]
-        return chosen
-
-    def _decide(self, run: Run, pending: Sequence[Decision]) -> None:
-        if not pending:
-            return
-        # From memory, if this runner decided it before: the table does not hold Retry-After.
-        now, own = self._clock().timestamp(), {(one.index, one.number): one for one in pending if one.attempt}
-        counted = self._results.decide(run.batch, run.runner, run.fence, pending, run.work.items, now)
-        self._count(run, [(own.get((one.index, one.number), one) if by is None else one, by) for one, by in counted])
-        for one, by in counted:
-            if by is None and one.answer == NO_RESULT:
-                run.work.log_answer(run.work.items.index(one.index), one.attempt, ParsedAnswer(NO_RESULT))
-
-    def _count(self, run: Run, found: Sequence[tuple[Decision, ParsedAnswer | None]]) -> None:
-        def apply(state: RunState, now: float) -> list[bool]:
-            new = [state.apply(decision, now) for decision, _ in found]
-            state.apply_early(now)
-            return new
-
-        for (decision, parsed), new in zip(found, run.pool.change(apply), strict=True):
-            if new and parsed:
-                run.work.log_answer(run.work.items.index(decision.index), None, parsed)
-
-    def _extend_reach(self, run: Run) -> None:
-        reach, known = run.pool.change(lambda state, _: (state.extend_reach(_AHEAD_SECONDS), state.window.reach or 0))
-        if reach > known:
-            self._results.reach(run.batch, run.runner, reach)
-            run.pool.change(lambda state, _: setattr(state.window, "reach", reach))
-
-    def save(self, run: Run, lease_until: float | None, *, forget_verdict: bool = False) -> Progress:
-        """Saves the progress; the outcomes first, to S3, because an item that counts as done is not called again."""
-        moment = time.monotonic()
-        progress, fresh = run.pool.snapshot()
-        run.outcomes += fresh
-        if run.outcomes:
-            self._outcomes.write_part(run.batch, run.runner, run.parts + 1, run.fence, run.outcomes, run.work.items)
-            # Also if the save below fails: it may have been carried out, and then this part counts and must not change.
-            run.parts, run.outcomes = run.parts + 1, []
-        elapsed = max(moment - run.flushed_at, 0.001)
-        run.pace += _SMOOTHING * ((progress.position - run.position) / elapsed - run.pace)
-        progress = replace(
-            progress,
-            eta=_eta(run, progress),
-            rate_now=round((progress.position - run.position) / elapsed, 1),
-            verdict=None if forget_verdict and not _finished(progress.verdict) else progress.verdict,
-            outcome_parts=run.parts,
-            wake_at=run.wake_at,
-        )
-        if run.is_reporter:
-            whole = run.batch_progress(progress)
-            last = max(run.last_milestone, whole.last_milestone)
-            run.last_milestone = self._milestones.notify(run.batch, whole, last)
-        progress = replace(progress, last_milestone=run.last_milestone)
-        self._runs.save(run.batch, run.fence, progress, lease_until, run.runner)
-        run.flushed_at, run.position = moment, progress.position
-        if progress.business_is_down != run.business_is_down:
-            run.business_is_down = progress.business_is_down
-            run.work.log.add(None, [_DOWN if run.business_is_down else _UP])
-        return progress
-
-
-def working(records: Sequence[RunnerRecord], runner: int) -> int:
-    """Returns how many runners share the rate. `runner` itself counts, even if it has just stored its verdict: it must
-    not announce the share of the others as its own."""
-    others = (record.progress for number, record in enumerate(records) if number != runner)
-    return 1 + sum(1 for progress in others if progress.verdict is None)
-
-
-def apply_controls(
-    state: RunState, present: Batch, runner: int, records: Sequence[RunnerRecord], rules: Rules, now: float
-) -> None:
-    """Applies changed rules, the errors and verdicts of the other runners, and a requested stop."""
-    state.change_rules(rules, now)
-    others = [(number, record.progress) for number, record in enumerate(records) if number != runner]
-    verdicts = (ends_others(present, number, progress) for number, progress in others)
-    state.merge_other_runners(
-        sum(progress.errors for _, progress in others), next((verdict for verdict in verdicts if verdict), None)
-    )
-    if present.status == STOPPING:
-        state.halt(present.stop_reason or "stopped on request")
-
-
-def pause(state: RunState, _: float) -> None:
-    state.paused = True
-
-
-def _eta(run: Run, progress: Progress) -> float | None:
-    """Returns when the last item will be called: the last new one at the measured pace, or at the rate if that is too
-    low to measure a pace within a tick; but not before the retries that are due later."""
-    left = run.batch.share(run.runner).below(run.batch.total or 0) - progress.position
-    pace = min(run.rate, run.pace) if run.rate * FLUSH_SECONDS > 1 else run.rate
-    if left <= 0 or pace <= 0 or progress.business_is_down:
-        return None
-    open_items = progress.carried.open_items
-    new = max(0, left - len(open_items))
-    return max([run.now() + new / pace, *(item.at for item in open_items)])
-
-
-def _finished(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.status == FINISHED
-
-
-# --- slice
-# One slice of a batch: acquire the lease, call items at the rate, save the progress every second, hand over.
-
-logger = Logger(service="tidegate", child=True)
-
-CONTINUE, BUSY, SLEEP, ENDED = "continue", "busy", "sleep", "ended"
 # A function may run 900 s; this leaves time to receive the last answers and to save them.
 _LONGEST_SLICE = 840.0
 # A shorter wait is spent inside the function: starting another one takes a second or two.
@@ -432,130 +224,121 @@ _LOG_SECONDS_BEFORE_THE_END = 1.0
 _MOST_MERGED = 500_000
 
 
-@dataclass(frozen=True, slots=True)
-class SliceTiming:
-    slice_seconds: float = 600.0
-    lease_seconds: float = 15.0
+def run_slice(b: Batches, batch: Batch, request: QueuedRun, runner: int = 0) -> SliceEnd:
+    """Returns `continue` when the slice's time is up, `sleep` when the next call is not due soon, `busy` while
+    another function holds this runner's lease, `ended` when the runner is done."""
+    began = time.monotonic()
+    acquired = b.store.acquire(batch, b.clock().timestamp(), b.timing.lease_seconds, runner)
+    if acquired is None:
+        return SliceEnd(BUSY)
+    try:
+        return Slice(b, batch, request, runner, *acquired, began).run()
+    except LeaseLost:
+        return SliceEnd(BUSY)
 
 
-class SliceEnd(NamedTuple):
-    outcome: str
-    # With `sleep`: how long there is nothing to do.
-    seconds: int = 0
-    # Why it sleeps, if it could work otherwise.
-    reason: str | None = None
+@dataclass(slots=True)
+class Slice:
+    """One slice of one runner that holds its lease: what its main thread keeps between two ticks."""
 
+    b: Batches
+    batch: Batch
+    request: QueuedRun
+    runner: int
+    fence: int
+    # As it was last saved.
+    progress: BatchProgress
+    began: float
+    lease_end: float = field(init=False)
+    flushed_at: float = field(init=False)
+    work: ItemCaller = field(init=False)
+    pool: WorkerPool = field(init=False)
+    # Epoch seconds that never go back.
+    now: Callable[[], float] = field(init=False)
+    # Items per second that this runner may call, and its average over about the last ten seconds.
+    rate: float = field(init=False)
+    pace: float = field(init=False)
+    # Whether all items are known.
+    complete: bool = field(init=False)
+    # All runners of the batch as they were last read; empty if there is only one.
+    records: Sequence[RunnerRecord] = ()
+    # Outcomes that are not in a part yet, and the parts that this runner has written.
+    outcomes: list[ItemOutcome] = field(default_factory=list)
+    parts: int = field(init=False)
+    # The last milestone for which the progress webhook was sent.
+    last_milestone: int = field(init=False)
+    # The request was cancelled, paused or retried: this run must not end the batch.
+    request_lost: bool = False
+    wake_at: float | None = None
+    # Epoch seconds: when results were last read. None: read all of them.
+    results_read_at: float | None = None
+    # Of the items aside, some are read at each tick: the next ones are after this one.
+    aside_read: int = -1
+    # The items that a finished batch leaves open take no results any more.
+    closed: bool = False
 
-class SliceRunner:
-    def __init__(
-        self,
-        batches: BatchStore,
-        runs: BatchRunStore,
-        prepare: Preparation,
-        outcomes: Outcomes,
-        results: ItemResults,
-        shares: RateShares,
-        milestones: Milestones,
-        clock: Clock,
-        timing: SliceTiming | None = None,
-        budget: Callable[[str], DayBudget] | None = None,
-    ) -> None:
-        """`budget`: what a project may use on this day; without it there is no limit."""
-        self._batches = batches
-        self._runs = runs
-        self._prepare = prepare
-        self._outcomes = outcomes
-        self._clock = clock
-        self._timing = timing or SliceTiming()
-        self._budget = budget
-        self._ticker = Ticker(
-            batches, runs, prepare, outcomes, results, shares, milestones, clock, self._timing.lease_seconds
-        )
+    def __post_init__(self) -> None:
+        self.lease_end = self._lease_end(self.began)
+        self.parts, self.last_milestone = self.progress.outcome_parts, self.progress.last_milestone
 
-    def run(self, batch: Batch, request: RequestHandle, runner: int = 0) -> SliceEnd:
-        """Returns `continue` when the slice's time is up, `sleep` when the next call is not due soon, `busy` while
-        another function holds this runner's lease, `ended` when the runner is done."""
-        began = time.monotonic()
-        acquired = self._runs.acquire(batch, self._clock().timestamp(), self._timing.lease_seconds, runner)
-        if acquired is None:
-            return SliceEnd(BUSY)
-        fence, progress = acquired
-        try:
-            if progress.verdict:
-                self._end(batch, request, runner, fence, progress)
-                return SliceEnd(ENDED)
-            if batch.runners > 1 and not self._may_begin(batch, request, runner, fence, progress):
-                return SliceEnd(ENDED)
-            budget = self._budget(batch.project_id) if self._budget else None
-            if budget is None:
-                return self._run_items(batch, request, runner, fence, progress, began)
-            return self._run_within(budget, batch, request, runner, fence, progress, began)
-        except LeaseLost:
-            return SliceEnd(BUSY)
+    def run(self) -> SliceEnd:
+        if self.progress.verdict:
+            self._end()
+            return SliceEnd(ENDED)
+        if self.batch.runners > 1 and not self._may_begin():
+            return SliceEnd(ENDED)
+        return self._run_within(self.b.runner_time.budget(self.batch.project_id))
 
-    def _run_within(
-        self,
-        budget: DayBudget,
-        batch: Batch,
-        request: RequestHandle,
-        runner: int,
-        fence: int,
-        progress: Progress,
-        began: float,
-    ) -> SliceEnd:
-        """Runs the slice with a part of the project's runner-hours and calls of the day; sleeps if they are used up."""
-        seconds = math.ceil(self._slice_seconds(batch))
-        # With one call left the slice still runs: until its first tick it makes calls of one second at most.
-        if not any(budget.reserve(**{RUNNER_SECONDS: seconds, CALLS: calls}) for calls in (_calls_ahead(batch), 1)):
-            return self._wait_for_quota(batch, runner, fence, progress)
-        made = [0]
-        try:
-            return self._run_items(batch, request, runner, fence, progress, began, budget, made)
-        finally:
-            budget.settle(**{RUNNER_SECONDS: math.ceil(time.monotonic() - began), CALLS: made[0]})
-
-    def _wait_for_quota(self, batch: Batch, runner: int, fence: int, progress: Progress) -> SliceEnd:
-        now = self._clock()
-        seconds = min(_LONGEST_QUOTA_SLEEP, math.ceil(until_next_day(now)) + 1)
-        self._runs.save(batch, fence, replace(progress, wake_at=now.timestamp() + seconds), 0, runner)
-        return SliceEnd(SLEEP, seconds, QUOTA)
-
-    def _may_begin(self, batch: Batch, request: RequestHandle, runner: int, fence: int, progress: Progress) -> bool:
+    def _may_begin(self) -> bool:
         """Returns False if the other runners ended the batch just before this one acquired its lease."""
         try:
-            request.confirm(batch, progress, publish=False)
+            self.request.confirm(self.batch, self.progress, publish=False)
         except LeaseLost:
-            self._runs.save(batch, fence, progress, 0, runner)
+            self.b.store.save(self.batch, self.fence, self.progress, 0, self.runner)
             return False
         return True
 
-    def _run_items(
-        self,
-        batch: Batch,
-        request: RequestHandle,
-        runner: int,
-        fence: int,
-        progress: Progress,
-        began: float,
-        budget: DayBudget | None = None,
-        made: list[int] | None = None,
-    ) -> SliceEnd:
-        """`made[0]` is set to the number of calls, also if this raises."""
-        work = self._prepare.work(batch)
-        share = batch.share(runner)
+    def _run_within(self, budget: DayBudget) -> SliceEnd:
+        """Runs the slice with a part of the project's runner-hours and calls of the day; sleeps if they are used up."""
+        seconds = math.ceil(self._slice_seconds)
+        # With one call left the slice still runs: until its first tick it makes calls of one second at most.
+        ahead = _calls_ahead(self.batch)
+        if not any(budget.reserve(**{RUNNER_SECONDS: seconds, CALLS: calls}) for calls in (ahead, 1)):
+            return self._wait_for_quota()
+        made = 0
+        try:
+            self._prepare()
+            try:
+                return self._run_items(budget)
+            finally:
+                made = self.work.calls
+        finally:
+            budget.settle(**{RUNNER_SECONDS: math.ceil(time.monotonic() - self.began), CALLS: made})
+
+    def _wait_for_quota(self) -> SliceEnd:
+        now = self.b.clock()
+        seconds = min(_LONGEST_QUOTA_SLEEP, math.ceil(until_next_day(now)) + 1)
+        asleep = replace(self.progress, wake_at=now.timestamp() + seconds)
+        self.b.store.save(self.batch, self.fence, asleep, 0, self.runner)
+        return SliceEnd(SLEEP, seconds, QUOTA)
+
+    def _prepare(self) -> None:
+        b, batch, progress = self.b, self.batch, self.progress
+        work = ItemCaller(b, batch, b.project(batch.project_id), get_business(b, batch.project_id, batch.biz_id))
+        share = batch.share(self.runner)
         # Items to retry may be further on than the rows that this process has indexed.
         furthest = max([progress.window.offset, *(item.index for item in progress.carried.open_items)])
-        extent = self._prepare.extent(batch, share.index(furthest), wait=True)
-        batch = self._ticker.store_total(batch, extent)
-        work.items = self._prepare.items(batch, runner)
-        now = _steady(self._clock)
-        records = self._ticker.runner_records(batch)
-        rules = self._ticker.rules(batch, runner, records, work)
+        extent = extent_of(b, batch, share.index(furthest), wait=True)
+        self._store_total(extent)
+        work.items = items_of(b, self.batch, self.runner)
+        self.work, self.now, self.complete = work, _steady(b.clock), extent.complete
+        self.records = self._runner_records()
+        rules = self._rules()
         state = RunState(
             share.below(extent.items),
             rules,
             progress.window,
-            now(),
+            self.now(),
             progress.counts,
             progress.carried,
             index_of=work.items.index,
@@ -563,121 +346,358 @@ class SliceRunner:
             complete=extent.complete,
             batch_total=extent.items,
         )
-        apply_controls(state, batch, runner, records, rules, now())
-        workers = batch.workers(working(records, runner))
-        run = Run(
-            batch=batch,
-            runner=runner,
-            request=request,
-            fence=fence,
-            pool=WorkerPool(state, work, workers, lambda: time.monotonic() < run.lease_end, now),
-            work=work,
-            now=now,
-            flushed_at=time.monotonic(),
-            position=progress.position,
-            lease_end=self._ticker.lease_end(began),
-            parts=progress.outcome_parts,
-            rate=rules.rate,
-            pace=progress.rate_now or rules.rate,
-            last_milestone=progress.last_milestone,
-            records=records,
-            complete=extent.complete,
-            business_is_down=progress.business_is_down,
-        )
-        log = LogWriter(work.log, lambda lines: self._write_log(batch, lines))
+        self._apply_controls(state, rules, self.now())
+        self.pool = WorkerPool(state, work, self._workers, lambda: time.monotonic() < self.lease_end, self.now)
+        self.rate, self.pace = rules.rate, progress.rate_now or rules.rate
+        self.flushed_at = time.monotonic()
+
+    def _run_items(self, budget: DayBudget) -> SliceEnd:
+        log = LogWriter(self.work.log, self._write_log)
         log.start()
         try:
-            self._tick_until_done(run, began, budget)
-            if run.pool.verdict is not None:
+            self._tick_until_done(budget)
+            if self.pool.verdict is not None:
                 # Write the last log lines before the batch shows as ended, unless that takes too long.
                 log.close(_LOG_SECONDS_BEFORE_THE_END)
-            return self._hand_over(run)
+            return self._hand_over()
         finally:
-            if made is not None:
-                made[0] = work.calls
             log.close(_LOG_SECONDS)
 
-    def _tick_until_done(self, run: Run, began: float, budget: DayBudget | None) -> None:
-        pool = run.pool
+    def _tick_until_done(self, budget: DayBudget) -> None:
+        pool = self.pool
         # Before the first call: results may have come while no runner worked.
-        self._ticker.settle(run)
+        self._settle()
         pool.start()
         try:
-            while not pool.done.wait(max(0.0, run.flushed_at + FLUSH_SECONDS - time.monotonic())):
-                self._try_tick(run)
-                out_of_calls = budget is not None and not _has_calls_left(run, budget)
-                over = time.monotonic() >= began + self._slice_seconds(run.batch)
-                if over or out_of_calls or self._sleep_is_worthwhile(run):
+            while not pool.done.wait(max(0.0, self.flushed_at + FLUSH_SECONDS - time.monotonic())):
+                self._try_tick()
+                out_of_calls = not self._has_calls_left(budget)
+                over = time.monotonic() >= self.began + self._slice_seconds
+                if over or out_of_calls or self._sleep_is_worthwhile():
                     pool.change(pause)
         except BaseException:
             pool.change(pause)
             raise
         pool.join()
-        self._ticker.settle(run, last=True)
+        self._settle(last=True)
 
-    def _sleep_is_worthwhile(self, run: Run) -> bool:
+    def _has_calls_left(self, budget: DayBudget) -> bool:
+        """Reserves more calls when half of those ahead are made. False if all are made and the quota is used up."""
+        ahead, left = _calls_ahead(self.batch), budget.reserved[CALLS] - self.work.calls
+        return left > ahead / 2 or budget.reserve(**{CALLS: max(ahead, ahead - left)}) or left > 0
+
+    def _sleep_is_worthwhile(self) -> bool:
         """Returns True, and stores when to wake up, if the next call is due much later."""
-        idle_until = run.pool.idle_until()
-        long_wait = idle_until is not None and idle_until > run.now() + _WORTH_SLEEPING
-        run.wake_at = idle_until if long_wait else None
+        idle_until = self.pool.idle_until()
+        long_wait = idle_until is not None and idle_until > self.now() + _WORTH_SLEEPING
+        self.wake_at = idle_until if long_wait else None
         return long_wait
 
-    def _try_tick(self, run: Run) -> None:
-        try:
-            self._ticker.tick(run)
-        except LeaseLost:
-            raise
-        except Exception:
-            # Ignored while the lease is valid; when it expires, the workers stop by themselves.
-            logger.exception("a tick failed", batch_id=run.batch.batch_id)
-            run.flushed_at = time.monotonic()
-
-    def _hand_over(self, run: Run) -> SliceEnd:
-        ended = run.pool.verdict is not None and not run.request_lost
-        run.wake_at = None if ended or run.request_lost else run.wake_at
+    def _hand_over(self) -> SliceEnd:
+        ended = self.pool.verdict is not None and not self.request_lost
+        self.wake_at = None if ended or self.request_lost else self.wake_at
         # A run whose request was lost was ended by somebody else. Its verdict must not end a later run.
-        progress = self._ticker.save(run, None if ended else 0, forget_verdict=run.request_lost)
-        if progress.verdict and ended:
-            self._end(run.batch, run.request, run.runner, run.fence, progress)
-        self._ticker.release_rate(run)
-        if ended or run.request_lost:
+        self._save(None if ended else 0, forget_verdict=self.request_lost)
+        if self.progress.verdict and ended:
+            self._end()
+        if self.work.shared_rate:
+            self.b.store.release_rate(self.batch, self.runner)
+        if ended or self.request_lost:
             return SliceEnd(ENDED)
-        if run.wake_at is None:
+        if self.wake_at is None:
             return SliceEnd(CONTINUE)
-        longest = _LONGEST_SLEEP_FOR_RESULTS if run.batch.ack == ASYNC else _LONGEST_SLEEP
+        longest = _LONGEST_SLEEP_FOR_RESULTS if self.batch.ack == ASYNC else _LONGEST_SLEEP
         # A second early: the next function waits for the exact time.
-        return SliceEnd(SLEEP, max(1, min(longest, math.floor(run.wake_at - run.now()) - 1)))
+        return SliceEnd(SLEEP, max(1, min(longest, math.floor(self.wake_at - self.now()) - 1)))
 
-    def _end(self, batch: Batch, request: RequestHandle, runner: int, fence: int, progress: Progress) -> None:
+    def _end(self) -> None:
         """Ends the batch if all other runners have ended.
 
-        The caller has saved this runner's verdict: of two runners that end at the same time, at least one sees both.
+        This runner's verdict is saved: of two runners that end at the same time, at least one sees both.
         """
-        records = self._runs.runners(batch)
+        records = self.b.store.runners(self.batch)
         all_progress = [record.progress for record in records]
         verdict = common_verdict(all_progress)
         if verdict is None:
-            self._runs.save(batch, fence, progress, 0, runner)
+            self.b.store.save(self.batch, self.fence, self.progress, 0, self.runner)
             return
-        self._merge_outcomes(batch, all_progress)
-        fences = [fence if number == runner else record.fence for number, record in enumerate(records)]
-        request.end(batch, fences, verdict)
+        self._merge_outcomes(all_progress)
+        fences = [self.fence if number == self.runner else record.fence for number, record in enumerate(records)]
+        self.request.end(self.batch, fences, verdict)
 
-    def _merge_outcomes(self, batch: Batch, runners: Sequence[Progress]) -> None:
+    def _merge_outcomes(self, runners: Sequence[BatchProgress]) -> None:
         """Prepares the file of outcomes. A failure does not keep the batch from ending: a download merges them too."""
         parts = [progress.outcome_parts for progress in runners]
         if not any(parts) or sum(progress.errors for progress in runners) > _MOST_MERGED:
             return
         try:
-            self._outcomes.merge(batch, parts)
+            self.b.outcomes.merge(self.batch, parts)
         except Exception:
-            logger.exception("the outcomes were not merged", batch_id=batch.batch_id)
+            logger.exception("the outcomes were not merged", batch_id=self.batch.batch_id)
 
-    def _write_log(self, batch: Batch, lines: Sequence[LogLine]) -> None:
-        self._batches.add_logs(batch.project_id, batch.batch_id, lines, self._clock().timestamp())
+    def _write_log(self, lines: Sequence[BatchLogLine]) -> None:
+        self.b.store.add_logs(self.batch.project_id, self.batch.batch_id, lines, self.b.clock().timestamp())
 
-    def _slice_seconds(self, batch: Batch) -> float:
-        return seconds_to_call(self._timing.slice_seconds, 0 if batch.ack == ASYNC else batch.item_timeout)
+    def _lease_end(self, acquired_at: float) -> float:
+        return acquired_at + self.b.timing.lease_seconds - _CLOCK_MARGIN
+
+    @property
+    def _slice_seconds(self) -> float:
+        answer_seconds = 0 if self.batch.ack == ASYNC else self.batch.item_timeout
+        return seconds_to_call(self.b.timing.slice_seconds, answer_seconds)
+
+    # --- tick: saves the progress, renews the lease and applies changes made by others, once a second
+
+    def _try_tick(self) -> None:
+        try:
+            self._tick()
+        except LeaseLost:
+            raise
+        except Exception:
+            # Ignored while the lease is valid; when it expires, the workers stop by themselves.
+            logger.exception("a tick failed", batch_id=self.batch.batch_id)
+            self.flushed_at = time.monotonic()
+
+    def _tick(self) -> None:
+        b, batch, lease_seconds = self.b, self.batch, self.b.timing.lease_seconds
+        self._settle()
+        moment = time.monotonic()
+        renew = moment > self.lease_end - lease_seconds * 2 / 3
+        self._save(b.clock().timestamp() + lease_seconds if renew else None)
+        if renew:
+            self.lease_end = self._lease_end(moment)
+        self.records = self._runner_records()
+        try:
+            self.request.confirm(batch, self._batch_progress(self.progress), publish=self._is_reporter)
+        except LeaseLost:
+            # No other runner works yet: calls under way may end, and the progress is saved.
+            self.request_lost = True
+            self.pool.change(pause)
+            return
+        present = b.store.get(batch.project_id, batch.batch_id) or batch
+        if (present.data_version, present.serial) != (batch.data_version, batch.serial):
+            self.work.items = items_of(b, present, self.runner)
+        self.batch = self.work.batch = present
+        self._extend()
+        self.pool.resize(self._workers)
+        rules = self._rules()
+        self.rate = rules.rate
+        self.pool.change(lambda state, now: self._apply_controls(state, rules, now))
+
+    def _extend(self) -> None:
+        """Adds the rows of a file that were indexed since the last tick."""
+        if self.complete:
+            return
+        share = self.batch.share(self.runner)
+        try:
+            extent = extent_of(self.b, self.batch, share.index(self.progress.position))
+        except DomainError as error:
+            why = error.detail
+            self.pool.change(lambda state, _: state.halt(f"its rows cannot be read: {why}", failed=True))
+            return
+        self._store_total(extent)
+        self.complete = extent.complete
+        own = share.below(extent.items)
+        self.pool.change(lambda state, _: state.extend(own, complete=extent.complete, batch_total=extent.items))
+
+    def _store_total(self, extent: Extent) -> None:
+        """Stores the total once it is known, before any runner can end because of it: the other runners read it
+        before they adopt a verdict."""
+        if extent.complete and self.batch.total != extent.items:
+            self.b.store.set_total(self.batch, extent.items)
+            self.batch = replace(self.batch, total=extent.items)
+
+    def _runner_records(self) -> Sequence[RunnerRecord]:
+        return self.b.store.runners(self.batch) if self.batch.runners > 1 else ()
+
+    @property
+    def _others(self) -> list[tuple[int, BatchProgress]]:
+        return [(number, one.progress) for number, one in enumerate(self.records) if number != self.runner]
+
+    @property
+    def _working(self) -> int:
+        """How many runners share the rate. This one counts, even if it has just stored its verdict: it must not
+        announce the share of the others as its own."""
+        return 1 + sum(1 for _, progress in self._others if progress.verdict is None)
+
+    @property
+    def _workers(self) -> int:
+        return self.batch.workers(self._working)
+
+    @property
+    def _is_reporter(self) -> bool:
+        """Whether this is the first runner that still works. It publishes progress for all of them."""
+        return all(record.progress.verdict for record in self.records[: self.runner])
+
+    def _batch_progress(self, own: BatchProgress) -> BatchProgress:
+        """Returns the progress of the whole batch, with `own` for this runner."""
+        stored = [record.progress for record in self.records] or [own]
+        return combined(self.batch, [own if runner == self.runner else one for runner, one in enumerate(stored)])
+
+    def _rules(self) -> Rules:
+        """Returns the batch's rules with this runner's part of the rate; runners that have ended leave theirs."""
+        rules, parts, limit = self.batch.rules, self._working, self.work.shared_rate
+        most_open = None if rules.most_open is None else max(1, rules.most_open // parts)
+        rate = rules.rate / parts
+        if limit:
+            rate = self.b.store.share_rate(self.batch, self.runner, rate, limit, self.b.clock().timestamp())
+        return replace(rules, rate=rate, most_open=most_open)
+
+    def _apply_controls(self, state: RunState, rules: Rules, now: float) -> None:
+        """Applies changed rules, the errors and verdicts of the other runners, and a requested stop."""
+        state.change_rules(rules, now)
+        verdicts = (ends_others(self.batch, number, progress) for number, progress in self._others)
+        errors = sum(progress.errors for _, progress in self._others)
+        state.merge_other_runners(errors, next((verdict for verdict in verdicts if verdict), None))
+        if self.batch.status == STOPPING:
+            state.halt(self.batch.stop_reason or "stopped on request")
+
+    # --- results: of asynchronous batches
+
+    def _settle(self, *, last: bool = False) -> None:
+        """Counts the asynchronous results that are stored, decides the calls without one, and prepares the next calls,
+        unless this is the `last` time. Must precede each save: a verdict is saved when no result can contradict it."""
+        if self.batch.ack != ASYNC:
+            return
+        pool, everything = self.pool, self.results_read_at is None
+        seen = self._count_stored()
+        self._decide(pool.change(lambda state, now: state.undecided(now)))
+        left = pool.change(lambda state, _: state.left_open())
+        if left and not self.closed:
+            self._decide(left)
+            self.closed = True
+        if last or left:
+            return
+        soon = self.now() + _AHEAD_SECONDS
+        calls = pool.change(lambda state, _: state.to_open(soon))
+        if everything:
+            calls += pool.change(lambda state, _: state.to_open_again(seen))
+        now = self.b.clock().timestamp()
+        opened = self.b.results.open(self.batch, self.runner, self.fence, calls, self.work.items, now) if calls else []
+        pool.change(lambda state, now: [state.apply(one, now) for one in opened])
+        self._extend_reach()
+
+    def _count_stored(self) -> set[int]:
+        """Returns the positions of the items about which something is stored, of those that it read."""
+        first = self.pool.change(lambda state, _: min(state.window.offset, state.total - 1))
+        if first < 0:
+            return set()
+        began, items, results = self.b.clock().timestamp(), self.work.items, self.b.results
+        since = None if self.results_read_at is None else self.results_read_at - _OVERLAP_SECONDS
+        found = list(results.read(self.batch, items, items.index(first), since))
+        found += results.read_some(self.batch, items, self._asides_to_read())
+        self._count(found)
+        self.results_read_at = began
+        return {decision.index for decision, _ in found}
+
+    def _asides_to_read(self) -> list[int]:
+        """Returns all items aside at first, then some at a time, in turn: they may be far behind the window."""
+        asides = self.pool.change(lambda state, now: state.aside_with_results(now + _AHEAD_SECONDS))
+        if self.results_read_at is None or len(asides) <= _MOST_ASIDES_READ:
+            return asides
+        at = bisect_right(asides, self.aside_read)
+        chosen = (asides[at:] + asides[:at])[:_MOST_ASIDES_READ]
+        self.aside_read = chosen[-1]
+        return chosen
+
+    def _decide(self, pending: Sequence[Decision]) -> None:
+        if not pending:
+            return
+        work, now = self.work, self.b.clock().timestamp()
+        # From memory, if this runner decided it before: the table does not hold Retry-After.
+        own = {(one.index, one.number): one for one in pending if one.attempt}
+        counted = self.b.results.decide(self.batch, self.runner, self.fence, pending, work.items, now)
+        self._count([(own.get((one.index, one.number), one) if by is None else one, by) for one, by in counted])
+        for one, by in counted:
+            if by is None and one.answer == NO_RESULT:
+                work.log_answer(work.items.index(one.index), one.attempt, ParsedAnswer(NO_RESULT))
+
+    def _count(self, found: Sequence[tuple[Decision, ParsedAnswer | None]]) -> None:
+        def apply(state: RunState, now: float) -> list[bool]:
+            new = [state.apply(decision, now) for decision, _ in found]
+            state.apply_early(now)
+            return new
+
+        for (decision, parsed), new in zip(found, self.pool.change(apply), strict=True):
+            if new and parsed:
+                self.work.log_answer(self.work.items.index(decision.index), None, parsed)
+
+    def _extend_reach(self) -> None:
+        reach, known = self.pool.change(lambda state, _: (state.extend_reach(_AHEAD_SECONDS), state.window.reach or 0))
+        if reach > known:
+            self.b.results.reach(self.batch, self.runner, reach)
+            self.pool.change(lambda state, _: setattr(state.window, "reach", reach))
+
+    # --- save
+
+    def _save(self, lease_until: float | None, *, forget_verdict: bool = False) -> None:
+        """Saves the progress; the outcomes first, to S3, because an item that counts as done is not called again."""
+        moment, former = time.monotonic(), self.progress
+        progress, fresh = self.pool.snapshot()
+        self.outcomes += fresh
+        if self.outcomes:
+            part = self.parts + 1
+            self.b.outcomes.write_part(self.batch, self.runner, part, self.fence, self.outcomes, self.work.items)
+            # Also if the save below fails: it may have been carried out, and then this part counts and must not change.
+            self.parts, self.outcomes = part, []
+        elapsed = max(moment - self.flushed_at, 0.001)
+        rate_now = (progress.position - former.position) / elapsed
+        self.pace += _SMOOTHING * (rate_now - self.pace)
+        forgotten = forget_verdict and not (progress.verdict and progress.verdict.status == FINISHED)
+        progress = replace(
+            progress,
+            eta=self._eta(progress),
+            rate_now=round(rate_now, 1),
+            verdict=None if forgotten else progress.verdict,
+            outcome_parts=self.parts,
+            wake_at=self.wake_at,
+        )
+        if self._is_reporter:
+            self._notify_milestone(self._batch_progress(progress))
+        progress = replace(progress, last_milestone=self.last_milestone)
+        self.b.store.save(self.batch, self.fence, progress, lease_until, self.runner)
+        self.flushed_at, self.progress = moment, progress
+        if progress.business_is_down != former.business_is_down:
+            self.work.log.add(None, [_DOWN if progress.business_is_down else _UP])
+
+    def _notify_milestone(self, progress: BatchProgress) -> None:
+        """Calls the progress webhook if another n items, or another n percent, are done.
+
+        A crash before the save of the milestone sends the notice twice, with the same id. If several milestones were
+        passed at once, only the last one is sent. The end of the batch has a notice of its own.
+        """
+        batch, reached = self.batch, self.batch.milestone(progress.position)
+        last = max(self.last_milestone, progress.last_milestone)
+        over = batch.total is not None and progress.position >= batch.total
+        if reached > last and batch.progress_url and not over:
+            notice = Notice(
+                notice_id=notice_id_for("batch.progress", batch.batch_id, str(reached)),
+                project_id=batch.project_id,
+                kind="batch.progress",
+                record_id=batch.batch_id,
+                status=batch.status,
+                data=batch_view(batch, progress),
+                callback=batch.progress_url,
+                created_at=self.b.clock(),
+            )
+            self.b.table.write(notice_write(notice))
+            self.b.notifier.publish([notice])
+        self.last_milestone = max(last, reached)
+
+    def _eta(self, progress: BatchProgress) -> float | None:
+        """Returns when the last item will be called: the last new one at the measured pace, or at the rate if that is
+        too low to measure a pace within a tick; but not before the retries that are due later."""
+        left = self.batch.share(self.runner).below(self.batch.total or 0) - progress.position
+        pace = min(self.rate, self.pace) if self.rate * FLUSH_SECONDS > 1 else self.rate
+        if left <= 0 or pace <= 0 or progress.business_is_down:
+            return None
+        open_items = progress.carried.open_items
+        new = max(0, left - len(open_items))
+        return max([self.now() + new / pace, *(item.at for item in open_items)])
+
+
+def pause(state: RunState, _: float) -> None:
+    state.paused = True
 
 
 def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
@@ -689,12 +709,6 @@ def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
 def _calls_ahead(batch: Batch) -> int:
     wanted = batch.rate / batch.items_per_call / batch.runners * _CALLS_AHEAD_SECONDS
     return max(1, min(math.ceil(wanted), _MOST_CALLS_AHEAD))
-
-
-def _has_calls_left(run: Run, budget: DayBudget) -> bool:
-    """Reserves more calls when half of those ahead are made. False if all are made and the quota is used up."""
-    ahead, left = _calls_ahead(run.batch), budget.reserved[CALLS] - run.work.calls
-    return left > ahead / 2 or budget.reserve(**{CALLS: max(ahead, ahead - left)}) or left > 0
 
 
 def _steady(clock: Clock) -> Callable[[], float]:

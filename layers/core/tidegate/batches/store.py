@@ -1,9 +1,12 @@
-"""Businesses, batches and their logs in the table. The progress of runners is in `run/store.py`."""
+"""Businesses, batches, the progress of their runners and their logs in the table."""
 
 from __future__ import annotations
 
 import json
+import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -14,16 +17,23 @@ from tidegate.batches.model import (
     CREATED,
     FINISHED,
     RUNNING,
+    STOPPED,
+    STOPPING,
     UNSTARTED_KEPT_SECONDS,
     Batch,
+    BatchLogLine,
+    BatchProgress,
     Business,
-    LogLine,
-    Progress,
+    Carried,
+    Counts,
+    OpenItem,
+    Outage,
     RunnerRecord,
+    Verdict,
+    WindowState,
     combined,
     first_progress,
 )
-from tidegate.batches.run_state import progress_attributes, progress_from, runners_of
 from tidegate.common.sequences import Listed
 from tidegate.errors import LeaseLost, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.notifications.notices import Notice, notice_write
@@ -35,6 +45,9 @@ from tidegate.records import item_of, record_from
 
 # A business cannot be deleted, so only an admin can make room; unstarted batches are started or deleted by age.
 _QUOTA_RETRY_SECONDS = 3600
+# A runner that has not announced its rate for this long loses its share.
+_VALID_SECONDS = 5.0
+_RATE_KEPT_SECONDS = 3600
 LOG_SECONDS = 30 * 24 * 3600
 _CHANGED = "the batch changed meanwhile: read it and try again"
 
@@ -119,15 +132,17 @@ class BatchStore:
 
     def runners(self, batch: Batch) -> list[RunnerRecord]:
         """Returns the last saved record of each runner."""
-        found = runners_of(self._table, batch)
-        if not found:
+        pk = keys.batch(batch.project_id, batch.batch_id)["pk"]
+        found = self._table.query_all(pk, sk_prefix=keys.BATCH_PROGRESS, consistent=True)
+        records = [_record(item) for item in found]
+        if not records:
             raise RecordNotFound(f"this project has no batch with the id {batch.batch_id}")
-        return found
+        return records
 
-    def progress(self, batch: Batch) -> Progress:
+    def progress(self, batch: Batch) -> BatchProgress:
         return combined(batch, [record.progress for record in self.runners(batch)])
 
-    def details_of(self, batches: Iterable[Batch]) -> dict[str, tuple[Progress, Request | None]]:
+    def details_of(self, batches: Iterable[Batch]) -> dict[str, tuple[BatchProgress, Request | None]]:
         """Returns, by batch id, the progress and, of an active batch, the request. One read for fifty batches."""
         wanted = list(batches)
         requested = {
@@ -231,6 +246,103 @@ class BatchStore:
             raise WrongState(_CHANGED) from error
         return self.get(batch.project_id, batch.batch_id) or batch
 
+    # --- the progress of a run: one small item for each runner, written by the holder of the latest fencing token
+
+    def acquire(
+        self, batch: Batch, now: float, lease_seconds: float, runner: int = 0
+    ) -> tuple[int, BatchProgress] | None:
+        """Returns the next fencing token and the progress to continue from; None while another holds the lease."""
+        write = update(
+            _progress_key(batch, runner),
+            {"lease_until": now + lease_seconds},
+            adds={"fence": 1},
+            condition="attribute_exists(#pk) AND #lease_until < :now",
+            now=now,
+        )
+        try:
+            item = self._table.write(write)
+        except ConditionFailed:
+            return None
+        return int(item["fence"]), progress_from(item)
+
+    def save(
+        self, batch: Batch, fence: int, progress: BatchProgress, lease_until: float | None = None, runner: int = 0
+    ) -> None:
+        """Saves a runner's progress. LeaseLost if another function took over. `lease_until` = 0 releases the lease."""
+        try:
+            self._table.write(self._save(batch, fence, progress, lease_until, runner))
+        except ConditionFailed as error:
+            raise LeaseLost("another runner has taken over the batch") from error
+
+    def set_total(self, batch: Batch, total: int) -> None:
+        """Stores the number of items, once the rows of the file are counted. Every runner finds the same number."""
+        key = keys.batch(batch.project_id, batch.batch_id)
+        self._table.write(update(key, {"total": total}))
+
+    def end_writes(self, batch: Batch, fences: Sequence[int], verdict: Verdict, finish_time: str) -> Sequence[Write]:
+        """Returns the writes that end a run, for the transaction that ends its request. Guarded by fencing tokens."""
+        return [
+            *(self._release_lease(batch, runner, fence) for runner, fence in enumerate(fences)),
+            self._ended(batch, verdict.status, verdict.reason, finish_time),
+        ]
+
+    @staticmethod
+    def _release_lease(batch: Batch, runner: int, fence: int) -> Write:
+        return update(
+            _progress_key(batch, runner),
+            {"lease_until": 0, "rate_now": 0},
+            # This run's verdict must not end the next run.
+            removes=("verdict", "asleep_until", "eta"),
+            condition="#fence = :fence",
+            fence=fence,
+        )
+
+    def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
+        """Returns the write for a request that ended without its runner: it was cancelled, or its runner was lost."""
+        return self._ended(batch, STOPPED, reason, finish_time)
+
+    @staticmethod
+    def _ended(batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
+        return update(
+            keys.batch(batch.project_id, batch.batch_id),
+            {"status": status, "stop_reason": reason, "finish_time": finish_time},
+            removes=() if reason else ("stop_reason",),
+            condition="#run = :run AND #status IN (:running, :stopping)",
+            run=batch.run,
+            running=RUNNING,
+            stopping=STOPPING,
+        )
+
+    @staticmethod
+    def _save(batch: Batch, fence: int, progress: BatchProgress, lease_until: float | None, runner: int) -> Write:
+        lease = {} if lease_until is None else {"lease_until": lease_until}
+        attributes = progress_attributes(progress)
+        return update(
+            _progress_key(batch, runner),
+            attributes | lease,
+            removes=[name for name in _UNSET if attributes[name] is None],
+            condition="#fence = :fence",
+            fence=fence,
+        )
+
+    # --- one rate for all batches of a business: each runner announces its wanted rate every second
+
+    def share_rate(self, batch: Batch, runner: int, wanted_rate: float, limit: float, now: float) -> float:
+        """Returns this runner's rate, for a business that accepts `limit` items per second. One write and one query."""
+        key = keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)
+        expires = {"until": now + _VALID_SECONDS, "expires_at": int(now) + _RATE_KEPT_SECONDS}
+        self._table.write(put(key | {"rate": wanted_rate} | expires))
+        partition = keys.business_rates(batch.project_id, batch.biz_id)
+        running = self._table.query_all(partition, consistent=True)
+        wanted = {str(item["sk"]): float(item["rate"]) for item in running if item["until"] > now}
+        return fair_rates(limit, wanted | {key["sk"]: wanted_rate})[key["sk"]]
+
+    def release_rate(self, batch: Batch, runner: int) -> None:
+        """Makes this runner's share available to the others immediately."""
+        self._table.batch_delete([keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)])
+
+    # --- data and log lines
+
     def job_data(self, project_id: str, batch_id: str) -> Any:
         item = self._table.get(keys.batch_data(project_id, batch_id), consistent=True)
         return json.loads(item["text"]) if item else None
@@ -245,12 +357,12 @@ class BatchStore:
         except ConditionFailed as error:
             raise WrongState(_CHANGED) from error
 
-    def add_logs(self, project_id: str, batch_id: str, lines: Iterable[LogLine], now: float) -> None:
+    def add_logs(self, project_id: str, batch_id: str, lines: Iterable[BatchLogLine], now: float) -> None:
         self._table.batch_put(self._log_item(project_id, batch_id, line, now) for line in lines)
 
     def logs(
         self, project_id: str, batch_id: str, *, index: int | None, limit: int, cursor: str | None
-    ) -> Listed[LogLine]:
+    ) -> Listed[BatchLogLine]:
         if index is None:
             page = self._table.page(
                 keys.batch_logs(project_id, batch_id), newest_first=True, limit=limit, cursor=cursor
@@ -258,21 +370,108 @@ class BatchStore:
         else:
             partition = keys.batch_item_logs(project_id, batch_id, index)
             page = self._table.page(partition, index="gsi1", newest_first=True, limit=limit, cursor=cursor)
-        return Listed([record_from(LogLine, item) for item in page.items], page.cursor)
+        return Listed([record_from(BatchLogLine, item) for item in page.items], page.cursor)
 
-    def newest_logs(self, project_id: str, batch_id: str) -> Iterable[LogLine]:
+    def newest_logs(self, project_id: str, batch_id: str) -> Iterable[BatchLogLine]:
         return (
-            record_from(LogLine, item)
+            record_from(BatchLogLine, item)
             for item in self._table.query_all(keys.batch_logs(project_id, batch_id), newest_first=True)
         )
 
     @staticmethod
-    def _log_item(project_id: str, batch_id: str, line: LogLine, now: float) -> dict[str, Any]:
+    def _log_item(project_id: str, batch_id: str, line: BatchLogLine, now: float) -> dict[str, Any]:
         key = keys.batch_log(project_id, batch_id, line.time, line.log_id)
         item_index: dict[str, str] = {}
         if line.index is not None:
             item_index = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
         return key | item_of(line) | item_index | {"expires_at": int(now) + LOG_SECONDS}
+
+
+# --- runner records
+
+
+def progress_from(item: Mapping[str, Any]) -> BatchProgress:
+    verdict, carried, offset = item.get("verdict"), _carried(item), item["offset"]
+    aside = sorted(one.index for one in carried.open_items if one.index < offset)
+    return BatchProgress(
+        window=WindowState(offset, bytes(item.get("bitmap") or b""), tuple(aside)),
+        # Older versions stored `errors`, which were all abandoned items.
+        counts=Counts(item.get("failed", 0), item.get("abandoned", item.get("errors", 0)), item.get("failed_calls", 0)),
+        rate_now=item.get("rate_now", 0.0),
+        verdict=Verdict(**verdict) if verdict else None,
+        carried=carried,
+        outcome_parts=item.get("outcome_parts", 0),
+        wake_at=item.get("asleep_until"),
+        eta=item.get("eta"),
+        last_milestone=item.get("told", 0),
+    )
+
+
+def _record(item: Mapping[str, Any]) -> RunnerRecord:
+    return RunnerRecord(progress_from(item), int(item["fence"]), float(item["lease_until"]))
+
+
+def progress_attributes(progress: BatchProgress) -> dict[str, Any]:
+    carried = progress.carried
+    return {
+        "offset": progress.window.offset,
+        "bitmap": progress.window.bitmap,
+        "failed": progress.counts.failed,
+        "abandoned": progress.counts.abandoned,
+        "failed_calls": progress.counts.failed_calls,
+        "rate_now": progress.rate_now,
+        "verdict": asdict(progress.verdict) if progress.verdict else None,
+        "tokens": carried.tokens,
+        "tokens_at": carried.tokens_at,
+        "open_items": pack_open(carried.open_items),
+        "reopened": {str(index): calls for index, calls in sorted(carried.reopened.items())},
+        "outcome_parts": progress.outcome_parts,
+        "asleep_until": progress.wake_at,
+        "eta": progress.eta,
+        "told": progress.last_milestone,
+        "outage": list(carried.outage) if carried.outage.calls else None,
+    }
+
+
+def _carried(item: Mapping[str, Any]) -> Carried:
+    return Carried(
+        tokens=item.get("tokens", 1.0),
+        tokens_at=item.get("tokens_at"),
+        open_items=unpack_open(bytes(item.get("open_items") or b"")),
+        reopened=_reopened(item.get("reopened", ())),
+        outage=Outage(*item.get("outage") or ()),
+    )
+
+
+def _reopened(stored: Any) -> dict[int, int]:
+    # Older versions stored only the indexes.
+    calls = stored if isinstance(stored, Mapping) else dict.fromkeys(stored, 0)
+    return {int(index): int(count) for index, count in calls.items()}
+
+
+def pack_open(items: Iterable[OpenItem]) -> bytes:
+    """Packs and compresses open items: thousands of them must fit into one small record."""
+    numbers = array("q")
+    for item in items:
+        numbers.extend((item.index, item.attempt * 2 + item.awaiting, round(item.at * 1000)))
+    return zlib.compress(numbers.tobytes(), 1) if numbers else b""
+
+
+def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
+    numbers = array("q", zlib.decompress(data) if data else b"")
+    triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
+
+
+_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage")
+
+
+def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
+    """A runner that wants less than an even share gets what it wants; the others divide the rest evenly."""
+    rates: dict[str, float] = {}
+    for place, (name, rate) in enumerate(sorted(wanted.items(), key=lambda entry: (entry[1], entry[0]))):
+        rates[name] = min(rate, (limit - sum(rates.values())) / (len(wanted) - place))
+    return rates
 
 
 def _first_start(batch: Batch) -> list[Write]:

@@ -1,156 +1,40 @@
-"""Calls to the business: the worker threads of a slice, the signed call, the parsed answer, the log lines."""
+"""Calls to the business: the signed call, the log lines, and the worker threads of a slice."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aws_lambda_powertools import Logger
 
-from tidegate.batches.items import DataItems, Items
-from tidegate.batches.model import ASYNC, Batch, ItemAnswer, ItemCall, LogLine, Outcome, Progress, Verdict, in_order
+from tidegate.batches.items import DataItems, Items, ParsedAnswer, call_body, failed, read_reply
+from tidegate.batches.model import (
+    ASYNC,
+    Batch,
+    BatchLogLine,
+    BatchProgress,
+    Business,
+    ItemCall,
+    ItemOutcome,
+    Verdict,
+    in_order,
+)
 from tidegate.batches.run_state import RunState
-from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.ids import iso, new_id
 from tidegate.common.sequences import slices
-from tidegate.errors import BusinessRefused, FetchError, NotSent, TooManyRequests, UrlNotAllowed
-from tidegate.http.client import SafeHttp
+from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.http.connections import KeptConnection
-from tidegate.http.model import Limits, Reply, error_for
+from tidegate.http.model import Limits, Reply
 from tidegate.projects.model import Project
-from tidegate.projects.secrets import Signer
 
-# --- answers
-# The body of a call to the business, and how its answer is parsed.
-
-RESULTS = ("ok", "error", "abandon")
-STOPS = (None, "stop", "finish")
-MOST_LINES = 20
-LONGEST_LINE = 1000
-_EXPECTED = "the answer is not {result: ok | error | abandon, msg?, stop?: stop | finish, logs?}"
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedAnswer:
-    answer: ItemAnswer
-    lines: tuple[tuple[str, str], ...] = ()
-
-
-def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
-    body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
-    if dry_run:
-        body["dry_run"] = True
-    # ASCII with escapes, because a row may contain a lone surrogate, which UTF-8 cannot encode.
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def read_reply(reply: Reply, now: datetime, indexes: Sequence[int], *, grouped: bool) -> list[ParsedAnswer]:
-    """Returns the answer for each of these items. Grouped answers are in `results`, by `index` or in call order."""
-    error = error_for(reply.status, reply.headers, now)
-    if error is not None:
-        return [failed(error)] * len(indexes)
-    try:
-        answer = reply.json()
-    except ValueError:
-        answer = None
-    if not grouped:
-        return [read_answer(answer)]
-    results = answer.get("results") if isinstance(answer, dict) else None
-    if not isinstance(results, list):
-        return [_invalid_answer(f"the answer to {len(indexes)} items is not {{results: […]}}")] * len(indexes)
-    entries = [entry for entry in results if isinstance(entry, dict)]
-    by_index = {entry["index"]: entry for entry in entries if isinstance(entry.get("index"), int)}
-    if not by_index and len(results) == len(indexes):
-        return [read_answer(entry) for entry in results]
-    return [
-        read_answer(by_index[index]) if index in by_index else _invalid_answer(f"`results` lacks item {index}")
-        for index in indexes
-    ]
-
-
-def read_answer(answer: object) -> ParsedAnswer:
-    """Parses the answer for one item. Its `msg`, or else its first log line, is the reason shown to people."""
-    if not isinstance(answer, dict) or answer.get("result") not in RESULTS or answer.get("stop") not in STOPS:
-        return _invalid_answer(_EXPECTED)
-    lines = tuple(_lines(answer.get("logs")))
-    reason = answer.get("msg") or (lines[0][1] if lines else "")
-    detail = _text(reason) if answer["result"] != "ok" or answer.get("stop") else ""
-    return ParsedAnswer(ItemAnswer(answer["result"], detail, stop=answer.get("stop")), lines)
-
-
-def _invalid_answer(why: str) -> ParsedAnswer:
-    return ParsedAnswer(ItemAnswer("error", why))
-
-
-def failed(error: FetchError) -> ParsedAnswer:
-    down = error.retryable and not isinstance(error, TooManyRequests)
-    return ParsedAnswer(ItemAnswer("error", error.detail, retry_after=error.retry_after, down=down))
-
-
-def _lines(logs: object) -> list[tuple[str, str]]:
-    """Returns (level, message) of the first log lines."""
-    entries = logs if isinstance(logs, list) else [] if logs is None else [logs]
-    found = []
-    for entry in entries[:MOST_LINES]:
-        if isinstance(entry, dict):
-            level, message = str(entry.get("level") or "info")[:20], entry.get("message", entry)
-        else:
-            level, message = "info", entry
-        found.append((_text(level), _text(message)))
-    return found
-
-
-def _text(value: object) -> str:
-    """Returns text that can be stored: shortened, and valid UTF-8."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text[:LONGEST_LINE].encode("utf-8", "replace").decode()
-
-
-# --- business calls
-# Calls that ask the business for its consent, before a batch is created and before it runs.
-
-ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)
-
-
-class BusinessCalls:
-    def __init__(self, http: SafeHttp, sign: Signer, project_of: Callable[[str], Project], clock: Clock) -> None:
-        self._http = http
-        self._sign = sign
-        self._project_of = project_of
-        self._clock = clock
-
-    def ask(self, project_id: str, url: str, message_id: str, payload: Mapping[str, Any]) -> None:
-        """Raises unless the business agrees: it answers 2xx, and not `{"result": "error", "msg": …}`."""
-        project = self._project_of(project_id)
-        body = json.dumps(payload, separators=(",", ":")).encode()
-        signed = self._sign(project, message_id, self._clock(), body, url=url)
-        reply = self._http.send(
-            "POST",
-            url,
-            headers={"content-type": "application/json", **signed},
-            body=body,
-            allow_private=project.allow_private_urls,
-            limits=ASK_LIMITS,
-            redirects=0,
-            project_id=project_id,
-        )
-        reply.raise_for_status(self._clock())
-        try:
-            answer = reply.json()
-        except ValueError:
-            return
-        if isinstance(answer, dict) and answer.get("result", "ok") != "ok":
-            raise BusinessRefused(
-                str(answer.get("msg") or answer.get("message") or "the business refused without a reason")[:500]
-            )
-
+if TYPE_CHECKING:
+    from tidegate.batches import Batches
 
 # --- log lines
 # Log lines of a slice: gathered by its workers, written by a separate thread.
@@ -166,11 +50,11 @@ _EVERY = 0.5
 
 
 class LogLines:
-    def __init__(self, make: Callable[[str, str, int | None], LogLine]) -> None:
+    def __init__(self, make: Callable[[str, str, int | None], BatchLogLine]) -> None:
         """`make` returns a line from level, message and index."""
         self._make = make
         self._lock = threading.Lock()
-        self._lines: list[LogLine] = []
+        self._lines: list[BatchLogLine] = []
         self._dropped = 0
 
     def add(self, index: int | None, messages: Sequence[tuple[str, str]]) -> None:
@@ -182,7 +66,7 @@ class LogLines:
             else:
                 self._lines += lines
 
-    def drain(self) -> list[LogLine]:
+    def drain(self) -> list[BatchLogLine]:
         with self._lock:
             lines, self._lines = self._lines, []
             dropped, self._dropped = self._dropped, 0
@@ -190,13 +74,13 @@ class LogLines:
             lines.append(self._make("warning", f"{dropped} log lines came too fast and were dropped", None))
         return lines
 
-    def put_back(self, lines: list[LogLine]) -> None:
+    def put_back(self, lines: list[BatchLogLine]) -> None:
         with self._lock:
             self._lines = lines + self._lines
 
 
 class LogWriter:
-    def __init__(self, lines: LogLines, write: Callable[[Sequence[LogLine]], None]) -> None:
+    def __init__(self, lines: LogLines, write: Callable[[Sequence[BatchLogLine]], None]) -> None:
         self._lines = lines
         self._write = write
         self._closing = threading.Event()
@@ -222,7 +106,7 @@ class LogWriter:
     def _flush(self, pool: ThreadPoolExecutor) -> bool:
         lines = self._lines.drain()
         portions = list(slices(lines, _PORTION))
-        unwritten: list[LogLine] = []
+        unwritten: list[BatchLogLine] = []
         for portion, written in zip(portions, [pool.submit(self._write, portion) for portion in portions], strict=True):
             try:
                 written.result()
@@ -250,25 +134,16 @@ Entry = Mapping[str, Any]
 
 
 class ItemCaller:
-    def __init__(
-        self,
-        batch: Batch,
-        url: str,
-        project: Project,
-        http: SafeHttp,
-        sign: Signer,
-        clock: Clock,
-        shared_rate: float | None = None,
-    ) -> None:
-        """`shared_rate`: the limit of the business for all its batches together."""
+    """Calls the business of one batch."""
+
+    def __init__(self, b: Batches, batch: Batch, project: Project, business: Business) -> None:
         # As it was last read: its options may change.
         self.batch = batch
-        self._url = url
+        # The limit of the business for all its batches together.
+        self.shared_rate = business.rate
+        self._b = b
+        self._url = business.process_url
         self._project = project
-        self._http = http
-        self._sign = sign
-        self._clock = clock
-        self.shared_rate = shared_rate
         self.log = LogLines(self._log_line)
         self.items: Items = DataItems(lambda: None)
         self._counting = threading.Lock()
@@ -276,7 +151,7 @@ class ItemCaller:
         self.calls = 0
 
     def connect(self, max_seconds: float = inf) -> KeptConnection:
-        return self._http.line(
+        return self._b.http.line(
             self._url,
             allow_private=self._project.allow_private_urls,
             limits=self._limits(max_seconds),
@@ -292,7 +167,7 @@ class ItemCaller:
         """Sends these items in one POST. Returns the change to apply to the state."""
         items = self.items
         entries = [{"index": items.index(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
-        now = self._clock()
+        now = self._b.clock()
         # The batch's item_timeout may have changed.
         connection.limits = self._limits()
         try:
@@ -314,7 +189,7 @@ class ItemCaller:
 
     def dry_call(self, connection: KeptConnection, entries: Sequence[Entry]) -> list[ParsedAnswer]:
         """Makes the same call for a dry run: marked as one, and without an effect on any state."""
-        now = self._clock()
+        now = self._b.clock()
         try:
             return self._read(self._post(connection, entries, now, dry_run=True), entries, now)
         except FetchError as error:
@@ -331,7 +206,7 @@ class ItemCaller:
         with self._counting:
             self.calls += 1 + len(body) // CALL_BYTES
         message_id = self._message_id([entry["index"] for entry in entries]) + (".dry" if dry_run else "")
-        return connection.post(body, _HEADERS | self._sign(self._project, message_id, now, body, url=self._url))
+        return connection.post(body, _HEADERS | self._b.sign(self._project, message_id, now, body, url=self._url))
 
     def _message_id(self, indexes: Sequence[int]) -> str:
         """The same for every attempt at these items, and for no other items: receivers de-duplicate by it."""
@@ -361,9 +236,9 @@ class ItemCaller:
         if lines:
             self.log.add(index, lines)
 
-    def _log_line(self, level: str, message: str, index: int | None) -> LogLine:
-        now = self._clock()
-        return LogLine(new_id("log", now), iso(now), message, index, level)
+    def _log_line(self, level: str, message: str, index: int | None) -> BatchLogLine:
+        now = self._b.clock()
+        return BatchLogLine(new_id("log", now), iso(now), message, index, level)
 
 
 def _record(state: RunState, calls: Sequence[ItemCall], answers: Sequence[ParsedAnswer], now: float) -> None:
@@ -395,19 +270,16 @@ _MOST_IDLE = 2
 T = TypeVar("T")
 
 
-class Work(Protocol):
-    """Calls items. The pool applies the returned change to the state under its lock."""
-
-    def connect(self) -> KeptConnection: ...
-
-    def call(self, connection: KeptConnection, calls: Sequence[ItemCall]) -> Callable[[RunState, float], None]: ...
-
-
 class WorkerPool:
     """Adds threads while none is free for the next call: a fast business needs few of them, a slow one many."""
 
     def __init__(
-        self, state: RunState, work: Work, max_workers: int, holds_lease: Callable[[], bool], now: Callable[[], float]
+        self,
+        state: RunState,
+        work: ItemCaller,
+        max_workers: int,
+        holds_lease: Callable[[], bool],
+        now: Callable[[], float],
     ) -> None:
         """`now` returns epoch seconds that never go back."""
         self._state = state
@@ -442,12 +314,12 @@ class WorkerPool:
         with self._lock:
             return self._state.verdict
 
-    def snapshot(self) -> tuple[Progress, list[Outcome]]:
+    def snapshot(self) -> tuple[BatchProgress, list[ItemOutcome]]:
         """Returns the progress and the outcomes since the last snapshot, which this progress counts."""
         with self._lock:
             state = self._state
             outcomes, state.outcomes = state.outcomes, []
-            progress = Progress(
+            progress = BatchProgress(
                 state.window.state(), state.current_counts, verdict=state.verdict, carried=state.carry()
             )
             return progress, outcomes

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidegate.files.library import ContentStore
     from tidegate.http.client import SafeHttp
     from tidegate.notifications.notices import Notifier, Topic
-    from tidegate.notifications.websocket import ProgressFeed, WebSocketSender
+    from tidegate.notifications.websocket import WebSocketSender
     from tidegate.projects.keys import ApiKeys
     from tidegate.projects.limits import UsageStore
     from tidegate.projects.model import Quotas
@@ -75,7 +75,6 @@ class Distribution:
     api_keys: Callable[[], ApiKeys]
     notifier: Notifier
     topic: Topic
-    progress: ProgressFeed
     outgoing: WebSocketSender
 
     # --- what this process remembers between invocations

@@ -12,7 +12,7 @@ from aws_lambda_powertools import Logger
 from tidegate.distribution import Distribution
 from tidegate.distribution.model import RUNNING, Job, Target, TransferSpec, job_key_of, shard_of, wave_rank
 from tidegate.distribution.store import outcome
-from tidegate.distribution.submit import submit_any_number
+from tidegate.distribution.submit import submit
 from tidegate.errors import NewerJob, WrongState
 
 # --- recovery
@@ -126,7 +126,7 @@ def redrive(
     spec = replace(_continued(job, targets), redrive_of=job.key)
     if not spec.until_activation(d.clock().timestamp()):
         spec = replace(spec, activate_at=None)
-    submitted = submit_any_number(
+    submitted = submit(
         d,
         project_id,
         spec,

@@ -422,7 +422,7 @@ class Fleet:
 
     def get(self, project_id: str, agent_id: str) -> dict[str, Any]:
         """The agent's record, with its unfinished transfers as `current`."""
-        agent = self._known(project_id, agent_id)
+        agent = self.require(project_id, agent_id)
         current = [
             {
                 "transfer_id": one.transfer_id,
@@ -472,7 +472,7 @@ class Fleet:
         line = act(project_id, agent_id, self._d.clock(), who, "agent.change", "; ".join(parts))
         if not self._d.fleet_store.change(project_id, agent_id, groups, labels, line):
             raise _unknown(agent_id)
-        return self._shown(project_id, [self._known(project_id, agent_id)])[0]
+        return self._shown(project_id, [self.require(project_id, agent_id)])[0]
 
     def remove(self, project_id: str, agent_id: str, who: str) -> None:
         """Deletes the agent, revokes all its keys and closes their connections.
@@ -498,7 +498,7 @@ class Fleet:
             )
         return found
 
-    def _known(self, project_id: str, agent_id: str) -> FleetAgent:
+    def require(self, project_id: str, agent_id: str) -> FleetAgent:
         agent = self._d.fleet_store.get(project_id, agent_id)
         if agent is None:
             raise _unknown(agent_id)

@@ -315,61 +315,16 @@ def submit(
     source: str = "",
     note: str | None = None,
     is_admin: bool = False,
+    sequences: Mapping[Target, int] = NO_SEQUENCES,
 ) -> Submitted:
     """Stores a Task for each target and queues them. FileNotFound if the file is neither stored nor coming.
 
-    The message is sent last, because it starts the delivery. `after`: use a window later than that one; `source`:
-    the Job that a redrive repeats; `is_admin`: whether an admin key asks for it."""
-    _require_admin(spec, is_admin)
-    return _submit(d, project_id, spec, targets, callback, who, after, action, source, note, writes_tasks=True)
-
-
-def submit_any_number(
-    d: Distribution,
-    project_id: str,
-    spec: TransferSpec,
-    targets: Sequence[Target],
-    callback: str | None = None,
-    *,
-    who: str = SYSTEM,
-    after: int = -1,
-    action: str = SUBMIT,
-    source: str = "",
-    note: str | None = None,
-    is_admin: bool = False,
-    sequences: Mapping[Target, int] = NO_SEQUENCES,
-) -> Submitted:
-    """As `submit`, but above 1,000 targets collect_targets writes the Tasks, and the result lists none.
-
-    `sequences`: of targets whose content is older than its new Job. Hosts compare it with what they have."""
-    _require_admin(spec, is_admin)
-    few = len(targets) <= TASKS_A_SUBMIT
-    rest = (action, source, note, sequences)
-    return _submit(d, project_id, spec, targets, callback, who, after, *rest, writes_tasks=few)
-
-
-def send_to_store(d: Distribution, project_id: str, spec: TransferSpec, targets: Sequence[Target]) -> Job:
-    """Sends the content of a release to hosts, which keep it aside until they put it in place by themselves.
-
-    Nobody asked for the single host, so there is no line in the audit trail."""
-    return _submit(d, project_id, spec, targets, None, SYSTEM, -1, "", "", None, writes_tasks=True).job
-
-
-def _submit(
-    d: Distribution,
-    project_id: str,
-    spec: TransferSpec,
-    targets: Sequence[Target],
-    callback: str | None,
-    who: str,
-    after: int,
-    action: str,
-    source: str,
-    note: str | None,
-    sequences: Mapping[Target, int] = NO_SEQUENCES,
-    *,
-    writes_tasks: bool,
-) -> Submitted:
+    Above 1,000 targets collect_targets writes the Tasks, and the result lists none. The message is sent last, because
+    it starts the delivery. `after`: use a window later than that one; `source`: the Job that a redrive repeats;
+    `is_admin`: whether an admin key asks for it; `sequences`: of targets whose content is older than its new Job, which
+    hosts compare with what they have; `action`: of the line in the audit trail, which is left out if it is empty."""
+    writes_tasks = len(targets) <= TASKS_A_SUBMIT
+    require_admin(spec.target_file_dir, is_admin)
     if not d.uses_agents:
         require_grant(d, project_id, spec, targets)
     _check_activation(d, spec)
@@ -397,11 +352,12 @@ def _submit(
     return Submitted(job, written)
 
 
-def _require_admin(spec: TransferSpec, is_admin: bool) -> None:
-    if not is_admin and is_agent_directory(spec.target_file_dir):
+def require_admin(target_file_dir: str, is_admin: bool) -> None:
+    """ScopeMissing if the directory is that of the hosts' agent, and the key is not an admin's."""
+    if not is_admin and is_agent_directory(target_file_dir):
         raise ScopeMissing(
             f"{AGENT_DIRECTORY} is the directory of the hosts' agent, whose files run as root: only an admin key "
-            f"may send to {spec.target_file_dir}"
+            f"may send to {target_file_dir}"
         )
 
 

@@ -541,7 +541,7 @@ def _read_results(d: Distribution, job: Job, since_last: float) -> tuple[Job, Se
     job = d.jobs.progress(job, now, counted)
     # If nothing is left open, finish_job publishes the end in a moment: watchers need not be notified twice.
     if job.open_shards:
-        d.progress.progress(job.project_id, job.job_id, job.shown())
+        d.topic.publish_progress(job.project_id, job.job_id, job.shown())
     return job, shards
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
     from tidegate.aws.s3 import Bucket
     from tidegate.aws.table import Table
     from tidegate.common.ids import Clock
-    from tidegate.exports.direct import AllowedSources, DirectSources
+    from tidegate.exports.direct import AllowedSources
     from tidegate.exports.exports import Orders
-    from tidegate.exports.schedules import ExportSchedules
-    from tidegate.exports.source import SourcePace, Sources
+    from tidegate.exports.schedules import ExportSchedule, ScheduledOrder
+    from tidegate.exports.source import SourcePace
     from tidegate.exports.steps import Deliveries, LinkMail
     from tidegate.exports.store import ExportBucket, ExportStore
     from tidegate.http.client import SafeHttp
-    from tidegate.http.model import Limits
-    from tidegate.notifications.websocket import ProgressFeed
+    from tidegate.notifications.notices import Topic
     from tidegate.projects.limits import RunnerTime
     from tidegate.projects.model import Project
     from tidegate.projects.projects import Projects, ProjectStore
     from tidegate.projects.secrets import CredentialStore, Signer
-    from tidegate.queue.control import Control
     from tidegate.queue.model import Request
-    from tidegate.queue.queue import RequestQueue
+    from tidegate.queue.queue import Queue
+    from tidegate.queue.schedules import Schedules
     from tidegate.settings import Settings
 
 # Requests for pages that a function has in flight.
@@ -54,13 +53,12 @@ class Exports:
 
     # --- parts of other capabilities
     bucket: Bucket
-    queue: RequestQueue
-    control: Callable[[], Control]
+    queue: Queue
     projects: Projects
     project_store: ProjectStore
     credentials: CredentialStore
     check_urls: Callable[[str, Mapping[str, str | None]], None]
-    progress: ProgressFeed
+    topic: Topic
     runner_time: RunnerTime
 
     # Waits between two requests for a page.
@@ -94,36 +92,18 @@ class Exports:
     # --- sources
 
     @cached_property
-    def sources(self) -> Sources:
-        from tidegate.exports.source import SignedSource, Sources
-
-        signed = SignedSource(self.http, self.sign, self.projects.get, self.clock, credentials=self.credentials)
-        return Sources(signed, self._direct, self._pace_of)
-
-    @cached_property
-    def sync_sources(self) -> Sources:
-        """For a caller who waits for the answer; API Gateway allows 30 s."""
-        from tidegate.http.model import Limits
-
-        return self._without_secrets(Limits(total=15.0), self._pace_of)
-
-    @cached_property
-    def sample_sources(self) -> Sources:
-        return self._without_secrets()
-
-    def _without_secrets(
-        self, limits: Limits | None = None, pace_of: Callable[[int], SourcePace] | None = None
-    ) -> Sources:
-        from tidegate.exports.source import PAGE_LIMITS, SignedSource, Sources
-
-        signed = SignedSource(self.http, self.sign, self.projects.get, self.clock, limits or PAGE_LIMITS)
-        return Sources(signed, pace_of=pace_of)
-
-    def _pace_of(self, rate: int) -> SourcePace:
+    def pace_of(self) -> Callable[[int], SourcePace]:
+        """The pace of requests to a source, by its rate; shared by all exports of this process."""
         from tidegate.aws.host_usage import HostUsage
         from tidegate.exports.source import SourcePace
 
-        return SourcePace(HostUsage(self.table, self.clock), rate)
+        return cache(lambda rate: SourcePace(HostUsage(self.table, self.clock), rate))
+
+    @cached_property
+    def athena(self) -> Any:
+        from tidegate.aws.clients import client
+
+        return client("athena")
 
     @cached_property
     def _granted(self) -> Callable[[str], Project]:
@@ -138,21 +118,6 @@ class Exports:
         own = frozenset([settings.files_bucket, settings.table_name])
         places = settings.source_bucket, settings.source_table, settings.source_workgroup
         return AllowedSources(*places, own, self._granted)
-
-    @cached_property
-    def _direct(self) -> DirectSources:
-        """The reader of direct sources. Athena's client is created when it is first read."""
-        from tidegate.aws.clients import client
-        from tidegate.exports.direct import AthenaQueries, DirectSources, DynamoQueries, S3Objects
-
-        return DirectSources(
-            self.allowed_sources,
-            {
-                "s3": lambda: S3Objects(self.s3),
-                "dynamodb": lambda: DynamoQueries(self.dynamodb),
-                "athena": lambda: AthenaQueries(client("athena")),
-            },
-        )
 
     # --- copies and mails
 
@@ -183,12 +148,10 @@ class Exports:
         return Orders(self)
 
     @cached_property
-    def schedules(self) -> ExportSchedules:
-        from tidegate.exports.schedules import ExportSchedules
-        from tidegate.queue.schedules import ScheduleParts
+    def schedules(self) -> Schedules[ExportSchedule, ScheduledOrder]:
+        from tidegate.exports.schedules import export_schedules
 
-        parts = ScheduleParts(self.table, self.queue, self.orders.get_many, self.project_store.quotas, self.clock)
-        return ExportSchedules(self.orders, parts)
+        return export_schedules(self)
 
     def shown(self, request: Request) -> dict[str, Any]:
         from tidegate.exports.model import shown
@@ -197,7 +160,8 @@ class Exports:
 
     def owned_objects(self, request: Request) -> list[str]:
         """The objects that are deleted with the record: its own, and the pages that were kept for a retry."""
-        from tidegate.exports.model import keeps_pages, owned_objects, pages_prefix
+        from tidegate.exports.model import keeps_pages
+        from tidegate.exports.store import owned_objects, pages_prefix
 
         pages = self.objects.keys(pages_prefix(request.project_id, request.request_id)) if keeps_pages(request) else ()
         return [*owned_objects(request), *pages]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
@@ -23,13 +23,16 @@ from tidegate.aws.table import decode_cursor, encode_cursor
 from tidegate.common.ids import digest
 from tidegate.errors import ConnectionFailed, FetchTimeout, Invalid, ServiceUnavailable, SourceBroken
 from tidegate.exports.model import DIRECT
-from tidegate.exports.source import Place
+from tidegate.exports.source import PagePlace
 from tidegate.projects.model import Project
 from tidegate.sheets.values import Digits, write_exact
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
+
+    from tidegate.exports import Exports
+
+Options = Mapping[str, Any]
 
 # --- page body
 # The response body of a page, in the format of an HTTP source.
@@ -59,40 +62,39 @@ _LINE_END, _CSV_LINE_END = re.compile(rb"\n"), re.compile(rb"\r\n?|\n")
 _lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class S3Objects:
-    def __init__(self, client: S3Client) -> None:
-        self._client = client
-        self._heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
+# The column names of a version of an object, and the offset of its first row.
+_heads: dict[tuple[str, ...], tuple[list[str], int]] = {}
 
-    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str, seconds: float | None) -> bytes:
-        reading = self._reading(options, place, inf if seconds is None else time.monotonic() + seconds)
-        head, begin = self._head(options, reading) if options["format"] == "csv" else (None, None)
-        offset = int(place.cursor) if place.cursor else reading.begin() if begin is None else begin
-        rows, end = reading.records(offset, step)
-        next_cursor = str(end) if end < reading.size else None
-        encoded = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
-        return page_body(encoded, next_cursor, reading.snapshot)
 
-    def _reading(self, options: Mapping[str, Any], place: Place, until: float) -> _Reading:
-        if place.snapshot:
-            etag, _, size = place.snapshot.rpartition("/")
-        else:
-            found = self._client.head_object(Bucket=options["bucket"], Key=options["key"])
-            etag, size = found["ETag"], str(found["ContentLength"])
-        return _Reading(self._client, options, etag, int(size), until)
+def s3_page(
+    exports: Exports, options: Options, place: PagePlace, step: int, _task_id: str, seconds: float | None
+) -> bytes:
+    until = inf if seconds is None else time.monotonic() + seconds
+    if place.snapshot:
+        etag, _, size = place.snapshot.rpartition("/")
+    else:
+        found = exports.s3.head_object(Bucket=options["bucket"], Key=options["key"])
+        etag, size = found["ETag"], str(found["ContentLength"])
+    reading = _Reading(exports.s3, options, etag, int(size), until)
+    head, begin = _head(options, reading) if options["format"] == "csv" else (None, None)
+    offset = int(place.cursor) if place.cursor else reading.begin() if begin is None else begin
+    rows, end = reading.records(offset, step)
+    next_cursor = str(end) if end < reading.size else None
+    encoded = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
+    return page_body(encoded, next_cursor, reading.snapshot)
 
-    def _head(self, options: Mapping[str, Any], reading: _Reading) -> tuple[list[str], int]:
-        """The column names, and the offset of the first row."""
-        how = str(options.get("delimiter")), str(options.get("encoding"))
-        version = str(options["bucket"]), str(options["key"]), reading.etag, *how
-        if version not in self._heads:
-            begin = reading.begin()
-            records, end = reading.records(begin, 1)
-            names = _fields(records[0], options, begin) if records else []
-            if len(set(names)) != len(names):
-                raise SourceBroken("the header row of the object names a column twice: give every column its own name")
-            self._heads[version] = names, end
-        return self._heads[version]
+
+def _head(options: Options, reading: _Reading) -> tuple[list[str], int]:
+    how = str(options.get("delimiter")), str(options.get("encoding"))
+    version = str(options["bucket"]), str(options["key"]), reading.etag, *how
+    if version not in _heads:
+        begin = reading.begin()
+        records, end = reading.records(begin, 1)
+        names = _fields(records[0], options, begin) if records else []
+        if len(set(names)) != len(names):
+            raise SourceBroken("the header row of the object names a column twice: give every column its own name")
+        _heads[version] = names, end
+    return _heads[version]
 
 
 class _Reading:
@@ -214,39 +216,36 @@ def _json_lines(records: list[bytes], offset: int) -> list[bytes]:
 _read, _write = TypeDeserializer(), TypeSerializer()
 
 
-class DynamoQueries:
-    def __init__(self, client: DynamoDBClient) -> None:
-        self._client = client
-
-    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str, _seconds: float | None) -> bytes:
-        request: dict[str, Any] = {
-            "TableName": options["table"],
-            "KeyConditionExpression": options["key_condition"],
-            "ExpressionAttributeValues": {
-                name: _write.serialize(_storable(value)) for name, value in options["values"].items()
-            },
-            "Limit": step,
-            "ScanIndexForward": not options.get("newest_first"),
-        }
-        names = dict(options.get("names") or {})
-        if attributes := options.get("attributes"):
-            aliases = {f"#tidegate{number}": name for number, name in enumerate(attributes)}
-            request["ProjectionExpression"] = ", ".join(aliases)
-            names |= aliases
-        if names:
-            request["ExpressionAttributeNames"] = names
-        for name, key in (("index", "IndexName"), ("filter", "FilterExpression")):
-            if options.get(name):
-                request[key] = options[name]
-        if place.cursor:
-            request["ExclusiveStartKey"] = decode_cursor(place.cursor)
-        found = self._client.query(**request)
-        rows = [
-            write_exact({name: _shown(_read.deserialize(value)) for name, value in item.items()})
-            for item in found["Items"]
-        ]
-        last = found.get("LastEvaluatedKey")
-        return page_body(rows, _cursor(last) if last else None)
+def dynamodb_page(
+    exports: Exports, options: Options, place: PagePlace, step: int, _task_id: str, _seconds: float | None
+) -> bytes:
+    request: dict[str, Any] = {
+        "TableName": options["table"],
+        "KeyConditionExpression": options["key_condition"],
+        "ExpressionAttributeValues": {
+            name: _write.serialize(_storable(value)) for name, value in options["values"].items()
+        },
+        "Limit": step,
+        "ScanIndexForward": not options.get("newest_first"),
+    }
+    names = dict(options.get("names") or {})
+    if attributes := options.get("attributes"):
+        aliases = {f"#tidegate{number}": name for number, name in enumerate(attributes)}
+        request["ProjectionExpression"] = ", ".join(aliases)
+        names |= aliases
+    if names:
+        request["ExpressionAttributeNames"] = names
+    for name, key in (("index", "IndexName"), ("filter", "FilterExpression")):
+        if options.get(name):
+            request[key] = options[name]
+    if place.cursor:
+        request["ExclusiveStartKey"] = decode_cursor(place.cursor)
+    found = exports.dynamodb.query(**request)
+    rows = [
+        write_exact({name: _shown(_read.deserialize(value)) for name, value in item.items()}) for item in found["Items"]
+    ]
+    last = found.get("LastEvaluatedKey")
+    return page_body(rows, _cursor(last) if last else None)
 
 
 def _cursor(last: Mapping[str, Any]) -> str:
@@ -405,73 +404,68 @@ def _tokens(sql: str) -> list[str]:
     return [] if _CONTROLS.search(sql) else found
 
 
-class AthenaQueries:
-    def __init__(
-        self, client: Any, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._client = client
-        self._sleep = sleep
-        self._now = now
+def athena_page(
+    exports: Exports, options: Options, place: PagePlace, step: int, task_id: str, seconds: float | None
+) -> bytes:
+    execution = place.snapshot or _run(exports, options, task_id, seconds or SECONDS)
+    request = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
+    if place.cursor:
+        request["NextToken"] = place.cursor
+    answer = exports.athena.get_query_results(**request)
+    found = answer["ResultSet"]
+    columns = [(column["Name"], column.get("Type", "varchar")) for column in found["ResultSetMetadata"]["ColumnInfo"]]
+    if len({name for name, _ in columns}) < len(columns):
+        raise SourceBroken("the query gives two columns the same name: give every column its own name with AS")
+    rows = found["Rows"]
+    if not place.cursor and rows and _is_head(rows[0], columns):
+        rows = rows[1:]
+    shown = [
+        write_exact({name: _value(cell, kind) for (name, kind), cell in zip(columns, row["Data"], strict=False)})
+        for row in rows
+    ]
+    return page_body(shown, answer.get("NextToken"), execution)
 
-    def page(self, options: Mapping[str, Any], place: Place, step: int, task_id: str, seconds: float | None) -> bytes:
-        execution = place.snapshot or self._run(options, task_id, seconds or SECONDS)
-        request = {"QueryExecutionId": execution, "MaxResults": min(step, MOST_ROWS)}
-        if place.cursor:
-            request["NextToken"] = place.cursor
-        answer = self._client.get_query_results(**request)
-        found = answer["ResultSet"]
-        columns = [
-            (column["Name"], column.get("Type", "varchar")) for column in found["ResultSetMetadata"]["ColumnInfo"]
-        ]
-        if len({name for name, _ in columns}) < len(columns):
-            raise SourceBroken("the query gives two columns the same name: give every column its own name with AS")
-        rows = found["Rows"]
-        if not place.cursor and rows and _is_head(rows[0], columns):
-            rows = rows[1:]
-        shown = [
-            write_exact({name: _value(cell, kind) for (name, kind), cell in zip(columns, row["Data"], strict=False)})
-            for row in rows
-        ]
-        return page_body(shown, answer.get("NextToken"), execution)
 
-    def _run(self, options: Mapping[str, Any], task_id: str, seconds: float) -> str:
-        """Starts the query, or finds it, and waits until it has succeeded. Returns the execution's id.
+def _run(exports: Exports, options: Options, task_id: str, seconds: float) -> str:
+    """Starts the query, or finds it, and waits until it has succeeded. Returns the execution's id.
 
-        If the query of a token failed in an earlier attempt, the next token is used.
-        """
-        token = digest(task_id, options["sql"], length=64)
-        for _ in range(_FAILED_BEFORE):
-            execution = self._start(options, token)
-            if self._state(execution)["State"] not in _FAILED:
-                break
-            token = digest(token, execution, length=64)
-        until, polls = self._now() + seconds, 0
-        while (status := self._state(execution))["State"] != "SUCCEEDED":
-            if status["State"] in _FAILED:
-                raise SourceBroken(
-                    f"Athena ended the query as {status['State']}: {str(status.get('StateChangeReason'))[:400]}"
-                )
-            if self._now() >= until:
-                raise FetchTimeout(
-                    f"the Athena query did not end within {seconds:g} s; the next attempt continues to wait for it"
-                )
-            self._sleep(_POLL_SECONDS[min(polls, len(_POLL_SECONDS) - 1)])
-            polls += 1
-        return execution
+    If the query of a token failed in an earlier attempt, the next token is used.
+    """
+    token = digest(task_id, options["sql"], length=64)
+    for _ in range(_FAILED_BEFORE):
+        execution = _start(exports, options, token)
+        if _state(exports, execution)["State"] not in _FAILED:
+            break
+        token = digest(token, execution, length=64)
+    until, polls = exports.clock().timestamp() + seconds, 0
+    while (status := _state(exports, execution))["State"] != "SUCCEEDED":
+        if status["State"] in _FAILED:
+            raise SourceBroken(
+                f"Athena ended the query as {status['State']}: {str(status.get('StateChangeReason'))[:400]}"
+            )
+        if exports.clock().timestamp() >= until:
+            raise FetchTimeout(
+                f"the Athena query did not end within {seconds:g} s; the next attempt continues to wait for it"
+            )
+        exports.sleep(_POLL_SECONDS[min(polls, len(_POLL_SECONDS) - 1)])
+        polls += 1
+    return execution
 
-    def _start(self, options: Mapping[str, Any], token: str) -> str:
-        context = {"Database": options.get("database"), "Catalog": options.get("catalog")}
-        started = self._client.start_query_execution(
-            QueryString=options["sql"],
-            WorkGroup=options["workgroup"],
-            QueryExecutionContext={name: value for name, value in context.items() if value},
-            ClientRequestToken=token,
-        )
-        return str(started["QueryExecutionId"])
 
-    def _state(self, execution: str) -> dict[str, Any]:
-        found = self._client.get_query_execution(QueryExecutionId=execution)
-        return dict(found["QueryExecution"]["Status"])
+def _start(exports: Exports, options: Options, token: str) -> str:
+    context = {"Database": options.get("database"), "Catalog": options.get("catalog")}
+    started = exports.athena.start_query_execution(
+        QueryString=options["sql"],
+        WorkGroup=options["workgroup"],
+        QueryExecutionContext={name: value for name, value in context.items() if value},
+        ClientRequestToken=token,
+    )
+    return str(started["QueryExecutionId"])
+
+
+def _state(exports: Exports, execution: str) -> dict[str, Any]:
+    found = exports.athena.get_query_execution(QueryExecutionId=execution)
+    return dict(found["QueryExecution"]["Status"])
 
 
 def _is_head(row: Mapping[str, Any], columns: list[tuple[str, str]]) -> bool:
@@ -539,7 +533,7 @@ class AllowedSources:
         name = str(options[part])
         if allowed == NOTHING or not fnmatchcase(name, allowed) or name in self.own:
             detail = f"the {part} {name} may not be read: an operator can allow it with the parameter {parameter}"
-        elif kind == "athena" and not _reads_only(options["sql"]):
+        elif kind == "athena" and not reads_only(options["sql"]):
             # The order was checked, but a schedule may be older than the check.
             detail = "the statement is not one that only reads"
         elif place := self._not_granted(project_id, kind, options):
@@ -561,11 +555,6 @@ class AllowedSources:
         return None if any(fnmatchcase(place, pattern) for pattern in granted) else place
 
 
-def _reads_only(sql: str) -> bool:
-
-    return reads_only(sql)
-
-
 def _not_granted_by_athena(granted: Sequence[str], options: Mapping[str, Any]) -> str | None:
     """`athena://workgroup` grants all databases that the stack allows, `athena://workgroup/database` one of them."""
 
@@ -584,42 +573,33 @@ def _not_granted_by_athena(granted: Sequence[str], options: Mapping[str, Any]) -
     return None if found is None else f"{found[:200]} in {place}"
 
 
-class Reader(Protocol):
-    """Reads pages of one kind of source."""
-
-    def page(
-        self, options: Mapping[str, Any], place: Place, step: int, task_id: str, seconds: float | None, /
-    ) -> bytes: ...
+_READERS = {"s3": s3_page, "dynamodb": dynamodb_page, "athena": athena_page}
 
 
-class DirectSources:
-    """`reader_of` makes the reader of a kind on first use: each needs its own AWS client."""
-
-    def __init__(self, allowed: AllowedSources, reader_of: Mapping[str, Callable[[], Reader]]) -> None:
-        self.allowed = allowed
-        self._reader_of = reader_of
-        self._readers: dict[str, Reader] = {}
-
-    def page(
-        self, project_id: str, task_id: str, address: str, place: Place, step: int, seconds: float | None = None
-    ) -> bytes:
-        """The page, within `seconds` if given."""
-        source = json.loads(address.removeprefix(DIRECT))
-        kind, options = next(iter(source.items()))
-        try:
-            # Check again: the operator may have withdrawn it since the order.
-            self.allowed.check(project_id, source, "source")
-        except Invalid as error:
-            raise SourceBroken(error.detail) from error
-        if kind not in self._readers:
-            self._readers[kind] = self._reader_of[kind]()
-        try:
-            return self._readers[kind].page(options, place, step, task_id, seconds)
-        except ClientError as error:
-            answer = error.response.get("Error", {})
-            detail = f"page {place.page} of the source: {answer.get('Code')}: {str(answer.get('Message'))[:300]}"
-            if answer.get("Code") in _RETRYABLE:
-                raise ServiceUnavailable(detail) from error
-            raise SourceBroken(detail) from error
-        except BotoCoreError as error:
-            raise ConnectionFailed(f"page {place.page} of the source: {error}") from error
+def direct_page(
+    exports: Exports,
+    project_id: str,
+    task_id: str,
+    address: str,
+    place: PagePlace,
+    step: int,
+    seconds: float | None = None,
+) -> bytes:
+    """The page, within `seconds` if given."""
+    source = json.loads(address.removeprefix(DIRECT))
+    kind, options = next(iter(source.items()))
+    try:
+        # Check again: the operator may have withdrawn it since the order.
+        exports.allowed_sources.check(project_id, source, "source")
+    except Invalid as error:
+        raise SourceBroken(error.detail) from error
+    try:
+        return _READERS[kind](exports, options, place, step, task_id, seconds)
+    except ClientError as error:
+        answer = error.response.get("Error", {})
+        detail = f"page {place.page} of the source: {answer.get('Code')}: {str(answer.get('Message'))[:300]}"
+        if answer.get("Code") in _RETRYABLE:
+            raise ServiceUnavailable(detail) from error
+        raise SourceBroken(detail) from error
+    except BotoCoreError as error:
+        raise ConnectionFailed(f"page {place.page} of the source: {error}") from error

@@ -37,12 +37,12 @@ from tidegate.exports.model import (
     TableSpec,
     default_file_name,
     file_name_for,
-    sync_object,
 )
-from tidegate.exports.paging import TablePages
-from tidegate.exports.render import output_of
-from tidegate.exports.source import Page, Place, read_page
+from tidegate.exports.source import PagePlace, SourcePage, TablePages, page_source, read_page
+from tidegate.exports.store import fill_object, output_prefix, spec_object, staging_prefix, sync_object
+from tidegate.http.model import Limits
 from tidegate.projects.audit import act, audit_write
+from tidegate.queue import control
 from tidegate.queue.model import COMPLETED, Request
 from tidegate.records import declared
 from tidegate.sheets.files import content_type, extension, render
@@ -53,6 +53,7 @@ from tidegate.sheets.xlsx import TableRows
 
 if TYPE_CHECKING:
     from tidegate.exports import Exports
+    from tidegate.sheets.fill import Filling
 
 # --- exports
 # The operations of callers on exports: order, show, list, link to the file, delete.
@@ -94,6 +95,9 @@ class Orders:
                 self._exports.allowed_sources.check(project_id, table.source, f"source{place}")
             elif table.data is None:
                 urls[f"source_url{place}"] = table.source_url
+        if spec.fill:
+            with _blamed_on("fill"):
+                template_of(self._exports, project_id, spec)
         return urls
 
     def check_order(self, project_id: str, spec: ExportSpec, options: ExportOptions) -> None:
@@ -120,10 +124,12 @@ class Orders:
         now = self._exports.clock()
         spec = self.with_masks(project_id, spec)
         task_id = task_id or new_id(domain.PREFIX, now)
-        spec_key = domain.spec_object(project_id, task_id)
+        spec_key = spec_object(project_id, task_id)
         from tidegate.sheets.values import write_exact
 
         self._exports.objects.put(spec_key, write_exact(spec.as_data()))
+        if spec.fill:
+            self._exports.objects.put(fill_object(project_id, task_id), template_of(self._exports, project_id, spec))
         labels: dict[str, Any] = {name: getattr(options, name) for name in domain.LABELS}
         fields = labels | {"type": spec.type, "schedule_id": schedule_id}
         # Lists are filtered by text; the record shows the id with the type that the caller gave.
@@ -234,7 +240,7 @@ class Orders:
         if not request.is_over:
             # It may have ended meanwhile.
             with suppress(WrongState):
-                self._exports.control().cancel(project_id, task_id, who, "deleted")
+                control.cancel(self._exports.queue, project_id, task_id, who, "deleted")
         self.forget_files(project_id, task_id)
         self._exports.store.remove(
             project_id, task_id, act(project_id, task_id, self._exports.clock(), who, "export.delete")
@@ -242,9 +248,9 @@ class Orders:
         return True
 
     def forget_files(self, project_id: str, task_id: str) -> None:
-        self._exports.objects.abort_uploads(domain.output_prefix(project_id, task_id))
-        self._exports.objects.remove(domain.output_prefix(project_id, task_id))
-        self._exports.objects.remove(domain.staging_prefix(project_id, task_id))
+        self._exports.objects.abort_uploads(output_prefix(project_id, task_id))
+        self._exports.objects.remove(output_prefix(project_id, task_id))
+        self._exports.objects.remove(staging_prefix(project_id, task_id))
 
     def _request(self, project_id: str, task_id: str) -> Request:
         request = self._exports.queue.get(project_id, task_id)
@@ -256,6 +262,40 @@ class Orders:
 def _unmasked(project_id: str, task_id: str, now: datetime, who: str, spec: ExportSpec) -> list[Write]:
     """The audit line of an order that lifts the project's masks."""
     return [audit_write(act(project_id, task_id, now, who, "export.unmask"))] if spec.unmask else []
+
+
+def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
+    """The template that the order fills. BadTable if it cannot be filled with these tables."""
+    from tidegate.files.library import ContentStore
+    from tidegate.files.model import READY
+    from tidegate.files.store import FileStore
+    from tidegate.sheets.fill import check_lists
+    from tidegate.sheets.fill_template import MAX_BYTES, FillTemplate
+
+    assert spec.fill is not None
+    if spec.type != EXCEL:
+        raise BadTable("only an export of type excel can fill a template: set type to excel, or leave out fill")
+    if any(spec.table(number).template.rows for number in range(len(spec.tables))):
+        raise BadTable("a template is filled with rows, not with row heads: leave out `row` of the template")
+    file = FileStore(exports.table).require(project_id, spec.fill.file_id)
+    if file.state != READY or file.signature is None:
+        raise BadTable(f"the file {file.file_id} is {file.state}: wait until it is ready")
+    if (file.size or 0) > MAX_BYTES:
+        raise BadTable(f"the file {file.file_id} has {file.size} bytes, but a template may have {MAX_BYTES}")
+    key = ContentStore(exports.table).objects_of(project_id, [file.signature])[file.signature]
+    data = exports.objects.get(key)
+    if data is None:
+        raise RecordNotFound(f"the content of the file {file.file_id} is gone: upload it again")
+    check_lists(FillTemplate(data), [table.title or "" for table in spec.tables])
+    return data
+
+
+def filling_of(spec: ExportSpec, data: bytes, tables: Sequence[TableRows]) -> Filling:
+    from tidegate.sheets.fill import Filling, values_of
+    from tidegate.sheets.fill_template import FillTemplate
+
+    given = spec.fill.values if spec.fill else None
+    return Filling(FillTemplate(data), values_of(given, [each.table for each in tables]))
 
 
 @contextmanager
@@ -273,6 +313,7 @@ MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
 # For pulling all tables: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
 SECONDS = 20.0
+_WITHIN_A_CALL = Limits(total=15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,10 +346,11 @@ def sync_file(
         # Row heads may add blank rows.
         blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
         _refuse_many(max(total, blank_rows))
-        tables.append(TableRows(table, keys_of(rows), shaped(table)(rows)))
-    output = output_of(spec)
+        tables.append(TableRows(table, keys_of(rows), shaped(table)(rows), len(rows)))
+    output = spec.output()
     ending = extension(output, tables, total)
-    body = b"".join(render(output, tables, total))
+    filling = filling_of(spec, template_of(exports, project_id, spec), tables) if spec.fill else None
+    body = b"".join(render(output, tables, total, filling=filling))
     name = file_name_for(file_name or default_file_name(now, task_id), ending)
     made = SyncFile(name, content_type(output, ending), body)
     if len(body) <= MAX_BYTES:
@@ -324,11 +366,11 @@ def _rows(
     table = spec.tables[number]
     if table.data is not None:
         return flat_rows(table.data), {}
-    read = exports.sync_sources.reader(project_id, task_id, spec)
+    read = page_source(exports, project_id, task_id, spec, limits=_WITHIN_A_CALL, for_caller=True)
     at_once = min(PARALLEL, spec.parallel or PARALLEL)
     pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
 
-    def fetch(number: int) -> tuple[int, Page]:
+    def fetch(number: int) -> tuple[int, SourcePage]:
         left = until - time.monotonic()
         try:
             body = read(table.address, pages.place(number), spec.step, left) if left > 0 else None
@@ -342,7 +384,7 @@ def _rows(
             raise UseAsync("the source did not return all rows in time: use POST /v1/task instead")
         return number, read_page(body, number)
 
-    def take(number: int, page: Page) -> None:
+    def take(number: int, page: SourcePage) -> None:
         pages.record(number, page)
         if number in pages.counts:
             rows[number] = page.rows
@@ -393,7 +435,7 @@ class Sample:
 
 def take_sample(exports: Exports, project_id: str, source_url: str) -> Sample:
     """Requests the first page like an export, with a signature; stores and queues nothing."""
-    read = exports.sample_sources.reader(project_id, new_id(PREFIX, exports.clock()))
-    page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)
+    read = page_source(exports, project_id, new_id(PREFIX, exports.clock()), for_caller=True)
+    page = read_page(read(source_url, PagePlace(0), STEP, _SECONDS), 0)
     spec = exports.orders.with_masks(project_id, ExportSpec((TableSpec(source_url=source_url),)))
     return Sample([plain(row) for row in shaped(spec.table(0))(page.rows[:ROWS])], page.total, page.answered)

@@ -1,4 +1,4 @@
-"""An export: its order, the keys of its objects in S3, and how it is shown."""
+"""An export: its order, its file, and how it is shown."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from tidegate.files.model import plain_name
 from tidegate.queue.model import COMPLETED, FAILED, Request
 from tidegate.records import F, Priority, Text
 from tidegate.sheets.table import SheetTable, parse_mask, parse_template
+
+if TYPE_CHECKING:
+    from tidegate.sheets.files import Output
 
 TYPE = "export"
 PREFIX = "exp"
@@ -57,6 +60,14 @@ class TableSpec:
     def address(self) -> str:
         """Where `Sources` reads its rows."""
         return address_of(self.source) if self.source else self.source_url or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A template that is filled in place of a plain sheet."""
+
+    file_id: Annotated[Text, F("an .xlsx file of the library with placeholders, at most 10 MB")]
+    values: Annotated[Mapping[str, Any] | None, F("values for placeholders such as `{customer}`, by name")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,7 @@ class ExportSpec:
     unmask: Annotated[
         bool, F("write columns that the project masks as they are; needs a key of scope `unmask`, and is audited")
     ] = False
+    fill: Annotated[Fill | None, F("an Excel template to fill with the rows and with values; excel only")] = None
     # The project's masks when the export was queued.
     masks: Mapping[str, Any] | None = None
 
@@ -135,7 +147,14 @@ class ExportSpec:
         tables = tuple(
             TableSpec(**{**plain({**table, "data": None}), "data": table["data"]}) for table in data["tables"]
         )
-        return cls(**{**plain({**data, "tables": None}), "tables": tables})
+        fill = Fill(**data["fill"]) if data.get("fill") else None
+        return cls(**{**plain({**data, "tables": None, "fill": None}), "tables": tables, "fill": fill})
+
+    def output(self) -> Output:
+        from tidegate.sheets.files import CsvOptions, Output
+
+        options = CsvOptions(self.bom, self.csv_header, self.csv_guard, self.delimiter, self.encoding, self.line_end)
+        return Output(self.type, self.multi_type, self.rows_per_file, options, self.compression)
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
         """The table to render; `header`, `footer` and `template` that its source sent replace those of the order."""
@@ -228,55 +247,9 @@ def address_of(source: Mapping[str, Any]) -> str:
     return DIRECT + json.dumps(source, sort_keys=True, ensure_ascii=False)
 
 
-def staging_prefix(project_id: str, task_id: str) -> str:
-    """The order and the pulled pages; deleted when the export ends."""
-    return f"staging/{project_id}/{task_id}/"
-
-
-def spec_object(project_id: str, task_id: str) -> str:
-    return f"{staging_prefix(project_id, task_id)}spec.json"
-
-
-def is_spec(key: str) -> bool:
-    return key.count("/") == 3 and key.endswith("/spec.json")
-
-
 def keeps_pages(request: Request) -> bool:
     """Whether a retry of an export that ended goes on from its pages: not if they are what was wrong."""
     return request.status == FAILED and (request.error or {}).get("code") not in _OF_PAGES
-
-
-def pages_prefix(project_id: str, task_id: str) -> str:
-    return f"{staging_prefix(project_id, task_id)}pages/"
-
-
-def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
-    """One for each attempt, so that a worker that lost its lease cannot overwrite the list of the next attempt."""
-    return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
-
-
-def page_object(project_id: str, task_id: str, table: int, page: int) -> str:
-    return f"{pages_prefix(project_id, task_id)}{table:03d}/{page:07d}.json"
-
-
-def output_prefix(project_id: str, task_id: str) -> str:
-    return f"exports/{project_id}/{task_id}/"
-
-
-def output_object(project_id: str, task_id: str, attempt: int) -> str:
-    """One for each attempt, so that a worker that lost its lease cannot overwrite the published file."""
-    return f"{output_prefix(project_id, task_id)}{attempt}"
-
-
-def sync_object(project_id: str, task_id: str) -> str:
-    return f"sync/{project_id}/{task_id}"
-
-
-def owned_objects(request: Request) -> list[str]:
-    """The objects that are deleted with the record: the order, and the files of all attempts."""
-    project_id, task_id = request.project_id, request.request_id
-    rendered = [output_object(project_id, task_id, attempt) for attempt in range(1, request.attempt + 1)]
-    return [spec_object(project_id, task_id), *rendered]
 
 
 def file_name_for(requested: str, extension: str) -> str:
@@ -291,6 +264,21 @@ def is_expired(request: Request, now: datetime) -> bool:
     if request.status != COMPLETED or request.finish_time is None:
         return False
     return request.expired_at is not None or now >= datetime.fromisoformat(request.finish_time) + KEPT
+
+
+# How many warnings the record of an export has.
+MAX_WARNINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The finished file, before it is published."""
+
+    key: str
+    file_name: str
+    size: int
+    rows: int
+    warnings: list[str]
 
 
 def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, Any]:

@@ -1,32 +1,39 @@
-"""Pulls the pages of a source into S3 staging, several at a time; pages that are staged already are skipped."""
+"""Pulls the pages of a source into S3 staging, several at a time, or plans the ranges that workers pull and render."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.errors import DomainError
-from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
-from tidegate.exports.paging import (
-    RangePlan,
+from tidegate.exports.model import EXCEL, JSONL, ExportSpec, progress_of
+from tidegate.exports.source import (
+    MAX_PAGES,
+    PAGE_SECONDS,
+    SourcePage,
     TablePages,
-    can_be_in_ranges,
-    given_up_object,
-    make_plan,
-    plan_object,
+    page_source,
+    read_page,
     rows_pulled,
     total_of,
 )
-from tidegate.exports.source import PAGE_SECONDS, Page, read_page
-from tidegate.exports.store import ExportBucket
+from tidegate.exports.store import (
+    ExportBucket,
+    given_up_object,
+    ledger_object,
+    page_object,
+    pages_prefix,
+    plan_object,
+)
 from tidegate.queue.model import Request
-from tidegate.sheets.table import flat_rows, keys_of
+from tidegate.sheets.table import ROW_HEAD, flat_rows, keys_of
 
 if TYPE_CHECKING:
     from tidegate.exports import Exports
@@ -114,13 +121,13 @@ def _plan(exports: Exports, request: Request, spec: ExportSpec, run: _Run) -> Ra
 
 def _staged_page(
     exports: Exports, key: str, number: int, staged: set[str], fetch: Callable[[], bytes], deadline: float
-) -> Page:
+) -> SourcePage:
     """Returns a page from staging, or fetches and stages it. If two workers stage it, both return the first."""
     staged_body = exports.objects.get(key) if key in staged else None
     if staged_body is not None:
         return read_page(staged_body, number)
 
-    def fetched() -> tuple[bytes, Page]:
+    def fetched() -> tuple[bytes, SourcePage]:
         body = fetch()
         return body, read_page(body, number)
 
@@ -143,15 +150,15 @@ def with_retries(exports: Exports, fetch: Callable[[], T], number: int, deadline
 
 
 def in_parallel(
-    exports: Exports, numbers: Iterable[int], fetch: Callable[[int], Page], wanted: int | None = None
-) -> Iterator[tuple[int, Page] | None]:
+    exports: Exports, numbers: Iterable[int], fetch: Callable[[int], SourcePage], wanted: int | None = None
+) -> Iterator[tuple[int, SourcePage] | None]:
     """Yields pages in the order in which they arrive, and None every few seconds while none does.
 
     `wanted`: the most requests that the caller of the export wants at a time.
     """
     waiting, at_once = iter(numbers), min(exports.parallel, wanted or exports.parallel)
     with ThreadPoolExecutor(at_once) as threads:
-        in_flight: dict[Future[Page], int] = {}
+        in_flight: dict[Future[SourcePage], int] = {}
         try:
             while True:
                 for number in islice(waiting, at_once - len(in_flight)):
@@ -191,7 +198,7 @@ class _Run:
         # No request begins after this: it could not end before the invocation does.
         self._heartbeat, self._until = heartbeat, deadline - page_seconds(spec)
         self.staged = staged
-        self._read = exports.sources.reader(request.project_id, request.request_id, spec)
+        self._read = page_source(exports, request.project_id, request.request_id, spec)
         # How long page 0 took; the default is for a page that was staged before.
         self.page_seconds = 0.5
 
@@ -204,7 +211,7 @@ class _Run:
                 tables[number].take_given(keys_of(rows), len(rows))
         missing = [number for number, pages in enumerate(tables) if 0 not in pages.counts]
 
-        def first(number: int) -> Page:
+        def first(number: int) -> SourcePage:
             began = time.monotonic()
             page = self._page(number, tables[number], 0)
             self.page_seconds = time.monotonic() - began
@@ -239,7 +246,7 @@ class _Run:
             pages.continue_after_plan()
         if not self._pull_sequential(number, pages):
             return False
-        pages.finish()
+        pages.done = True
         return True
 
     def _pull_planned(self, table: int, pages: TablePages) -> bool:
@@ -253,7 +260,7 @@ class _Run:
                     return
                 yield number
 
-        def fetch(number: int) -> Page:
+        def fetch(number: int) -> SourcePage:
             return self._page(table, pages, number)
 
         for result in in_parallel(self._exports, in_time(), fetch, self._spec.parallel):
@@ -277,7 +284,7 @@ class _Run:
             self._record(pages, number, page)
         return True
 
-    def _one_page(self, table: int, pages: TablePages, number: int) -> Page:
+    def _one_page(self, table: int, pages: TablePages, number: int) -> SourcePage:
         """A page, with heartbeats while it is fetched."""
         while True:
             for result in in_parallel(self._exports, [number], lambda _: self._page(table, pages, number)):
@@ -285,12 +292,181 @@ class _Run:
                     return result[1]
                 self._heartbeat(self._page_list.progress())
 
-    def _page(self, table: int, pages: TablePages, number: int) -> Page:
+    def _page(self, table: int, pages: TablePages, number: int) -> SourcePage:
         url, place = self._spec.tables[table].address, pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         fetch = partial(self._read, url, place, self._spec.step)
         return _staged_page(self._exports, key, number, self.staged, fetch, self._until)
 
-    def _record(self, pages: TablePages, number: int, page: Page) -> None:
+    def _record(self, pages: TablePages, number: int, page: SourcePage) -> None:
         pages.record(number, page)
         self._heartbeat(self._page_list.progress())
+
+
+# --- plan
+# The plan of an export in ranges of pages, each pulled and rendered by one worker.
+#
+# The plan is made from the first page of every table. A range is identified by its table and its first page; its record
+# has the page it ended at and the fragments that hold its rows. Each record starts at the page where the one before
+# ended, so a worker may stop at any page.
+
+# Requests that one worker has in flight.
+THREADS = 4
+# An export of fewer pages is faster in one step.
+MIN_PAGES = 16
+RANGE_SECONDS = 60.0
+# A low estimate of what a worker renders: it bounds a range if the source is fast.
+ROWS_PER_SECOND = 100_000
+MOST_RANGES = 3000
+# SourcePage numbers in a plan times workers, about eight characters each: a state machine's state holds 256 KB.
+_STATE_PAGES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The pages of one table that one worker takes: from `first` up to `past`; with None, all that follow."""
+
+    table: int
+    first: int
+    past: int | None
+    # Whether the plan has no page of this table after these.
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """For each table, `tables` has the first page of each range, and after them the number of announced pages.
+
+    A sequential table, or one whose rows were given with the order, has the single entry 0.
+    """
+
+    lanes: int
+    threads: int
+    tables: list[list[int]]
+
+    def of_lane(self, lane: int) -> list[Span]:
+        """The ranges of one worker: every n-th of all, so that the workers advance through the tables together."""
+        sequential = [Span(number, 0, None, True) for number, firsts in enumerate(self.tables) if len(firsts) == 1]
+        return [*sequential, *self._ranges()][lane :: self.lanes]
+
+    def _ranges(self) -> list[Span]:
+        return [
+            Span(number, first, past, past == firsts[-1])
+            for number, firsts in enumerate(self.tables)
+            for first, past in pairwise(firsts)
+        ]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a copy for every worker fits into the state of the state machine."""
+        return sum(map(len, self.tables)) * self.lanes <= _STATE_PAGES
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
+    """Whether several workers can render it: not with row heads, whose rows one worker has to gather, nor if short."""
+    # The rows of a filled template are numbered, and formulas follow their count: one worker writes them.
+    if spec.fill or any(ROW_HEAD in pages.all_keys() for pages in tables):
+        return False
+    if any(spec.table(number, pages.answered).template.rows for number, pages in enumerate(tables)):
+        return False
+    if (
+        len(tables) == 1
+        and spec.rows_per_file
+        and (tables[0].sequential or (tables[0].total or 0) > spec.rows_per_file)
+    ):
+        return False
+    # A total beyond the page limit cannot be planned: such a source is read until a page is empty.
+    if any(not pages.sequential and pages.announced > MAX_PAGES for pages in tables):
+        return False
+    pulled = [pages for number, pages in enumerate(tables) if spec.tables[number].data is None]
+    return sum(MIN_PAGES if _is_endless(pages) else pages.announced for pages in pulled) >= MIN_PAGES
+
+
+def _is_endless(pages: TablePages) -> bool:
+    """Whether an unknown number of pages follows page 0."""
+    return pages.sequential and pages.upcoming is not None
+
+
+def make_plan(
+    spec: ExportSpec, tables: Sequence[TablePages], page_seconds: float, most: int, parallel: int
+) -> RangePlan:
+    """Plans ranges of about a minute, estimated from the time and the rows of page 0: a worker that dies repeats no
+    more than that. At most `parallel` requests are in flight.
+
+    A sequential table occupies one worker with one request in flight.
+    """
+    pulled = [pages for number, pages in enumerate(tables) if spec.tables[number].data is None]
+    sequential = sum(pages.sequential for pages in pulled)
+    ranged = sum(pages.announced for pages in pulled if not pages.sequential)
+    lanes = min(sequential, parallel)
+    if ranged:
+        lanes += -(-max(0, parallel - lanes) // THREADS)
+    lanes = max(1, min(most, lanes))
+    threads = max(1, min(THREADS, parallel // lanes))
+    rows = max((pages.size for pages in pulled if not pages.sequential), default=1)
+    seconds_a_page = max(page_seconds / threads, rows / ROWS_PER_SECOND)
+    requests = sum(_requests(pages) for pages in pulled if not pages.sequential)
+    each = min(-(-requests // lanes), int(RANGE_SECONDS / seconds_a_page))
+    each = max(1, each, -(-ranged // MOST_RANGES))
+    plans = [
+        [0] if pages.sequential or spec.tables[number].data is not None else _cut(pages.announced, each)
+        for number, pages in enumerate(tables)
+    ]
+    return RangePlan(lanes, threads, plans)
+
+
+def _requests(pages: TablePages) -> int:
+    """Requests still to send: page 0 is staged already, and after a full last page one more is requested."""
+    return max(1, pages.announced - 1 + (pages.total == pages.announced * pages.size))
+
+
+def _cut(count: int, each: int) -> list[int]:
+    """The first pages of ranges of `each` requests, and `count`. The first range also has page 0, already staged."""
+    return [0, *range(1 + each, count, each), count]
+
+
+def keys_matter(spec: ExportSpec, number: int, pages: TablePages) -> bool:
+    """Whether a key that page 0 does not have would add a column."""
+    if spec.type == JSONL:
+        return False
+    return spec.type != EXCEL or not spec.table(number, pages.answered).template.cols
+
+
+@dataclass(slots=True)
+class RangeRecord:
+    """The result of one worker for the pages of a table from `first` up to `past`."""
+
+    table: int
+    first: int
+    past: int
+    # Rows of the table before these, of a sequential source: they decide where a sheet ends.
+    before: int = 0
+    rows: int = 0
+    # Whether the source has no page after these.
+    ended: bool = False
+    # The cursor of the next page.
+    cursor: str | None = None
+    other_total: int | None = None
+    footer: Any = None
+    cut: int = 0
+    # The totals of the columns; None for those without one.
+    sums: list[Any] = field(default_factory=list)
+    # Each: sheet, key, etag, size, crc, packed, rows.
+    fragments: list[dict[str, Any]] = field(default_factory=list)
+    # By sheet: the widths of the widest texts of its columns.
+    widths: list[tuple[int, list[int]]] = field(default_factory=list)
+    # By sheet: the equal neighbours in the columns that the template merges.
+    equal: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    # Parquet: the rows and column sizes of each row group, and how many values were not of their column's type.
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    refused: int = 0
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> RangeRecord:
+        return cls(**data)

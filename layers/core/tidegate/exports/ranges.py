@@ -21,31 +21,44 @@ from tidegate.errors import DomainError, FetchError, RecordNotFound, SourceBroke
 from tidegate.exports.model import (
     EXCEL,
     JSONL,
+    MAX_WARNINGS,
     PARQUET,
     ExportSpec,
+    Rendered,
     file_name_for,
-    output_object,
-    output_prefix,
-    page_object,
     progress_of,
 )
-from tidegate.exports.paging import (
+from tidegate.exports.pull import (
     RANGE_SECONDS,
     RangePlan,
     RangeRecord,
     Span,
+    keys_matter,
+    page_seconds,
+    retry_wait,
+    with_retries,
+)
+from tidegate.exports.source import (
+    PAGE_SECONDS,
+    PagePlace,
+    ReadPage,
+    SourcePage,
     TablePages,
+    page_reader,
+    page_source,
+    read_page,
+)
+from tidegate.exports.store import (
+    ExportBucket,
     fragment_object,
     given_up_object,
-    keys_matter,
+    output_object,
+    output_prefix,
+    page_object,
     plan_object,
     ranges_prefix,
     record_object,
 )
-from tidegate.exports.pull import page_seconds, retry_wait, with_retries
-from tidegate.exports.render import MAX_WARNINGS, Rendered, output_of
-from tidegate.exports.source import PAGE_SECONDS, Page, Place, ReadPage, page_reader, read_page
-from tidegate.exports.store import ExportBucket
 from tidegate.queue.model import Request
 from tidegate.sheets.files import FragmentWriter, Measure, content_type
 from tidegate.sheets.joined import JoinedBook, JoinedParquet, JoinedText, Made, SheetRows, Sums
@@ -93,8 +106,8 @@ class TableContext:
     def url(self) -> str:
         return self.spec.tables[self.number].address
 
-    def first_page(self) -> Page:
-        return Page(self.given) if self.given is not None else self.read(self.first_body, 0)
+    def first_page(self) -> SourcePage:
+        return SourcePage(self.given) if self.given is not None else self.read(self.first_body, 0)
 
     def source(self, footer: Any = None) -> TableRows:
         answered = self.pages.answered | ({"footer": footer} if footer else {})
@@ -142,7 +155,7 @@ class RangeContext:
         """The file to render into; `footers` are those that the source sent with later pages, one per table."""
         footers = footers or [None] * len(self.tables)
         sources = [table.source(footer) for table, footer in zip(self.tables, footers, strict=True)]
-        output = output_of(self.spec)
+        output = self.spec.output()
         if self.spec.type == EXCEL:
             return JoinedBook(sources, [table.sample for table in self.tables], output.multi_type, SHEET_ROWS)
         return JoinedParquet(sources[0]) if self.spec.type == PARQUET else JoinedText(output, sources)
@@ -223,7 +236,7 @@ class PagesAhead:
     ) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def parallel(self, first: int, past: int) -> Iterator[tuple[int, Page | None]]:
+    def parallel(self, first: int, past: int) -> Iterator[tuple[int, SourcePage | None]]:
         """Yields pages `first` up to `past` in order; the call itself sends the first requests.
 
         Stops requesting when time runs out. Yields None for a page past the announced total that could not be fetched:
@@ -245,7 +258,7 @@ class PagesAhead:
 
     def _in_order(
         self, ahead: deque[tuple[int, Future[bytes]]], request_more: Callable[[], None]
-    ) -> Iterator[tuple[int, Page | None]]:
+    ) -> Iterator[tuple[int, SourcePage | None]]:
         while ahead:
             number, future = ahead.popleft()
             try:
@@ -258,7 +271,7 @@ class PagesAhead:
             request_more()
             yield number, page
 
-    def sequential(self, first: int) -> Iterator[tuple[int, Page]]:
+    def sequential(self, first: int) -> Iterator[tuple[int, SourcePage]]:
         """Yields the pages of a source where only a page itself shows whether another follows."""
         pages, number = self._table.pages, first
         body = self._threads.submit(self._body, number)
@@ -274,7 +287,7 @@ class PagesAhead:
                 return
             number = upcoming
 
-    def page(self, number: int) -> Page:
+    def page(self, number: int) -> SourcePage:
         return self._parse(self._threads.submit(self._body, number), number)
 
     def _body(self, number: int) -> bytes:
@@ -284,10 +297,10 @@ class PagesAhead:
         table = self._table
         if number == 0:
             return table.first_body
-        place = Place(number, table.pages.cursor if table.pages.by_cursor else None, table.pages.snapshot)
+        place = PagePlace(number, table.pages.cursor if table.pages.by_cursor else None, table.pages.snapshot)
         return self._read_page(table.url, place, table.spec.step)
 
-    def _parse(self, body: Future[bytes], number: int) -> Page:
+    def _parse(self, body: Future[bytes], number: int) -> SourcePage:
         try:
             return self._table.read(self._result(body), number)
         except FetchError as error:
@@ -296,10 +309,10 @@ class PagesAhead:
             if wait is None:
                 raise
 
-        def again() -> Page:
+        def again() -> SourcePage:
             return self._table.read(self._fetch(number), number)
 
-        def after(seconds: float) -> Page:
+        def after(seconds: float) -> SourcePage:
             self._exports.sleep(seconds)
             return with_retries(self._exports, again, number, self._until, failures=1)
 
@@ -325,7 +338,9 @@ class PagesAhead:
 # After the last request of a range: rendering its page, storing the last fragments.
 _MARGIN_SECONDS = 30.0
 
-Progress = Callable[[dict[str, Any]], None]
+Heartbeat = Callable[[dict[str, Any]], None]
+# Takes how many pages are done, of how many.
+Report = Callable[[int, int], None]
 
 
 class GivenUp(Exception):
@@ -337,7 +352,7 @@ def work(
     request: Request,
     spec: ExportSpec,
     lane: int,
-    heartbeat: Progress,
+    heartbeat: Heartbeat,
     seconds_left: float,
     plan: RangePlan | None = None,
 ) -> bool:
@@ -358,7 +373,8 @@ def work(
                 if record is None:
                     if time.monotonic() >= until:
                         return False
-                    record = _Range(context, exports, span, lane, heartbeat, until).run(page, before, cursor)
+                    rows = _RangeRows(context, span, page, before, cursor)
+                    record = _render_range(exports, rows, page, cursor, heartbeat, lane, until)
                 page, before, cursor = record.past, record.before + record.rows, record.cursor
                 if record.ended or (span.past is not None and page >= span.past and not span.last):
                     break
@@ -367,139 +383,159 @@ def work(
     return True
 
 
-class _Range:
-    """One range, from its first page to its record."""
+def _render_range(
+    exports: Exports, rows: _RangeRows, first: int, cursor: str | None, heartbeat: Heartbeat, lane: int, until: float
+) -> RangeRecord:
+    """Pulls and renders the range, from its first page on. Returns its record."""
+    table, record, failure = rows.table, rows.record, None
 
-    def __init__(
-        self, context: RangeContext, exports: Exports, span: Span, lane: int, heartbeat: Progress, until: float
-    ) -> None:
-        self._context, self._exports, self._span, self._lane = context, exports, span, lane
-        self._table: TableContext = context.tables[span.table]
-        self._heartbeat, self._until = heartbeat, until
+    def report(done: int, pages: int) -> None:
+        heartbeat(_estimate(rows, lane, done, pages))
+
+    if table.given is not None:
+        rows.take(0, table.first_page(), final=True)
+        record.past, record.ended = 1, True
+    else:
+        request = rows.context.request
+        read_page = page_source(exports, request.project_id, request.request_id, rows.context.spec)
+        in_flight = rows.context.plan.threads
+        with PagesAhead(table, read_page, exports, in_flight, until, lambda: report(0, 1)) as ahead:
+            try:
+                if rows.span.past is None:
+                    _sequential(rows, ahead, first, cursor, until, report)
+                else:
+                    _parallel(rows, ahead, first, rows.span.past, until, report)
+            except (FetchError, SourceBroken) as error:
+                # Keep the pages before the one that failed: the next attempt continues with the failed page.
+                if record.past == first:
+                    raise
+                failure = error
+    stored = rows.end()
+    if failure:
+        raise failure
+    return stored
+
+
+def _sequential(
+    rows: _RangeRows, ahead: PagesAhead, first: int, cursor: str | None, until: float, report: Report
+) -> None:
+    """Renders pages one after another while the next one is fetched, for about a minute."""
+    record, pages = rows.record, rows.table.pages
+    until = min(until, time.monotonic() + RANGE_SECONDS)
+    if first:
+        pages.cursor = cursor
+    for number, page in ahead.sequential(first):
+        rows.take(number, page, final=True)
+        report(1, 1)
+        record.past, record.cursor = number + 1, pages.cursor
+        record.ended = pages.upcoming is None
+        if time.monotonic() >= until:
+            return
+
+
+def _parallel(rows: _RangeRows, ahead: PagesAhead, first: int, past: int, until: float, report: Report) -> None:
+    record, pages, last = rows.record, rows.table.pages, rows.span.last
+    count, full = max(1, past - first), True
+    # After a full last page more may follow, so the page past the total is requested with the others.
+    more = last and first < past and pages.total == past * pages.size
+    fetched = ahead.parallel(first, past + 1 if more else past)
+    # Make the workbook's frame while the first requests are in flight.
+    _ = rows.rendering
+    for number, page in fetched:
+        if number == past:
+            if full and page is not None and page.rows and not pages.is_last_again(number, page):
+                rows.take(number, page, final=True)
+                record.past = number + 1
+                full = len(page.rows) >= pages.size
+                pages.refuse_repeats(number, page)
+            else:
+                full = False
+            break
+        if page is None:
+            continue
+        if last and number == past - 1:
+            pages.last_crc = page.crc
+        rows.take(number, page, final=last and number == past - 1)
+        report(number - first + 1, count)
+        record.past = number + 1
+        full = len(page.rows) >= pages.size
+        if not page.rows:
+            # An empty page ends the table.
+            record.past = past
+            break
+    if not last or record.past < past:
+        return
+    while full and time.monotonic() < until:
+        number = record.past
+        try:
+            page = ahead.page(number)
+        except DomainError:
+            # Sources may answer anything for the page past their last one.
+            if number != past:
+                raise
+            break
+        if pages.is_last_again(number, page):
+            break
+        rows.take(number, page, final=True)
+        report(1, 1)
+        record.past = number + 1
+        full = len(page.rows) >= pages.size
+        if full:
+            pages.refuse_repeats(number, page)
+    else:
+        if full:
+            return
+    record.ended = True
+
+
+def _estimate(rows: _RangeRows, lane: int, done: int, pages: int) -> dict[str, Any]:
+    """The export's progress: all lanes advance at about the same speed, so a lane extrapolates from its own pages."""
+    context, table_pages, record = rows.context, rows.table.pages, rows.record
+    totals = [table.pages.total for table in context.tables]
+    total = None if None in totals else sum(each or 0 for each in totals)
+    if table_pages.sequential:
+        return progress_of(record.before + record.rows, total, 0)
+    before = record.first - min(record.first, lane * pages)
+    count = min(total or table_pages.total or 0, (before + done * context.plan.lanes) * table_pages.size)
+    return progress_of(count, total, count)
+
+
+class _RangeRows:
+    """Renders the rows of one range into fragments, and keeps its record."""
+
+    def __init__(self, context: RangeContext, span: Span, first: int, before: int | None, cursor: str | None) -> None:
+        """For a sequential source, `before` (rows before this range) and `cursor` are from the record before this."""
+        self.context, self.span = context, span
+        self.table: TableContext = context.tables[span.table]
+        self.record = RangeRecord(span.table, first, first, before=before or 0, cursor=cursor)
+        pages = self.table.pages
+        # Page n starts with row n · size: where the position matters, every earlier page was checked to be full.
+        self._position = self.record.before if pages.sequential else first * pages.size
         self._nonce = token_hex(6)
         self._writer: FragmentWriter | None = None
         self._sheet = -1
 
-    def run(self, first: int, before: int | None, cursor: str | None) -> RangeRecord:
-        """Renders the range and returns its record.
+    @cached_property
+    def rendering(self) -> JoinedFile:
+        return self.context.file()
 
-        For a sequential source, `before` (rows before this range) and `cursor` come from the record before this one.
-        """
-        table, span, pages = self._table, self._span, self._table.pages
-        self._record = RangeRecord(span.table, first, first, before=before or 0, cursor=cursor)
-        # Page n starts with row n · size: where the position matters, every earlier page was checked to be full.
-        self._position = self._record.before if pages.sequential else first * pages.size
-        failure = None
-        if table.given is not None:
-            self._take(0, table.first_page(), final=True)
-            self._record.past, self._record.ended = 1, True
-        else:
-            request = self._context.request
-            read_page = self._exports.sources.reader(request.project_id, request.request_id, self._context.spec)
-            in_flight = self._context.plan.threads
-            with PagesAhead(
-                table, read_page, self._exports, in_flight, self._until, lambda: self._report_progress(0, 1)
-            ) as ahead:
-                try:
-                    if span.past is None:
-                        self._sequential(ahead, first, cursor)
-                    else:
-                        self._parallel(ahead, first, span.past)
-                except (FetchError, SourceBroken) as error:
-                    # Keep the pages before the one that failed: the next attempt continues with the failed page.
-                    if self._record.past == first:
-                        raise
-                    failure = error
-        rendering = self._rendering.tables[span.table]
+    def end(self) -> RangeRecord:
+        """Stores the record. Returns the one that counts."""
+        rendering = self.rendering.tables[self.span.table]
         if self._writer:
             if rest := rendering.end():
                 self._writer.add(rest, 0)
             self._writer.end()
             self._take_sheet()
-        self._record.groups = [group.as_data() for group in rendering.groups]
-        self._record.refused = rendering.refused
-        self._record.cut = rendering.cut
-        self._record.sums = [each and each.as_data() for each in rendering.sums]
-        stored = self._context.store(self._record)
-        if failure:
-            raise failure
-        return stored
+        self.record.groups = [group.as_data() for group in rendering.groups]
+        self.record.refused = rendering.refused
+        self.record.cut = rendering.cut
+        self.record.sums = [each and each.as_data() for each in rendering.sums]
+        return self.context.store(self.record)
 
-    @cached_property
-    def _rendering(self) -> JoinedFile:
-        return self._context.file()
-
-    def _sequential(self, ahead: PagesAhead, first: int, cursor: str | None) -> None:
-        """Renders pages one after another while the next one is fetched, for about a minute."""
-        record, pages = self._record, self._table.pages
-        until = min(self._until, time.monotonic() + RANGE_SECONDS)
-        if first:
-            pages.cursor = cursor
-        for number, page in ahead.sequential(first):
-            self._take(number, page, final=True)
-            self._report_progress(1, 1)
-            record.past, record.cursor = number + 1, pages.cursor
-            record.ended = pages.upcoming is None
-            if time.monotonic() >= until:
-                return
-
-    def _parallel(self, ahead: PagesAhead, first: int, past: int) -> None:
-        record, pages, last = self._record, self._table.pages, self._span.last
-        count, full = max(1, past - first), True
-        # After a full last page more may follow, so the page past the total is requested with the others.
-        more = last and first < past and pages.total == past * pages.size
-        fetched = ahead.parallel(first, past + 1 if more else past)
-        # Make the workbook's frame while the first requests are in flight.
-        _ = self._rendering
-        for number, page in fetched:
-            if number == past:
-                if full and page is not None and page.rows and not pages.is_last_again(number, page):
-                    self._take(number, page, final=True)
-                    record.past = number + 1
-                    full = len(page.rows) >= pages.size
-                    pages.refuse_repeats(number, page)
-                else:
-                    full = False
-                break
-            if page is None:
-                continue
-            if last and number == past - 1:
-                pages.last_crc = page.crc
-            self._take(number, page, final=last and number == past - 1)
-            self._report_progress(number - first + 1, count)
-            record.past = number + 1
-            full = len(page.rows) >= pages.size
-            if not page.rows:
-                # An empty page ends the table.
-                record.past = past
-                break
-        if not last or record.past < past:
-            return
-        while full and time.monotonic() < self._until:
-            number = record.past
-            try:
-                page = ahead.page(number)
-            except DomainError:
-                # Sources may answer anything for the page past their last one.
-                if number != past:
-                    raise
-                break
-            if pages.is_last_again(number, page):
-                break
-            self._take(number, page, final=True)
-            self._report_progress(1, 1)
-            record.past = number + 1
-            full = len(page.rows) >= pages.size
-            if full:
-                pages.refuse_repeats(number, page)
-        else:
-            if full:
-                return
-        record.ended = True
-
-    def _take(self, number: int, page: Page, *, final: bool) -> None:
+    def take(self, number: int, page: SourcePage, *, final: bool) -> None:
         """Renders a page. GivenUp if it contradicts page 0; `final`: the page may be shorter than the others."""
-        table, record = self._table, self._record
+        table, record = self.table, self.record
         if not table.pages.sequential and (page.force_continue is not None or page.by_cursor):
             raise GivenUp(f"page {number} has `next` or `force_continue`, page 0 had neither")
         if number and page.total is not None and page.total != table.pages.total:
@@ -513,22 +549,22 @@ class _Range:
             late = [key for key in keys_of(page.rows) if key not in table.keys]
             if late:
                 raise GivenUp(f"page {number} is the first with {', '.join(late[:5])}")
-        several = table.several_sheets(self._rendering.tables[self._span.table].capacity)
+        several = table.several_sheets(self.rendering.tables[self.span.table].capacity)
         if several and not final and len(page.rows) != table.pages.size:
             raise GivenUp(f"page {number} has {len(page.rows)} rows where others have {table.pages.size}")
         record.rows += len(page.rows)
-        if self._rendering.ending == "xlsx" and not several and record.before + record.rows > SHEET_ROWS:
+        if self.rendering.ending == "xlsx" and not several and record.before + record.rows > SHEET_ROWS:
             raise GivenUp("the rows do not fit on the one sheet that was planned")
         self._write(page.rows, several=several)
 
     def _write(self, rows: Sequence[Row], *, several: bool) -> None:
-        rendering, at = self._rendering.tables[self._span.table], 0
+        rendering, at = self.rendering.tables[self.span.table], 0
         while at < len(rows):
             room, sheet = BLOCK_ROWS, 0
             if several and rendering.capacity is not None:
                 sheet = self._position // rendering.capacity
                 room = min(room, (sheet + 1) * rendering.capacity - self._position)
-            block = self._table.shape(rows[at : at + room])
+            block = self.table.shape(rows[at : at + room])
             self._on_sheet(sheet).add(rendering.text(block), len(block))
             at += len(block)
             self._position += len(block)
@@ -539,20 +575,20 @@ class _Range:
                 self._writer.end()
                 self._take_sheet()
             self._sheet = sheet
-            self._writer = FragmentWriter(self._send, packed=self._rendering.packed)
+            self._writer = FragmentWriter(self._send, packed=self.rendering.packed)
         return self._writer
 
     def _take_sheet(self) -> None:
         """Records what the joiner has to know about the rows of the present sheet."""
-        rendering = self._rendering.tables[self._span.table]
-        self._record.widths.append((self._sheet, rendering.take_widths()))
-        self._record.equal.append((self._sheet, rendering.take_equal()))
+        rendering = self.rendering.tables[self.span.table]
+        self.record.widths.append((self._sheet, rendering.take_widths()))
+        self.record.equal.append((self._sheet, rendering.take_equal()))
 
     def _send(self, data: bytearray, measure: Measure) -> None:
-        record, request = self._record, self._context.request
+        record, request = self.record, self.context.request
         ids = request.project_id, request.request_id
         key = fragment_object(*ids, record.table, record.first, self._nonce, len(record.fragments))
-        etag = self._context.objects.store(key, data)
+        etag = self.context.objects.store(key, data)
         record.fragments.append(
             {
                 "sheet": self._sheet,
@@ -564,18 +600,6 @@ class _Range:
                 "rows": measure.rows,
             }
         )
-
-    def _report_progress(self, done: int, pages: int) -> None:
-        """Reports an estimate: all lanes advance at about the same speed, so a lane extrapolates from its own pages."""
-        context, table_pages = self._context, self._table.pages
-        totals = [table.pages.total for table in context.tables]
-        total = None if None in totals else sum(each or 0 for each in totals)
-        if table_pages.sequential:
-            self._heartbeat(progress_of(self._record.before + self._record.rows, total, 0))
-            return
-        before = self._record.first - min(self._record.first, self._lane * pages)
-        rows = min(total or table_pages.total or 0, (before + done * context.plan.lanes) * table_pages.size)
-        self._heartbeat(progress_of(rows, total, rows))
 
 
 def sums_of(records: Sequence[RangeRecord]) -> list[Total | None]:
@@ -615,7 +639,7 @@ def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered 
     key = output_object(*ids, request.attempt)
     sums = [sums_of(table) for table in records]
     parts = plan_parts(file.pieces(made, sums, _groups(records)))
-    size = objects.assemble(key, content_type(output_of(spec), file.ending), parts)
+    size = objects.assemble(key, content_type(spec.output(), file.ending), parts)
     name = file_name_for(str(request.payload["file_name"]), file.ending)
     return Rendered(key, name, size, rows, _warnings(context, records, file, sums)[:MAX_WARNINGS])
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
@@ -14,11 +15,13 @@ from tidegate.aws import keys
 from tidegate.common.schedules import run_before
 from tidegate.errors import Invalid
 from tidegate.exports import model as domain
-from tidegate.exports.exports import Orders
 from tidegate.exports.model import ExportOptions, ExportSpec
-from tidegate.queue.schedules import Schedule, ScheduleParts, Schedules
+from tidegate.queue.schedules import RunOrders, Schedule, ScheduleKind, Schedules, request_id_of_run, request_is_active
 from tidegate.records import F, record_from
 from tidegate.sheets.values import plain, read_exact, write_exact
+
+if TYPE_CHECKING:
+    from tidegate.exports import Exports
 
 # An order is stored in one DynamoDB item, which holds 400 KB.
 MOST_BYTES = 300_000
@@ -88,7 +91,7 @@ class ScheduledOrder:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    # Orders older than the check may have other words in braces.
+    # RunOrders older than the check may have other words in braces.
     return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
 
 
@@ -100,42 +103,57 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
     return [_each_text(each, change) for each in value] if isinstance(value, list | tuple) else value
 
 
-class ExportSchedules(Schedules[ExportSchedule, ScheduledOrder]):
-    record, keys, work_name, work_prefix = ExportSchedule, keys.EXPORT_SCHEDULES, "task_id", domain.PREFIX
-    action, noun, prefix, quota, order_name = "export-schedule", "recurring export", "xsc", "export_schedules", "order"
+def export_schedules(exports: Exports) -> Schedules[ExportSchedule, ScheduledOrder]:
+    """The recurring exports: each run orders one."""
+    placed = exports.orders
 
-    def __init__(self, exports: Orders, parts: ScheduleParts) -> None:
-        super().__init__(parts)
-        self._exports = exports
-
-    def _about(self, order: ScheduledOrder) -> dict[str, Any]:
-        return {"name": order.options.name, "type": order.spec.type}
-
-    def _checked(self, schedule: ExportSchedule, order: ScheduledOrder) -> str:
+    def stored(schedule: ExportSchedule, order: ScheduledOrder) -> str:
         order.check_placeholders()
-        placed = order.of_run(schedule)
-        self._exports.check_order(schedule.project_id, placed.spec, placed.options)
-        stored = {"spec": order.spec.as_data(), "options": asdict(order.options), "multiple": order.multiple}
-        data = write_exact(stored)
+        first = order.of_run(schedule)
+        placed.check_order(schedule.project_id, first.spec, first.options)
+        fields = {"spec": order.spec.as_data(), "options": asdict(order.options), "multiple": order.multiple}
+        data = write_exact(fields)
         if len(data) > MOST_BYTES:
             detail = f"a recurring export may have {MOST_BYTES:,} bytes, not {len(data):,}: use a source_url instead"
             raise Invalid(detail, errors=[{"loc": ["body", "source_data"], "msg": detail}])
         return data.decode()
 
-    def _order_from(self, text: str) -> ScheduledOrder:
-        data = read_exact(text)
-        spec, given = ExportSpec.from_data(data["spec"]), plain(data["options"])
-        multiple = bool(data.get("multiple", len(spec.tables) > 1))
-        return ScheduledOrder(spec, record_from(ExportOptions, given), multiple)
-
-    def _start(self, schedule: ExportSchedule, work_id: str) -> None:
-        placed = self.order(schedule).of_run(schedule)
-        self._exports.place(
+    def start(schedules: Schedules[ExportSchedule, ScheduledOrder], schedule: ExportSchedule, task_id: str) -> None:
+        order = schedules.order(schedule).of_run(schedule)
+        placed.place(
             schedule.project_id,
-            placed.spec,
-            placed.options,
+            order.spec,
+            order.options,
             "schedule",
-            task_id=work_id,
+            task_id=task_id,
             schedule_id=schedule.schedule_id,
-            extra_writes=self.started_writes(schedule, work_id),
+            extra_writes=schedules.started_writes(schedule, task_id),
         )
+
+    kind = ScheduleKind(
+        record=ExportSchedule,
+        keys=keys.EXPORT_SCHEDULES,
+        noun="recurring export",
+        work_name="task_id",
+        work_id=lambda schedule: f"{domain.PREFIX}-{request_id_of_run(schedule.schedule_id, schedule)}",
+        works=placed.get_many,
+        is_active=partial(request_is_active, exports.queue),
+        start=start,
+        orders=RunOrders(
+            action="export-schedule",
+            prefix="xsc",
+            quota="export_schedules",
+            attribute="order",
+            about=lambda order: {"name": order.options.name, "type": order.spec.type},
+            stored=stored,
+            read=_order_from,
+        ),
+    )
+    return Schedules(exports.queue, kind)
+
+
+def _order_from(text: str) -> ScheduledOrder:
+    data = read_exact(text)
+    spec, given = ExportSpec.from_data(data["spec"]), plain(data["options"])
+    multiple = bool(data.get("multiple", len(spec.tables) > 1))
+    return ScheduledOrder(spec, record_from(ExportOptions, given), multiple)

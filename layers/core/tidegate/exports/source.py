@@ -1,4 +1,4 @@
-"""The source of an export: asks for a page, checks the answer, reads its rows exactly."""
+"""The source of an export: asks for its pages, reads their rows exactly, and knows where they end."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode, urlsplit
 from zlib import crc32
 
 from botocore.exceptions import BotoCoreError, ClientError
+from msgspec.structs import astuple
 
-from tidegate.common.ids import Clock, digest
+from tidegate.common.ids import digest
 from tidegate.errors import BadTable, ContentTooLarge, FetchError, NotSent, SourceBroken, UpstreamError, UseAsync
 from tidegate.exports.model import DIRECT, ExportSpec
-from tidegate.http.client import SafeHttp
 from tidegate.http.guard import Credential
 from tidegate.http.model import MEGABYTE, Limits, error_for
 from tidegate.projects.model import Project
-from tidegate.projects.secrets import CredentialStore, Signer
-from tidegate.sheets.rows import typed_answers
-from tidegate.sheets.table import flat_rows, parse_template
-from tidegate.sheets.values import Digits, digits_of, plain, read_exact
+from tidegate.sheets.rows import TypedRow, typed_answers
+from tidegate.sheets.table import flat_rows, keys_of, merge_keys, parse_template
+from tidegate.sheets.values import Digits, digits_of, plain, read_exact, write_exact
 
 if TYPE_CHECKING:
     from tidegate.aws.host_usage import HostUsage
-    from tidegate.common.sequences import Chunk
-    from tidegate.exports.direct import DirectSources
+    from tidegate.exports import Exports
 
 # --- source page
 # One page of a source: the URL that requests it, and the parsing of the response.
@@ -41,7 +39,7 @@ EXPECTED = 'expected is {"status": 200, "data": {"data": [{"key": "value"}, …]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SourcePage:
     rows: list[Any]
     total: int | None = None
     force_continue: bool | None = None
@@ -55,7 +53,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePlace:
     """Identifies a page to the source: its number, and the cursor and snapshot that the source sent."""
 
     page: int
@@ -63,7 +61,7 @@ class Place:
     snapshot: str | None = None
 
 
-def page_url(source_url: str, place: Place, step: int, task_id: str) -> str:
+def page_url(source_url: str, place: PagePlace, step: int, task_id: str) -> str:
     base, hash_mark, fragment = source_url.partition("#")
     parameters: dict[str, Any] = {"page": place.page, "page_size": step, "_task_id": task_id}
     if place.cursor is not None:
@@ -74,7 +72,7 @@ def page_url(source_url: str, place: Place, step: int, task_id: str) -> str:
     return f"{base}{joint}{urlencode(parameters)}{hash_mark}{fragment}"
 
 
-def read_page(body: bytes, number: int) -> Page:
+def read_page(body: bytes, number: int) -> SourcePage:
     """Parses a source's response. SourceBroken, in words for the people who run the source, if it cannot be used.
 
     A FetchError, which may be retryable, if the source did not answer with rows this time.
@@ -98,13 +96,13 @@ def read_page(body: bytes, number: int) -> Page:
     return _page(rows, data, number, crc32(body))
 
 
-def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], Page]:
+def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], SourcePage]:
     """Returns a `read_page` for pages that most likely have these keys: rows are then `TypedRow`s, parsed faster."""
     typed = typed_answers(keys)
     if typed is None:
         return read_page
 
-    def read(body: bytes, number: int) -> Page:
+    def read(body: bytes, number: int) -> SourcePage:
         answer = typed(body)
         if answer is None:
             return read_page(body, number)
@@ -125,12 +123,12 @@ def _check_status(status: Any, msg: Any, number: int) -> None:
     raise SourceBroken(detail)
 
 
-def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> Page:
+def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> SourcePage:
     try:
         answered = _answered(data)
     except BadTable as error:
         raise SourceBroken(f"page {number}: {error.detail}") from error
-    return Page(
+    return SourcePage(
         rows,
         _total(plain(data.get("total")), number),
         _flag(plain(data.get("force_continue")), number),
@@ -217,28 +215,273 @@ def _token(value: Any, name: str, number: int) -> str | None:
     return str(value)
 
 
-# --- ports
-# Interfaces of exports that have several implementations.
+# --- paging
+# The pages of a source: which to request, where they end, and what was pulled so far.
+
+MAX_PAGES = 100_000
+MAX_KEYS = 16_384
+# A source that returns the same page to every request has no last page. Those of fewer rows may be equal by chance.
+_FEWEST_ROWS = 20
+# How many times in succession a page has to repeat.
+_MOST_REPEATS = 2
 
 
-class Sink(Protocol):
-    """A file that is being written to the bucket; it becomes visible with `close`."""
+@dataclass(slots=True)
+class TablePages:
+    """The state of one table: rows by page, and for each page the keys that it may be the first to have.
 
-    size: int
+    A source's total is a hint for which pages can be requested in parallel. The end is a short page, an empty page or
+    the end of the cursor; a total that does not match the rows is a warning.
+    """
 
-    def write(self, data: Chunk) -> None: ...
+    step: int = 1000
+    total: int | None = None
+    # The total of a later page, if it differs.
+    other_total: int | None = None
+    forced: bool = False
+    by_cursor: bool = False
+    # Rows per page; the source may return fewer than requested.
+    size: int = 1000
+    rows: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, list[str]] = field(default_factory=dict)
+    # By name (header, footer, template): the page that sent it and its value. Later pages win: a footer of totals
+    # may come with the last page.
+    source_settings: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    # The next page of a sequential source; None after the last.
+    upcoming: int | None = 0
+    cursor: str | None = None
+    snapshot: str | None = None
+    done: bool = False
+    # The lowest page without rows: no page after it is requested.
+    empty_page: int | None = None
+    # Checksums of page 0 and of the last page that the total announces.
+    first_crc: int = 0
+    last_crc: int = 0
+    # Of the last page that had no other bound.
+    _number: int = field(default=-1, compare=False, repr=False)
+    _ends: tuple[int, bytes, bytes] | None = field(default=None, compare=False, repr=False)
+    _digest: bytes | None = field(default=None, compare=False, repr=False)
+    _repeats: int = field(default=0, compare=False, repr=False)
 
-    def close(self) -> None: ...
+    @property
+    def answered(self) -> dict[str, Any]:
+        return {name: value for name, (_, value) in self.source_settings.items()}
 
-    def abort(self) -> None: ...
+    @property
+    def sequential(self) -> bool:
+        """Whether pages must be requested one after another, because each shows whether another follows."""
+        return self.total is None or self.forced or self.by_cursor
+
+    def all_keys(self) -> list[str]:
+        return merge_keys(self.keys[page] for page in sorted(self.keys))
+
+    def take_given(self, keys: list[str], rows: int) -> None:
+        """Records rows that were given with the order: a single page."""
+        self.keys, self.counts, self.rows, self.total = {0: keys}, {0: rows}, rows, rows
+        self.upcoming, self.done = None, True
+
+    def place(self, number: int) -> PagePlace:
+        return PagePlace(number, self.cursor if self.by_cursor and number else None, self.snapshot)
+
+    def record(self, number: int, page: SourcePage) -> None:
+        if number == 0:
+            self._begin(page)
+        elif self.is_last_again(number, page):
+            self.upcoming = None
+            return
+        elif page.total is not None and page.total != self.total:
+            self.other_total = page.total
+        self.forced = self.forced or page.force_continue is not None
+        for name, value in page.answered.items():
+            if number >= self.source_settings.get(name, (0, None))[0]:
+                self.source_settings[name] = number, value
+        if number == self.announced - 1:
+            self.last_crc = page.crc
+        self.rows += len(page.rows) - self.counts.get(number, 0)
+        self.counts[number] = len(page.rows)
+        if not page.rows:
+            self.empty_page = min(number, self.empty_page if self.empty_page is not None else number)
+        self._record_keys(number, keys_of(page.rows))
+        if self.sequential or number >= self.announced:
+            self.upcoming = self.next_after(number, page)
+
+    def is_last_again(self, number: int, page: SourcePage) -> bool:
+        """Whether the page past the total repeats the last one: then the total was right, and this is the end.
+
+        Some sources have no pages and return all rows to every request; some return their last page for every later
+        one. If page 0 was the same too although more pages were announced, the source ignores `page`.
+        """
+        if self.sequential or number != self.announced or page.crc != self.last_crc:
+            return False
+        return self.announced == 1 or page.crc != self.first_crc
+
+    def _begin(self, page: SourcePage) -> None:
+        self.first_crc = self.last_crc = page.crc
+        self.total, self.by_cursor, self.snapshot = page.total, page.by_cursor, page.snapshot
+        count = len(page.rows)
+        # A first page that is short of the total shows the source's own page size.
+        self.size = count if count and page.total and count < page.total else self.step
+
+    def _record_keys(self, number: int, fresh: list[str]) -> None:
+        seen = {key for keys in self.keys.values() for key in keys}
+        # Pages arrive in any order: a key is kept under every page that may turn out to be the first to have it.
+        if number == 0 or not seen.issuperset(fresh) or any(other > number for other in self.keys):
+            self.keys[number] = fresh
+        if len(seen.union(fresh)) > MAX_KEYS:
+            raise SourceBroken(
+                f"page {number}: the rows have more than {MAX_KEYS} different keys: return fewer columns"
+            )
+
+    def planned(self) -> Iterator[int]:
+        """The pages that the total announces and that are still missing; none after an empty page."""
+        if self.sequential:
+            return
+        for number in range(1, self.announced):
+            if self.empty_page is not None and number > self.empty_page:
+                return
+            if number >= MAX_PAGES:
+                raise SourceBroken(
+                    f"the source has more than {MAX_PAGES} pages of {self.step} rows: raise `step`, or split the export"
+                )
+            if number not in self.counts:
+                yield number
+
+    @property
+    def announced(self) -> int:
+        """How many pages the total amounts to."""
+        total = self.total or 0
+        return 1 if self.counts.get(0, 0) >= total else -(-total // self.size)
+
+    def continue_after_plan(self) -> None:
+        """Call it when all announced pages are pulled: after a full last page more may follow, one after another."""
+        last = max(self.counts)
+        # A page 0 larger than requested is all that the source has.
+        full = self.counts[last] == self.size if last == 0 else self.counts[last] >= self.size
+        self.upcoming = last + 1 if full else None
+
+    def confirms_total(self, number: int) -> bool:
+        """Whether page `number` is requested only to check that nothing follows the total.
+
+        Sources answer a page past their last in many ways; any answer without rows is the end.
+        """
+        return not self.sequential and number == self.announced and self.rows == self.total
+
+    def next_after(self, number: int, page: SourcePage) -> int | None:
+        """The page after `number` of a sequential source; None after the last."""
+        upcoming = self._next_after(number, page)
+        if upcoming is not None:
+            self.refuse_repeats(number, page)
+        return upcoming
+
+    def _next_after(self, number: int, page: SourcePage) -> int | None:
+        """The rules for the end of the pages. `force_continue` overrides the others."""
+        if number + 1 >= MAX_PAGES:
+            raise SourceBroken(
+                f"the source has more than {MAX_PAGES} pages of {self.step} rows: raise `step`, or split the export"
+            )
+        if page.force_continue is not None:
+            return number + 1 if page.force_continue else None
+        if self.by_cursor:
+            if page.next is not None and page.next == self.cursor:
+                raise SourceBroken(
+                    f"page {number}: the source returned the cursor of this page as `next`: "
+                    "it must return that of the following page, or null at the end"
+                )
+            self.cursor = page.next
+            return None if page.next is None else number + 1
+        return number + 1 if page.rows and len(page.rows) >= self.size else None
+
+    def refuse_repeats(self, number: int, page: SourcePage) -> None:
+        """SourceBroken for a source that returns the same full page to every request: it would never end."""
+        if not self._repeats_again(number, page.rows):
+            return
+        parameter = "`cursor`" if self.by_cursor else "`page`"
+        raise SourceBroken(
+            f"pages {number - 1} and {number} have the same {len(page.rows)} rows, like the page before them, and "
+            f"more are announced: the source seems to ignore {parameter}. It has to return different rows for every "
+            "page, and a short or an empty page (`next: null` with cursors) at the end"
+        )
+
+    def _repeats_again(self, number: int, rows: Sequence[Any]) -> bool:
+        """Whether page `number` equals the one before it, and that one its predecessor.
+
+        Rows may repeat in valid data: a page counts only if all its rows differ from one another, so a table of one
+        value, or of a few, is never taken for a broken source. Rows are hashed only once two pages have the same first
+        and last row.
+        """
+        follows, self._number = number == self._number + 1, number
+        ends = (len(rows), _row_text(rows[0]), _row_text(rows[-1])) if len(rows) >= _FEWEST_ROWS else None
+        if ends is None or not follows or ends != self._ends:
+            self._ends, self._digest, self._repeats = ends, None, 0
+            return False
+        hashed = _digest_of(rows)
+        self._repeats = self._repeats + 1 if hashed is not None and hashed == self._digest else 0
+        self._digest = hashed
+        return self._repeats >= _MOST_REPEATS
+
+    def warnings(self) -> list[str]:
+        """Inconsistencies of the source, for the record of the export."""
+        found = []
+        if self.total is not None and not self.forced and self.rows != self.total:
+            found.append(
+                f"the source announced a total of {self.total} rows, but its {len(self.counts)} pages have {self.rows}"
+            )
+        if self.other_total is not None and not self.forced and not self.by_cursor:
+            found.append(
+                f"the source's total changed from {self.total} to {self.other_total} while its pages were read: "
+                "the file may lack rows or have some twice; a cursor or a snapshot prevents that"
+            )
+        return found
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "total": self.total,
+            "other_total": self.other_total,
+            "forced": self.forced,
+            "by_cursor": self.by_cursor,
+            "size": self.size,
+            "rows": self.rows,
+            "counts": list(self.counts.items()),
+            "keys": list(self.keys.items()),
+            "said": list(self.source_settings.items()),
+            "upcoming": self.upcoming,
+            "cursor": self.cursor,
+            "snapshot": self.snapshot,
+            "done": self.done,
+            "empty_page": self.empty_page,
+            "first_crc": self.first_crc,
+            "last_crc": self.last_crc,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> TablePages:
+        fields = {name: value for name, value in data.items() if name != "said"}
+        fields |= {"counts": dict(data["counts"]), "keys": dict(data["keys"])}
+        return cls(**fields, source_settings={name: (page, value) for name, (page, value) in data["said"]})
 
 
-class ReadPage(Protocol):
-    def __call__(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
-        """Returns the body of a page. `seconds` limits the request further than the default timeouts."""
+def _digest_of(rows: Sequence[Any]) -> bytes | None:
+    """None if a row occurs twice on the page."""
+    texts = list(map(_row_text, rows))
+    return sha256(b"\n".join(texts)).digest() if len(set(texts)) == len(texts) else None
 
 
-# --- source
+def _row_text(row: Any) -> bytes:
+    return write_exact(list(astuple(row)) if isinstance(row, TypedRow) else row)
+
+
+def rows_pulled(tables: Iterable[TablePages]) -> int:
+    return sum(table.rows for table in tables)
+
+
+def total_of(tables: Iterable[TablePages]) -> int | None:
+    totals = [table.rows if table.done else table.total for table in tables]
+    return None if None in totals else sum(total or 0 for total in totals)
+
+
+# --- reading
 # Fetches one page of a caller's source: by a signed HTTP request, or directly from an AWS service.
 
 # How long a request waits for its turn under `source_rate`; after that the page is retried.
@@ -254,67 +497,92 @@ _CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.ASCII | re.IGNORECASE)
 _CHARSETS = {"gb2312": "gb18030", "gbk": "gb18030", "cp936": "gb18030", "ms936": "gb18030", "x-gbk": "gb18030"}
 
 
-class SignedSource:
-    def __init__(
-        self,
-        http: SafeHttp,
-        sign: Signer,
-        project_of: Callable[[str], Project],
-        clock: Clock,
-        limits: Limits = PAGE_LIMITS,
-        credentials: CredentialStore | None = None,
-    ) -> None:
-        self._http = http
-        self._sign = sign
-        self._project_of = project_of
-        self._clock = clock
-        self._limits = limits
-        # None in functions without the permission to read secrets.
-        self._credentials = credentials
+class ReadPage(Protocol):
+    def __call__(self, source_url: str, place: PagePlace, step: int, seconds: float | None = None) -> bytes:
+        """Returns the body of a page. `seconds` limits the request further than the default timeouts."""
 
-    def reader(self, project_id: str, task_id: str, spec: ExportSpec | None = None) -> ReadPage:
-        """The order's credential is sent only to the origins that it is for."""
-        stored, limits = None, self._limits
-        if spec and spec.source_timeout:
-            limits = replace(limits, read=float(spec.source_timeout), total=float(spec.source_timeout))
-        if spec and spec.credential is not None:
-            if self._credentials is None:
-                raise UseAsync("stored credentials are only available to POST /v1/task: order the export there")
-            stored = self._credentials.get(project_id, spec.credential)
-        return partial(self._fetch, self._project_of(project_id), task_id, stored, limits)
 
-    def _fetch(
-        self,
-        project: Project,
-        task_id: str,
-        credential: Credential | None,
-        limits: Limits,
-        source_url: str,
-        place: Place,
-        step: int,
-        seconds: float | None = None,
-    ) -> bytes:
-        if credential is not None:
-            credential.require(source_url, plain_text=project.allow_private_urls)
-        message_id = "msg_" + digest(task_id, source_url, str(place.page), length=32)
-        try:
-            reply = self._http.send(
-                "GET",
-                page_url(source_url, place, step, task_id),
-                headers={"accept": "application/json"},
-                sign=lambda url: self._sign(project, message_id, self._clock(), url=url),
-                allow_private=project.allow_private_urls,
-                limits=limits if seconds is None else _within(limits, seconds),
-                project_id=project.project_id,
-                credential=credential,
-            )
-            reply.raise_for_status()
-        except FetchError as error:
-            detail = f"page {place.page} of the source: {error.detail}"
-            if isinstance(error, ContentTooLarge):
-                detail += f". Lower `step`, which is {step}, for smaller pages"
-            raise type(error)(detail, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
-        return _as_utf8(reply.body, reply.headers.get("content-type", ""))
+def page_source(
+    exports: Exports,
+    project_id: str,
+    task_id: str,
+    spec: ExportSpec | None = None,
+    *,
+    limits: Limits | None = None,
+    for_caller: bool = False,
+) -> ReadPage:
+    """Reads pages by the address of their table: a URL, or a direct source such as an S3 object.
+
+    The order's credential is sent only to the origins that it is for; its `source_rate` is one of the project.
+    `for_caller`: a caller waits, in a function that may read neither secrets nor direct sources.
+    """
+    project, credential, limits = exports.projects.get(project_id), None, limits or PAGE_LIMITS
+    seconds_given = spec.source_timeout if spec else None
+    if seconds_given:
+        limits = replace(limits, read=float(seconds_given), total=float(seconds_given))
+    if spec and spec.credential is not None:
+        if for_caller:
+            raise UseAsync("stored credentials are only available to POST /v1/task: order the export there")
+        credential = exports.credentials.get(project_id, spec.credential)
+    pace = exports.pace_of(spec.source_rate) if spec and spec.source_rate else None
+
+    def read(source_url: str, place: PagePlace, step: int, seconds: float | None = None) -> bytes:
+        if source_url.startswith(DIRECT):
+            if for_caller:
+                raise UseAsync("`source` is only available to POST /v1/task: order the export there")
+            from tidegate.exports.direct import direct_page
+
+            return direct_page(exports, project_id, task_id, source_url, place, step, seconds_given)
+        if pace:
+            host = f"{project_id} {urlsplit(source_url).netloc.lower()}"
+            waited = pace.wait(host, min(_PATIENCE, seconds or _PATIENCE))
+            seconds = None if seconds is None else max(0.001, seconds - waited)
+        within = limits if seconds is None else _within(limits, seconds)
+        return _fetch(exports, project, task_id, credential, within, source_url, place, step)
+
+    return read
+
+
+def _fetch(
+    exports: Exports,
+    project: Project,
+    task_id: str,
+    credential: Credential | None,
+    limits: Limits,
+    source_url: str,
+    place: PagePlace,
+    step: int,
+) -> bytes:
+    if credential is not None:
+        credential.require(source_url, plain_text=project.allow_private_urls)
+    message_id = "msg_" + digest(task_id, source_url, str(place.page), length=32)
+    try:
+        reply = exports.http.send(
+            "GET",
+            page_url(source_url, place, step, task_id),
+            headers={"accept": "application/json"},
+            sign=lambda url: exports.sign(project, message_id, exports.clock(), url=url),
+            allow_private=project.allow_private_urls,
+            limits=limits,
+            project_id=project.project_id,
+            credential=credential,
+        )
+        reply.raise_for_status()
+    except FetchError as error:
+        detail = f"page {place.page} of the source: {error.detail}"
+        if isinstance(error, ContentTooLarge):
+            detail += f". Lower `step`, which is {step}, for smaller pages"
+        raise type(error)(detail, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
+    return _as_utf8(reply.body, reply.headers.get("content-type", ""))
+
+
+def _within(limits: Limits, seconds: float) -> Limits:
+    return replace(
+        limits,
+        connect=min(limits.connect, seconds),
+        read=min(limits.read, seconds),
+        total=min(limits.total, seconds),
+    )
 
 
 def _as_utf8(body: bytes, content_type: str) -> bytes:
@@ -336,90 +604,41 @@ def _as_utf8(body: bytes, content_type: str) -> bytes:
         return body
 
 
+@dataclass(eq=False)
 class SourcePace:
     """Spaces the requests of one project to a host evenly, over all functions."""
 
-    def __init__(
-        self,
-        usage: HostUsage,
-        rate: int,
-        clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._usage, self._rate, self._clock, self._sleep = usage, rate, clock, sleep
-        # By address: the times at which this process may send.
-        self._slots: dict[str, deque[float]] = {}
-        self._lock = threading.Lock()
+    usage: HostUsage
+    rate: int
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    # By address: the times at which this process may send.
+    _slots: dict[str, deque[float]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def wait(self, address: str, patience: float) -> float:
         """Waits for the next slot. Returns the seconds waited. NotSent if that takes longer than `patience`."""
         with self._lock:
-            now, gap = self._clock(), 1 / self._rate
+            now, gap = self.clock(), 1 / self.rate
             slots = self._slots.setdefault(address, deque())
             # Slots that nobody used in time are lost: used late, they would come together with others.
             while slots and slots[0] < now - gap:
                 slots.popleft()
             if not slots:
-                count = 1 if self._rate <= _ONE_BY_ONE else _SLOTS_TOGETHER
+                count = 1 if self.rate <= _ONE_BY_ONE else _SLOTS_TOGETHER
                 first = self._reserve(address, gap * count, now, now + patience)
                 slots.extend(first + gap * number for number in range(count))
             wait = max(0.0, slots.popleft() - now)
         if wait:
-            self._sleep(wait)
+            self.sleep(wait)
         return wait
 
     def _reserve(self, address: str, seconds: float, now: float, latest: float) -> float:
         try:
-            first = self._usage.reserve(address, seconds, now, latest)
+            first = self.usage.reserve(address, seconds, now, latest)
         except (ClientError, BotoCoreError) as error:
             raise NotSent(f"the rate of requests to the source could not be read: {error}", retry_after=1) from error
         if first is None:
             host = address.rpartition(" ")[2]
-            raise NotSent(f"{host} already gets {self._rate} calls per second, its limit", retry_after=1)
+            raise NotSent(f"{host} already gets {self.rate} calls per second, its limit", retry_after=1)
         return first
-
-
-class Sources:
-    """Reads pages by the address of their table: a URL, or a direct source such as an S3 object."""
-
-    def __init__(
-        self,
-        signed: SignedSource,
-        direct: DirectSources | None = None,
-        pace_of: Callable[[int], SourcePace] | None = None,
-    ) -> None:
-        self._signed = signed
-        # By requests per second. None in functions that read a sample only.
-        self._pace_of = cache(pace_of) if pace_of else None
-        # None in functions without the permission to read them.
-        self._direct = direct
-
-    def reader(self, project_id: str, task_id: str, spec: ExportSpec | None = None) -> ReadPage:
-        """Reads with the order's credential, `source_timeout` and `source_rate`, which is one of the project."""
-        read_url = self._signed.reader(project_id, task_id, spec)
-        pace = self._pace_of(spec.source_rate) if self._pace_of and spec and spec.source_rate else None
-
-        def read(source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
-            if not source_url.startswith(DIRECT):
-                if pace:
-                    waited = pace.wait(
-                        f"{project_id} {urlsplit(source_url).netloc.lower()}", min(_PATIENCE, seconds or _PATIENCE)
-                    )
-                    seconds = None if seconds is None else max(0.001, seconds - waited)
-                return read_url(source_url, place, step, seconds)
-            if self._direct is None:
-                raise UseAsync("`source` is only available to POST /v1/task: order the export there")
-            return self._direct.page(
-                project_id, task_id, source_url, place, step, spec.source_timeout if spec else None
-            )
-
-        return read
-
-
-def _within(limits: Limits, seconds: float) -> Limits:
-    return replace(
-        limits,
-        connect=min(limits.connect, seconds),
-        read=min(limits.read, seconds),
-        total=min(limits.total, seconds),
-    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
@@ -16,20 +18,34 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError,
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, Invalid, LeaseLost, RecordNotFound, WorkerLost
 from tidegate.exports.model import (
+    JSONL,
+    MAX_WARNINGS,
     Delivery,
     ExportSpec,
+    Rendered,
+    file_name_for,
     keeps_pages,
+    progress_of,
+)
+from tidegate.exports.pull import PageList, RangePlan
+from tidegate.exports.pull import pull as pull_pages
+from tidegate.exports.source import SourcePage, TablePages, page_reader, read_page
+from tidegate.exports.store import (
+    ExportBucket,
+    ExportStore,
+    fill_object,
+    output_object,
     output_prefix,
+    page_object,
     pages_prefix,
     spec_object,
     staging_prefix,
 )
-from tidegate.exports.paging import RangePlan
-from tidegate.exports.pull import pull as pull_pages
-from tidegate.exports.store import ExportBucket, ExportStore
 from tidegate.files.model import content_disposition
 from tidegate.queue.model import COMPLETED, Request
 from tidegate.queue.queue import RunningAttempt, Timing
+from tidegate.sheets.rows import RowBlocks
+from tidegate.sheets.table import ROW_HEAD, Row, flat_rows, keys_of
 from tidegate.sheets.values import read_exact
 
 if TYPE_CHECKING:
@@ -92,8 +108,12 @@ class Deliveries:
             # Check again: the operator may have withdrawn the bucket or the grant since the order.
             self.check(project_id, [replace(delivery, key=key)])
             head = source_client.head_object(Bucket=self._source, Key=result["key"])
-            # `copy` splits files that are too large for one request.
-            self._client_of(delivery.region).copy(
+            # boto3's `copy` splits files that are too large for one request. It takes botocore's clients too, and is
+            # imported here because nothing else needs its transfer manager.
+            from boto3.s3.inject import copy as copy_in_parts
+
+            copy_in_parts(
+                self._client_of(delivery.region),
                 {"Bucket": self._source, "Key": result["key"]},
                 delivery.bucket,
                 key,
@@ -277,9 +297,6 @@ def render(exports: Exports, event: Event) -> dict[str, Any]:
             rendered = join(exports.objects, request, spec)
             # The rows could not be rendered in ranges: stage the pages.
             return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
-        # Imports openpyxl, which only this step needs.
-        from tidegate.exports.render import render_pages
-
         return {"next": PUBLISH, "file": asdict(render_pages(exports.objects, request, spec, heartbeat))}
 
     return _step(exports, event, step, counted=True)
@@ -373,4 +390,105 @@ def _heartbeat(exports: Exports, request: Request) -> RunningAttempt:
 
 def _push_progress(exports: Exports, request: Request, progress: Mapping[str, Any]) -> None:
     shown = exports.shown(replace(request, progress=dict(progress)))
-    exports.progress.progress(request.project_id, request.request_id, shown)
+    exports.topic.publish_progress(request.project_id, request.request_id, shown)
+
+
+# --- rendering
+# Renders staged pages into a file, streamed into the bucket: memory does not grow with the number of rows.
+
+_READ_AHEAD = 4
+
+
+def render_pages(
+    objects: ExportBucket, request: Request, spec: ExportSpec, heartbeat: Callable[[dict[str, Any]], None]
+) -> Rendered:
+    """Renders the staged pages into one file."""
+    # Imports openpyxl, which only this step needs.
+    from tidegate.sheets.files import content_type, extension, render
+    from tidegate.sheets.rows import shaped
+    from tidegate.sheets.xlsx import TableRows
+    from tidegate.sheets.xlsx_cells import Notes
+
+    # S3 bills the parts of an upload that a killed attempt began until it is aborted.
+    objects.abort_uploads(output_prefix(request.project_id, request.request_id))
+    page_list = PageList.load(objects, request, len(spec.tables), spec.step)
+    # A pull that ran twice may have saved the shorter page list last; the file would silently lack rows.
+    if not all(
+        pages.done or given.data is not None for pages, given in zip(page_list.tables, spec.tables, strict=True)
+    ):
+        raise WorkerLost("the page list is incomplete; the next attempt pulls the missing pages")
+    tables, total, warnings, seen = list[TableRows](), 0, list[str](), 0
+
+    def counted(rows: RowBlocks) -> Iterator[Sequence[Row]]:
+        nonlocal seen
+        for block in rows:
+            heartbeat(progress_of(total, total, seen))
+            seen += len(block)
+            yield block
+
+    for number, pages in enumerate(page_list.tables):
+        table = spec.table(number, pages.answered)
+        keys, rows, count = _rows(objects, request, spec, number, pages)
+        warnings += [*pages.warnings(), *table.template.warnings(keys)]
+        tables.append(TableRows(table, keys, RowBlocks(map(shaped(table), counted(rows))), count))
+        total += count
+    filling = None
+    if spec.fill:
+        from tidegate.exports.exports import filling_of
+        from tidegate.sheets.fill import unfilled
+
+        template = objects.get(fill_object(request.project_id, request.request_id))
+        if template is None:
+            raise RecordNotFound("the template of this export was deleted: submit the export again")
+        filling = filling_of(spec, template, tables)
+        warnings += unfilled(filling, tables)
+    output = spec.output()
+    ending = extension(output, tables, total)
+    key = output_object(request.project_id, request.request_id, request.attempt)
+    sink, notes = objects.sink(key, content_type(output, ending)), Notes()
+    try:
+        for chunk in render(output, tables, total, notes, filling):
+            sink.write(chunk)
+        sink.close()
+    except BaseException:
+        sink.abort()
+        raise
+    warnings += notes.warnings()
+    name = file_name_for(str(request.payload["file_name"]), ending)
+    return Rendered(key, name, sink.size, total, warnings[:MAX_WARNINGS])
+
+
+def _rows(
+    objects: ExportBucket, request: Request, spec: ExportSpec, number: int, pages: TablePages
+) -> tuple[list[str], RowBlocks, int]:
+    given = spec.tables[number].data
+    if given is not None:
+        rows = flat_rows(given)
+        return keys_of(rows), RowBlocks.of(rows), len(rows)
+    keys = pages.all_keys()
+    # Rows under row heads are handled one by one, as dictionaries. A JSON line has only the keys of its own row.
+    read = read_page if ROW_HEAD in keys or spec.type == JSONL else page_reader(keys)
+    return keys, RowBlocks(_staged(objects, request, number, sorted(pages.counts), read)), pages.rows
+
+
+def _staged(
+    objects: ExportBucket, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], SourcePage]
+) -> Iterator[list[Row]]:
+    """Reads a few pages ahead, to hide the latency of the bucket."""
+    with ThreadPoolExecutor(_READ_AHEAD) as threads:
+        ahead: deque[tuple[int, Future[bytes | None]]] = deque()
+        waiting = iter(numbers)
+        # The first page alone: it may be needed long before the others, to measure the columns.
+        most = 1
+        while True:
+            while len(ahead) < most and (number := next(waiting, None)) is not None:
+                key = page_object(request.project_id, request.request_id, table, number)
+                ahead.append((number, threads.submit(objects.get, key)))
+            if not ahead:
+                return
+            number, future = ahead.popleft()
+            body = future.result()
+            if body is None:
+                raise RecordNotFound(f"the stored page {number} of the source is gone: retry the export")
+            yield read(body, number).rows
+            most = _READ_AHEAD

@@ -15,7 +15,7 @@ from tidegate.aws.s3 import Bucket, PlannedPart, S3Sink, assembled
 from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
 from tidegate.common.sequences import Listed
 from tidegate.errors import RecordNotFound, WorkerLost, WrongState
-from tidegate.exports.model import Export, is_spec, keeps_pages
+from tidegate.exports.model import Export, keeps_pages
 from tidegate.files.model import content_disposition
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.queue.model import COMPLETED, TERMINAL, Request
@@ -107,6 +107,84 @@ class ExportStore:
             raise WrongState("the export has not ended yet: cancel it first") from error
 
 
+# --- keys of objects
+
+
+def staging_prefix(project_id: str, task_id: str) -> str:
+    """The order and the pulled pages; deleted when the export ends."""
+    return f"staging/{project_id}/{task_id}/"
+
+
+def spec_object(project_id: str, task_id: str) -> str:
+    return f"{staging_prefix(project_id, task_id)}spec.json"
+
+
+def fill_object(project_id: str, task_id: str) -> str:
+    """The template as it was when the export was ordered."""
+    return f"{staging_prefix(project_id, task_id)}fill.xlsx"
+
+
+def is_order(key: str) -> bool:
+    """Whether an object is part of the order, which a retry needs."""
+    return key.count("/") == 3 and key.endswith(("/spec.json", "/fill.xlsx"))
+
+
+def pages_prefix(project_id: str, task_id: str) -> str:
+    return f"{staging_prefix(project_id, task_id)}pages/"
+
+
+def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
+    """One for each attempt, so that a worker that lost its lease cannot overwrite the list of the next attempt."""
+    return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
+
+
+def page_object(project_id: str, task_id: str, table: int, page: int) -> str:
+    return f"{pages_prefix(project_id, task_id)}{table:03d}/{page:07d}.json"
+
+
+def output_prefix(project_id: str, task_id: str) -> str:
+    return f"exports/{project_id}/{task_id}/"
+
+
+def output_object(project_id: str, task_id: str, attempt: int) -> str:
+    """One for each attempt, so that a worker that lost its lease cannot overwrite the published file."""
+    return f"{output_prefix(project_id, task_id)}{attempt}"
+
+
+def sync_object(project_id: str, task_id: str) -> str:
+    return f"sync/{project_id}/{task_id}"
+
+
+def ranges_prefix(project_id: str, task_id: str) -> str:
+    """Under the staged pages, so that it is deleted with them."""
+    return f"{pages_prefix(project_id, task_id)}ranges/"
+
+
+def plan_object(project_id: str, task_id: str) -> str:
+    return f"{ranges_prefix(project_id, task_id)}plan.json"
+
+
+def record_object(project_id: str, task_id: str, table: int, first: int) -> str:
+    return f"{ranges_prefix(project_id, task_id)}{table:03d}-{first:07d}.json"
+
+
+def given_up_object(project_id: str, task_id: str) -> str:
+    """Its content is the reason. While it exists, the export stages its pages, also in later attempts."""
+    return f"{ranges_prefix(project_id, task_id)}given-up.txt"
+
+
+def fragment_object(project_id: str, task_id: str, table: int, first: int, nonce: str, number: int) -> str:
+    """Unique for each run of a range, so that a late duplicate cannot overwrite a fragment that a record names."""
+    return f"{ranges_prefix(project_id, task_id)}{table:03d}-{first:07d}-{nonce}-{number:04d}"
+
+
+def owned_objects(request: Request) -> list[str]:
+    """The objects that are deleted with the record: the order, and the files of all attempts."""
+    project_id, task_id = request.project_id, request.request_id
+    rendered = [output_object(project_id, task_id, attempt) for attempt in range(1, request.attempt + 1)]
+    return [spec_object(project_id, task_id), fill_object(project_id, task_id), *rendered]
+
+
 # --- objects
 # Orders, staged pages and finished files of exports, in the files bucket.
 
@@ -182,7 +260,7 @@ class ExportBucket:
 def still_staged(item: Item, key: str) -> bool:
     """Whether a staged object is still needed: until the request ends, and for a retry if it failed."""
     request = request_from(item)
-    return not request.is_over or (request.status != COMPLETED and is_spec(key)) or keeps_pages(request)
+    return not request.is_over or (request.status != COMPLETED and is_order(key)) or keeps_pages(request)
 
 
 def still_rendered(item: Item, key: str) -> bool:

@@ -1,0 +1,61 @@
+"""The library of files, as parts of one object of the app, which imports a module when its part is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+    from tidegate.aws.s3 import UploadBucket
+    from tidegate.aws.table import Table
+    from tidegate.common.ids import Clock
+    from tidegate.files.library import ContentStore, Library
+    from tidegate.files.model import File
+    from tidegate.files.store import FileStore
+    from tidegate.files.upload import Uploads
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Files:
+    """What belongs to the library: given by the app, or made from that when it is first used."""
+
+    bucket_name: str
+    clock: Clock
+    table: Table
+    s3: S3Client
+    # (file, further writes, key id) → queues the verification of a large upload.
+    queue_verification: Callable[[File, Sequence[Any], str], None]
+
+    @cached_property
+    def bucket(self) -> UploadBucket:
+        from tidegate.aws.s3 import UploadBucket
+
+        return UploadBucket(self.s3, self.bucket_name)
+
+    @cached_property
+    def store(self) -> FileStore:
+        from tidegate.files.store import FileStore
+
+        return FileStore(self.table)
+
+    @cached_property
+    def contents(self) -> ContentStore:
+        from tidegate.files.library import ContentStore
+
+        return ContentStore(self.table)
+
+    @cached_property
+    def library(self) -> Library:
+        from tidegate.files.library import Library
+
+        return Library(self.store, self.bucket, self.clock)
+
+    @cached_property
+    def uploads(self) -> Uploads:
+        from tidegate.files.upload import Uploads
+
+        return Uploads(self.store, self.bucket, self.clock, self.queue_verification)

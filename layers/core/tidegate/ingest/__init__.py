@@ -1,0 +1,157 @@
+"""Ingest: brings files into the library. The steps are functions of one object, which the app makes once.
+
+Importing any module of this package runs this file, so it imports the others only when a part is first used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+    from tidegate.aws.s3 import MultipartStore, UploadBucket
+    from tidegate.aws.table import Table
+    from tidegate.common.ids import Clock
+    from tidegate.files.reading import ReadingTurn, TurnReader
+    from tidegate.files.store import FileStore
+    from tidegate.files.upload import Uploads
+    from tidegate.http.client import SafeHttp
+    from tidegate.ingest.download import HostPauses
+    from tidegate.ingest.fetch import UnfinishedStore
+    from tidegate.ingest.sources import Subscription, SubscriptionStore
+    from tidegate.notifications.notices import Topic
+    from tidegate.projects.limits import RunnerTime
+    from tidegate.projects.projects import Projects
+    from tidegate.projects.secrets import CredentialStore
+    from tidegate.queue.model import Request
+    from tidegate.queue.queue import Queue
+    from tidegate.queue.schedules import Schedules
+    from tidegate.settings import Settings
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Ingest:
+    """What the steps of ingest use: given by the app, or made from that when it is first used."""
+
+    settings: Settings
+    clock: Clock
+    table: Table
+    s3: S3Client
+    http: SafeHttp
+
+    # --- parts of other capabilities
+    queue: Queue
+    files: FileStore
+    bucket: UploadBucket
+    uploads: Callable[[], Uploads]
+    projects: Projects
+    credentials: CredentialStore
+    topic: Topic
+    runner_time: RunnerTime
+
+    monotonic: Callable[[], float] = field(default=time.monotonic)
+
+    @cached_property
+    def parts(self) -> MultipartStore:
+        from tidegate.aws.s3 import MultipartStore
+
+        return MultipartStore(self.s3, self.settings.files_bucket)
+
+    @cached_property
+    def reader(self) -> TurnReader:
+        from tidegate.files.reading import TurnReader
+
+        return TurnReader(self.bucket)
+
+    @cached_property
+    def store(self) -> SubscriptionStore:
+        from tidegate.ingest.sources import SubscriptionStore
+
+        return SubscriptionStore(self.table)
+
+    @cached_property
+    def unfinished(self) -> UnfinishedStore:
+        from tidegate.ingest.fetch import UnfinishedStore
+
+        return UnfinishedStore(self.table, self.clock)
+
+    @cached_property
+    def host_pauses(self) -> HostPauses:
+        from tidegate.ingest.download import HostPauses
+
+        return HostPauses(self.table, self.clock)
+
+    @cached_property
+    def scans(self) -> Schedules[Subscription, None]:
+        from tidegate.ingest.subscriptions import scan_schedules
+
+        return scan_schedules(self)
+
+    def without_file(self, ended: Request) -> list[Any]:
+        """Writes for a request that did not complete: its file becomes `failed`, and the next scan queues it again."""
+        if ended.status == "completed" or "file_id" not in ended.payload:
+            return []
+        why = ended.error["detail"] if ended.error else ended.status
+        writes: list[Any] = self.files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
+        if ended.subscription_id and "source_url" in ended.payload:
+            url, fingerprint = str(ended.payload["source_url"]), ended.payload.get("fingerprint")
+            failed = str(fingerprint) if fingerprint and ended.status == "failed" else None
+            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url, failed)
+        return writes
+
+    def with_file_again(self, request: Request) -> list[Any]:
+        """Writes for a failed request that is retried: its file is `coming` again, and no scan queues it too."""
+        payload = request.payload
+        if request.type == "verify":
+            return list(self.files.verify_again_writes(request.project_id, str(payload["file_id"])))
+        is_download = request.type == "download"
+        writes: list[Any] = self.files.again_writes(
+            request.project_id, str(payload.get("file_id")), brings_content=is_download
+        )
+        if request.subscription_id and payload.get("fingerprint"):
+            entry = (str(payload["source_url"]), str(payload["fingerprint"]))
+            writes += self.store.remember_writes(request.project_id, request.subscription_id, *entry)
+        return writes
+
+
+# --- steps
+# The input and the result of one step of an ingest request.
+
+# Called with the progress, as often as there is some. Raises LeaseLost when this run no longer owns the request.
+Heartbeat = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The work of one invocation: the request, the time left, and the state from the previous invocation."""
+
+    request: Request
+    heartbeat: Heartbeat
+    seconds_left: float
+    state: Mapping[str, Any] | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def turn(self, progress: Callable[[int], Mapping[str, Any]]) -> ReadingTurn:
+        """For reading a file in this invocation. `progress` makes the request's progress of the bytes read."""
+        from tidegate.files.reading import ReadingTurn, saved_for_request
+
+        saved = saved_for_request(self.request.project_id, self.request.request_id)
+        return ReadingTurn(saved, self.began + self.seconds_left, lambda done: self.heartbeat(progress(done)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The result, and what to write when the request ends; or `state`, to continue in another invocation.
+
+    `after` is called once the end is written. A crash may skip it, so it must only clean up.
+    """
+
+    result: Mapping[str, Any] = field(default_factory=dict)
+    extra_writes: Sequence[Any] = ()
+    state: Mapping[str, Any] | None = None
+    after: Callable[[], None] | None = None

@@ -11,12 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.aws import keys
-from tidegate.aws.s3 import MultipartStore
 from tidegate.aws.table import ConditionFailed, Table, Write, delete, put
 from tidegate.common.ids import Clock
+from tidegate.common.token_bucket import TokenBucket
 from tidegate.errors import (
     ConnectionFailed,
     ContentTooLarge,
@@ -27,12 +27,121 @@ from tidegate.errors import (
     NotSent,
     UpstreamError,
 )
-from tidegate.http.client import SafeHttp, Stream
+from tidegate.http.client import Stream
+from tidegate.http.guard import Credential
 from tidegate.http.model import Limits
-from tidegate.ingest import model
+from tidegate.ingest import Heartbeat, model
 from tidegate.ingest.model import MAX_BYTES, Source, parts_of, range_of, source_of, total_of
-from tidegate.ingest.values import Fetched, Heartbeat, Pacer, Remote, Wanted
 from tidegate.queue.model import Request
+
+if TYPE_CHECKING:
+    from tidegate.ingest import Ingest
+
+# --- politeness
+# Limits for reading from a source: connections, bandwidth and a delay between requests.
+
+
+@dataclass(frozen=True, slots=True)
+class Politeness:
+    """None, or a delay of 0, is no limit. The operator's limits for hosts apply as well."""
+
+    connections: int | None = None
+    bytes_per_s: int | None = None
+    delay_s: float = 0.0
+    # Parallel downloads of the project from the host. The other limits are per download.
+    host_downloads: int | None = None
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Any]) -> Politeness:
+        given = payload.get("politeness") or {}
+        delay_s = float(given.get("delay_s") or 0)
+        return cls(given.get("connections"), given.get("bytes_per_s"), delay_s, given.get("host_downloads"))
+
+
+NO_LIMITS = Politeness()
+
+
+class Pacer:
+    """Keeps all threads of one download within its limits."""
+
+    def __init__(
+        self, politeness: Politeness, wait: Callable[[float], object], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`wait` sleeps that many seconds, or raises if the download must stop."""
+        self._politeness = politeness
+        self._wait = wait
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._next_request = 0.0
+        rate = politeness.bytes_per_s
+        self._bucket = TokenBucket(rate, monotonic()) if rate else None
+
+    def before_request(self) -> None:
+        """Waits until the delay since the previous request is over."""
+        if not self._politeness.delay_s:
+            return
+        with self._lock:
+            now = self._monotonic()
+            at = max(now, self._next_request)
+            self._next_request = at + self._politeness.delay_s
+        if at > now:
+            self._wait(at - now)
+
+    def after_bytes(self, count: int) -> None:
+        """Waits until more bytes may be read. Meanwhile TCP's flow control slows the source down."""
+        if self._bucket is None:
+            return
+        while True:
+            with self._lock:
+                seconds = self._bucket.take(self._monotonic(), count)
+            if seconds <= 0:
+                return
+            self._wait(min(max(seconds, 0.001), 1.0))
+
+
+# --- what to fetch
+# What to fetch, for which request, and the result.
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    url: str
+    credential: Credential | None = None
+    allow_private: bool = False
+    project_id: str = ""
+    # Other URLs of the same file: used in this order if the first fails, and beside it if they have the same version.
+    mirrors: tuple[str, ...] = ()
+    politeness: Politeness = NO_LIMITS
+    # Called with the URL and the seconds if a host asks for a pause.
+    on_pause: Callable[[str, float], None] = lambda _url, _seconds: None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return (self.url, *self.mirrors)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`signed`: the SHA-256 was announced and will be verified. `require_room` raises if the size exceeds the quota."""
+
+    request: Request
+    key: str
+    signed: bool = False
+    require_room: Callable[[int], None] = lambda _size: None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """`small` is content that fits into one part; other content is in `upload`. Without a digest, read it from S3."""
+
+    size: int
+    etag: str | None
+    digest: str | None
+    upload: tuple[str, str] | None = None
+    small: bytearray | None = None
+    # Whether the source's validators showed that all parts are of one version.
+    validated: bool = True
+
 
 # --- ranges
 # Checks that answers are the requested ranges, of one version of a file.
@@ -173,33 +282,24 @@ _LOOK_SECONDS = 1.0
 PartJob = Callable[[], bytearray]
 
 
-class Run:
-    def __init__(
-        self,
-        http: SafeHttp,
-        store: MultipartStore,
-        remote: Remote,
-        wanted: Wanted,
-        heartbeat: Heartbeat,
-        until: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._http = http
-        self.store = store
+class FetchRun:
+    def __init__(self, ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float) -> None:
+        self.ingest = ingest
+        self.store = ingest.parts
         self.remote = remote
         self.wanted = wanted
         self._heartbeat = heartbeat
         self._until = until
-        self._monotonic = monotonic
+        self._monotonic = ingest.monotonic
         self._stopped = threading.Event()
-        self.pacer = Pacer(remote.politeness, self.rest, monotonic)
+        self.pacer = Pacer(remote.politeness, self.rest, ingest.monotonic)
         self._at_once = min(WINDOW, remote.politeness.connections or WINDOW)
         self.digest = hashlib.sha256()
         # Bytes stored so far, and the expected total.
         self.taken = 0
         self.total: int | None = None
         # Bytes that earlier runs had stored, and when this one began.
-        self.resumed, self._began_at = 0, monotonic()
+        self.resumed, self._began_at = 0, ingest.monotonic()
         # Whether a multipart upload was begun. Then no other URL is tried, because it would begin a second one.
         self.began = False
 
@@ -217,7 +317,7 @@ class Run:
             )
         self.pacer.before_request()
         try:
-            with self._http.stream(
+            with self.ingest.http.stream(
                 "GET",
                 url,
                 headers=headers or {},
@@ -305,7 +405,7 @@ class Address:
 
 
 class Mirrors:
-    def __init__(self, run: Run, url: str, source: Source, *, rests: bool = False) -> None:
+    def __init__(self, run: FetchRun, url: str, source: Source, *, rests: bool = False) -> None:
         """`rests`: the host of `url` asked for a pause, so only mirrors may be used."""
         self._run = run
         self._source = source
@@ -366,91 +466,88 @@ def _agree(one: Source, other: Source) -> bool:
 _MOST_CUTS = 5
 
 
-class OneStream:
-    def __init__(self, run: Run, source: Source) -> None:
-        self._run = run
-        self._source = source
+def _fetch_stream(run: FetchRun, source: Source, stream: Stream) -> Fetched:
+    """Reads `stream` to its end. If its connection breaks, continues with a new one."""
+    pieces = _pieces(run, source, stream)
+    first = next(pieces, bytearray())
+    if len(first) < model.PART_BYTES:
+        return Fetched(len(first), source.etag, run.digest.hexdigest(), small=first)
+    run.began = True
+    key = run.wanted.key
+    upload_id = run.store.begin_upload(key)
 
-    def fetch(self, stream: Stream) -> Fetched:
-        """Reads `stream` to its end. If its connection breaks, continues with a new one."""
-        run, source = self._run, self._source
-        pieces = self._pieces(stream)
-        first = next(pieces, bytearray())
-        if len(first) < model.PART_BYTES:
-            return Fetched(len(first), source.etag, run.digest.hexdigest(), small=first)
-        run.began = True
-        key = run.wanted.key
-        upload_id = run.store.begin_upload(key)
+    def jobs() -> Iterator[PartJob]:
+        yield lambda: run.put_part(key, upload_id, 1, first)
+        for number, piece in enumerate(pieces, 2):
+            yield lambda number=number, piece=piece: run.put_part(  # type: ignore[misc]
+                key, upload_id, number, piece
+            )
 
-        def jobs() -> Iterator[PartJob]:
-            yield lambda: run.put_part(key, upload_id, 1, first)
-            for number, piece in enumerate(pieces, 2):
-                yield lambda number=number, piece=piece: run.put_part(  # type: ignore[misc]
-                    key, upload_id, number, piece
-                )
+    try:
+        run.pump(jobs())
+    except BaseException:
+        run.store.abort_upload(key, upload_id)
+        raise
+    return Fetched(run.taken, source.etag, run.digest.hexdigest(), (key, upload_id))
 
-        try:
-            run.pump(jobs())
-        except BaseException:
-            run.store.abort_upload(key, upload_id)
-            raise
-        return Fetched(run.taken, source.etag, run.digest.hexdigest(), (key, upload_id))
 
-    def _pieces(self, stream: Stream) -> Iterator[bytearray]:
-        piece, got = bytearray(), 0
-        for chunk in self._chunks(stream):
-            self._run.report_progress()
-            self._run.pacer.after_bytes(len(chunk))
-            self._run.digest.update(chunk)
-            got += len(chunk)
-            piece += chunk
-            if len(piece) >= model.PART_BYTES:
-                yield piece[: model.PART_BYTES]
-                piece = piece[model.PART_BYTES :]
-        if self._source.size is not None and got != self._source.size:
-            raise ConnectionFailed(f"the source sent {got} of {self._source.size} bytes")
-        if piece:
-            yield piece
+def _pieces(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytearray]:
+    piece, got = bytearray(), 0
+    for chunk in _chunks(run, source, stream):
+        run.report_progress()
+        run.pacer.after_bytes(len(chunk))
+        run.digest.update(chunk)
+        got += len(chunk)
+        piece += chunk
+        if len(piece) >= model.PART_BYTES:
+            yield piece[: model.PART_BYTES]
+            piece = piece[model.PART_BYTES :]
+    if source.size is not None and got != source.size:
+        raise ConnectionFailed(f"the source sent {got} of {source.size} bytes")
+    if piece:
+        yield piece
 
-    def _chunks(self, stream: Stream) -> Iterator[bytes]:
-        """The stream's bytes. A broken connection is opened again and continued at the same byte."""
-        source, got, cuts = self._source, 0, 0
-        for chunk in until_cut(stream, source, source.size):
-            got += len(chunk)
-            yield chunk
-        while source.size is not None and got < source.size:
-            cuts += 1
-            if cuts > _MOST_CUTS:
-                raise ConnectionFailed(
-                    f"the connection broke {cuts} times, the last time after {got} of {source.size} bytes"
-                )
-            with self._rest(got) as rest:
-                again = rest.status == 200
-                for chunk in self._after_known(rest, got) if again else until_cut(rest, source, source.size - got):
-                    got += len(chunk)
-                    yield chunk
 
-    def _rest(self, got: int) -> AbstractContextManager[Stream]:
-        run, source = self._run, self._source
-        if got and source.ranges and (source.validated or run.wanted.signed) and source.size is not None:
-            return run.range(run.remote.url, got, source.size - 1, source)
-        return run.open(run.remote.url)
+def _chunks(run: FetchRun, source: Source, stream: Stream) -> Iterator[bytes]:
+    """The stream's bytes. A broken connection is opened again and continued at the same byte."""
+    got, cuts = 0, 0
+    for chunk in until_cut(stream, source, source.size):
+        got += len(chunk)
+        yield chunk
+    while source.size is not None and got < source.size:
+        cuts += 1
+        if cuts > _MOST_CUTS:
+            raise ConnectionFailed(
+                f"the connection broke {cuts} times, the last time after {got} of {source.size} bytes"
+            )
+        with _rest(run, source, got) as rest:
+            again = rest.status == 200
+            for chunk in _after_known(run, source, rest, got) if again else until_cut(rest, source, source.size - got):
+                got += len(chunk)
+                yield chunk
 
-    def _after_known(self, stream: Stream, got: int) -> Iterator[bytes]:
-        """Skips the first `got` bytes of a source that sends everything again, and checks that they are the same."""
-        stream.raise_for_status()
-        again, left = hashlib.sha256(), got
-        for chunk in until_cut(stream, self._source, self._source.size):
-            self._run.report_progress()
-            known, new = chunk[:left], chunk[left:]
-            again.update(known)
-            left -= len(known)
-            if left == 0 and known and again.digest() != self._run.digest.digest():
-                raise SourceChanged(
-                    "the source changed while it was fetched: after a broken connection it sent other bytes"
-                )
-            if new:
-                yield new
+
+def _rest(run: FetchRun, source: Source, got: int) -> AbstractContextManager[Stream]:
+    if got and source.ranges and (source.validated or run.wanted.signed) and source.size is not None:
+        return run.range(run.remote.url, got, source.size - 1, source)
+    return run.open(run.remote.url)
+
+
+def _after_known(run: FetchRun, source: Source, stream: Stream, got: int) -> Iterator[bytes]:
+    """Skips the first `got` bytes of a source that sends everything again, and checks that they are the same."""
+    stream.raise_for_status()
+    again, left = hashlib.sha256(), got
+    for chunk in until_cut(stream, source, source.size):
+        run.report_progress()
+        known, new = chunk[:left], chunk[left:]
+        again.update(known)
+        left -= len(known)
+        if left == 0 and known and again.digest() != run.digest.digest():
+            raise SourceChanged(
+                "the source changed while it was fetched: after a broken connection it sent other bytes"
+            )
+        if new:
+            yield new
 
 
 # --- parts
@@ -465,124 +562,128 @@ _RESERVE_SECONDS = 45.0
 _HASHED_PER_SECOND = 50 * 1024 * 1024
 
 
-class Parts:
-    def __init__(self, run: Run, unfinished: UnfinishedStore) -> None:
-        self._run = run
-        self._unfinished = unfinished
+def _probed(run: FetchRun, source: Source) -> Source:
+    """The source, with `ranges` set if it answers one: not every server that can send ranges says so."""
+    size = source.size
+    if source.ranges or size is None or size < model.PARALLEL_FROM or not source.validated:
+        return source
+    able = replace(source, ranges=True)
+    try:
+        with run.range(run.remote.url, size - 1, size - 1, able):
+            return able
+    except FetchError:
+        return source
 
-    def probed(self, source: Source) -> Source:
-        """The source, with `ranges` set if it answers one: not every server that can send ranges says so."""
-        size = source.size
-        if source.ranges or size is None or size < model.PARALLEL_FROM or not source.validated:
-            return source
-        able = replace(source, ranges=True)
-        try:
-            with self._run.range(self._run.remote.url, size - 1, size - 1, able):
-                return able
-        except FetchError:
-            return source
 
-    def start(self, source: Source) -> Fetched | None:
-        mirrors = Mirrors(self._run, self._run.remote.url, source)
-        mirrors.find(self._run.remote.mirrors)
-        return self._fetch(self._begin(source), {}, mirrors)
+def _start_parts(run: FetchRun, source: Source) -> Fetched | None:
+    mirrors = Mirrors(run, run.remote.url, source)
+    mirrors.find(run.remote.mirrors)
+    return _fetch_parts(run, _begin(run, source), {}, mirrors)
 
-    def resume(self, begun: Unfinished) -> Fetched | None:
-        run = self._run
-        stored = run.store.parts(begun.key, begun.upload_id)
-        run.total = begun.size
-        if stored is None:
-            if run.store.head(begun.key) is None:
-                raise SourceChanged("the stored parts are gone: the download starts again")
-            # An earlier run completed the upload, then died.
-            return self._whole(begun, None)
-        mirrors = Mirrors(run, begun.url, begun.source, rests=begun.url not in run.remote.urls)
-        mirrors.find(run.remote.urls)
-        if not mirrors:
-            error = NotSent(
-                "the source asked for a pause, and no mirror has the same version of the file",
-                retry_after=LONGEST_PAUSE,
+
+def _resume_parts(run: FetchRun, begun: Unfinished) -> Fetched | None:
+    stored = run.store.parts(begun.key, begun.upload_id)
+    run.total = begun.size
+    if stored is None:
+        if run.store.head(begun.key) is None:
+            raise SourceChanged("the stored parts are gone: the download starts again")
+        # An earlier run completed the upload, then died.
+        return _whole(begun, None)
+    mirrors = Mirrors(run, begun.url, begun.source, rests=begun.url not in run.remote.urls)
+    mirrors.find(run.remote.urls)
+    if not mirrors:
+        error = NotSent(
+            "the source asked for a pause, and no mirror has the same version of the file",
+            retry_after=LONGEST_PAUSE,
+        )
+        error.put_off = True
+        raise error
+    return _fetch_parts(run, begun, stored, mirrors)
+
+
+def _begin(run: FetchRun, source: Source) -> Unfinished:
+    run.began = True
+    upload_id = run.store.begin_upload(run.wanted.key)
+    version = (source.size, source.etag, source.last_modified, source.ranges)
+    mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *version)
+    begun = run.ingest.unfinished.begin(run.wanted.request, mine)
+    if begun.upload_id != upload_id:
+        # Another run of this step began an upload first: continue that one.
+        run.store.abort_upload(run.wanted.key, upload_id)
+        if begun.source != source:
+            raise SourceChanged(
+                "another run of this request found another version of the source: the download starts again"
             )
-            error.put_off = True
-            raise error
-        return self._fetch(begun, stored, mirrors)
+    return begun
 
-    def _begin(self, source: Source) -> Unfinished:
-        run = self._run
-        run.began = True
-        upload_id = run.store.begin_upload(run.wanted.key)
-        version = (source.size, source.etag, source.last_modified, source.ranges)
-        mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *version)
-        begun = self._unfinished.begin(run.wanted.request, mine)
-        if begun.upload_id != upload_id:
-            # Another run of this step began an upload first: continue that one.
-            run.store.abort_upload(run.wanted.key, upload_id)
-            if begun.source != source:
-                raise SourceChanged(
-                    "another run of this request found another version of the source: the download starts again"
-                )
-        return begun
 
-    def _fetch(self, begun: Unfinished, stored: Mapping[int, object], mirrors: Mirrors) -> Fetched | None:
-        run, size = self._run, begun.size or 0
-        missing = [part for part in parts_of(size) if part[0] not in stored]
-        before = run.taken = run.resumed = size - sum(last - start + 1 for _, start, last in missing)
+def _fetch_parts(run: FetchRun, begun: Unfinished, stored: Mapping[int, object], mirrors: Mirrors) -> Fetched | None:
+    size = begun.size or 0
+    missing = [part for part in parts_of(size) if part[0] not in stored]
+    before = run.taken = run.resumed = size - sum(last - start + 1 for _, start, last in missing)
 
-        def jobs() -> Iterator[PartJob]:
-            for number, start, last in missing:
-                if run.seconds_left < _RESERVE_SECONDS:
-                    return
-                yield lambda number=number, start=start, last=last: self._bring(  # type: ignore[misc]
-                    begun, mirrors, number, start, last
-                )
+    def jobs() -> Iterator[PartJob]:
+        for number, start, last in missing:
+            if run.seconds_left < _RESERVE_SECONDS:
+                return
+            yield lambda number=number, start=start, last=last: _bring(
+                run,  # type: ignore[misc]
+                begun,
+                mirrors,
+                number,
+                start,
+                last,
+            )
 
+    try:
+        run.pump(jobs(), hashed=not stored)
+    except DomainError as error:
+        # An attempt that got further does not count against the retries.
+        error.progressed = run.taken > before and not isinstance(error, SourceChanged)
+        raise
+    if run.taken < size:
+        return None
+    if stored and missing and run.seconds_left < _RESERVE_SECONDS + size / _HASHED_PER_SECOND:
+        # The whole object must be read for its digest, which the next invocation has time for.
+        return None
+    return _whole(begun, None if stored else run.digest.hexdigest())
+
+
+def _whole(begun: Unfinished, digest: str | None) -> Fetched:
+    upload = (begun.key, begun.upload_id)
+    return Fetched(begun.size or 0, begun.etag, digest, upload, validated=begun.source.validated)
+
+
+def _bring(run: FetchRun, begun: Unfinished, mirrors: Mirrors, number: int, start: int, last: int) -> bytearray:
+    piece, failures, size = bytearray(), 0, last - start + 1
+    while len(piece) < size:
+        before = len(piece)
+        address = mirrors.at(number + failures)
         try:
-            run.pump(jobs(), hashed=not stored)
-        except DomainError as error:
-            # An attempt that got further does not count against the retries.
-            error.progressed = run.taken > before and not isinstance(error, SourceChanged)
-            raise
-        if run.taken < size:
-            return None
-        if stored and missing and run.seconds_left < _RESERVE_SECONDS + size / _HASHED_PER_SECOND:
-            # The whole object must be read for its digest, which the next invocation has time for.
-            return None
-        return self._whole(begun, None if stored else run.digest.hexdigest())
+            with run.range(address.url, start + before, last, address.source) as stream:
+                for chunk in until_cut(stream, address.source, size - before):
+                    run.require_running()
+                    piece += chunk
+                    run.pacer.after_bytes(len(chunk))
+            mirrors.worked(address)
+        except FetchError as error:
+            if isinstance(error, SourceChanged):
+                # Another address may go on here, so nothing that this one sent for the range may stay.
+                del piece[before:]
+            if not mirrors.leave_out(address, error):
+                _pause_after(run, error, failures)
+        failures = failures + 1 if len(piece) == before else 0
+        if failures >= _TRIES:
+            raise ConnectionFailed(f"the connection broke {failures} times before a byte of part {number} arrived")
+    return run.put_part(begun.key, begun.upload_id, number, piece)
 
-    def _whole(self, begun: Unfinished, digest: str | None) -> Fetched:
-        upload = (begun.key, begun.upload_id)
-        return Fetched(begun.size or 0, begun.etag, digest, upload, validated=begun.source.validated)
 
-    def _bring(self, begun: Unfinished, mirrors: Mirrors, number: int, start: int, last: int) -> bytearray:
-        run = self._run
-        piece, failures, size = bytearray(), 0, last - start + 1
-        while len(piece) < size:
-            before = len(piece)
-            address = mirrors.at(number + failures)
-            try:
-                with run.range(address.url, start + before, last, address.source) as stream:
-                    for chunk in until_cut(stream, address.source, size - before):
-                        run.require_running()
-                        piece += chunk
-                        run.pacer.after_bytes(len(chunk))
-                mirrors.worked(address)
-            except FetchError as error:
-                if isinstance(error, SourceChanged):
-                    # Another address may go on here, so nothing that this one sent for the range may stay.
-                    del piece[before:]
-                if not mirrors.leave_out(address, error):
-                    self._pause_after(error, failures)
-            failures = failures + 1 if len(piece) == before else 0
-            if failures >= _TRIES:
-                raise ConnectionFailed(f"the connection broke {failures} times before a byte of part {number} arrived")
-        return run.put_part(begun.key, begun.upload_id, number, piece)
-
-    def _pause_after(self, error: FetchError, failures: int) -> None:
-        pause = max(_FIRST_PAUSE * 2**failures, error.retry_after or 0.0)
-        hopeless = isinstance(error, SourceChanged) or not error.retryable
-        if hopeless or pause > LONGEST_PAUSE or failures + 1 >= _TRIES:
-            raise error
-        self._run.rest(pause)
+def _pause_after(run: FetchRun, error: FetchError, failures: int) -> None:
+    pause = max(_FIRST_PAUSE * 2**failures, error.retry_after or 0.0)
+    hopeless = isinstance(error, SourceChanged) or not error.retryable
+    if hopeless or pause > LONGEST_PAUSE or failures + 1 >= _TRIES:
+        raise error
+    run.rest(pause)
 
 
 # --- fetcher
@@ -592,76 +693,66 @@ class Parts:
 # has not changed. A source without ETag or Last-Modified is read in one stream.
 
 
-class Fetcher:
-    def __init__(
-        self,
-        http: SafeHttp,
-        parts: MultipartStore,
-        unfinished: UnfinishedStore,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._http = http
-        self._parts = parts
-        self._unfinished = unfinished
-        self._monotonic = monotonic
+def fetch(ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, seconds: float) -> Fetched | None:
+    """What was fetched; None if the time is over and another call must continue."""
+    until = ingest.monotonic() + seconds
+    begun = ingest.unfinished.get(wanted.request)
+    if begun:
+        run = FetchRun(ingest, remote, wanted, heartbeat, until)
+        try:
+            return _resume_parts(run, begun)
+        except SourceChanged:
+            # The parts are of another version: start again with the present one.
+            discard_parts(ingest, wanted.request)
+    return _start_anywhere(ingest, remote, wanted, heartbeat, until)
 
-    def fetch(self, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, seconds: float) -> Fetched | None:
-        """What was fetched; None if the time is over and another call must continue."""
-        until = self._monotonic() + seconds
-        begun = self._unfinished.get(wanted.request)
-        if begun:
-            run = Run(self._http, self._parts, remote, wanted, heartbeat, until, self._monotonic)
-            try:
-                return Parts(run, self._unfinished).resume(begun)
-            except SourceChanged:
-                # The parts are of another version: start again with the present one.
-                self.discard(wanted.request)
-        return self._start_anywhere(remote, wanted, heartbeat, until)
 
-    def _start_anywhere(self, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float) -> Fetched | None:
-        """Fetches from the first of the URLs that works."""
-        last: FetchError | None = None
-        for number, url in enumerate(remote.urls):
-            others = tuple(remote.urls[number + 1 :])
-            now = replace(remote, url=url, mirrors=others)
-            run = Run(self._http, self._parts, now, wanted, heartbeat, until, self._monotonic)
-            try:
-                return self._start(run)
-            except (SourceChanged, ContentTooLarge):
-                self.discard(wanted.request)
+def _start_anywhere(
+    ingest: Ingest, remote: Remote, wanted: Wanted, heartbeat: Heartbeat, until: float
+) -> Fetched | None:
+    """Fetches from the first of the URLs that works."""
+    last: FetchError | None = None
+    for number, url in enumerate(remote.urls):
+        others = tuple(remote.urls[number + 1 :])
+        now = replace(remote, url=url, mirrors=others)
+        run = FetchRun(ingest, now, wanted, heartbeat, until)
+        try:
+            return _start(run)
+        except (SourceChanged, ContentTooLarge):
+            discard_parts(ingest, wanted.request)
+            raise
+        except FetchError as error:
+            if run.began or (error.retryable and not others):
                 raise
-            except FetchError as error:
-                if run.began or (error.retryable and not others):
-                    raise
-                last = last if last is not None and last.retryable else error
-        raise last or ConnectionFailed("the request has no URL")
+            last = last if last is not None and last.retryable else error
+    raise last or ConnectionFailed("the request has no URL")
 
-    def _start(self, run: Run) -> Fetched | None:
-        parts = Parts(run, self._unfinished)
-        with run.open(run.remote.url) as stream:
-            stream.raise_for_status()
-            source = source_of(stream.headers)
-            run.total = source.size
-            if source.size is not None:
-                if source.size > MAX_BYTES:
-                    raise ContentTooLarge(
-                        f"the source has {source.size} bytes, but a file may have at most {MAX_BYTES}"
-                    )
-                run.wanted.require_room(source.size)
-            source = parts.probed(source)
-            if not source.in_parts(signed=run.wanted.signed):
-                return OneStream(run, source).fetch(stream)
-        return parts.start(source)
 
-    def stored_since(self, request: Request, moment: datetime) -> bool:
-        """Whether a part of the request was stored at that moment or later."""
-        begun = self._unfinished.get(request)
-        parts = self._parts.parts(begun.key, begun.upload_id) if begun else None
-        return any(part.at is not None and part.at >= moment for part in (parts or {}).values())
+def _start(run: FetchRun) -> Fetched | None:
+    with run.open(run.remote.url) as stream:
+        stream.raise_for_status()
+        source = source_of(stream.headers)
+        run.total = source.size
+        if source.size is not None:
+            if source.size > MAX_BYTES:
+                raise ContentTooLarge(f"the source has {source.size} bytes, but a file may have at most {MAX_BYTES}")
+            run.wanted.require_room(source.size)
+        source = _probed(run, source)
+        if not source.in_parts(signed=run.wanted.signed):
+            return _fetch_stream(run, source, stream)
+    return _start_parts(run, source)
 
-    def discard(self, request: Request) -> None:
-        """Deletes the parts that were stored so far."""
-        begun = self._unfinished.get(request)
-        if begun:
-            self._parts.abort_upload(begun.key, begun.upload_id)
-            self._unfinished.forget(request, begun)
+
+def stored_since(ingest: Ingest, request: Request, moment: datetime) -> bool:
+    """Whether a part of the request was stored at that moment or later."""
+    begun = ingest.unfinished.get(request)
+    parts = ingest.parts.parts(begun.key, begun.upload_id) if begun else None
+    return any(part.at is not None and part.at >= moment for part in (parts or {}).values())
+
+
+def discard_parts(ingest: Ingest, request: Request) -> None:
+    """Deletes the parts that were stored so far."""
+    begun = ingest.unfinished.get(request)
+    if begun:
+        ingest.parts.abort_upload(begun.key, begun.upload_id)
+        ingest.unfinished.forget(request, begun)

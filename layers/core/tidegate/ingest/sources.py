@@ -86,66 +86,63 @@ class SourceList:
         return list(self.skipped[:_SKIPPED_NAMED])
 
 
-class SourceReader:
-    def __init__(self, http: SafeHttp) -> None:
-        self._http = http
+def read_source(
+    http: SafeHttp,
+    project_id: str,
+    url: str,
+    selection: Selection,
+    *,
+    etag: str | None = None,
+    credential: Credential | None = None,
+    allow_private: bool = False,
+    limits: Limits = LIMITS,
+    on_page: Callable[[], None] = lambda: None,
+) -> SourceList:
+    """The files that the source lists and that are chosen, from all its pages."""
+    # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
+    from tidegate.ingest.feeds import listing_of
 
-    def read(
-        self,
-        project_id: str,
-        url: str,
-        selection: Selection,
-        *,
-        etag: str | None = None,
-        credential: Credential | None = None,
-        allow_private: bool = False,
-        limits: Limits = LIMITS,
-        on_page: Callable[[], None] = lambda: None,
-    ) -> SourceList:
-        # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
-        from tidegate.ingest.feeds import listing_of
-
-        def get(page: str, headers: Mapping[str, str]) -> Reply:
-            reply = self._http.send(
-                "GET",
-                page,
-                headers=headers,
-                credential=credential,
-                allow_private=allow_private,
-                limits=limits,
-                project_id=project_id,
-            )
-            reply.raise_for_status()
-            on_page()
-            return reply
-
-        first = get(url, {"if-none-match": etag} if etag else {})
-        if first.status == 304:
-            return SourceList(None, etag=etag)
-        listing = listing_of(first.body, first.headers.get("content-type", ""), first.url, selection.format)
-        entries, to_read, seen = list(listing.entries), deque(listing.more), {url, first.url}
-        skipped = [*listing.skipped]
-        while to_read:
-            page = to_read.popleft()
-            if page in seen:
-                continue
-            seen.add(page)
-            if len(seen) > MAX_PAGES + 2 or len(entries) > MAX_ENTRIES:
-                raise SourceBroken(f"the source has more than {MAX_PAGES} pages or {MAX_ENTRIES} files: split it")
-            reply = get(page, {})
-            more = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, listing.format)
-            entries += more.entries
-            skipped += more.skipped
-            to_read += more.more
-        found = unique(entries)
-        taken = chosen(found, selection.include, selection.exclude, selection.file_path)
-        return SourceList(
-            taken,
-            listing.format,
-            len(found),
-            None if listing.more else first.headers.get("etag") or None,
-            tuple(skipped),
+    def get(page: str, headers: Mapping[str, str]) -> Reply:
+        reply = http.send(
+            "GET",
+            page,
+            headers=headers,
+            credential=credential,
+            allow_private=allow_private,
+            limits=limits,
+            project_id=project_id,
         )
+        reply.raise_for_status()
+        on_page()
+        return reply
+
+    first = get(url, {"if-none-match": etag} if etag else {})
+    if first.status == 304:
+        return SourceList(None, etag=etag)
+    listing = listing_of(first.body, first.headers.get("content-type", ""), first.url, selection.format)
+    entries, to_read, seen = list(listing.entries), deque(listing.more), {url, first.url}
+    skipped = [*listing.skipped]
+    while to_read:
+        page = to_read.popleft()
+        if page in seen:
+            continue
+        seen.add(page)
+        if len(seen) > MAX_PAGES + 2 or len(entries) > MAX_ENTRIES:
+            raise SourceBroken(f"the source has more than {MAX_PAGES} pages or {MAX_ENTRIES} files: split it")
+        reply = get(page, {})
+        more = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, listing.format)
+        entries += more.entries
+        skipped += more.skipped
+        to_read += more.more
+    found = unique(entries)
+    taken = chosen(found, selection.include, selection.exclude, selection.file_path)
+    return SourceList(
+        taken,
+        listing.format,
+        len(found),
+        None if listing.more else first.headers.get("etag") or None,
+        tuple(skipped),
+    )
 
 
 # --- subscription model

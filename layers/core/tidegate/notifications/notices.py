@@ -12,8 +12,8 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table, Write, put
-from tidegate.common.ids import digest, iso
+from tidegate.aws.table import Table, Write, put, update
+from tidegate.common.ids import Clock, digest, iso
 from tidegate.errors import Busy
 
 if TYPE_CHECKING:
@@ -137,16 +137,23 @@ def notice_of(item: dict[str, Any]) -> Notice:
 
 
 # --- topic
-# Publishes notices to the SNS topic.
+# Publishes notices to the SNS topic, and the progress of records that a WebSocket client watches.
 
+logger = Logger(service="tidegate", child=True)
+
+INTERVAL_SECONDS = 1.0
+_REMEMBERED = 4096
 _BATCH = 10
 _BATCH_BYTES = 250_000
 
 
 class Topic:
-    def __init__(self, client: SNSClient, arn: str) -> None:
+    def __init__(self, client: SNSClient, arn: str, table: Table, clock: Clock) -> None:
         self._client = client
         self._arn = arn
+        self._table = table
+        self._clock = clock
+        self._asked: dict[tuple[str, str], float] = {}
 
     def publish(self, notices: Sequence[Notice]) -> list[Notice]:
         """Returns the notices that SNS accepted. Busy if it accepted none because the call failed."""
@@ -164,6 +171,36 @@ class Topic:
                 break
             taken += [batch[int(entry["Id"])][0] for entry in answer.get("Successful", [])]
         return taken
+
+    def publish_progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None:
+        """At most one message per second and record; one read if nobody watches. Never raises."""
+        now = self._clock()
+        key = (project_id, record_id)
+        if now.timestamp() - self._asked.get(key, 0) < INTERVAL_SECONDS:
+            return
+        if len(self._asked) >= _REMEMBERED:
+            self._asked.clear()
+        self._asked[key] = now.timestamp()
+        try:
+            marker = keys.watched(project_id, record_id)
+            if self._table.get(marker) is None or not self._is_first(marker, now.timestamp()):
+                return
+            kind = kind_of(record_id, data)
+            shown = {id_field(record_id, data): record_id, "status": "running", **data}
+            notice_id = notice_id_for(kind, record_id, iso(now))
+            self.publish([Notice(notice_id, project_id, kind, record_id, str(shown["status"]), shown, None, now)])
+        except Exception:
+            logger.exception("the progress of a record was not sent", record_id=record_id)
+
+    def _is_first(self, marker: Mapping[str, str], now: float) -> bool:
+        """True for one caller per interval, over all functions."""
+        sent = update(
+            marker,
+            {"told_at": now},
+            condition="attribute_exists(#pk) AND (attribute_not_exists(#told_at) OR #told_at <= :before)",
+            before=now - INTERVAL_SECONDS,
+        )
+        return self._table.try_write(sent)
 
 
 def _batches(notices: Sequence[Notice]) -> Iterator[list[tuple[Notice, str]]]:
@@ -204,8 +241,6 @@ def _attributes(notice: Notice) -> dict[str, dict[str, str]]:
 
 # --- notify
 # Publishes notices to the topic and removes them from the outbox.
-
-logger = Logger(service="tidegate", child=True)
 
 
 class Notifier:

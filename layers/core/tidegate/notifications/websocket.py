@@ -27,7 +27,7 @@ from tidegate.common.ids import Clock, digest, iso
 from tidegate.common.json_input import read_json
 from tidegate.common.sequences import slices
 from tidegate.errors import Busy, DomainError, Invalid, RateLimited, RecordNotFound, ScopeMissing
-from tidegate.notifications.notices import Notice, Topic, followed_id, id_field, is_over, kind_of, notice_id_for
+from tidegate.notifications.notices import followed_id, is_over, kind_of
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
@@ -68,6 +68,14 @@ class WatchEntry:
     followed_id: str
     record_id: str
     connection_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """With it a browser connects to the WebSocket, to which it cannot send a key."""
+
+    ticket: str
+    expires_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,19 +225,6 @@ class WatchStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def is_watched(self, project_id: str, record_id: str) -> bool:
-        return self._table.get(keys.watched(project_id, record_id)) is not None
-
-    def take_turn(self, project_id: str, record_id: str, now: float, interval: float) -> bool:
-        """True for one caller per interval, over all functions."""
-        turn = update(
-            keys.watched(project_id, record_id),
-            {"told_at": now},
-            condition="attribute_exists(#pk) AND (attribute_not_exists(#told_at) OR #told_at <= :before)",
-            before=now - interval,
-        )
-        return self._table.try_write(turn)
-
     def add(self, watches: Sequence[WatchEntry], expires_at: int) -> None:
         """Writes the markers before the watches, so that no watch is without a marker."""
         followed = dict.fromkeys((watch.project_id, watch.followed_id) for watch in watches)
@@ -263,65 +258,7 @@ def _key(watch: WatchEntry) -> dict[str, str]:
     return keys.watch(watch.project_id, watch.followed_id, watch.record_id, watch.connection_id)
 
 
-# --- progress
-# Sends the progress of a record to the clients that watch it.
-
 logger = Logger(service="tidegate", child=True)
-
-INTERVAL_SECONDS = 1.0
-_REMEMBERED = 4096
-
-
-class ProgressFeed:
-    def __init__(self, watches: WatchStore, topic: Topic, clock: Clock) -> None:
-        self._watches = watches
-        self._topic = topic
-        self._clock = clock
-        self._asked: dict[tuple[str, str], float] = {}
-
-    def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None:
-        """At most one message per second and record; one read if nobody watches. Never raises."""
-        now = self._clock()
-        key = (project_id, record_id)
-        if now.timestamp() - self._asked.get(key, 0) < INTERVAL_SECONDS:
-            return
-        if len(self._asked) >= _REMEMBERED:
-            self._asked.clear()
-        self._asked[key] = now.timestamp()
-        try:
-            if not self._watches.is_watched(project_id, record_id):
-                return
-            if not self._watches.take_turn(project_id, record_id, now.timestamp(), INTERVAL_SECONDS):
-                return
-            kind = kind_of(record_id, data)
-            shown = {id_field(record_id, data): record_id, "status": "running", **data}
-            notice_id = notice_id_for(kind, record_id, iso(now))
-            status = str(shown["status"])
-            self._topic.publish([Notice(notice_id, project_id, kind, record_id, status, shown, None, now)])
-        except Exception:
-            logger.exception("the progress of a record was not sent", record_id=record_id)
-
-
-# --- websocket tickets
-# Tickets, with which a browser connects to the WebSocket: it cannot send a key there.
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    ticket: str
-    expires_at: str
-
-
-class Tickets:
-    def __init__(self, store: ConnectionStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-
-    def issue(self, holder: Holder) -> Ticket:
-        """A ticket for one connection. The connection ends at the latest with the holder's key."""
-        made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
-        self._store.add_ticket(made, holder, int(until.timestamp()))
-        return Ticket(made, iso(until))
 
 
 # --- websocket sender
@@ -419,6 +356,14 @@ _CONNECTIONS_KEPT = 10_000
 Limit = Callable[[str, str, str | None, int], None]
 
 
+# If more clients watch Tasks of a Job, they are sent ends only, not progress, because each Task costs reads.
+_FOLLOWERS_SENT_PROGRESS = 50
+_FOLLOWERS_TOGETHER = 100
+_CLIENTS_TOGETHER = 500
+# (watch, message to send, whether the watch is done after it)
+_Update = tuple[WatchEntry, str | None, bool]
+
+
 class RecordLookup:
     """Finds any record by its id, whichever capability it belongs to."""
 
@@ -485,6 +430,12 @@ class WebSocketClients:
         self._outgoing = outgoing
         self._key_is_active = key_is_active
         self._clock = clock
+
+    def issue_ticket(self, holder: Holder) -> Ticket:
+        """A ticket for one connection. The connection ends at the latest with the holder's key."""
+        made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
+        self._connections.add_ticket(made, holder, int(until.timestamp()))
+        return Ticket(made, iso(until))
 
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
         """False if the ticket, its key or its host is refused; RateLimited if it connects too often.
@@ -627,33 +578,7 @@ class WebSocketClients:
     def _expiry(self) -> int:
         return int(self._clock().timestamp()) + CONNECTION_SECONDS
 
-
-# --- websocket push
-# Pushes a notice to all WebSocket clients that watch the record.
-
-# If more clients watch Tasks of a Job, they are sent ends only, not progress, because each Task costs reads.
-_FOLLOWERS_SENT_PROGRESS = 50
-_FOLLOWERS_TOGETHER = 100
-_CLIENTS_TOGETHER = 500
-
-# (watch, message to send, whether the watch is done after it)
-_Update = tuple[WatchEntry, str | None, bool]
-
-
-class Pusher:
-    def __init__(
-        self,
-        watches: WatchStore,
-        connections: ConnectionStore,
-        records: RecordLookup,
-        outgoing: WebSocketSender,
-        clock: Clock,
-    ) -> None:
-        self._watches = watches
-        self._connections = connections
-        self._records = records
-        self._outgoing = outgoing
-        self._clock = clock
+    # --- push
 
     def push(self, notice: Mapping[str, Any]) -> int:
         """Takes a message of the notifications topic. Returns how many messages were sent.
@@ -718,5 +643,5 @@ class Pusher:
             return shown, False
         # The Task was moved to the next window's Job: the watch moves with it.
         moved = WatchEntry(watch.project_id, followed, watch.record_id, watch.connection_id)
-        self._watches.add([moved], int(self._clock().timestamp()) + CONNECTION_SECONDS)
+        self._watches.add([moved], self._expiry())
         return shown, True

@@ -20,6 +20,7 @@ from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_wr
 from tidegate.projects.model import (
     BOOTSTRAP_KEY_ID,
     ENDED_KEY_KEPT_SECONDS,
+    SIGN_IN,
     ApiKey,
     Project,
     bootstrap_key,
@@ -48,6 +49,9 @@ def key_of(item: dict[str, Any]) -> ApiKey:
 
 
 def _listing(key: ApiKey) -> dict[str, str]:
+    # A ticket is valid for a minute: the list of keys is for those that somebody may have to revoke.
+    if SIGN_IN in key.scopes:
+        return {}
     return {"gsi1pk": keys.api_keys_list(key.project_id), "gsi1sk": key.key_id}
 
 
@@ -183,45 +187,13 @@ class ApiKeyStore:
         return update(keys.api_key(key.record_id), _listing(key) | sets, condition=condition, **values)
 
 
-# --- known keys
-# A cache of keys that were valid a moment ago, so that a busy client does not cost one table read per request.
-
-MOST_KEYS = 1000
-
-
-class KnownKeys:
-    """Keeps a valid key for `seconds` in this process, so a revocation may take that long. Unknown keys are not kept.
-
-    API Gateway's own cache cannot be used: it needs the header as identity source, and would answer a request without
-    one by itself, not as problem+json.
-    """
-
-    def __init__(self, describe: Callable[[str], ApiKey | None], clock: Clock, seconds: int) -> None:
-        self._describe = describe
-        self._clock = clock
-        self._seconds = seconds
-        self._kept: OrderedDict[str, tuple[float, ApiKey]] = OrderedDict()
-
-    def describe(self, key: str) -> ApiKey | None:
-        # By hash, so that a memory dump shows no key in this dict.
-        name, now = hash_key(key), self._clock().timestamp()
-        until, known = self._kept.get(name, (0.0, None))
-        if known is not None and now < until and known.is_active(self._clock()):
-            return known
-        self._kept.pop(name, None)
-        known = self._describe(key)
-        if known is not None and self._seconds:
-            self._kept[name] = (now + self._seconds, known)
-            if len(self._kept) > MOST_KEYS:
-                self._kept.popitem(last=False)
-        return known
-
-
 # --- api keys
 # API keys: create, list, rotate, revoke. When a key ends, its WebSockets are closed.
 
 logger = Logger(service="tidegate", child=True)
 
+TICKET_SECONDS = 60
+SESSION_SECONDS = 12 * 3600
 # Closes the WebSocket connections made with a key, by its record id. Returns how many may still be open.
 CloseConnections = Callable[[str], int]
 
@@ -295,6 +267,23 @@ class ApiKeys:
         until = None if expires_in is None else int(now.timestamp()) + expires_in
         key = ApiKey(key_id, project_id, scopes, agent_id, hash_key(text), iso(now), name, by, until, life=life)
         return key, text
+
+    def sign_in_ticket(self, by: str) -> tuple[ApiKey, str]:
+        """A ticket for one `sign_in` within a minute, and its text. It is a key that is good for nothing else."""
+        ticket, text = self.made("", (SIGN_IN,), None, "sign-in", TICKET_SECONDS, by)
+        self._add(ticket, text)
+        return ticket, text
+
+    def sign_in(self, ticket_id: str) -> tuple[ApiKey, str]:
+        """Replaces a ticket by an admin key for the console, which ends by itself. WrongState if it was used before."""
+        ticket, now = self._key(ticket_id), self._clock()
+        if SIGN_IN not in ticket.scopes or not ticket.is_active(now):
+            raise WrongState("only a ticket that was made within the last minute signs in: make another one")
+        made, text = self.made("", ("admin",), None, "console", SESSION_SECONDS, ticket.created_by)
+        line = self._line(made, ticket.created_by, "key.sign_in", f"with the ticket {ticket_id}")
+        if not self._store.replace(ticket, made, int(now.timestamp()), line):
+            raise WrongState("the ticket was used before: make another one")
+        return made, text
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]:
         self._project_of(project_id)
@@ -398,18 +387,43 @@ LAST_USE_EVERY = timedelta(hours=1)
 # Less often: ten thousand idle hosts reconnect every two hours, and `GET /v1/agents` shows when each was last seen.
 AGENT_USE_EVERY = timedelta(days=1)
 _MOST_REMEMBERED = 10_000
+# Valid keys that a process keeps for `kept_seconds`, so that a busy client does not cost a table read for each request.
+MOST_KEPT = 1000
 
 
 class Authentication:
-    def __init__(self, store: ApiKeyStore, clock: Clock, admin_key_sha256: str) -> None:
+    """Keeps a valid key for `kept_seconds` in this process, so a revocation may take that long.
+
+    API Gateway's own cache cannot be used: it needs the header as identity source, and would answer a request without
+    one by itself, not as problem+json.
+    """
+
+    def __init__(self, store: ApiKeyStore, clock: Clock, admin_key_sha256: str, kept_seconds: int) -> None:
         self._store = store
         self._clock = clock
         self._admin_key_sha256 = admin_key_sha256
+        self._kept_seconds = kept_seconds
+        self._kept: OrderedDict[str, tuple[float, ApiKey]] = OrderedDict()
         # When this process last tried to record a key's use, so that a failing table is not asked at every request.
         self._noted: dict[str, datetime] = {}
 
-    def describe(self, token: str) -> ApiKey | None:
-        """The key behind a bearer token; None if it is unknown, expired or revoked."""
+    def key_of_token(self, token: str) -> ApiKey | None:
+        """The key behind a bearer token; None if it is unknown, expired or revoked. Unknown keys are not kept."""
+        # By hash, so that a memory dump shows no key in this dict.
+        name, now = hash_key(token), self._clock().timestamp()
+        until, known = self._kept.get(name, (0.0, None))
+        if known is not None and now < until and known.is_active(self._clock()):
+            return known
+        self._kept.pop(name, None)
+        known = self.read_key(token)
+        if known is not None and self._kept_seconds:
+            self._kept[name] = (now + self._kept_seconds, known)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return known
+
+    def read_key(self, token: str) -> ApiKey | None:
+        """Like `key_of_token`, from the table."""
         key = self._find(token)
         now = self._clock()
         if key is None or not key.is_active(now):

@@ -22,7 +22,6 @@ from tidegate.common.ids import Clock
 from tidegate.common.token_bucket import TokenBucket
 from tidegate.errors import DomainError, QuotaExceeded, RateLimited
 from tidegate.projects.model import READ_UNITS, Quotas
-from tidegate.projects.projects import ProjectStore
 
 # --- usage store
 # How much of its quotas a project uses.
@@ -516,34 +515,6 @@ class RateLimiter:
             share.peers_before = share.peers if window == share.window + 1 else 1
             share.window, share.peers = window, 1
         share.peers = self._register(caller, window, self._name) or share.peers
-
-
-# --- rate quotas
-# A project's quota requests_per_s, which the authorizer passes to the routes.
-
-# A changed quota takes effect after this time; in exchange, a warm authorizer seldom reads the project.
-KEPT_SECONDS = 10
-_PROJECTS_KEPT = 10_000
-
-
-class RateQuotas:
-    def __init__(self, quotas: ProjectStore, clock: Clock) -> None:
-        self._quotas = quotas
-        self._clock = clock
-        self._known: dict[str, tuple[float, tuple[int | None, bool]]] = {}
-
-    def of_project(self, project_id: str) -> tuple[int | None, bool]:
-        """The rate, and whether it is the default. (None, False) without a limit."""
-        now = self._clock().timestamp()
-        until, rate = self._known.get(project_id, (0.0, (None, False)))
-        if now < until:
-            return rate
-        if len(self._known) >= _PROJECTS_KEPT:
-            self._known.clear()
-        quotas = self._quotas.quotas(project_id)
-        rate = quotas.requests_per_s, "requests_per_s" in quotas.at_default
-        self._known[project_id] = (now + KEPT_SECONDS, rate)
-        return rate
 
 
 # --- slow calls

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 from tidegate.records import F
 
 SCOPES = ("read", "write", "agent", "unmask", "admin")
+# The scope of a ticket, which is a key for one sign-in and nothing else.
+SIGN_IN = "sign_in"
 # The deployment's own admin key: its hash is a template parameter, and the table holds only its state.
 BOOTSTRAP_KEY_ID = "admin"
 ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"

@@ -133,12 +133,17 @@ class ProjectStore:
 # Projects: create, list, read and change them.
 
 _TRIES = 5
+# A changed rate takes effect after this time; in exchange, a warm authorizer seldom reads the project.
+RATE_KEPT_SECONDS = 10
+_PROJECTS_KEPT = 10_000
 
 
 class Projects:
     def __init__(self, store: ProjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        # By project: until when its rate is kept, and the rate.
+        self._known_rates: dict[str, tuple[float, tuple[int | None, bool]]] = {}
 
     def create(
         self, name: str, group: str | None = None, *, allow_private_urls: bool = False, who: str = SYSTEM
@@ -163,6 +168,19 @@ class Projects:
         if project is None:
             raise RecordNotFound(f"no project has the id {project_id}")
         return project
+
+    def request_rate(self, project_id: str) -> tuple[int | None, bool]:
+        """Its requests per second, and whether that is the default. (None, False) without a limit."""
+        now = self._clock().timestamp()
+        until, rate = self._known_rates.get(project_id, (0.0, (None, False)))
+        if now < until:
+            return rate
+        if len(self._known_rates) >= _PROJECTS_KEPT:
+            self._known_rates.clear()
+        quotas = self._store.quotas(project_id)
+        rate = quotas.requests_per_s, "requests_per_s" in quotas.at_default
+        self._known_rates[project_id] = (now + RATE_KEPT_SECONDS, rate)
+        return rate
 
     def change(
         self,

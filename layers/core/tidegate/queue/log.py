@@ -34,7 +34,7 @@ _LONGEST_DETAIL = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class RequestLogLine:
     at: str
     attempt: int
     event: str
@@ -70,7 +70,7 @@ class RequestLog:
         code = error.code if isinstance(error, DomainError) else type(error).__name__ if error else None
         stack = "".join(traceback.format_exception(error))[-_LONGEST_STACK:] if error else None
         seconds = round((now - since).total_seconds(), 3) if since else None
-        line = LogLine(iso(now), attempt, event, detail[:_LONGEST_DETAIL], seconds, code, stack)
+        line = RequestLogLine(iso(now), attempt, event, detail[:_LONGEST_DETAIL], seconds, code, stack)
         # The number keeps lines of the same millisecond in the order in which this process wrote them.
         line_id = f"{next(_numbers):09d}-{new_id('log', now)}"
         item = keys.request_log_line(project_id, request_id, line.at, line_id) | _item(line)
@@ -79,23 +79,23 @@ class RequestLog:
         except (ClientError, BotoCoreError, DomainError):
             logger.warning("a line of the execution log was not written", request_id=request_id, event=event)
 
-    def list(self, project_id: str, request_id: str, limit: int, cursor: str | None) -> Listed[LogLine]:
+    def list(self, project_id: str, request_id: str, limit: int, cursor: str | None) -> Listed[RequestLogLine]:
         """Oldest first."""
         page = self._table.page(keys.request_log(project_id, request_id), limit=limit, cursor=cursor)
         return Listed([_line(item) for item in page.items], page.cursor)
 
 
-def _item(line: LogLine) -> dict[str, Any]:
+def _item(line: RequestLogLine) -> dict[str, Any]:
     """The seconds are stored as text, because DynamoDB's numbers are not floats."""
     fields = {name: value for name, value in asdict(line).items() if value not in (None, "")}
     return fields | ({"seconds": repr(line.seconds)} if line.seconds is not None else {})
 
 
-def _line(item: Mapping[str, Any]) -> LogLine:
+def _line(item: Mapping[str, Any]) -> RequestLogLine:
     names = ("at", "attempt", "event", "detail", "code", "stack")
     seconds = item.get("seconds")
     fields: dict[str, Any] = {name: item[name] for name in names if name in item}
-    return LogLine(**fields, seconds=float(seconds) if seconds is not None else None)
+    return RequestLogLine(**fields, seconds=float(seconds) if seconds is not None else None)
 
 
 # --- stats
@@ -106,7 +106,7 @@ _CLASS_GROWTH = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class TypeStats:
+class RequestFigures:
     count: int
     by_status: dict[str, int] = field(default_factory=dict)
     success_rate: float | None = None
@@ -133,7 +133,7 @@ def change_of(old: Request | None, new: Request) -> dict[str, int]:
     return {name: change for name, change in changes.items() if change}
 
 
-def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, TypeStats]:
+def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, RequestFigures]:
     """The statistics of each type, from (type, counts) pairs. A type may occur any number of times."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for kind, counts in counted:
@@ -141,14 +141,14 @@ def stats_by_type(counted: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str,
     return {kind: stats for kind, counts in sorted(sums.items()) if (stats := _stats(counts)).count}
 
 
-def _stats(counts: Counter[str]) -> TypeStats:
+def _stats(counts: Counter[str]) -> RequestFigures:
     # Negative if a request from before there were counts left a status to which it was never added.
     by_status = {status: counts[status] for status in sorted(STATES) if counts[status] > 0}
     ended = by_status.get(COMPLETED, 0) + by_status.get(FAILED, 0)
     classes = sorted(int(name[1:]) for name, count in counts.items() if name[1:].isdigit() and count > 0)
     timed = sum(counts[f"n{number}"] for number in classes)
     milliseconds = sum(counts[f"ms{number}"] for number in classes)
-    return TypeStats(
+    return RequestFigures(
         count=sum(by_status.values()),
         by_status=by_status,
         success_rate=round(by_status.get(COMPLETED, 0) / ended, 4) if ended else None,
@@ -196,13 +196,9 @@ def hour_of(moment: str) -> str:
     return moment[:13]
 
 
-class StatsStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def since(self, project_id: str, moment: str) -> Iterator[tuple[str, dict[str, int]]]:
-        """(type, counts) of the requests that were created in the hour of this moment or later."""
-        bounds = (hour_of(moment), "~")
-        for item in self._table.query_all(keys.requests_stats(project_id), sk_between=bounds):
-            counts = {name: int(value) for name, value in item.items() if name not in _NOT_COUNTS}
-            yield keys.type_of_stats(item["sk"]), counts
+def counts_since(table: Table, project_id: str, moment: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """(type, counts) of the requests that were created in the hour of this moment or later."""
+    bounds = (hour_of(moment), "~")
+    for item in table.query_all(keys.requests_stats(project_id), sk_between=bounds):
+        counts = {name: int(value) for name, value in item.items() if name not in _NOT_COUNTS}
+        yield keys.type_of_stats(item["sk"]), counts

@@ -6,15 +6,18 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import count, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tidegate.aws import keys
 from tidegate.aws.clients import Machines, Message, SqsQueue
+from tidegate.aws.table import ConditionFailed, Table, Write, put, put_new
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.compensation.freeze import Freeze
 from tidegate.errors import (
@@ -33,7 +36,7 @@ from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.limits import UsageStore
 from tidegate.projects.projects import ProjectStore
 from tidegate.queue import model as request_policies
-from tidegate.queue.channels import ChannelStore
+from tidegate.queue.log import RequestLog
 from tidegate.queue.model import (
     BACKOFF,
     DEFAULT_PRIORITY,
@@ -45,7 +48,26 @@ from tidegate.queue.model import (
     moved,
     notice_kind,
 )
-from tidegate.queue.store import CHANNEL, MUTEX, QUEUE_RETRY_SECONDS, REQUEST, SLOT, Refused, RequestStore
+from tidegate.queue.store import (
+    CHANNEL,
+    MUTEX,
+    QUEUE_RETRY_SECONDS,
+    REQUEST,
+    SLOT,
+    ChannelStore,
+    Refused,
+    RequestStore,
+    audit_line,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_sqs import SQSClient
+
+    from tidegate.aws.s3 import BucketListing
+    from tidegate.queue.control import Channels
+    from tidegate.queue.retention import RecordOwners
+    from tidegate.settings import Settings
 
 # --- wakeups
 # Messages that run admission: now, in the channel's FIFO group, or at a later time, as a delayed message.
@@ -186,7 +208,7 @@ class RequestRunner:
         return f"{request.request_id}-{request.attempt}{self._freeze.timeline}"
 
     def _further_names(self, request: Request, part: str, first: int) -> Iterator[str]:
-        """The first executions of a batch's other runners ("r") or indexers ("i"), as `batches/steps.py` names them."""
+        """The first executions of a batch's other runners ("r") or indexers ("i"), as `batches/slice.py` names them."""
         return (f"{self._name(request)}-{part}{number}-1" for number in count(first))
 
 
@@ -213,12 +235,12 @@ class RunningAttempt:
 
     def __init__(
         self,
-        queue: RequestQueue,
+        queue: Queue,
         request: Request,
         timing: Timing,
         report_progress: ReportProgress | None = None,
         *,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] | None = None,
         heartbeat_sent: bool = False,
         parks: bool = True,
     ) -> None:
@@ -227,8 +249,8 @@ class RunningAttempt:
         self._request = request
         self._timing = timing
         self._report_progress = report_progress
-        self._now = now
-        last = now() if heartbeat_sent else float("-inf")
+        self._now = now or queue.monotonic
+        last = self._now() if heartbeat_sent else float("-inf")
         self._last_read = self._last_heartbeat = last
 
     def __call__(self, progress: Mapping[str, Any] | None = None) -> None:
@@ -252,6 +274,8 @@ class RunningAttempt:
 # Compensation checks a worker that has sent no heartbeat for this long.
 SILENCE_SECONDS = 60
 _TRIES = 5
+# How long a dedupe_key is known after it was last used.
+_DEDUPE_KEPT_SECONDS = 90 * 86400
 
 # Returns a request of one type as callers and notices see it.
 View = Callable[[Request], dict[str, Any]]
@@ -259,30 +283,83 @@ View = Callable[[Request], dict[str, Any]]
 Ending = Callable[[Request], Sequence[Any]]
 
 
-class RequestQueue:
-    def __init__(
-        self,
-        store: RequestStore,
-        quotas: ProjectStore,
-        usage: UsageStore,
-        admission_queue: AdmissionQueue,
-        notifier: Notifier,
-        freeze: Freeze,
-        clock: Clock,
-        policies: Mapping[str, Policy],
-        views: Mapping[str, View],
-        endings: Mapping[str, Ending],
-    ) -> None:
-        self._store = store
-        self._quotas = quotas
-        self._usage = usage
-        self._admission_queue = admission_queue
-        self._notifier = notifier
-        self._freeze = freeze
-        self._clock = clock
-        self._policies = policies
-        self._views = views
-        self._endings = endings
+@dataclass(eq=False, repr=False, kw_only=True)
+class Queue:
+    """The request queue: what its steps use, given by the app or made when it is first used, and a request's life."""
+
+    settings: Settings
+    clock: Clock
+    table: Table
+    sqs: SQSClient
+    s3: S3Client
+    machines: Machines
+    freeze: Freeze
+    project_store: ProjectStore
+    usage: UsageStore
+    notifier: Notifier
+
+    # --- of the types of requests, which other capabilities define
+    views: Mapping[str, View]
+    # Further writes of the transaction that ends a request, or that retries a failed one.
+    endings: Mapping[str, Ending]
+    restarts: Mapping[str, Ending]
+    # The objects of a request that retention removes, and those that records own.
+    objects_of: Mapping[str, Callable[[Request], Sequence[str]]]
+    object_owners: Callable[[], Sequence[RecordOwners]]
+
+    monotonic: Callable[[], float] = field(default=time.monotonic)
+
+    @cached_property
+    def policies(self) -> Mapping[str, Policy]:
+        return request_policies.policies_from(self.settings.request_policies)
+
+    @cached_property
+    def capacities(self) -> dict[str, int]:
+        return request_policies.capacities_from(self.settings.channel_capacities)
+
+    @cached_property
+    def store(self) -> RequestStore:
+        return RequestStore(self.table)
+
+    @cached_property
+    def channel_store(self) -> ChannelStore:
+        return ChannelStore(self.table)
+
+    @cached_property
+    def bucket(self) -> BucketListing:
+        from tidegate.aws.s3 import BucketListing
+
+        return BucketListing(self.s3, self.settings.files_bucket)
+
+    @cached_property
+    def log(self) -> RequestLog:
+        return RequestLog(self.table, self.clock)
+
+    @cached_property
+    def admission_queue(self) -> AdmissionQueue:
+        admission, wakeups = self.settings.admission_queue_url, self.settings.wakeups_queue_url
+        return AdmissionQueue(
+            self.channel_store, SqsQueue(self.sqs, admission), SqsQueue(self.sqs, wakeups), self.clock
+        )
+
+    @cached_property
+    def runner(self) -> RequestRunner:
+        settings = self.settings
+        machines = {"ingest": settings.ingest_machine_arn, "export": settings.export_machine_arn}
+        machines["batch"] = settings.batch_machine_arn
+        return RequestRunner(self.machines, self.freeze, machines, self.policies)
+
+    @cached_property
+    def channels(self) -> Channels:
+        from tidegate.queue.control import Channels
+
+        return Channels(self)
+
+    def project_usage(self, project_id: str) -> dict[str, Any]:
+        """How much of its quotas a project uses: its counts by name, and `running: {channel: n}`."""
+        return self.usage.of_project(project_id, [channel.name for channel in self.channels.all()], self.clock())
+
+    # --- the life of a request
 
     def submit(
         self,
@@ -307,7 +384,7 @@ class RequestQueue:
         QuotaExceeded if the project already has as many waiting requests as its quota allows.
         """
         policy = self.policy(type)
-        now = self._clock()
+        now = self.clock()
         request = Request(
             request_id=request_id or new_id("req", now),
             project_id=project_id,
@@ -326,37 +403,62 @@ class RequestQueue:
             last_wait_reason=BACKOFF if not_before and not_before > now else None,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
-        limit, queued = self._usage.queued(project_id)
-        if limit is not None and queued >= limit and self._store.get(project_id, request.request_id) is None:
+        limit, queued = self.usage.queued(project_id)
+        if limit is not None and queued >= limit and self.store.get(project_id, request.request_id) is None:
             # Without the transaction, which would cost as much as if it were accepted.
             raise QuotaExceeded.of("queued", limit, QUEUE_RETRY_SECONDS)
-        added = self._store.add(request, line, extra_writes, limit)
+        added = self.store.add(request, line, extra_writes, limit)
         if added.not_before and not_before:
-            self._admission_queue.wake(added.channel, not_before, now)
+            self.admission_queue.wake(added.channel, not_before, now)
         else:
-            self._admission_queue.trigger(added.channel)
+            self.admission_queue.trigger(added.channel)
         return added
+
+    def submit_once(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
+        """The unfinished request that has the key, or the one that `make(request_id, write)` submits with the write."""
+        key = keys.dedupe(project_id, dedupe_key)
+        for _ in range(_TRIES):
+            held = self.table.get(key, consistent=True)
+            request = self.store.get(project_id, str(held["request_id"])) if held else None
+            if request is not None and not request.is_over:
+                return request
+            now = self.clock()
+            request_id = new_id("req", now)
+            item = key | {"request_id": request_id, "expires_at": int(now.timestamp()) + _DEDUPE_KEPT_SECONDS}
+            write = put(item, "#request_id = :held", held=held["request_id"]) if held else put_new(item)
+            try:
+                return make(request_id, write)
+            except ConditionFailed:
+                # Another call with the key was faster, or another condition of the submission failed: read again.
+                continue
+        raise Busy("other calls submit requests with this dedupe_key at the same time: try again")
 
     def queued_limit(self, project_id: str) -> int | None:
         """How many requests of the project may wait at once; None if there is no limit."""
-        return self._quotas.quotas(project_id).queued
+        return self.project_store.quotas(project_id).queued
 
     def policy(self, type: str) -> Policy:
-        if type not in self._policies:
+        if type not in self.policies:
             raise Invalid(
-                f"there is no request type {type}: use one of {', '.join(self._policies)}",
+                f"there is no request type {type}: use one of {', '.join(self.policies)}",
                 errors=[{"loc": ["body", "type"], "msg": "unknown type"}],
             )
-        return self._policies[type]
+        return self.policies[type]
 
     def get(self, project_id: str, request_id: str) -> Request:
-        request = self._store.get(project_id, request_id)
+        request = self.store.get(project_id, request_id)
         if request is None:
             raise RecordNotFound(f"this project has no request {request_id[:200]}")
         return request
 
     def shown(self, request: Request) -> dict[str, Any]:
-        return self._views.get(request.type, Request.shown)(request)
+        """The request as callers and notices see it."""
+        return self.views.get(request.type, Request.shown)(request)
+
+    def shown_by_id(self, project_id: str, request_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The requests that exist, as callers and notices see them, by id."""
+        found = self.store.get_many((project_id, request_id) for request_id in request_ids)
+        return {request_id: self.shown(request) for (_, request_id), request in found.items()}
 
     def running(self, project_id: str, request_id: str, attempt: int, *, parks: bool = True) -> Request:
         """The request, if this attempt may still run. Workers check it before and during their work.
@@ -367,10 +469,10 @@ class RequestQueue:
         request = self.get(project_id, request_id)
         if request.status != RUNNING or request.attempt != attempt:
             raise LeaseLost(f"attempt {attempt} is over: the request is {request.status}, attempt {request.attempt}")
-        if request.deadline is not None and self._clock().timestamp() >= request.deadline:
+        if request.deadline is not None and self.clock().timestamp() >= request.deadline:
             raise RequestTimedOut(f"the request did not end within the {request.timeout} s that it may run")
         if parks:
-            self._freeze.require_thawed()
+            self.freeze.require_thawed()
         return request
 
     def heartbeat(
@@ -384,13 +486,13 @@ class RequestQueue:
     ) -> Request:
         """Call it every 30 s while working. Raises the same errors as `running`."""
         request = self.running(project_id, request_id, attempt, parks=parks)
-        now = self._clock()
-        self._store.heartbeat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
+        now = self.clock()
+        self.store.heartbeat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
         return request
 
     def note_wait(self, request: Request, reason: str | None) -> None:
         """Stores why a running request does not work at present; None when it works again."""
-        self._store.note_running(request, reason)
+        self.store.note_running(request, reason)
 
     def finish(
         self,
@@ -434,7 +536,7 @@ class RequestQueue:
         without: frozenset[str],
         who: str,
     ) -> Request:
-        now = self._clock()
+        now = self.clock()
         policy = self.policy(request.type)
         fault = {"code": error.code, "detail": error.detail} if error else None
         used = 0 if error and error.progressed else request.retries
@@ -456,10 +558,10 @@ class RequestQueue:
                 deadline=None,
                 worked_ms=request.worked_until(now),
             )
-            line = self.line(request, again, "retry_later", who, f"{error.code}; again in {delay:g} s", now)
-            self._store.move(request, again, line, now=now, without=without)
-            self._admission_queue.wake(again.channel, at, now)
-            self._admission_queue.trigger(again.channel)
+            line = audit_line(request, again, "retry_later", who, f"{error.code}; again in {delay:g} s", now)
+            self.store.move(request, again, line, now=now, without=without)
+            self.admission_queue.wake(again.channel, at, now)
+            self.admission_queue.trigger(again.channel)
             return again
         action = "fail" if error else "complete"
         ended = moved(
@@ -470,7 +572,7 @@ class RequestQueue:
             finish_time=iso(now),
             deadline=None,
         )
-        line = self.line(request, ended, action, who, error.code if error else "done", now)
+        line = audit_line(request, ended, action, who, error.code if error else "done", now)
         self.close(request, ended, line, now, extra_writes=extra_writes, without=without)
         return ended
 
@@ -488,13 +590,13 @@ class RequestQueue:
         policy = self.policy(ended.type)
         keep = policy.keep_completed if ended.status == "completed" else policy.keep_failed
         notice = self._notice(ended, now)
-        ending = self._endings.get(ended.type)
+        ending = self.endings.get(ended.type)
         writes = [*extra_writes, *(ending(ended) if ending else ())]
-        self._store.move(
+        self.store.move(
             old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=writes, without=without
         )
-        self._notifier.publish([notice])
-        self._admission_queue.trigger(ended.channel)
+        self.notifier.publish([notice])
+        self.admission_queue.trigger(ended.channel)
 
     def _notice(self, ended: Request, now: datetime) -> Notice:
         kind, data = notice_kind(ended.type, ended.status), self.shown(ended)
@@ -510,8 +612,3 @@ class RequestQueue:
             callback=ended.callback,
             created_at=now,
         )
-
-    @staticmethod
-    def line(old: Request, new: Request, action: str, who: str, why: str, now: datetime) -> AuditLine:
-        states = (old.status, new.status)
-        return AuditLine(old.project_id, old.request_id, iso(now), who, action, *states, why, new.attempt, new.version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date, datetime, timedelta
@@ -15,13 +15,14 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
-from tidegate.aws.s3 import Bucket, BucketListing, Found, Upload
+from tidegate.aws.s3 import Found, Upload
 from tidegate.aws.table import Item, Table, delete, put, update
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.sequences import Listed
 from tidegate.errors import Invalid, WrongState
 from tidegate.files.model import PARTS_SECONDS
-from tidegate.queue.model import Policy, Request
+from tidegate.queue.model import Request
+from tidegate.queue.queue import Queue
 from tidegate.queue.store import request_from
 
 # --- store
@@ -127,79 +128,74 @@ class StoppedRuns:
         self._table.try_write(delete(keys.stopped_sweep(), "#run_id = :run_id", run_id=run.run_id))
 
 
-class StoreIdentity:
-    def __init__(
-        self,
-        table: Table,
-        objects: BucketListing,
-        prefixes: Callable[[], Iterable[str]],
-        runs: StoppedRuns,
-        clock: Clock,
-    ) -> None:
-        self._table = table
-        self._objects = objects
-        self._prefixes = prefixes
-        self._runs = runs
-        self._clock = clock
+def stopped_runs(queue: Queue) -> StoppedRuns:
+    return StoppedRuns(queue.table, queue.clock)
 
-    def check(self) -> StoppedRun | None:
-        """None if the table and the bucket belong together; else the run that stops because they do not.
 
-        The first time, if neither has a marker, both get one, if all projects that have objects are in the table.
-        """
-        reason = self._foreign()
-        stopped = self._runs.get()
-        if reason is not None:
-            known = stopped is not None and (stopped.kind, stopped.reason) == (FOREIGN, reason)
-            return stopped if known else self._runs.stop(FOREIGN, reason)
-        if stopped and stopped.kind == FOREIGN:
-            self._runs.clear(stopped)
+def foreign_store(queue: Queue) -> StoppedRun | None:
+    """None if the table and the bucket belong together; else the run that stops because they do not.
+
+    The first time, if neither has a marker, both get one, if all projects that have objects are in the table.
+    """
+    reason = _foreign(queue)
+    stopped = stopped_runs(queue).get()
+    if reason is not None:
+        known = stopped is not None and (stopped.kind, stopped.reason) == (FOREIGN, reason)
+        return stopped if known else stopped_runs(queue).stop(FOREIGN, reason)
+    if stopped and stopped.kind == FOREIGN:
+        stopped_runs(queue).clear(stopped)
+    return None
+
+
+def mark_again(queue: Queue, run: StoppedRun) -> None:
+    """Gives both a new marker, after a person has confirmed that they belong together."""
+    _write_table(queue, new_id("tide", queue.clock()), replace=True)
+    own = _in_table(queue)
+    queue.bucket.put(MARKER, _content(own or ""))
+    stopped_runs(queue).clear(run)
+
+
+def _foreign(queue: Queue) -> str | None:
+    table, bucket = _in_table(queue), _in_bucket(queue)
+    if table and table == bucket:
         return None
+    if bucket:
+        found = f"the table's is {table}" if table else "the table has none"
+        return f"the bucket belongs to another table: its marker is {bucket}, and {found}"
+    unknown = _unknown_projects(queue)
+    if unknown:
+        return (
+            f"the bucket has no marker, and objects of {len(unknown)} projects that are not in the table, "
+            f"such as {unknown[0]}"
+        )
+    # The table first: if the function dies now, the next one finds a table with a marker and adds the bucket's.
+    _write_table(queue, new_id("tide", queue.clock()))
+    own = _in_table(queue) or ""
+    queue.bucket.put_new(MARKER, _content(own))
+    return None if _in_bucket(queue) == own else "another table has just marked the bucket as its own"
 
-    def mark_again(self, run: StoppedRun) -> None:
-        """Gives both a new marker, after a person has confirmed that they belong together."""
-        self._write_table(new_id("tide", self._clock()), replace=True)
-        own = self._in_table()
-        self._objects.put(MARKER, _content(own or ""))
-        self._runs.clear(run)
 
-    def _foreign(self) -> str | None:
-        table, bucket = self._in_table(), self._in_bucket()
-        if table and table == bucket:
-            return None
-        if bucket:
-            found = f"the table's is {table}" if table else "the table has none"
-            return f"the bucket belongs to another table: its marker is {bucket}, and {found}"
-        unknown = self._unknown_projects()
-        if unknown:
-            return (
-                f"the bucket has no marker, and objects of {len(unknown)} projects that are not in the table, "
-                f"such as {unknown[0]}"
-            )
-        # The table first: if the function dies now, the next one finds a table with a marker and adds the bucket's.
-        self._write_table(new_id("tide", self._clock()))
-        own = self._in_table() or ""
-        self._objects.put_new(MARKER, _content(own))
-        return None if self._in_bucket() == own else "another table has just marked the bucket as its own"
+def _in_table(queue: Queue) -> str | None:
+    item = queue.table.get(keys.store_identity(), consistent=True)
+    return str(item["identity"]) if item else None
 
-    def _in_table(self) -> str | None:
-        item = self._table.get(keys.store_identity(), consistent=True)
-        return str(item["identity"]) if item else None
 
-    def _in_bucket(self) -> str | None:
-        data = self._objects.get_if_any(MARKER)
-        return str(json.loads(data)["identity"]) if data else None
+def _in_bucket(queue: Queue) -> str | None:
+    data = queue.bucket.get_if_any(MARKER)
+    return str(json.loads(data)["identity"]) if data else None
 
-    def _write_table(self, identity: str, *, replace: bool = False) -> None:
-        condition = "" if replace else "attribute_not_exists(#pk)"
-        self._table.try_write(update(keys.store_identity(), {"identity": identity}, condition=condition))
 
-    def _unknown_projects(self) -> list[str]:
-        """The projects that have objects in the bucket and no record in the table."""
-        owners = {project for prefix in self._prefixes() for project in self._objects.folders(prefix)}
-        known = self._table.batch_get([keys.project(project) for project in owners], consistent=True)
-        found: set[Any] = {item["project_id"] for item in known}
-        return sorted(owners - found)
+def _write_table(queue: Queue, identity: str, *, replace: bool = False) -> None:
+    condition = "" if replace else "attribute_not_exists(#pk)"
+    queue.table.try_write(update(keys.store_identity(), {"identity": identity}, condition=condition))
+
+
+def _unknown_projects(queue: Queue) -> list[str]:
+    """The projects that have objects in the bucket and no record in the table."""
+    owners = {project for owner in queue.object_owners() for project in queue.bucket.folders(owner.prefix)}
+    known = queue.table.batch_get([keys.project(project) for project in owners], consistent=True)
+    found: set[Any] = {item["project_id"] for item in known}
+    return sorted(owners - found)
 
 
 def _content(identity: str) -> bytes:
@@ -214,38 +210,36 @@ def _prefix(project_id: str, day: date) -> str:
     return f"archive/{project_id}/{day.isoformat().replace('-', '/')}/"
 
 
-class Archive:
-    def __init__(self, store: BucketListing, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+def archive(queue: Queue, requests: Sequence[Request]) -> None:
+    """Writes one object per project, named by its content: the same records, archived again, replace it."""
+    by_project: dict[str, list[Request]] = defaultdict(list)
+    for request in requests:
+        by_project[request.project_id].append(request)
+    today = queue.clock().date()
+    for project_id, group in by_project.items():
+        lines = "".join(json.dumps(request.shown(), ensure_ascii=False) + "\n" for request in group)
+        name = digest(*(request.request_id for request in group), length=24)
+        queue.bucket.put(f"{_prefix(project_id, today)}{name}.ndjson.gz", gzip.compress(lines.encode(), mtime=0))
 
-    def keep(self, requests: Sequence[Request]) -> None:
-        """Writes one object per project, named by its content: the same records, archived again, replace it."""
-        by_project: dict[str, list[Request]] = defaultdict(list)
-        for request in requests:
-            by_project[request.project_id].append(request)
-        today = self._clock().date()
-        for project_id, group in by_project.items():
-            lines = "".join(json.dumps(request.shown(), ensure_ascii=False) + "\n" for request in group)
-            name = digest(*(request.request_id for request in group), length=24)
-            self._store.put(f"{_prefix(project_id, today)}{name}.ndjson.gz", gzip.compress(lines.encode(), mtime=0))
 
-    def read(self, project_id: str, day: date, limit: int, cursor: str | None, **wanted: str) -> Listed[dict[str, Any]]:
-        """Requests that left the table on a day and have the `wanted` values, by id. `cursor` is the last id before."""
-        if cursor is not None and not cursor.isprintable():
-            raise Invalid(
-                "the cursor does not belong to this list: leave it out to start again",
-                errors=[{"loc": ["query", "cursor"], "msg": "unknown"}],
-            )
-        page: dict[str, dict[str, Any]] = {}
-        for key in self._store.keys(_prefix(project_id, day)):
-            for record in map(json.loads, gzip.decompress(self._store.get(key)).splitlines()):
-                if record["request_id"] > (cursor or "") and wanted.items() <= record.items():
-                    page[record["request_id"]] = record
-            # Objects are not sorted, so all are read; only the page and one more record are kept in memory.
-            page = dict(sorted(page.items())[: limit + 1])
-        records = list(page.values())
-        return Listed(records[:limit], records[limit - 1]["request_id"] if len(records) > limit else None)
+def read_archive(
+    queue: Queue, project_id: str, day: date, limit: int, cursor: str | None, **wanted: str
+) -> Listed[dict[str, Any]]:
+    """Requests that left the table on a day and have the `wanted` values, by id. `cursor` is the last id before."""
+    if cursor is not None and not cursor.isprintable():
+        raise Invalid(
+            "the cursor does not belong to this list: leave it out to start again",
+            errors=[{"loc": ["query", "cursor"], "msg": "unknown"}],
+        )
+    page: dict[str, dict[str, Any]] = {}
+    for key in queue.bucket.keys(_prefix(project_id, day)):
+        for record in map(json.loads, gzip.decompress(queue.bucket.get(key)).splitlines()):
+            if record["request_id"] > (cursor or "") and wanted.items() <= record.items():
+                page[record["request_id"]] = record
+        # Objects are not sorted, so all are read; only the page and one more record are kept in memory.
+        page = dict(sorted(page.items())[: limit + 1])
+    records = list(page.values())
+    return Listed(records[:limit], records[limit - 1]["request_id"] if len(records) > limit else None)
 
 
 # --- object owners
@@ -290,9 +284,6 @@ class RecordOwners:
 # One after another, the daily function would remove fewer records than a busy day adds.
 _THREADS = 16
 
-# Returns the objects of a request of one type. Exports own their files; files of the library belong to no request.
-Objects = Callable[[Request], Sequence[str]]
-
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
@@ -303,57 +294,42 @@ class Cleaned:
     more: bool
 
 
-class Retention:
-    def __init__(
-        self,
-        store: RetentionStore,
-        objects: Bucket,
-        clock: Clock,
-        policies: Mapping[str, Policy],
-        owned: Mapping[str, Objects],
-        archive: Archive,
-    ) -> None:
-        self._store = store
-        self._objects = objects
-        self._clock = clock
-        self._policies = policies
-        self._owned = owned
-        self._archive = archive
+def clean(queue: Queue, limit: int = 1000) -> Cleaned:
+    """Removes up to `limit` records: archives them, then deletes their objects, then the records.
 
-    def clean(self, limit: int = 1000) -> Cleaned:
-        """Removes up to `limit` records: archives them, then deletes their objects, then the records.
+    In this order, a run that fails in between is repeated by the next one. A record that cannot be removed is
+    logged and does not stop the others.
+    """
+    now = queue.clock()
+    past = list(RetentionStore(queue.table).past(now.timestamp(), limit))
+    archive(queue, [request for request in past if not request.expired_at])
+    with ThreadPoolExecutor(_THREADS) as threads:
+        outcomes = list(threads.map(lambda request: _try_to_remove(queue, request, now), past))
+    done = [outcome for outcome in outcomes if outcome is not None]
+    removed, objects = sum(gone for gone, _ in done), sum(count for _, count in done)
+    logger.info("cleaned", removed=removed, objects=objects, failed=len(past) - len(done))
+    return Cleaned(removed, objects, more=len(past) >= limit and bool(done))
 
-        In this order, a run that fails in between is repeated by the next one. A record that cannot be removed is
-        logged and does not stop the others.
-        """
-        now = self._clock()
-        past = list(self._store.past(now.timestamp(), limit))
-        self._archive.keep([request for request in past if not request.expired_at])
-        with ThreadPoolExecutor(_THREADS) as threads:
-            outcomes = list(threads.map(lambda request: self._try_to_remove(request, now), past))
-        done = [outcome for outcome in outcomes if outcome is not None]
-        removed, objects = sum(gone for gone, _ in done), sum(count for _, count in done)
-        logger.info("cleaned", removed=removed, objects=objects, failed=len(past) - len(done))
-        return Cleaned(removed, objects, more=len(past) >= limit and bool(done))
 
-    def _try_to_remove(self, request: Request, now: datetime) -> tuple[bool, int] | None:
-        """The result of `_remove`; None if it failed."""
-        try:
-            return self._remove(request, now)
-        except Exception:
-            logger.exception("a request past its retention was not removed", request_id=request.request_id)
-            return None
+def _try_to_remove(queue: Queue, request: Request, now: datetime) -> tuple[bool, int] | None:
+    """The result of `_remove`; None if it failed."""
+    try:
+        return _remove_request(queue, request, now)
+    except Exception:
+        logger.exception("a request past its retention was not removed", request_id=request.request_id)
+        return None
 
-    def _remove(self, request: Request, now: datetime) -> tuple[bool, int]:
-        """(whether the record was removed or marked as expired, the number of objects deleted)."""
-        keys = tuple(self._owned[request.type](request)) if request.type in self._owned else ()
-        if keys:
-            self._objects.delete(*keys)
-        keep = self._policies[request.type].keep_expired if request.status == "completed" else 0
-        if keep and not request.expired_at:
-            until = now + timedelta(seconds=keep)
-            return self._store.expire(replace(request, expired_at=iso(now)), until.timestamp()), len(keys)
-        return self._store.remove(request), len(keys)
+
+def _remove_request(queue: Queue, request: Request, now: datetime) -> tuple[bool, int]:
+    """(whether the record was removed or marked as expired, the number of objects deleted)."""
+    keys = tuple(queue.objects_of[request.type](request)) if request.type in queue.objects_of else ()
+    if keys:
+        queue.bucket.delete(*keys)
+    keep = queue.policies[request.type].keep_expired if request.status == "completed" else 0
+    if keep and not request.expired_at:
+        until = now + timedelta(seconds=keep)
+        return RetentionStore(queue.table).expire(replace(request, expired_at=iso(now)), until.timestamp()), len(keys)
+    return RetentionStore(queue.table).remove(request), len(keys)
 
 
 # --- sweep
@@ -411,101 +387,89 @@ def _is_too_much(losses: int, examined: int, confirmed: int) -> bool:
     return losses > confirmed + MOST_ORPHANS and losses * 100 > examined * MOST_PERCENT
 
 
-class Sweep:
-    """A sweep that has no time left for all objects is continued by the next one, which starts where it stopped."""
+def sweep(queue: Queue, has_time: Callable[[], bool] = lambda: True) -> Swept:
+    """Deletes nothing if the table and the bucket do not belong together, and nothing of projects in which it would
+    delete too much: then the run is stored, and a person must confirm it.
 
-    def __init__(
-        self,
-        objects: BucketListing,
-        owners: Callable[[], Iterable[RecordOwners]],
-        table: Table,
-        identity: StoreIdentity,
-        runs: StoppedRuns,
-        clock: Clock,
-    ) -> None:
-        self._objects = objects
-        self._owners = owners
-        self._table = table
-        self._identity = identity
-        self._runs = runs
-        self._clock = clock
+    A sweep that has no time left for all objects is continued by the next one, which starts where it stopped.
+    """
+    if foreign := foreign_store(queue):
+        return Swept(0, 0, foreign)
+    runs, before = stopped_runs(queue), queue.clock() - STALE
+    uploads = _abort_uploads(queue, has_time)
+    waiting = runs.get()
+    is_confirmed = waiting is not None and waiting.confirmed_by is not None
+    stored = queue.table.get(keys.sweep_cursor(), consistent=True) or {}
+    start = waiting.after if waiting and is_confirmed else str(stored.get("after", ""))
+    scan = _scan(queue, start, before, has_time)
+    confirmed = waiting.orphans if waiting and is_confirmed else 0
+    losses, examined, held = scan.doubtful(confirmed)
+    # Again, because the scan takes minutes, in which the table may have been replaced.
+    if foreign := foreign_store(queue):
+        return Swept(uploads, 0, foreign)
+    orphans = sum(_remove(queue, owner, found, held) for owner, found in scan.orphans)
+    queue.table.write(update(keys.sweep_cursor(), {"after": scan.cursor}, condition=""))
+    logger.info("swept", uploads=uploads, orphans=orphans, held=held[:20])
+    if held:
+        share = f"{losses} of {examined} objects of {_named(held)} have no record"
+        reason = f"{share}: more than {MOST_ORPHANS}, and more than {MOST_PERCENT} %"
+        return Swept(uploads, orphans, runs.stop(TOO_MANY, reason, examined, losses, start))
+    if waiting and (is_confirmed or not scan.cursor):
+        runs.clear(waiting)
+    return Swept(uploads, orphans)
 
-    def sweep(self, has_time: Callable[[], bool] = lambda: True) -> Swept:
-        """Deletes nothing if the table and the bucket do not belong together, and nothing of projects in which it would
-        delete too much: then the run is stored, and a person must confirm it."""
-        if foreign := self._identity.check():
-            return Swept(0, 0, foreign)
-        before = self._clock() - STALE
-        uploads = self._abort_uploads(has_time)
-        waiting = self._runs.get()
-        is_confirmed = waiting is not None and waiting.confirmed_by is not None
-        stored = self._table.get(keys.sweep_cursor(), consistent=True) or {}
-        start = waiting.after if waiting and is_confirmed else str(stored.get("after", ""))
-        scan = self._scan(start, before, has_time)
-        confirmed = waiting.orphans if waiting and is_confirmed else 0
-        losses, examined, held = scan.doubtful(confirmed)
-        # Again, because the scan takes minutes, in which the table may have been replaced.
-        if foreign := self._identity.check():
-            return Swept(uploads, 0, foreign)
-        orphans = sum(self._remove(owner, found, held) for owner, found in scan.orphans)
-        self._table.write(update(keys.sweep_cursor(), {"after": scan.cursor}, condition=""))
-        logger.info("swept", uploads=uploads, orphans=orphans, held=held[:20])
-        if held:
-            share = f"{losses} of {examined} objects of {_named(held)} have no record"
-            reason = f"{share}: more than {MOST_ORPHANS}, and more than {MOST_PERCENT} %"
-            return Swept(uploads, orphans, self._runs.stop(TOO_MANY, reason, examined, losses, start))
-        if waiting and (is_confirmed or not scan.cursor):
-            self._runs.clear(waiting)
-        return Swept(uploads, orphans)
 
-    def _abort_uploads(self, has_time: Callable[[], bool]) -> int:
-        now = self._clock()
+def _abort_uploads(queue: Queue, has_time: Callable[[], bool]) -> int:
+    now = queue.clock()
 
-        def is_stale(upload: Upload) -> bool:
-            return now - upload.begun_at > (_STALE_PARTS if upload.key.startswith(_CALLERS) else STALE)
+    def is_stale(upload: Upload) -> bool:
+        return now - upload.begun_at > (_STALE_PARTS if upload.key.startswith(_CALLERS) else STALE)
 
-        stale = filter(is_stale, self._objects.uploads())
-        aborted = 0
-        for upload in takewhile(lambda _: has_time(), stale):
-            self._objects.abort_upload(upload.key, upload.upload_id)
-            aborted += 1
-        return aborted
+    stale = filter(is_stale, queue.bucket.uploads())
+    aborted = 0
+    for upload in takewhile(lambda _: has_time(), stale):
+        queue.bucket.abort_upload(upload.key, upload.upload_id)
+        aborted += 1
+    return aborted
 
-    def _scan(self, start: str, before: datetime, has_time: Callable[[], bool]) -> _Scan:
-        cursor, scan = start, _Scan()
-        for owner in dropwhile(lambda owner: start and not start.startswith(owner.prefix), self._owners()):
-            cursor = cursor or owner.prefix
-            for found in _groups(self._objects.list(owner.prefix, cursor)):
-                if scan.count >= _MOST_KEPT or not has_time():
-                    scan.cursor = cursor
-                    return scan
-                old = {one.key: one.size for one in found if one.changed_at < before}
-                scan.examined.update(owner.project_of(one.key) for one in found)
-                if old and (orphans := owner.orphans(old)):
-                    scan.orphans.append((owner, sorted(orphans)))
-                    scan.losses.update(owner.project_of(key) for key in self._with_content(owner, orphans, old))
-                cursor = found[-1].key
-            cursor = ""
-        return scan
 
-    def _with_content(self, owner: RecordOwners, orphans: set[str], sizes: Mapping[str, int]) -> Iterator[str]:
-        """Those whose content would be lost: not the empty objects in the place of deleted uploads, and not uploads
-        that were announced and never completed. A caller can make any number of both."""
-        uploads = {
-            key: keys.open_upload(owner.project_of(key), key.rsplit("/", 1)[-1])
-            for key in orphans
-            if sizes[key] and owner.prefix == _CALLERS
-        }
-        found = self._table.batch_get(uploads.values(), consistent=True)
-        still_open = [{"pk": item["pk"], "sk": item["sk"]} for item in found]
-        return (key for key in orphans if sizes[key] and uploads.get(key) not in still_open)
+def _scan(queue: Queue, start: str, before: datetime, has_time: Callable[[], bool]) -> _Scan:
+    cursor, scan = start, _Scan()
+    for owner in dropwhile(lambda owner: start and not start.startswith(owner.prefix), queue.object_owners()):
+        cursor = cursor or owner.prefix
+        for found in _groups(queue.bucket.list(owner.prefix, cursor)):
+            if scan.count >= _MOST_KEPT or not has_time():
+                scan.cursor = cursor
+                return scan
+            old = {one.key: one.size for one in found if one.changed_at < before}
+            scan.examined.update(owner.project_of(one.key) for one in found)
+            if old and (orphans := owner.orphans(old)):
+                scan.orphans.append((owner, sorted(orphans)))
+                scan.losses.update(owner.project_of(key) for key in _with_content(queue, owner, orphans, old))
+            cursor = found[-1].key
+        cursor = ""
+    return scan
 
-    def _remove(self, owner: RecordOwners, found: Sequence[str], held: Collection[str]) -> int:
-        """Deletes those of these objects that still have no record, but none of the projects `held`."""
-        orphans = owner.orphans([key for key in found if owner.project_of(key) not in held])
-        if orphans:
-            self._objects.delete(*sorted(orphans))
-        return len(orphans)
+
+def _with_content(queue: Queue, owner: RecordOwners, orphans: set[str], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Those whose content would be lost: not the empty objects in the place of deleted uploads, and not uploads
+    that were announced and never completed. A caller can make any number of both."""
+    uploads = {
+        key: keys.open_upload(owner.project_of(key), key.rsplit("/", 1)[-1])
+        for key in orphans
+        if sizes[key] and owner.prefix == _CALLERS
+    }
+    found = queue.table.batch_get(uploads.values(), consistent=True)
+    still_open = [{"pk": item["pk"], "sk": item["sk"]} for item in found]
+    return (key for key in orphans if sizes[key] and uploads.get(key) not in still_open)
+
+
+def _remove(queue: Queue, owner: RecordOwners, found: Sequence[str], held: Collection[str]) -> int:
+    """Deletes those of these objects that still have no record, but none of the projects `held`."""
+    orphans = owner.orphans([key for key in found if owner.project_of(key) not in held])
+    if orphans:
+        queue.bucket.delete(*sorted(orphans))
+    return len(orphans)
 
 
 def _named(projects: Sequence[str]) -> str:

@@ -14,21 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, zip_longest
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from aws_lambda_powertools import Logger
 
 from tidegate.aws.keys import DUE_ATTRIBUTES, ScheduleKeys
 from tidegate.aws.table import ConditionFailed, Item, Key, Table, Write, delete, put, put_new, update
-from tidegate.common.ids import Clock, digest, iso, new_id
+from tidegate.common.ids import digest, iso, new_id
 from tidegate.common.schedules import UTC_NAME, check_schedule, check_timezone, next_run, run_after
 from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
 from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 from tidegate.projects.audit import act, audit_write
 from tidegate.projects.limits import count_write
-from tidegate.projects.model import Quotas
-from tidegate.queue.queue import RequestQueue
+from tidegate.queue.queue import Queue
 from tidegate.records import F, item_of, record_from
 
 logger = Logger(service="tidegate", child=True)
@@ -180,105 +179,111 @@ FAILING_RUNS = 3
 _LONGEST_REASON = 500
 
 
-class ScheduleParts(NamedTuple):
-    """What schedules need of other parts. `works` returns what runs started, as callers see it, by id."""
-
-    table: Table
-    queue: RequestQueue
-    works: Callable[[str, Sequence[str]], Mapping[str, Any]]
-    quotas: Callable[[str], Quotas]
-    clock: Clock
-
-
-class Schedules(Generic[S, Order]):
-    """The schedules of one capability. A subclass says what they start, and how."""
+@dataclass(frozen=True, kw_only=True)
+class ScheduleKind(Generic[S, Order]):
+    """What the schedules of one capability start, and how."""
 
     record: type[S]
     keys: ScheduleKeys
-    # The names of the field with the record's id, and of the one with the id of what a run started; its prefix.
-    id_name = "schedule_id"
-    work_name: str
-    work_prefix: str
-    # The first word of audit lines.
-    action: str
-    # How error texts call a schedule; the prefix of its id; the project's quota; the attribute with its order.
+    # How error texts call a schedule, and the name of the field with its id.
     noun: str
+    id_name: str = "schedule_id"
+    # The name of the field with the id of what a run started.
+    work_name: str
+    # The id of what the run that is due starts: the same for every try.
+    work_id: Callable[[S], str]
+    # What runs started, as callers see it, by id.
+    works: Callable[[str, Sequence[str]], Mapping[str, Any]]
+    # Whether what a run started has not ended.
+    is_active: Callable[[str, str], bool]
+    # Starts the run with this id, with `started_writes` in the same transaction; or else calls `record_run` afterwards.
+    start: Callable[[Schedules[S, Order], S, str], None]
+    # Whether the run that is due was started, but is not recorded: a function died in between.
+    is_started: Callable[[S], bool] = lambda _: False
+    # None if the record itself is the order.
+    orders: RunOrders[S, Order] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOrders(Generic[S, Order]):
+    """What a caller orders for each run. It is stored beside the schedule's record."""
+
+    # The first word of audit lines; the prefix of the schedule's id; the project's quota; the attribute with the order.
+    action: str
     prefix: str
     quota: str
-    order_name: str
+    attribute: str
+    # The fields of the record that come from the order.
+    about: Callable[[Order], dict[str, Any]]
+    # The order as it is stored. Raises if its runs could only fail.
+    stored: Callable[[S, Order], str]
+    read: Callable[[str], Order]
 
-    def __init__(self, parts: ScheduleParts) -> None:
-        self._table, self._queue, self._works, self._quotas, self._clock = parts
 
-    # What a subclass says.
+def request_id_of_run(record_id: str, schedule: Schedule) -> str:
+    """The id of the request, without its prefix, that the run that is due starts."""
+    return digest(record_id, str(schedule.planned), length=26)
 
-    def _about(self, order: Order) -> dict[str, Any]:
-        """The fields of the record that come from the order."""
-        raise NotImplementedError
 
-    def _checked(self, schedule: S, order: Order) -> str:
-        """The order as it is stored. Raises if its runs could only fail."""
-        raise NotImplementedError
+def request_is_active(queue: Queue, project_id: str, request_id: str) -> bool:
+    request = queue.store.get(project_id, request_id)
+    return request is not None and not request.is_over
 
-    def _order_from(self, text: str) -> Order:
-        raise NotImplementedError
 
-    def _work_id(self, schedule: S) -> str:
-        """The id of what the run that is due starts: the same for every try."""
-        return f"{self.work_prefix}-{digest(self._id(schedule), str(schedule.planned), length=26)}"
+class Schedules(Generic[S, Order]):
+    """The schedules of one kind."""
 
-    def _is_active(self, project_id: str, work_id: str) -> bool:
-        """Whether what a run started has not ended: a request, unless a subclass says otherwise."""
-        try:
-            return not self._queue.get(project_id, work_id).is_over
-        except RecordNotFound:
-            return False
+    def __init__(self, queue: Queue, kind: ScheduleKind[S, Order]) -> None:
+        self._table, self._clock = queue.table, queue.clock
+        self._queue = queue
+        self.kind = kind
 
-    def _start(self, schedule: S, work_id: str) -> None:
-        """Starts the run, with `started_writes` in the same transaction; or else calls `record_run` afterwards."""
-        raise NotImplementedError
-
-    def _is_started(self, schedule: S) -> bool:  # noqa: ARG002
-        """Whether the run that is due was started, but is not recorded: a function died in between."""
-        return False
+    @property
+    def _orders(self) -> RunOrders[S, Order]:
+        assert self.kind.orders is not None
+        return self.kind.orders
 
     # For callers.
 
     def create(self, project_id: str, schedule: str, order: Order, who: str, *, timezone: str = UTC_NAME) -> S:
         """Checks the order as if it were placed now. QuotaExceeded if the project has as many schedules as it may."""
         now = self._clock()
-        given: dict[str, Any] = {"schedule_id": new_id(self.prefix, now), "created_at": iso(now), "created_by": who}
+        given: dict[str, Any] = {
+            "schedule_id": new_id(self._orders.prefix, now),
+            "created_at": iso(now),
+            "created_by": who,
+        }
         given |= {"project_id": project_id, "schedule": schedule, "timezone": timezone, "counted": True}
         due_at = int(next_run(schedule, now, timezone).timestamp())
-        made = self.record(**given, due_at=due_at, **self._about(order))
-        new = put_new(stored(made, self._id(made), self.keys))
-        order_put = put(self._order_key(made) | {self.order_name: self._checked(made, order)})
-        line = act(project_id, self._id(made), now, who, f"{self.action}.create", f"{made.name}: {schedule}")
-        limit: int | None = getattr(self._quotas(project_id), self.quota)
-        counted = count_write(project_id, self.quota, 1, limit)
+        made = self.kind.record(**given, due_at=due_at, **self._orders.about(order))
+        new = put_new(stored(made, self._id(made), self.kind.keys))
+        order_put = put(self._order_key(made) | {self._orders.attribute: self._orders.stored(made, order)})
+        line = act(project_id, self._id(made), now, who, f"{self._orders.action}.create", f"{made.name}: {schedule}")
+        limit: int | None = getattr(self._queue.project_store.quotas(project_id), self._orders.quota)
+        counted = count_write(project_id, self._orders.quota, 1, limit)
         try:
             self._table.transact([new, order_put, counted, audit_write(line)])
         except ConditionFailed as error:
             # If the record exists, the response to the first try was lost and the SDK wrote again.
             if 0 not in error.failed:
-                raise QuotaExceeded.of(self.quota, limit, _QUOTA_RETRY_SECONDS) from error
+                raise QuotaExceeded.of(self._orders.quota, limit, _QUOTA_RETRY_SECONDS) from error
         return made
 
     def get(self, project_id: str, schedule_id: str) -> S:
-        item = self._table.get(self.keys.record(project_id, schedule_id), consistent=True)
+        item = self._table.get(self.kind.keys.record(project_id, schedule_id), consistent=True)
         if item is None:
-            raise RecordNotFound(f"this project has no {self.noun} with the id {schedule_id[:200]}")
-        return record_from(self.record, item)
+            raise RecordNotFound(f"this project has no {self.kind.noun} with the id {schedule_id[:200]}")
+        return record_from(self.kind.record, item)
 
     def order(self, schedule: S) -> Order:
         item = self._table.get(self._order_key(schedule), consistent=True)
         if item is None:
-            raise RecordNotFound(f"this project has no {self.noun} with the id {self._id(schedule)}")
-        return self._order_from(str(item[self.order_name]))
+            raise RecordNotFound(f"this project has no {self.kind.noun} with the id {self._id(schedule)}")
+        return self._orders.read(str(item[self._orders.attribute]))
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[S]:
-        page = self._table.find(self.keys.list(project_id), limit=limit, cursor=cursor, wanted={})
-        return Listed([record_from(self.record, item) for item in page.items], page.cursor)
+        page = self._table.find(self.kind.keys.list(project_id), limit=limit, cursor=cursor, wanted={})
+        return Listed([record_from(self.kind.record, item) for item in page.items], page.cursor)
 
     def change(
         self,
@@ -321,19 +326,19 @@ class Schedules(Generic[S, Order]):
         names = [name for name in ("schedule", "timezone", "status") if getattr(new, name) != getattr(old, name)]
         if reorder is not None:
             order = reorder(self.order(old))
-            new = replace(new, **self._about(order))
-            writes.append(put(self._order_key(new) | {self.order_name: self._checked(new, order)}))
+            new = replace(new, **self._orders.about(order))
+            writes.append(put(self._order_key(new) | {self._orders.attribute: self._orders.stored(new, order)}))
         elif new == old:
             return old
         action = "change" if order_fields or names != ["status"] else "pause" if new.status == PAUSED else "resume"
         why = ", ".join([*names, *order_fields])
-        line = act(old.project_id, self._id(old), now, who, f"{self.action}.{action}", why)
-        if old.due_at is not None and old.planned <= now.timestamp() and self._is_started(old):
-            run = self._run(old, self._work_id(old))
-            new = replace(new, **{self._last: run[self.work_name], "last_run_at": old.planned})
+        line = act(old.project_id, self._id(old), now, who, f"{self._orders.action}.{action}", why)
+        if old.due_at is not None and old.planned <= now.timestamp() and self.kind.is_started(old):
+            run = self._run(old, self.kind.work_id(old))
+            new = replace(new, **{self._last: run[self.kind.work_name], "last_run_at": old.planned})
             writes.append(self._run_put(old, self._id(old), run))
         new = replace(new, revision=old.revision + 1)
-        sets, gone = changes(old, new, self.keys)
+        sets, gone = changes(old, new, self.kind.keys)
         condition, values = unchanged(old, "due_at", self._last)
         write = update(self._key(old), sets, removes=gone, condition=condition, **values)
         return new if self._table.try_write(write, *writes, audit_write(line)) else None
@@ -341,49 +346,49 @@ class Schedules(Generic[S, Order]):
     def delete(self, project_id: str, schedule_id: str, who: str) -> None:
         """Deletes the schedule. What it started stays; the records of its runs expire."""
         old = self.get(project_id, schedule_id)
-        counted = [count_write(project_id, self.quota, -1)] if old.counted else []
-        line = audit_write(act(project_id, schedule_id, self._clock(), who, f"{self.action}.delete"))
+        counted = [count_write(project_id, self._orders.quota, -1)] if old.counted else []
+        line = audit_write(act(project_id, schedule_id, self._clock(), who, f"{self._orders.action}.delete"))
         gone = delete(self._key(old), "attribute_exists(#pk)")
         if not self._table.try_write(gone, delete(self._order_key(old)), *counted, line):
-            raise RecordNotFound(f"this project has no {self.noun} with the id {schedule_id[:200]}")
+            raise RecordNotFound(f"this project has no {self.kind.noun} with the id {schedule_id[:200]}")
 
     def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
         """Its runs, newest first, each with the present state of what it started, unless that was deleted."""
         self.get(project_id, schedule_id)
-        keys = self.keys.runs(project_id, schedule_id)
+        keys = self.kind.keys.runs(project_id, schedule_id)
         page = self._table.page(keys, limit=limit, cursor=cursor, newest_first=True)
-        names = ("due", "state", self.work_name, "reason", "code")
+        names = ("due", "state", self.kind.work_name, "reason", "code")
         runs = [{name: item[name] for name in names if name in item} for item in page.items]
-        works = self._works(project_id, [run[self.work_name] for run in runs if self.work_name in run])
+        works = self.kind.works(project_id, [run[self.kind.work_name] for run in runs if self.kind.work_name in run])
         for run in runs:
-            if (work := works.get(run.get(self.work_name, ""))) is not None:
-                run[self.work_name.removesuffix("_id")] = work
+            if (work := works.get(run.get(self.kind.work_name, ""))) is not None:
+                run[self.kind.work_name.removesuffix("_id")] = work
         return Listed(runs, page.cursor)
 
     # Once a minute.
 
     def fire(self) -> int:
         """Starts all runs that are due. Returns how many."""
-        return fire_all(due_items(self._table, [self.keys.due_pk], self._clock().timestamp()), self.fire_one)
+        return fire_all(due_items(self._table, [self.kind.keys.due_pk], self._clock().timestamp()), self.fire_one)
 
     def fire_one(self, seen: Item) -> bool:
         """Starts the run that is due. False if it failed, was skipped, or another function was first."""
         # `seen` may be stale: it was paused, changed or deleted, or another function has run it.
         item = self._table.get({"pk": seen["pk"], "sk": seen["sk"]}, consistent=True)
-        if item is None or (item.get("due_pk"), item.get("due_at")) != (self.keys.due_pk, seen["due_at"]):
+        if item is None or (item.get("due_pk"), item.get("due_at")) != (self.kind.keys.due_pk, seen["due_at"]):
             return False
         try:
-            return self._fire(record_from(self.record, item))
+            return self._fire(record_from(self.kind.record, item))
         except Exception as error:
             self._failed(item, error)
             return False
 
     def _fire(self, schedule: S) -> bool:
-        work_id, last = self._work_id(schedule), getattr(schedule, self._last)
-        if last and last != work_id and self._is_active(schedule.project_id, last):
+        work_id, last = self.kind.work_id(schedule), getattr(schedule, self._last)
+        if last and last != work_id and self.kind.is_active(schedule.project_id, last):
             self.record_run(schedule, None, reason=f"the previous run, {last}, still ran")
             return False
-        self._start(schedule, work_id)
+        self.kind.start(self, schedule, work_id)
         return True
 
     def _failed(self, item: Item, error: Exception) -> None:
@@ -392,7 +397,7 @@ class Schedules(Generic[S, Order]):
         Reads from the item what this needs: perhaps it failed because the record is malformed.
         """
         schedule = record_from(Schedule, {"project_id": "", "name": "", "created_at": ""} | item)
-        record_id, now = str(item[self.id_name]), self._clock()
+        record_id, now = str(item[self.kind.id_name]), self._clock()
         code, reason = "internal", f"an internal error ({type(error).__name__})"
         # A conflict: another function was first, and the writes below are refused; or else another try helps.
         retryable = not isinstance(error, DomainError) or error.retryable or isinstance(error, Conflict)
@@ -431,25 +436,25 @@ class Schedules(Generic[S, Order]):
         if self._table.try_write(*self._run_writes(schedule, record_id, run)) or work_id is None:
             return
         newer = f"attribute_exists(#pk) AND (attribute_not_exists(#{self._last}) OR #{self._last} < :made)"
-        key = self.keys.record(schedule.project_id, record_id)
+        key = self.kind.keys.record(schedule.project_id, record_id)
         started = update(key, {self._last: work_id, "last_run_at": schedule.planned}, condition=newer, made=work_id)
         self._table.try_write(started, self._run_put(schedule, record_id, run))
 
     def _run(
         self, schedule: Schedule, work_id: str | None, reason: str | None = None, code: str | None = None
     ) -> dict[str, Any]:
-        run = {"due": _moment(schedule.planned), "state": SKIPPED if reason else STARTED, self.work_name: work_id}
+        run = {"due": _moment(schedule.planned), "state": SKIPPED if reason else STARTED, self.kind.work_name: work_id}
         run |= {"reason": reason and reason[:_LONGEST_REASON], "code": code}
         return {name: value for name, value in run.items() if value is not None}
 
     def _run_put(self, schedule: Schedule, record_id: str, run: dict[str, Any]) -> Write:
         expires_at = int((self._clock() + _RUNS_KEPT).timestamp())
-        return put(self.keys.run(schedule.project_id, record_id, run["due"]) | run | {"expires_at": expires_at})
+        return put(self.kind.keys.run(schedule.project_id, record_id, run["due"]) | run | {"expires_at": expires_at})
 
     def _run_writes(self, schedule: Schedule, record_id: str, run: dict[str, Any]) -> Writes:
         started, following = run["state"] == STARTED, self._following(schedule)
         failed_runs = 0 if started else schedule.failed_runs + ("code" in run)
-        sets = {self._last: run.get(self.work_name), "due_at": following, "failed_runs": failed_runs}
+        sets = {self._last: run.get(self.kind.work_name), "due_at": following, "failed_runs": failed_runs}
         sets |= {"last_run_at": schedule.planned} if started else {"last_error": run["reason"]}
         removes = ["planned_at", "tries", *(["last_error"] if started else []), *(() if following else DUE_ATTRIBUTES)]
         given = {name: value for name, value in sets.items() if value is not None}
@@ -460,7 +465,7 @@ class Schedules(Generic[S, Order]):
 
     def _moved(self, schedule: Schedule, record_id: str, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Write:
         return update(
-            self.keys.record(schedule.project_id, record_id),
+            self.kind.keys.record(schedule.project_id, record_id),
             sets,
             removes=removes,
             condition="#due_at = :seen AND #status = :active",
@@ -469,7 +474,7 @@ class Schedules(Generic[S, Order]):
         )
 
     def _failing_notice(self, schedule: Schedule, record_id: str, run: Mapping[str, Any]) -> Write:
-        data = {self.id_name: record_id, "name": schedule.name, "status": "failing", "failed_runs": FAILING_RUNS}
+        data = {self.kind.id_name: record_id, "name": schedule.name, "status": "failing", "failed_runs": FAILING_RUNS}
         return notice_write(
             Notice(
                 notice_id=notice_id_for("schedule.failing", record_id, run["due"]),
@@ -494,16 +499,16 @@ class Schedules(Generic[S, Order]):
 
     @property
     def _last(self) -> str:
-        return f"last_{self.work_name}"
+        return f"last_{self.kind.work_name}"
 
     def _id(self, schedule: Schedule) -> str:
-        return str(getattr(schedule, self.id_name))
+        return str(getattr(schedule, self.kind.id_name))
 
     def _key(self, schedule: Schedule) -> dict[str, str]:
-        return self.keys.record(schedule.project_id, self._id(schedule))
+        return self.kind.keys.record(schedule.project_id, self._id(schedule))
 
     def _order_key(self, schedule: Schedule) -> dict[str, str]:
-        return self.keys.order(schedule.project_id, self._id(schedule))
+        return self.kind.keys.order(schedule.project_id, self._id(schedule))
 
 
 # --- what is due

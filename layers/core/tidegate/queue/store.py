@@ -1,25 +1,25 @@
-"""Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice together."""
+"""Requests and channels in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice
+together."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Item, Table, Write, delete, put, put_new, update
-from tidegate.common.ids import Clock, iso, new_id
+from tidegate.aws.table import ConditionFailed, Item, Table, Write, below, delete, put, put_new, update
+from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
-from tidegate.errors import Busy, Conflict, LeaseLost, QuotaExceeded
+from tidegate.errors import Conflict, LeaseLost, QuotaExceeded
 from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write, queued_write
-from tidegate.queue.fairness import Turn, rank, standing_write
 from tidegate.queue.log import stats_writes
-from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Channel, Place, Request
+from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Channel, Request, Standing, Turn, WaitingPlace, rank
 from tidegate.records import item_of, record_from
 
 # --- transaction
@@ -102,8 +102,35 @@ def place_item(request: Request) -> Item:
     }
 
 
-def place_from(item: Item) -> Place:
-    return Place(**{field.name: item.get(field.name) for field in fields(Place)})  # type: ignore[arg-type]
+def place_from(item: Item) -> WaitingPlace:
+    return WaitingPlace(**{field.name: item.get(field.name) for field in fields(WaitingPlace)})  # type: ignore[arg-type]
+
+
+# --- standings
+# A project's standing in a channel: how many of its requests wait and run.
+#
+# The counts are written in the same transaction as the requests that they count, so a crash cannot make them differ.
+
+
+def standing_from(item: Item) -> Standing:
+    counts = {name: int(item.get(name, 0)) for name in ("waiting", "running", "turn", "changes")}
+    return Standing(item["sk"], **counts)
+
+
+def standing_write(
+    channel: str, project_id: str, *, waiting: int = 0, running: int = 0, turn: Turn | None = None
+) -> Write:
+    """Adds to the counts. With a turn, the write is refused if the project already holds as many slots as it may."""
+    # With its slots, the project must not hold more than it may.
+    most = turn.ceiling - running + 1 if turn else 0
+    bound: dict[str, Any] = {"ceiling": most} if turn else {}
+    return update(
+        keys.standing(channel, project_id),
+        {"turn": turn.number if turn else None},
+        adds={name: value for name, value in (("waiting", waiting), ("running", running)) if value} | {"changes": 1},
+        condition=below("running", "ceiling", allows_none=most > 0) if turn else "",
+        **bound,
+    )
 
 
 # --- locks
@@ -263,7 +290,12 @@ def _summed(first: Write, second: Write) -> Write:
     return replace(first, adds=dict(sums))
 
 
-# --- store
+def audit_line(old: Request, new: Request, action: str, who: str, why: str, now: datetime) -> AuditLine:
+    states = (old.status, new.status)
+    return AuditLine(old.project_id, old.request_id, iso(now), who, action, *states, why, new.attempt, new.version)
+
+
+# --- requests
 # Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice together.
 
 Part = tuple[str, Write]
@@ -393,7 +425,7 @@ class RequestStore:
         removes = () if sets else keys.DUE_ATTRIBUTES
         self._table.try_write(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
 
-    def note_wait(self, place: Place, reason: str) -> None:
+    def note_wait(self, place: WaitingPlace, reason: str) -> None:
         """Stores why a request waits, on the request for callers and on its place for the next admission."""
         request = keys.request(place.project_id, place.request_id)
         lane = (place.channel, place.project_id)
@@ -462,37 +494,189 @@ def _counts(
     return parts
 
 
-# --- unique
-# Requests with a dedupe key: while one has not ended, submitting another with the same key returns it.
+# --- channels
+# Channels in the table: their records, the places of waiting requests, the slots of running ones.
 
-_KEPT_SECONDS = 90 * 86400
-_TRIES = 4
+_CHANNEL_FIELDS = tuple(field.name for field in fields(Channel))
+# Admission rarely needs more places of a project than this. If it does, most of them are blocked, so it reads the rest
+# in pages of 1 MB.
+_LANE_PAGE = 100
+# Projects whose places are counted in one recount, and pages of 1 MB that are read of each.
+_RECOUNTED, _RECOUNTED_PAGES = 50, 2
 
 
-class UniqueRequests:
-    def __init__(self, table: Table, requests: RequestStore, clock: Clock) -> None:
+def _channel(item: Item) -> Channel:
+    return Channel(**{name: item[name] for name in _CHANNEL_FIELDS if name in item})
+
+
+class Held(NamedTuple):
+    """The slots of a channel that an attempt of a request holds."""
+
+    project_id: str
+    request_id: str
+    attempt: int
+    slots: int = 1
+
+
+class ChannelStore:
+    """Reads consistently, because admission decides by what it reads."""
+
+    def __init__(self, table: Table) -> None:
         self._table = table
-        self._requests = requests
-        self._clock = clock
 
-    def submit(self, project_id: str, dedupe_key: str, make: Callable[[str, Write], Request]) -> Request:
-        """The request that has the key, or the one that `make(request_id, write)` submits together with the write."""
-        key = keys.dedupe(project_id, dedupe_key)
-        for _ in range(_TRIES):
-            held = self._table.get(key, consistent=True)
-            request = self._requests.get(project_id, str(held["request_id"])) if held else None
-            if request is not None and not request.is_over:
-                return request
-            now = self._clock()
-            request_id = new_id("req", now)
-            item = key | {"request_id": request_id, "expires_at": int(now.timestamp()) + _KEPT_SECONDS}
-            if held:
-                write = put(item, "#request_id = :held", held=held["request_id"])
-            else:
-                write = put(item, "attribute_not_exists(#pk)")
-            try:
-                return make(request_id, write)
-            except ConditionFailed:
-                # Another call with the key was faster, or another condition of the submission failed: read again.
-                continue
-        raise Busy("other calls submit requests with this dedupe_key at the same time: try again")
+    def get(self, name: str) -> Channel | None:
+        item = self._table.get(keys.channel(name), consistent=True)
+        return _channel(item) if item else None
+
+    def all(self) -> list[Channel]:
+        return [_channel(item) for item in self._table.query_all(keys.channels(), consistent=True)]
+
+    def ensure(self, name: str, capacity: int) -> Channel:
+        """The channel, created with this capacity if it does not exist."""
+        channel = self.get(name)
+        if channel is None:
+            new = {"name": name, "capacity": capacity, "running": 0, "paused": False, "slot_changes": 0}
+            self._table.try_write(put_new(keys.channel(name) | new))
+            channel = self.get(name)
+        return channel or Channel(name, capacity)
+
+    def begin_run(self, name: str) -> None:
+        """Counts a run of admission before its first read: see `runs_begun`."""
+        self._table.write(update(keys.admission_runs(name), adds={"runs": 1}, condition=""))
+
+    def runs_begun(self, name: str) -> int:
+        """How many runs of the channel's admission have begun. The next one sees all that was written before this."""
+        item = self._table.get(keys.admission_runs(name), consistent=True)
+        return int(item["runs"]) if item else 0
+
+    def set_capacity(self, name: str, capacity: int, now: float, line: AuditLine) -> None:
+        change = update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
+
+    def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
+        """Also makes the channel due now: if the message to admission is lost, compensation sends another."""
+        change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
+
+    def waiting(self, name: str, project_id: str) -> Iterator[list[WaitingPlace]]:
+        """Pages of a project's places, in the order of admission."""
+        limit: int | None = _LANE_PAGE
+        cursor: str | None = None
+        while limit or cursor:
+            page = self._table.query(keys.waiting(name, project_id), consistent=True, limit=limit, cursor=cursor)
+            yield [place_from(item) for item in page.items]
+            limit, cursor = None, page.cursor
+
+    def held_mutexes(self, project_id: str, names: Iterable[str], now: float) -> set[str]:
+        """The mutexes among `names` that a request of the project holds."""
+        wanted = {keys.mutex(project_id, name)["pk"]: name for name in names}
+        items = self._table.batch_get((keys.mutex(project_id, name) for name in wanted.values()), consistent=True)
+        return {wanted[item["pk"]] for item in items if "owner" in item and float(item["lease_until"]) > now}
+
+    def shared_places(self, name: str) -> Iterator[WaitingPlace]:
+        """Places that an older version wrote to the lane that all projects shared."""
+        return (place_from(item) for item in self._table.query_all(keys.shared_waiting(name), consistent=True))
+
+    def standings(self, name: str) -> list[Standing]:
+        """The projects that have waiting or running requests in the channel, or had some recently."""
+        return [standing_from(item) for item in self._table.query_all(keys.standings(name), consistent=True)]
+
+    def standing(self, name: str, project_id: str) -> Standing:
+        item = self._table.get(keys.standing(name, project_id), consistent=True)
+        return standing_from(item) if item else Standing(project_id)
+
+    def count_waiting(self, name: str) -> int:
+        return sum(standing.waiting for standing in self.standings(name))
+
+    def queue_of(self, name: str) -> tuple[int, str | None]:
+        """(number of waiting requests, creation time of the oldest). Reads counts and one place, not the queue."""
+        length = self.count_waiting(name)
+        if not length:
+            return 0, None
+        oldest = self._table.query(keys.waiting_by_age(name), index="gsi1", limit=1).items
+        return length, oldest[0]["since"] if oldest else None
+
+    def drop_place(self, place: WaitingPlace) -> None:
+        """Removes a place whose request does not exist any more."""
+        lane = (place.channel, place.project_id)
+        key = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
+        self._table.try_write(
+            delete(key, "attribute_exists(#pk)"), standing_write(*lane, waiting=-1), queued_write(place.project_id, -1)
+        )
+
+    def drop_shared_place(self, place: WaitingPlace) -> None:
+        key = keys.shared_waiting_place(place.channel, place.priority, place.since, place.request_id)
+        self._table.write(delete(key))
+
+    def slots(self, name: str) -> list[Held]:
+        items = self._table.query_all(keys.slots(name), consistent=True)
+        return [
+            Held(item["project_id"], item["request_id"], int(item["attempt"]), int(item.get("slots", 1)))
+            for item in items
+        ]
+
+    def drop_slot(self, name: str, held: Held) -> bool:
+        """Releases the slots of an attempt that does not run any more. False if they were released already."""
+        return self._table.try_write(
+            delete(keys.slot(name, held.request_id), "#attempt = :attempt", attempt=held.attempt),
+            update(keys.channel(name), adds={"running": -held.slots, "slot_changes": 1}),
+            standing_write(name, held.project_id, running=-held.slots),
+        )
+
+    def recount(self, channel: Channel, running: int) -> bool:
+        """Corrects the channel's count. False if a slot was taken or released since `channel` was read."""
+        return self._table.try_write(
+            update(
+                keys.channel(channel.name),
+                {"running": running},
+                adds={"slot_changes": 1},
+                condition="#slot_changes = :seen",
+                seen=channel.slot_changes,
+            )
+        )
+
+    def recount_running(self, name: str) -> None:
+        """Sets each project's count to the number of its slots, unless the count has changed since it was read."""
+        standings = {standing.project_id: standing for standing in self.standings(name)}
+        held: Counter[str] = Counter()
+        for one in self.slots(name):
+            held[one.project_id] += one.slots
+        for project_id in standings.keys() | held.keys():
+            standing = standings.get(project_id, Standing(project_id))
+            if standing.running != held[project_id]:
+                self._table.try_write(self._set_count(name, standing, "running", held[project_id]))
+
+    def recount_waiting(self, name: str, turn: int) -> None:
+        """Corrects the counts of waiting requests of some projects, and removes idle projects.
+
+        Each `turn` checks other projects. Of a long lane only the first pages are read: its count is corrected if it is
+        lower than that, or when the lane has become short.
+        """
+        standings = self.standings(name)
+        start = turn * _RECOUNTED % max(1, len(standings))
+        for standing in (standings[start:] + standings[:start])[:_RECOUNTED]:
+            lane = keys.waiting(name, standing.project_id)
+            waiting, are_all = self._table.count(lane, pages=_RECOUNTED_PAGES, consistent=True)
+            if standing.waiting < waiting or (are_all and standing.waiting != waiting):
+                counted = queued_write(standing.project_id, waiting - standing.waiting)
+                self._table.try_write(self._set_count(name, standing, "waiting", waiting), counted)
+            elif not standing.is_active:
+                unchanged = "#changes = :seen"
+                self._table.try_write(
+                    delete(keys.standing(name, standing.project_id), unchanged, seen=standing.changes)
+                )
+
+    @staticmethod
+    def _set_count(name: str, standing: Standing, count: str, value: int) -> Write:
+        return update(
+            keys.standing(name, standing.project_id),
+            {count: value},
+            adds={"changes": 1},
+            condition="attribute_not_exists(#changes) OR #changes = :seen",
+            seen=standing.changes,
+        )
+
+    def set_due(self, name: str, due_at: float | None) -> None:
+        """Sets when compensation checks the channel; None: not at all."""
+        sets = keys.due(name, due_at, "channel") if due_at is not None else None
+        self._table.try_write(update(keys.channel(name), sets, removes=() if sets else keys.DUE_ATTRIBUTES))

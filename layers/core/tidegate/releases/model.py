@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from tidegate.common.ids import digest
 from tidegate.distribution.model import FleetAgent, Wave
@@ -24,6 +24,8 @@ HookName = Annotated[str, F(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 MOST_RELEASES = 200
 MOST_FILES = 50
 MOST_KEPT = 10
+# Of an archive, as it is stored and unpacked. Hosts hold the latter.
+MOST_TREE_BYTES = 10 * 2**30
 
 ROLLING, WAITING, CONVERGED, PAUSED, FAILED, ROLLED_BACK = (
     "rolling",
@@ -43,6 +45,9 @@ CURRENT, STAGED, HOST_FAILED, DRIFTED = "current", "staged", "failed", "drifted"
 BEHIND, OFFLINE, GONE = "behind", "offline", "gone"
 # A host that was not seen for this many days no longer counts.
 GONE_DAYS = 30
+
+# A host's word that it checked its files again is stored at most this often.
+CHECKED_SECONDS = 3600
 
 # The share of the connected hosts of a wave that must have reported before it can pass.
 _HEARD = 0.9
@@ -68,14 +73,33 @@ class ReleaseFile:
     target_file_dir: Annotated[str, F("absolute path of the directory on the host")]
     target_user: Annotated[str, F("owner of the file on the host")]
     mode: Annotated[str | None, F("permissions of the file on the host in octal, such as `0640`")] = None
+    unpack: Annotated[
+        Literal["tar", "zip"] | None,
+        F(
+            "the file is an archive (`tar` may be compressed), unpacked to `releases/<revision>` below "
+            "`target_file_dir`, where the symlink `current` leads to it"
+        ),
+    ] = None
 
     @property
-    def path(self) -> str:
-        return f"{self.target_file_dir.rstrip('/')}/{self.file_name}"
+    def paths(self) -> tuple[str, ...]:
+        """What the file takes on a host, with all that is below it."""
+        directory = self.target_file_dir.rstrip("/")
+        names = ("current", "releases") if self.unpack else (self.file_name,)
+        return tuple(f"{directory}/{name}" for name in names)
+
+
+def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
+    """The first of `paths` that is one of the others, or above or below one; None if there is none."""
+    taken = list(others)
+    for path in paths:
+        if any(path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in taken):
+            return path
+    return None
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """Whether a host is healthy: a hook that its operator allowed, or an HTTP check on one of its loopback ports.
 
     The result must hold for `soak_s` seconds before the next wave."""
@@ -107,7 +131,7 @@ class Revision:
     hook: Annotated[
         HookName | None, F("run after the files were put in place, if the host's operator allowed it by this name")
     ] = None
-    health: Annotated[Check | None, F("how a host finds out whether it is healthy with the revision")] = None
+    health: Annotated[HealthCheck | None, F("how a host finds out whether it is healthy with the revision")] = None
     on_failure: Annotated[
         str, F("when a wave fails: take the revision back, or stop where it is", pattern="^(rollback|stop)$")
     ] = ROLLBACK
@@ -122,9 +146,13 @@ class Revision:
     def content(self) -> str:
         """Equal for revisions that put the same on hosts in the same way."""
         what = {name: getattr(self, name) for name in ("activate", "hook", "on_failure", "keep", "heal")}
-        parts = [asdict(file) for file in sorted(self.files, key=lambda file: file.path)]
+        parts = [asdict(file) for file in sorted(self.files, key=lambda file: file.paths)]
         rest = [list(self.waves), asdict(self.health) if self.health else None]
         return digest(repr([what, parts, rest]))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for file in self.files for path in file.paths)
 
     @property
     def soak_s(self) -> int:
@@ -142,7 +170,7 @@ class Revision:
             | {
                 "files": tuple(ReleaseFile(**file) for file in item["files"]),
                 "waves": tuple(Wave(*wave) for wave in item.get("waves", ())),
-                "health": Check(**health) if health else None,
+                "health": HealthCheck(**health) if health else None,
             }
         )
 
@@ -241,12 +269,30 @@ class HostReport:
     hook: Annotated[Mapping[str, Any] | None, F("how the hook ended")] = None
     health: Annotated[Mapping[str, Any] | None, F("how the health check ended")] = None
     drift: Annotated[tuple[str, ...], F("files that were changed on the host, and how")] = ()
+    # A revision that failed is not in place: the one before it is.
+    placed: Annotated[
+        int | None, F("the revision whose files are in place, if it is not `revision`", strict=True, ge=0, le=10**9)
+    ] = None
+    checked_at: Annotated[
+        str | None,
+        F(
+            "when the host last compared its files with what they should be, ISO 8601 UTC",
+            pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$",
+        ),
+    ] = None
     reported_at: Annotated[str, F("when the host reported it, ISO 8601 UTC")] = ""
 
     @classmethod
     def from_item(cls, item: Mapping[str, Any]) -> Self:
         plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
         return cls(**plain | {"drift": tuple(item.get("drift", ()))})
+
+    @property
+    def in_place(self) -> int:
+        """The revision whose files are on the host; 0 if that is not known."""
+        if self.placed is not None:
+            return self.placed
+        return self.revision if self.state in (CURRENT, DRIFTED) else 0
 
     def is_news(self, known: HostReport | None) -> bool:
         """Whether the report changes what is known. A revision that failed on a host stays failed there."""
@@ -256,7 +302,38 @@ class HostReport:
             return (self.life, self.revision) > (known.life, known.revision)
         if known.state == HOST_FAILED:
             return False
-        return replace(self, reported_at=known.reported_at) != known
+        then = replace(self, reported_at=known.reported_at, checked_at=known.checked_at)
+        return then != known or self._is_checked_again(known)
+
+    def _is_checked_again(self, known: HostReport) -> bool:
+        """Not at every report: each would be a write."""
+        if self.checked_at is None or known.checked_at is None:
+            return self.checked_at != known.checked_at
+        before, now = (datetime.fromisoformat(one) for one in (known.checked_at, self.checked_at))
+        return (now - before).total_seconds() >= CHECKED_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class HostFile:
+    """A file that a host says it has."""
+
+    path: Annotated[str, F("path of the file on the host; of an archive, the symlink to what was unpacked")]
+    sha256: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits; of an archive, of the archive")]
+    release: Annotated[str, F("the release that has put it in place")]
+    revision: Annotated[int, F("the revision that it belongs to")]
+    checked_at: Annotated[
+        str | None, F("when the host last compared it with what it should be, ISO 8601 UTC; stored once an hour")
+    ] = None
+    drift: Annotated[str | None, F("what was changed about it on the host; absent if nothing was")] = None
+
+
+def files_in_place(report: HostReport, revision: Revision) -> Iterator[HostFile]:
+    """The files of the revision that the report says is in place, in the order of their paths."""
+    for file in sorted(revision.files, key=lambda file: file.paths):
+        path = file.paths[0]
+        lines = [line.removeprefix(path) for line in report.drift if line.startswith((f"{path}: ", f"{path}/"))]
+        drift = "; ".join(line.removeprefix(": ").removeprefix("/") for line in lines) or None
+        yield HostFile(path, file.signature, report.name, revision.number, report.checked_at, drift)
 
 
 class Host(NamedTuple):
@@ -379,7 +456,7 @@ def after_put(release: Release, revision: Revision, now: float) -> Release:
         paused=False,
         status=ROLLING,
         reason=None,
-        paths=tuple(file.path for file in revision.files),
+        paths=revision.paths,
         generation=0,
     )
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from tidegate.aws.table import decode_cursor, encode_cursor, unknown_cursor
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
+from tidegate.distribution.model import absolute_path, four_digits
+from tidegate.distribution.submit import require_admin
 from tidegate.errors import FieldError, FileNotFound, Invalid, PathTaken, QuotaExceeded, WrongState
-from tidegate.files.model import READY
+from tidegate.files.model import READY, FilePath, Signature
 from tidegate.files.model import name_of as name_of_path
 from tidegate.projects.audit import AuditLine, act
+from tidegate.records import F, Text
 from tidegate.releases import Releases
 from tidegate.releases.model import (
     FAILED,
     MOST_RELEASES,
+    MOST_TREE_BYTES,
     ROLLED_BACK,
     ROLLING,
     Host,
+    HostFile,
     HostReport,
     Release,
     ReleaseFile,
@@ -27,7 +32,9 @@ from tidegate.releases.model import (
     Selector,
     after_put,
     counted,
+    files_in_place,
     host_of,
+    overlap,
     refused,
     rollback_number,
 )
@@ -38,18 +45,32 @@ _QUOTA_RETRY_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class FileOrder:
-    """A file as a caller names it: by its id in the library, or by path and signature."""
+    """A file of the library, by `file_id` or by `file_path` and `signature`, and where it belongs on a host."""
 
-    target_file_dir: str
-    target_user: str
-    file_id: str | None = None
-    file_path: str | None = None
-    signature: str | None = None
-    mode: str | None = None
+    target_file_dir: Annotated[FilePath, F("absolute path of the directory on the host", check=absolute_path)]
+    target_user: Annotated[Text, F("owner of the file on the host")]
+    file_id: Annotated[Text | None, F("id of the file")] = None
+    file_path: Annotated[FilePath | None, F("path of the file in the library")] = None
+    signature: Annotated[Signature | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
+    mode: Annotated[
+        str | None,
+        F("permissions of the file on the host in octal, such as `0640`", pattern=r"^0?[0-7]{3}$", check=four_digits),
+    ] = None
+    unpack: Annotated[
+        Literal["tar", "zip"] | None,
+        F("the file is an archive, which hosts unpack below `target_file_dir`; those in it have their own modes"),
+    ] = None
 
 
 def put(
-    r: Releases, project_id: str, order: Revision, files: Sequence[FileOrder], targets: Selector, who: str
+    r: Releases,
+    project_id: str,
+    order: Revision,
+    files: Sequence[FileOrder],
+    targets: Selector,
+    who: str,
+    *,
+    is_admin: bool = False,
 ) -> tuple[Release, bool]:
     """Makes this the desired revision. Returns the release, and whether the revision is new.
 
@@ -59,6 +80,8 @@ def put(
         raise Invalid(
             "releases need Tidegate's agent on the hosts: the engine GSE can neither activate nor check files"
         )
+    for file in files:
+        require_admin(file.target_file_dir, is_admin)
     before = r.store.get(project_id, order.name)
     now = r.clock()
     wanted = replace(
@@ -121,27 +144,29 @@ def _file(r: Releases, project_id: str, order: FileOrder, at: int) -> ReleaseFil
         place = (0, 0, order.file_path, name_of_path(order.file_path))
         signature, size = order.signature, content.size
     else:
-        why = "needs file_id, or file_path and signature"
-        raise Invalid(f"files[{at}] {why}", errors=[FieldError(loc=["body", "files", at], msg=why)])
-    return ReleaseFile(*place, signature, size, order.target_file_dir, order.target_user, order.mode)
+        raise _wrong_file(at, "needs file_id, or file_path and signature")
+    if order.unpack and order.mode:
+        raise _wrong_file(at, "mode does not apply to an archive: the files in it have their own")
+    if order.unpack and size > MOST_TREE_BYTES:
+        raise _wrong_file(at, f"is too large to be unpacked: {size} bytes, at most {MOST_TREE_BYTES}")
+    return ReleaseFile(*place, signature, size, order.target_file_dir, order.target_user, order.mode, order.unpack)
+
+
+def _wrong_file(at: int, why: str) -> Invalid:
+    return Invalid(f"files[{at}] {why}", errors=[FieldError(loc=["body", "files", at], msg=why)])
 
 
 def _require_distinct(files: Sequence[ReleaseFile]) -> None:
-    paths = [file.path for file in files]
-    if twice := {path for path in paths if paths.count(path) > 1}:
-        why = f"{', '.join(sorted(twice))} is named twice"
-        raise Invalid(f"files: {why}", errors=[FieldError(loc=["body", "files"], msg=why)])
+    for at, file in enumerate(files):
+        before = [path for other in files[:at] for path in other.paths]
+        if path := overlap(file.paths, before):
+            raise _wrong_file(at, f"takes {path}, which another file of the release takes")
 
 
 def _require_free_paths(r: Releases, release: Release, revision: Revision) -> None:
     """PathTaken if another release has a file at one of these paths on a host that both are for."""
-    wanted = {file.path for file in revision.files}
-    rivals = [
-        (other, path)
-        for other in r.store.all(release.project_id)
-        if other.name != release.name
-        for path in wanted.intersection(other.paths)
-    ]
+    others = [other for other in r.store.all(release.project_id) if other.name != release.name]
+    rivals = [(other, path) for other in others if (path := overlap(revision.paths, other.paths))]
     if not rivals:
         return
     for agent in r.distribution.fleet_store.memberships(release.project_id):
@@ -194,6 +219,28 @@ def _with_texts(
     """The same with the whole reports: the index has no texts, because a look at all hosts reads it."""
     whole = r.store.whole_reports(release.project_id, release.name, [host.agent_id for host, _, _ in found])
     return [(host, whole.get(host.agent_id), goal) for host, _, goal in found]
+
+
+def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: str | None) -> Listed[HostFile]:
+    """The files that releases have put on a host, by release and path, as the host itself reported them."""
+    agent = r.distribution.fleet.require(project_id, agent_id)
+    position = decode_cursor(cursor) if cursor else {}
+    after = tuple(str(position.get(name, {}).get("S", "")) for name in ("release", "path"))
+    if cursor and not all(after):
+        raise unknown_cursor()
+    found: list[HostFile] = []
+    for name, report in sorted(r.store.reports_of_host(project_id, agent_id).items()):
+        is_old = bool(agent.life) and report.life != agent.life
+        if name < after[0] or is_old or not report.in_place:
+            continue
+        for file in files_in_place(report, r.store.revision(project_id, name, report.in_place)):
+            if (name, file.path) <= after:
+                continue
+            if len(found) == limit:
+                last = {"release": {"S": found[-1].release}, "path": {"S": found[-1].path}}
+                return Listed(found, encode_cursor(last))
+            found.append(file)
+    return Listed(found, None)
 
 
 def user_of(r: Releases, project_id: str, signature: str) -> str | None:

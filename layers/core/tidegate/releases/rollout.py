@@ -15,7 +15,7 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import digest, iso
 from tidegate.distribution.fleet import spread_seconds, wake_soon
 from tidegate.distribution.model import FleetAgent, Target, TransferSpec
-from tidegate.distribution.submit import send_to_store
+from tidegate.distribution.submit import submit
 from tidegate.errors import Conflict, DomainError
 from tidegate.notifications.notices import Notice, notice_id_for
 from tidegate.projects.audit import SYSTEM, act
@@ -124,7 +124,11 @@ def ask(
     known = r.store.reports_of_host(project_id, agent.agent_id)
     releases = {release.name: release for release in r.store.all(project_id) if release.targets.has(agent)}
     for report in reports:
-        if report.name in releases and report.is_news(known.get(report.name)) and r.store.report(report):
+        release = releases.get(report.name)
+        # Nobody has a revision that was never put: the host's word would count for every later one.
+        if release is None or max(report.revision, report.placed or 0) > release.latest:
+            continue
+        if report.is_news(known.get(report.name)) and r.store.report(report):
             known[report.name] = report
     if left := [name for name in known if name not in releases]:
         # The release was deleted, or the host is no longer one of its targets. Its files stay.
@@ -163,7 +167,8 @@ def _send_missing(r: Releases, project_id: str, agent: FleetAgent, revision: Rev
             release=revision.name,
         )
         try:
-            send_to_store(r.distribution, project_id, spec, [Target(agent.agent_id)])
+            # Nobody asked for the single host: no line in the audit trail. Directories were checked at the put.
+            submit(r.distribution, project_id, spec, [Target(agent.agent_id)], action="", is_admin=True)
         except DomainError as error:
             # The host asks again; meanwhile the others of the release go on.
             logger.warning("a file of a release was not sent", release=revision.name, reason=error.detail)
@@ -263,8 +268,7 @@ def take_back(r: Releases, before: Release, number: int, why: str, who: str) -> 
     copy = replace(
         source, number=after.desired, rollback_to=number, waves=(), created_at=iso(now), created_by=who, note=why[:500]
     )
-    paths = tuple(file.path for file in copy.files)
-    after = replace(after, paths=paths, updated_at=iso(now), wave_at=now.timestamp(), paused=False)
+    after = replace(after, paths=copy.paths, updated_at=iso(now), wave_at=now.timestamp(), paused=False)
     line = act(before.project_id, before.name, now, who, "release.rollback", why)
     notice = notice_of(after, "release.rolled_back", now)
     return r.store.save(before, after, revision=copy, line=line, due_at=now.timestamp(), notice=notice)

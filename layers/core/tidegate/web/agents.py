@@ -19,7 +19,7 @@ from tidegate.distribution.model import AgentProcess, Figures, FleetAgent, Swarm
 from tidegate.distribution.swarm import Presence
 from tidegate.records import view_of
 from tidegate.releases import rollout
-from tidegate.releases.model import Check, HostReport, ReleaseFile, Revision
+from tidegate.releases.model import HealthCheck, HostReport, ReleaseFile, Revision
 from tidegate.web.routing import Router
 from tidegate.web.schemas import Answer, Body, F, Signature
 from tidegate.web.submits import AgentId, ContainerId
@@ -83,7 +83,7 @@ class FileGoal(Answer, record=ReleaseFile, without=("biz_id", "app_id", "file_pa
     """A file that should be on the host."""
 
 
-class HealthGoal(Answer, record=Check):
+class HealthGoal(Answer, record=HealthCheck):
     """How the host finds out whether it is healthy."""
 
 
@@ -103,7 +103,7 @@ class GoalList(Answer):
     items: list[GoalAnswer]
 
 
-class RunResult(Body):
+class HookResultBody(Body):
     """How a hook or a check ended."""
 
     code: Annotated[StrictInt, F("exit code, or HTTP status", ge=-(2**31), le=2**31 - 1)]
@@ -112,8 +112,8 @@ class RunResult(Body):
 
 class ReleaseReport(Body, record=HostReport, without=("agent_id", "reported_at", "project_id", "life")):
     state: Literal["current", "staged", "failed", "drifted"]
-    hook: RunResult | None = None
-    health: RunResult | None = None
+    hook: HookResultBody | None = None
+    health: HookResultBody | None = None
     drift: Annotated[
         list[Annotated[str, Field(max_length=1200)]],
         F("files that were changed on the host, and how", max_length=20),
@@ -148,7 +148,7 @@ class SwarmResult(Body):
     ] = 0
 
 
-class ResultBody(Body):
+class TransferResultBody(Body):
     transfer_id: Annotated[str, F("`transfer_id` of the item that is reported", min_length=1, max_length=200)]
     container_id: Annotated[ContainerId, F("a container on the host; empty for the host itself")] = ""
     error_code: Annotated[
@@ -171,7 +171,7 @@ class ResultBody(Body):
 
 
 class ResultsBody(Body):
-    items: Annotated[list[ResultBody], F("one entry for each transfer", min_length=1, max_length=500)]
+    items: Annotated[list[TransferResultBody], F("one entry for each transfer", min_length=1, max_length=500)]
 
 
 class TakenAnswer(Answer):
@@ -289,7 +289,7 @@ def _goal(goal: rollout.Goal) -> GoalAnswer:
     return GoalAnswer.model_validate(whole)
 
 
-def _result(item: ResultBody) -> Result:
+def _result(item: TransferResultBody) -> Result:
     reported = Figures(item.size, item.speed, item.start_time, item.end_time)
     figures = reported if any(value is not None for value in reported) else None
     swarm, staged_at = _swarm_figures(item.swarm), item.staged_at

@@ -46,6 +46,8 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "/v1/queue": ("queue",),
     "/v1/releases": ("releases",),
     "/v1/requests": ("queue",),
+    "/v1/sign-in": ("projects",),
+    "/v1/sign-in-tickets": ("projects",),
     "/v1/stats": ("queue",),
     "/v1/subscriptions": ("ingest",),
     "/v1/system": ("console.routes",),

@@ -10,15 +10,15 @@ from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 from pydantic import AfterValidator, ConfigDict, Field, model_serializer
 
 from tidegate.app import app
-from tidegate.batches.batches import MOST_ITEMS as MOST_DRY_ITEMS
+from tidegate.batches import batches, control
 from tidegate.batches.model import (
     LOWEST_RATE,
     SOURCE_FIELDS,
     Backoff,
     Batch,
+    BatchLogLine,
     Business,
     Index,
-    LogLine,
     NewBatch,
     NewBusiness,
     PauseWindow,
@@ -46,7 +46,7 @@ def _storable(text: str) -> str:
 
 def _stored_lines(logs: list[Any]) -> list[Any]:
     """The log lines that are stored, cut to their longest length: a result must fit into one item of the table."""
-    from tidegate.batches.workers import read_answer
+    from tidegate.batches.items import read_answer
 
     lines = read_answer({"result": "ok", "logs": logs}).lines
     return [{"level": level, "message": message} for level, message in lines]
@@ -203,7 +203,7 @@ class DataBody(Body):
     auth_code: AuthCode | None = None
 
 
-class ResultBody(Body):
+class ItemResultBody(Body):
     """The result of an item, in the format of an answer of process_url."""
 
     result: Annotated[
@@ -230,7 +230,7 @@ class ResultTaken(Answer):
     accepted: Annotated[bool, F("always true: a result that does not count is refused with 409")]
 
 
-class ItemAnswer(Answer):
+class OutcomeAnswer(Answer):
     index: Annotated[int, F("index of the item")]
     state: Annotated[str, F("`failed`, `abandoned` or `recovered` (succeeded after a retry)")]
     attempts: Annotated[int, F("number of attempts so far")]
@@ -240,7 +240,7 @@ class ItemAnswer(Answer):
 
 
 class ItemList(Page):
-    items: list[ItemAnswer]
+    items: list[OutcomeAnswer]
 
 
 class ResultsAnswer(Answer):
@@ -250,7 +250,7 @@ class ResultsAnswer(Answer):
 
 
 class DryRunBody(Body):
-    items: Annotated[int, F("how many items to send", ge=1, le=MOST_DRY_ITEMS)] = 1
+    items: Annotated[int, F("how many items to send", ge=1, le=batches.MOST_ITEMS)] = 1
 
 
 class DryRunItem(Answer):
@@ -265,7 +265,7 @@ class DryRunAnswer(Answer):
     items: list[DryRunItem]
 
 
-class RedriveBody(Body):
+class BatchRedriveBody(Body):
     states: Annotated[
         list[ItemState], F("which items: `failed`, `abandoned`, `recovered`", min_length=1, max_length=3)
     ] = ["failed"]
@@ -283,12 +283,12 @@ class LogsBody(Body):
     items: Annotated[list[LogBody], F("the lines, up to 100", min_length=1, max_length=100)]
 
 
-class LogAnswer(Answer, record=LogLine):
+class BatchLogAnswer(Answer, record=BatchLogLine):
     pass
 
 
-class LogList(Page):
-    items: list[LogAnswer]
+class BatchLogList(Page):
+    items: list[BatchLogAnswer]
 
 
 class LogsAdded(Answer):
@@ -315,7 +315,7 @@ def _new_business(body: BusinessBody) -> NewBusiness:
 )
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
     caller = router.caller
-    made = app().batches.businesses.add(caller.project_id, _new_business(body), body.auth_code, caller.key_id)
+    made = batches.add_business(app().batches, caller.project_id, _new_business(body), body.auth_code, caller.key_id)
     return answer(BusinessAnswer.model_validate(made), 201)
 
 
@@ -329,14 +329,14 @@ def list_businesses(limit: Limit = 20, cursor: Cursor = None) -> BusinessList:
 
 @router.get("/v1/biz/<biz_id>", scope="read", tags=_TAGS, summary="Get a business")
 def show_business(biz_id: str) -> BusinessAnswer:
-    return BusinessAnswer.model_validate(app().batches.businesses.get(router.caller.project_id, biz_id))
+    return BusinessAnswer.model_validate(batches.get_business(app().batches, router.caller.project_id, biz_id))
 
 
 @router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
     caller, new = router.caller, _new_business(body)
     return BusinessAnswer.model_validate(
-        app().batches.businesses.replace(caller.project_id, biz_id, new, body.auth_code, caller.key_id)
+        batches.replace_business(app().batches, caller.project_id, biz_id, new, body.auth_code, caller.key_id)
     )
 
 
@@ -345,7 +345,7 @@ def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
 
 
 def _batch_answer(batch: Batch) -> BatchAnswer:
-    return BatchAnswer.model_validate(app().batches.batches.shown(batch))
+    return BatchAnswer.model_validate(batches.view(app().batches, batch))
 
 
 def _asking(url: str | None) -> AbstractContextManager[None]:
@@ -358,9 +358,9 @@ def _asking(url: str | None) -> AbstractContextManager[None]:
 )
 def create(body: BatchBody) -> Response[BatchAnswer]:
     caller, new = router.caller, new_batch(body)
-    business = app().batches.businesses.get(caller.project_id, new.biz_id)
+    business = batches.get_business(app().batches, caller.project_id, new.biz_id)
     with _asking(business.before_create_url):
-        made = app().batches.batches.create(caller.project_id, new, who=caller.key_id)
+        made = batches.create(app().batches, business, new, who=caller.key_id)
     return answer(_batch_answer(made), 201)
 
 
@@ -368,14 +368,14 @@ def create(body: BatchBody) -> Response[BatchAnswer]:
 def list_batches(
     status: Annotated[str | None, Query(max_length=20)] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> Response[BatchList]:
-    page = app().batches.batches.list(router.caller.project_id, status, limit, cursor)
+    page = batches.list_batches(app().batches, router.caller.project_id, status, limit, cursor)
     items = [BatchAnswer.model_validate(item) for item in page.items]
     return answer(BatchList(items=items, next_cursor=page.next_cursor))
 
 
 @router.get("/v1/batches/<batch_id>", scope="read", tags=_TAGS, summary="Get a batch with its progress")
 def show_batch(batch_id: str) -> Response[BatchAnswer]:
-    return answer(_batch_answer(app().batches.batches.get(router.caller.project_id, batch_id)))
+    return answer(_batch_answer(batches.get(app().batches, router.caller.project_id, batch_id)))
 
 
 @router.patch(
@@ -388,7 +388,7 @@ def show_batch(batch_id: str) -> Response[BatchAnswer]:
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
     return answer(
-        _batch_answer(app().batches.batches.update(caller.project_id, batch_id, changes, who=caller.key_id)), 202
+        _batch_answer(batches.update(app().batches, caller.project_id, batch_id, changes, who=caller.key_id)), 202
     )
 
 
@@ -402,17 +402,17 @@ def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
 )
 def start(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
-    batch = app().batches.batches.get(caller.project_id, batch_id)
-    business = app().batches.businesses.get(caller.project_id, batch.biz_id)
+    batch = batches.get(app().batches, caller.project_id, batch_id)
+    business = batches.get_business(app().batches, caller.project_id, batch.biz_id)
     with _asking(business.before_run_url):
-        started = app().batches.control.start(caller.project_id, batch_id, caller.key_id)
+        started = control.start(app().batches, batch, business, caller.key_id)
     return answer(_batch_answer(started), 202)
 
 
 @router.post("/v1/batches/<batch_id>/stop", scope="write", tags=_TAGS, summary="Stop a batch", status_code=202)
 def stop(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
-    return answer(_batch_answer(app().batches.control.stop(caller.project_id, batch_id, caller.key_id)), 202)
+    return answer(_batch_answer(control.stop(app().batches, caller.project_id, batch_id, caller.key_id)), 202)
 
 
 @router.post(
@@ -424,7 +424,7 @@ def stop(batch_id: str) -> Response[BatchAnswer]:
 )
 def biz_start(batch_id: str, body: BizStartBody | None = None) -> Response[BatchAnswer]:
     caller, auth_code = router.caller, body.auth_code if body else None
-    started = app().batches.control.biz_start(caller.project_id, batch_id, auth_code, caller.key_id)
+    started = control.biz_start(app().batches, caller.project_id, batch_id, auth_code, caller.key_id)
     return answer(_batch_answer(started), 202)
 
 
@@ -437,8 +437,8 @@ def biz_start(batch_id: str, body: BizStartBody | None = None) -> Response[Batch
 )
 def biz_stop(batch_id: str, body: BizStopBody | None = None) -> Response[BatchAnswer]:
     caller, fields = router.caller, body or BizStopBody()
-    stopped = app().batches.control.biz_stop(
-        caller.project_id, batch_id, fields.auth_code, fields.reason, caller.key_id
+    stopped = control.biz_stop(
+        app().batches, caller.project_id, batch_id, fields.auth_code, fields.reason, caller.key_id
     )
     return answer(_batch_answer(stopped), 202)
 
@@ -448,8 +448,8 @@ def biz_stop(batch_id: str, body: BizStopBody | None = None) -> Response[BatchAn
 )
 def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
     caller = router.caller
-    changed = app().batches.batches.set_data(
-        caller.project_id, batch_id, body.job_data, body.auth_code, who=caller.key_id
+    changed = batches.set_data(
+        app().batches, caller.project_id, batch_id, body.job_data, body.auth_code, who=caller.key_id
     )
     return answer(_batch_answer(changed), 202)
 
@@ -468,20 +468,20 @@ def items(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> ItemList:
-    page = app().batches.batches.outcomes(router.caller.project_id, batch_id, state, limit, cursor)
+    page = batches.outcomes(app().batches, router.caller.project_id, batch_id, state, limit, cursor)
     found, following = page.items, page.next_cursor
     fit = count_that_fit(found)
     if fit < len(found):
         # The cursor of this list is the index of the last item.
         found, following = found[:fit], str(found[fit - 1]["index"])
-    return ItemList(items=[ItemAnswer.model_validate(item) for item in found], next_cursor=following)
+    return ItemList(items=[OutcomeAnswer.model_validate(item) for item in found], next_cursor=following)
 
 
 @router.get(
     "/v1/batches/<batch_id>/results", scope="read", tags=_TAGS, summary="Download items that did not succeed at once"
 )
 def results(batch_id: str) -> ResultsAnswer:
-    return ResultsAnswer.model_validate(app().batches.batches.results(router.caller.project_id, batch_id))
+    return ResultsAnswer.model_validate(batches.results(app().batches, router.caller.project_id, batch_id))
 
 
 @router.post(
@@ -491,10 +491,12 @@ def results(batch_id: str) -> ResultsAnswer:
     summary="Report the result of an item",
     status_code=202,
 )
-def item_result(batch_id: str, index: Annotated[int, Path(ge=0, le=10**15)], body: ResultBody) -> Response[ResultTaken]:
+def item_result(
+    batch_id: str, index: Annotated[int, Path(ge=0, le=10**15)], body: ItemResultBody
+) -> Response[ResultTaken]:
     result = body.model_dump(exclude={"auth_code", "attempt"}, exclude_none=True)
     project_id = router.caller.project_id
-    app().batches.batches.add_result(project_id, batch_id, index, result, body.auth_code, body.attempt)
+    batches.add_result(app().batches, project_id, batch_id, index, result, body.auth_code, body.attempt)
     return answer(ResultTaken(accepted=True), 202)
 
 
@@ -506,9 +508,9 @@ def item_result(batch_id: str, index: Annotated[int, Path(ge=0, le=10**15)], bod
     status_code=201,
     middlewares=[idempotent],
 )
-def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAnswer]:
-    caller, states = router.caller, (body or RedriveBody()).states
-    made = app().batches.batches.redrive(caller.project_id, batch_id, states, who=caller.key_id)
+def redrive(batch_id: str, body: BatchRedriveBody | None = None) -> Response[BatchAnswer]:
+    caller, states = router.caller, (body or BatchRedriveBody()).states
+    made = batches.redrive(app().batches, caller.project_id, batch_id, states, who=caller.key_id)
     return answer(_batch_answer(made), 201)
 
 
@@ -521,7 +523,8 @@ def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAns
 def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
     project_id = router.caller.project_id
     with app().projects.slow_calls.held(project_id):
-        tried = app().batches.dry_run(project_id, batch_id, (body or DryRunBody()).items)
+        batch = batches.get(app().batches, project_id, batch_id)
+        tried = batches.dry_run(app().batches, batch, (body or DryRunBody()).items)
     with_data = count_that_fit(tried)
     shown = [*tried[:with_data], *(item | {"job_data": None} for item in tried[with_data:])]
     return DryRunAnswer(items=[DryRunItem.model_validate(item) for item in shown])
@@ -537,7 +540,7 @@ def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
 )
 def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     lines = [line.model_dump() for line in body.items]
-    return answer(LogsAdded(added=app().batches.logs.add(router.caller.project_id, batch_id, lines)), 201)
+    return answer(LogsAdded(added=batches.add_logs(app().batches, router.caller.project_id, batch_id, lines)), 201)
 
 
 @router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="List the log lines of a batch")
@@ -546,9 +549,11 @@ def logs(
     index: Annotated[Index | None, Query(description="only lines of this item")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-) -> LogList:
-    page = app().batches.logs.list(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
-    return LogList(items=[LogAnswer.model_validate(line) for line in page.items], next_cursor=page.next_cursor)
+) -> BatchLogList:
+    page = batches.list_logs(app().batches, router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
+    return BatchLogList(
+        items=[BatchLogAnswer.model_validate(line) for line in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.post(
@@ -560,5 +565,12 @@ def logs(
     middlewares=[idempotent],
 )
 def export_logs(batch_id: str) -> Response[LogsExported]:
+    from tidegate.exports.model import CSV, ExportOptions, ExportSpec, TableSpec
+
     caller = router.caller
-    return answer(LogsExported(task_id=app().batches.export_logs(caller.project_id, batch_id, caller.key_id)), 202)
+    rows = batches.log_rows(app().batches, caller.project_id, batch_id)
+    columns = {name: name for name in ("time", "index", "level", "message")}
+    spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
+    options = ExportOptions(name="Batch logs", file_name=f"{batch_id}-logs")
+    task_id = app().exports.orders.submit(caller.project_id, spec, options, caller.key_id)
+    return answer(LogsExported(task_id=task_id), 202)

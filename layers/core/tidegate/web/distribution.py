@@ -40,7 +40,7 @@ class OutcomeAnswer(FiguresAnswer):
     ] = None
 
 
-class TaskAnswer(OutcomeAnswer, record=(TransferSpec, Task)):
+class DownloadAnswer(OutcomeAnswer, record=(TransferSpec, Task)):
     task_id: Annotated[str, F("id of the Task: one target gets one file")]
     target_agent_id: Annotated[str, F("id of the host that gets the file")]
     target_container_id: Annotated[str, F("a container on that host; empty for the host itself")]
@@ -51,8 +51,8 @@ class TaskAnswer(OutcomeAnswer, record=(TransferSpec, Task)):
     ]
 
 
-class TaskList(Page):
-    items: list[TaskAnswer]
+class DownloadList(Page):
+    items: list[DownloadAnswer]
 
 
 class CountsAnswer(Answer):
@@ -160,7 +160,7 @@ class JobMapAnswer(Answer):
     next_shard: Annotated[int | None, F("pass it as `shard` to continue; absent at the end")] = None
 
 
-class RedriveBody(Body):
+class JobRedriveBody(Body):
     statuses: Annotated[
         list[Literal["Failed", "Timeout", "Cancelled", "Superseded"]],
         F("which targets are retried", min_length=1, max_length=4),
@@ -196,8 +196,8 @@ _TAGS = ["Distribution"]
 
 
 @router.get("/v1/downloads/<task>", scope="read", tags=_TAGS, summary="Get a Task")
-def show_task(task: str) -> TaskAnswer:
-    return TaskAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, task))
+def show_task(task: str) -> DownloadAnswer:
+    return DownloadAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, task))
 
 
 @router.get("/v1/downloads", scope="read", tags=_TAGS, summary="List Tasks")
@@ -206,9 +206,9 @@ def list_tasks(
     status: Annotated[Status | None, Query()] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-) -> TaskList:
+) -> DownloadList:
     page = app().distribution.lookup.tasks(router.caller.project_id, job_id, status, limit, cursor)
-    return TaskList.model_validate(page)
+    return DownloadList.model_validate(page)
 
 
 # More would be megabytes.
@@ -249,8 +249,8 @@ def cancel(job: str) -> Response[JobAnswer]:
     status_code=202,
     middlewares=[idempotent],
 )
-def redrive(job: str, body: RedriveBody | None = None) -> Response[RedrivenAnswer]:
-    caller, fields = router.caller, body or RedriveBody()
+def redrive(job: str, body: JobRedriveBody | None = None) -> Response[RedrivenAnswer]:
+    caller, fields = router.caller, body or JobRedriveBody()
     made = control.redrive(
         app().distribution,
         caller.project_id,

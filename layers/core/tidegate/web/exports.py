@@ -29,6 +29,7 @@ from tidegate.exports.model import (
     ExportOptions,
     ExportSpec,
     ExportType,
+    Fill,
     SourceUrl,
     TableSpec,
 )
@@ -220,6 +221,11 @@ class DeliverTo(Body, record=Delivery):
     """Where a copy of the file is put. The file's name is appended to a key that ends in `/`."""
 
 
+class FillBody(Body, record=Fill):
+    """An .xlsx of the library: `{name}` takes a value, `{.name}` marks the row that is repeated for the rows, and
+    `{list.name}` that of one of several tables, named by its title or its number. `\\{` is a brace."""
+
+
 class ExportBody(Body, record=(ExportOptions, ExportSpec), without=("tables", "multi_type", "credential", "masks")):
     """Fields that exports of one table and of several tables share."""
 
@@ -231,6 +237,7 @@ class ExportBody(Body, record=(ExportOptions, ExportSpec), without=("tables", "m
     compression: Annotated[Literal["gzip"] | None, BeforeValidator(_compression)] = None
     deliver: Annotated[list[DeliverTo], Field(max_length=5)] | None = None
     email: Annotated[list[EmailAddress], Field(max_length=5)] | None = None
+    fill: Annotated[FillBody | None, BeforeValidator(_from_json)] = None
     source_headers: Annotated[
         SourceHeaders | None,
         BeforeValidator(_from_json),
@@ -392,7 +399,7 @@ class TaskAccepted(Answer):
     task_id: Annotated[str, F("id of the export: GET /v1/task?task_id=")]
 
 
-class Progress(Answer):
+class ExportProgress(Answer):
     rows: Annotated[int, F("rows so far")]
     total: Annotated[int | None, F("total number of rows, if the source states it")] = None
     percent: Annotated[int, F("progress in percent, 0 to 100")]
@@ -414,11 +421,11 @@ class SentEmail(Answer):
     error: Annotated[str | None, F("why it was not sent, or why the result is unknown")] = None
 
 
-class TaskAnswer(Answer, record=Export):
+class ExportAnswer(Answer, record=Export):
     status: Annotated[
         str, F("`pending`, `queued`, `running`, `completed`, `failed`, `cancelled`, `paused` or `expired`")
     ]
-    progress: Annotated[Progress, F("rows so far, and the total if the source states it")]
+    progress: Annotated[ExportProgress, F("rows so far, and the total if the source states it")]
     file_name: Annotated[str | None, F("name of the file")] = None
     size: Annotated[int | None, F("size in bytes")] = None
     attempts: Annotated[int, F("number of attempts so far")]
@@ -442,8 +449,8 @@ class TaskPatch(Body, changes=Export):
     """Fields that are left out stay as they are; null removes one."""
 
 
-class TaskList(Page):
-    items: list[TaskAnswer]
+class ExportList(Page):
+    items: list[ExportAnswer]
 
 
 class Deleted(Answer):
@@ -503,15 +510,15 @@ def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
 
 
 @router.get("/v1/task", scope="read", tags=_TAGS, summary="Get an export")
-def show(task_id: TaskId) -> Response[TaskAnswer]:
-    return answer(TaskAnswer.model_validate(app().exports.orders.get(router.caller.project_id, task_id)))
+def show(task_id: TaskId) -> Response[ExportAnswer]:
+    return answer(ExportAnswer.model_validate(app().exports.orders.get(router.caller.project_id, task_id)))
 
 
 @router.patch("/v1/task", scope="write", tags=_TAGS, summary="Change the note of an export")
-def change(task_id: TaskId, body: TaskPatch) -> Response[TaskAnswer]:
+def change(task_id: TaskId, body: TaskPatch) -> Response[ExportAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
     changed = app().exports.orders.update(caller.project_id, task_id, changes, caller.key_id)
-    return answer(TaskAnswer.model_validate(changed))
+    return answer(ExportAnswer.model_validate(changed))
 
 
 @router.get("/v1/tasks", scope="read", tags=_TAGS, summary="List exports")
@@ -523,7 +530,7 @@ def list_tasks(
     name: Filter = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-) -> TaskList:
+) -> ExportList:
     filters = {
         "operator_id": operator_id,
         "merchant_type": merchant_type,
@@ -537,7 +544,7 @@ def list_tasks(
         limit=limit,
         cursor=cursor,
     )
-    return TaskList.model_validate(page)
+    return ExportList.model_validate(page)
 
 
 @router.post("/v1/tasks/delete", scope="write", tags=_TAGS, summary="Delete exports and their files")

@@ -168,7 +168,9 @@ def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | Ingest
         return answer(_ingested(body, body.source_url, announced), 202)
     caller = router.caller
     if body.callback:
-        app().ingest.submit.check_url(caller.project_id, body.callback)
+        from tidegate.ingest.submit import check_url
+
+        check_url(app().ingest, caller.project_id, body.callback)
     file, link = app().files.uploads.announce(caller.project_id, announced, who=caller.key_id)
     if file.part_size:
         parts = None if file.size is None else part_count(file.size, file.part_size)
@@ -181,8 +183,11 @@ def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | Ingest
 
 
 def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
+    from tidegate.ingest.submit import download
+
     caller = router.caller
-    file, request = app().ingest.submit.download(
+    file, request = download(
+        app().ingest,
         caller.project_id,
         announced,
         source_url,

@@ -11,6 +11,8 @@ from pydantic import Field
 from tidegate.app import app
 from tidegate.distribution.model import Inventory
 from tidegate.records import F
+from tidegate.releases import releases
+from tidegate.releases.model import HostFile
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, Page
@@ -81,6 +83,14 @@ class AgentAnswer(Answer):
 
 class AgentList(Page):
     items: list[AgentAnswer]
+
+
+class HostFileAnswer(Answer, record=HostFile):
+    """A file that a release has put on the host, as the host reported it."""
+
+
+class HostFileList(Page):
+    items: list[HostFileAnswer]
 
 
 class AgentChange(Body):
@@ -172,6 +182,13 @@ def show(agent_id: str) -> AgentAnswer:
         site=presence.site, listen=list(presence.listen), reached=presence.reached, upload_mbit=presence.upload_mbit
     )
     return agent.model_copy(update={"peers": peers})
+
+
+@router.get("/v1/agents/<agent_id>/files", scope="read", tags=_TAGS, summary="List the files of releases on a host")
+def list_files(agent_id: str, limit: Limit = 20, cursor: Cursor = None) -> HostFileList:
+    page = releases.inventory(app().releases, router.caller.project_id, agent_id, limit, cursor)
+    items = [HostFileAnswer.model_validate(file) for file in page.items]
+    return HostFileList(items=items, next_cursor=page.next_cursor)
 
 
 @router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Change the groups and labels of an agent")

@@ -11,7 +11,9 @@ from pydantic import AfterValidator, Field, model_validator
 from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.http.guard import check_origins, read_origin
+from tidegate.ingest import subscriptions
 from tidegate.ingest.sources import Selection, SourceUrl, Subscription
+from tidegate.ingest.submit import subscription_of
 from tidegate.projects.audit import act
 from tidegate.projects.secrets import CREDENTIAL_NAME, LARGEST_SECRET, CredentialRecord, secret_text
 from tidegate.queue.schedules import ACTIVE, PAUSED
@@ -190,7 +192,7 @@ def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     caller = router.caller
     given: dict[str, Any] = {"subscription_id": "", "project_id": caller.project_id, "created_at": ""}
     described = Subscription(**given, **(body.model_dump() | _politeness(body)))
-    return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
+    return answer(_shown(subscriptions.create(app().ingest, described, who=caller.key_id)), 201)
 
 
 @router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
@@ -198,7 +200,7 @@ def preview(body: PreviewBody) -> PreviewAnswer:
     selection = Selection(**body.model_dump(exclude={"source_url"}))
     project_id = router.caller.project_id
     with app().projects.slow_calls.held(project_id):
-        found = app().ingest.subscriptions.preview(project_id, body.source_url, selection)
+        found = subscriptions.preview(app().ingest, project_id, body.source_url, selection)
     entries = found.entries or []
     items = [
         PreviewEntry(
@@ -218,13 +220,13 @@ def preview(body: PreviewBody) -> PreviewAnswer:
 
 @router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
 def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> SubscriptionList:
-    page = app().ingest.subscriptions.list(router.caller.project_id, limit, cursor)
+    page = app().ingest.store.list(router.caller.project_id, limit, cursor)
     return SubscriptionList(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
 
 @router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="Get a subscription")
 def show(subscription_id: str) -> SubscriptionAnswer:
-    return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
+    return _shown(subscription_of(app().ingest, router.caller.project_id, subscription_id))
 
 
 @router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change a subscription")
@@ -234,8 +236,8 @@ def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswe
     if body.paused is not None:
         changes["status"] = PAUSED if body.paused else ACTIVE
     return _shown(
-        app().ingest.subscriptions.change(
-            caller.project_id, subscription_id, changes, revision=body.revision, who=caller.key_id
+        subscriptions.change(
+            app().ingest, caller.project_id, subscription_id, changes, revision=body.revision, who=caller.key_id
         )
     )
 
@@ -252,7 +254,7 @@ def resume(subscription_id: str) -> SubscriptionAnswer:
 
 def _switched(subscription_id: str, *, paused: bool) -> SubscriptionAnswer:
     project_id, who = router.caller.project_id, router.caller.key_id
-    return _shown(app().ingest.subscriptions.switch(project_id, subscription_id, paused=paused, who=who))
+    return _shown(subscriptions.switch(app().ingest, project_id, subscription_id, paused=paused, who=who))
 
 
 @router.delete(
@@ -264,7 +266,7 @@ def _switched(subscription_id: str, *, paused: bool) -> SubscriptionAnswer:
 )
 def delete(subscription_id: str) -> Response[Any]:
     caller = router.caller
-    app().ingest.subscriptions.delete(caller.project_id, subscription_id, caller.key_id)
+    subscriptions.delete(app().ingest, caller.project_id, subscription_id, caller.key_id)
     return answer(None, 204)
 
 
@@ -278,7 +280,7 @@ def delete(subscription_id: str) -> Response[Any]:
 )
 def download(subscription_id: str) -> Response[RequestAnswer]:
     caller = router.caller
-    request = app().ingest.subscriptions.download(caller.project_id, subscription_id, caller.key_id)
+    request = subscriptions.scan_now(app().ingest, caller.project_id, subscription_id, caller.key_id)
     return answer(RequestAnswer.model_validate(request.shown()), 202)
 
 
@@ -286,14 +288,14 @@ def download(subscription_id: str) -> Response[RequestAnswer]:
     "/v1/subscriptions/<subscription_id>/tasks", scope="read", tags=_TAGS, summary="List a subscription's requests"
 )
 def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> RequestList:
-    page = app().ingest.subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
+    page = subscriptions.tasks(app().ingest, router.caller.project_id, subscription_id, limit, cursor)
     items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
     return RequestList(items=items, next_cursor=page.next_cursor)
 
 
 @router.get("/v1/subscriptions/<subscription_id>/runs", scope="read", tags=_TAGS, summary="List its scheduled scans")
 def runs(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> ScanRunList:
-    page = app().ingest.subscriptions.runs(router.caller.project_id, subscription_id, limit, cursor)
+    page = subscriptions.runs(app().ingest, router.caller.project_id, subscription_id, limit, cursor)
     return ScanRunList(items=[ScanRunAnswer(**run) for run in page.items], next_cursor=page.next_cursor)
 
 

@@ -193,6 +193,6 @@ def ticket() -> Response[TicketAnswer]:
         caller.require("read")
     key_record_id = app().projects.api_keys.record_id(caller.key_id)
     holder = Holder(caller.project_id, key_record_id, caller.agent_id, may_watch, caller.life)
-    made = app().notifications.tickets.issue(holder)
+    made = app().notifications.websocket.issue_ticket(holder)
     ws_url = app().settings.socket_url
     return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)

@@ -312,6 +312,17 @@ class NewKeyAnswer(Answer):
     key: Annotated[str, F("the key itself, shown only in this answer; only its hash is stored")]
 
 
+class SignInTicketAnswer(Answer):
+    ticket: Annotated[str, F("open the console with it: `/#ticket=…`; it works once, for a minute")]
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
+
+
+class SignedInAnswer(NewKeyAnswer):
+    """An admin key for the console."""
+
+    expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
+
+
 class KeyAnswer(NewKeyAnswer):
     """`callback_secret` is included for keys of scope `write`."""
 
@@ -506,3 +517,36 @@ def rotate_key(key_id: str, body: RotateBody | None = None) -> Response[NewKeyAn
 def delete_key(key_id: str) -> Response[Any]:
     app().projects.api_keys.revoke(key_id, router.caller.key_id)
     return answer(None, 204)
+
+
+# --- sign-in
+# A ticket opens the console without anybody copying a key: `make run` and `tidegate console` print a link with one.
+
+
+def _valid_until(key: ApiKey) -> str:
+    return iso(datetime.fromtimestamp(key.valid_until or 0, UTC))
+
+
+@router.post(
+    "/v1/sign-in-tickets",
+    scope="admin",
+    tags=_TAGS,
+    summary="Create a ticket that opens the console once",
+    status_code=201,
+    middlewares=[idempotent_secret],
+)
+def create_sign_in_ticket() -> Response[SignInTicketAnswer]:
+    ticket, text = app().projects.api_keys.sign_in_ticket(router.caller.key_id)
+    return answer(SignInTicketAnswer(ticket=text, expires_at=_valid_until(ticket)), 201)
+
+
+@router.post(
+    "/v1/sign-in",
+    scope="sign_in",
+    tags=_TAGS,
+    summary="Exchange a ticket, sent as the key, for an admin key of 12 hours",
+    status_code=201,
+)
+def sign_in() -> Response[SignedInAnswer]:
+    key, text = app().projects.api_keys.sign_in(router.caller.key_id)
+    return answer(SignedInAnswer(key_id=key.key_id, key=text, expires_at=_valid_until(key)), 201)

@@ -15,9 +15,10 @@ from tidegate.compensation.poll import PollState
 from tidegate.errors import Invalid, WrongState
 from tidegate.projects.audit import NO_PROJECT, AuditFilter, act
 from tidegate.projects.secrets import CREDENTIAL_NAME
-from tidegate.queue.log import stats_by_type
+from tidegate.queue import control
+from tidegate.queue.log import counts_since, stats_by_type
 from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
-from tidegate.queue.retention import FOREIGN
+from tidegate.queue.retention import FOREIGN, clean, foreign_store, mark_again, read_archive, stopped_runs
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -404,7 +405,7 @@ def stats(
     now = app().clock()
     start = in_utc(since, "since") if since else now - _DEFAULT_PERIOD
     start = start.replace(minute=0, second=0, microsecond=0)
-    figures = stats_by_type(app().queue.stats.since(router.caller.required_project(), iso(start)))
+    figures = stats_by_type(counts_since(app().table, router.caller.required_project(), iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
@@ -445,12 +446,12 @@ def cleanup(body: CleanupBody | None = None) -> CleanupAnswer:
     action = "cleanup.confirm" if run_id else "cleanup.run"
     app().projects.audit.record(act(NO_PROJECT, "cleanup", app().clock(), who, action, run_id or ""))
     if run_id:
-        confirmed = queue.stopped_sweeps.confirm(run_id, who)
+        confirmed = stopped_runs(queue).confirm(run_id, who)
         if confirmed.kind == FOREIGN:
-            queue.identity.mark_again(confirmed)
-    if foreign := queue.identity.check():
+            mark_again(queue, confirmed)
+    if foreign := foreign_store(queue):
         raise WrongState(f"{foreign.reason}: nothing was deleted; if they do belong together, confirm {foreign.run_id}")
-    cleaned, stopped = queue.retention.clean(), queue.stopped_sweeps.get()
+    cleaned, stopped = clean(queue), stopped_runs(queue).get()
     return CleanupAnswer(
         removed=cleaned.removed,
         objects=cleaned.objects,
@@ -470,7 +471,7 @@ def archive(
 ) -> ArchiveList:
     fields = {"type": type, "status": status, "request_id": request_id}
     wanted = {name: value for name, value in fields.items() if value}
-    page = app().queue.archive.read(router.caller.project_id, day, limit, cursor, **wanted)
+    page = read_archive(app().queue, router.caller.project_id, day, limit, cursor, **wanted)
     return ArchiveList(items=page.items, next_cursor=page.next_cursor)
 
 
@@ -493,8 +494,11 @@ def _request_answer(request: Request) -> RequestAnswer:
     middlewares=[idempotent],
 )
 def create(body: RequestBody) -> Response[RequestAnswer]:
+    from tidegate.ingest.submit import submit
+
     caller = router.caller
-    request = app().ingest.submit.submit(
+    request = submit(
+        app().ingest,
         caller.project_id,
         body.type,
         checked_payload(body.type, body.payload),
@@ -515,8 +519,15 @@ def bulk(body: BulkBody) -> BulkAnswer:
     caller = router.caller
     names = ("type", "channel", "status", "subscription_id")
     wanted = {name: value for name in names if (value := getattr(body, name))}
-    outcome = app().queue.control.act_on_many(
-        caller.project_id, body.action, wanted, body.limit, body.cursor, priority=body.priority, who=caller.key_id
+    outcome = control.act_on_many(
+        app().queue,
+        caller.project_id,
+        body.action,
+        wanted,
+        body.limit,
+        body.cursor,
+        priority=body.priority,
+        who=caller.key_id,
     )
     # Each change costs as much as a request of its own.
     app().projects.rate_limiter.charge(caller.project_id, outcome.changed)
@@ -525,13 +536,13 @@ def bulk(body: BulkBody) -> BulkAnswer:
 
 @router.get("/v1/requests/<request_id>", scope="read", tags=_REQUEST_TAGS, summary="Get a request")
 def show_request(request_id: str) -> RequestAnswer:
-    return _request_answer(app().queue.queue.get(router.caller.project_id, request_id))
+    return _request_answer(app().queue.get(router.caller.project_id, request_id))
 
 
 @router.get("/v1/requests/<request_id>/log", scope="read", tags=_REQUEST_TAGS, summary="List the steps of a request")
 def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
     caller = router.caller
-    app().queue.queue.get(caller.project_id, request_id)
+    app().queue.get(caller.project_id, request_id)
     page = app().queue.log.list(caller.project_id, request_id, limit, cursor)
     shown = [line.shown(with_stack=caller.is_admin) for line in page.items]
     return LogList(items=[LogAnswer.model_validate(line) for line in shown], next_cursor=page.next_cursor)
@@ -540,25 +551,25 @@ def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
 @router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_REQUEST_TAGS, summary="Cancel a request")
 def cancel(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _request_answer(app().queue.control.cancel(caller.project_id, request_id, caller.key_id))
+    return _request_answer(control.cancel(app().queue, caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/pause", scope="write", tags=_REQUEST_TAGS, summary="Pause a request")
 def pause_request(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _request_answer(app().queue.control.pause(caller.project_id, request_id, caller.key_id))
+    return _request_answer(control.pause(app().queue, caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/resume", scope="write", tags=_REQUEST_TAGS, summary="Resume a paused request")
 def resume_request(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _request_answer(app().queue.control.resume(caller.project_id, request_id, caller.key_id))
+    return _request_answer(control.resume(app().queue, caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/retry", scope="write", tags=_REQUEST_TAGS, summary="Retry a failed request")
 def retry(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _request_answer(app().queue.control.retry(caller.project_id, request_id, caller.key_id))
+    return _request_answer(control.retry(app().queue, caller.project_id, request_id, caller.key_id))
 
 
 @router.post(
@@ -566,7 +577,7 @@ def retry(request_id: str) -> RequestAnswer:
 )
 def retry_now(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _request_answer(app().queue.control.retry_now(caller.project_id, request_id, caller.key_id))
+    return _request_answer(control.retry_now(app().queue, caller.project_id, request_id, caller.key_id))
 
 
 @router.post(
@@ -577,7 +588,7 @@ def retry_now(request_id: str) -> RequestAnswer:
 )
 def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
     caller = router.caller
-    return _request_answer(app().queue.control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))
+    return _request_answer(control.prioritize(app().queue, caller.project_id, request_id, body.priority, caller.key_id))
 
 
 # --- freeze

@@ -9,12 +9,12 @@ from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 from pydantic import AfterValidator, Field
 
 from tidegate.app import app
-from tidegate.distribution.model import Wave, absolute_path, four_digits
+from tidegate.distribution.model import Wave
 from tidegate.releases import releases
 from tidegate.releases.model import (
     MOST_FILES,
     NAME,
-    Check,
+    HealthCheck,
     HostReport,
     Release,
     ReleaseFile,
@@ -23,7 +23,7 @@ from tidegate.releases.model import (
 )
 from tidegate.releases.releases import FileOrder
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body, F, FilePath, Page, Signature, Text
+from tidegate.web.schemas import Answer, Body, F, Page
 from tidegate.web.submits import AgentId, Group, LabelValue, WaveBody, rising_waves, stored_moment
 
 HostState = Literal["current", "staged", "failed", "drifted", "behind", "offline", "gone"]
@@ -34,18 +34,8 @@ def _activation(value: str) -> str:
     return value if value in ("now", "manual") else stored_moment(value)
 
 
-class ReleaseFileBody(Body):
+class ReleaseFileBody(Body, record=FileOrder):
     """A file of the library, by `file_id` or by `file_path` and `signature`, and where it belongs on a host."""
-
-    file_id: Annotated[Text | None, F("id of the file")] = None
-    file_path: Annotated[FilePath | None, F("path of the file in the library")] = None
-    signature: Annotated[Signature | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
-    target_file_dir: Annotated[FilePath, F("absolute path of the directory on the host", check=absolute_path)]
-    target_user: Annotated[Text, F("owner of the file on the host")]
-    mode: Annotated[
-        str | None,
-        F("permissions of the file on the host in octal, such as `0640`", pattern=r"^0?[0-7]{3}$", check=four_digits),
-    ] = None
 
 
 class TargetsBody(Body):
@@ -56,7 +46,7 @@ class TargetsBody(Body):
     agents: Annotated[list[AgentId], F("hosts by their ids", max_length=1000)] = []
 
 
-class HealthBody(Body, record=Check):
+class HealthBody(Body, record=HealthCheck):
     """A hook or a page; with both, the hook counts."""
 
 
@@ -85,7 +75,7 @@ class ReleaseFileAnswer(Answer, record=ReleaseFile, without=("biz_id", "app_id")
     """A file of a revision."""
 
 
-class HealthAnswer(Answer, record=Check):
+class HealthAnswer(Answer, record=HealthCheck):
     """How hosts find out whether they are healthy."""
 
 
@@ -146,7 +136,7 @@ class RevisionList(Page):
     items: list[RevisionAnswer]
 
 
-class RunAnswer(Answer):
+class HookResult(Answer):
     """How a hook or a check ended."""
 
     code: Annotated[int, F("exit code, or HTTP status")]
@@ -156,8 +146,8 @@ class RunAnswer(Answer):
 class ReleaseHost(Answer, record=HostReport, without=("name",)):
     desired: Annotated[int, F("what the host should have now")]
     state: HostState
-    hook: RunAnswer | None = None
-    health: RunAnswer | None = None
+    hook: HookResult | None = None
+    health: HookResult | None = None
     drift: list[str] | None = None
     reported_at: str | None = None
 
@@ -181,12 +171,14 @@ def put_release(name: Name, body: ReleaseBody) -> Response[ReleaseAnswer]:
         number=0,
         files=(),
         waves=tuple(Wave(**wave) for wave in waves),
-        health=Check(**health) if health else None,
+        health=HealthCheck(**health) if health else None,
         **given,
     )
     files = [FileOrder(**file.model_dump()) for file in body.files]
     targets = Selector(groups=tuple(body.targets.groups), labels=body.targets.labels, agents=tuple(body.targets.agents))
-    saved, is_new = releases.put(app().releases, caller.project_id, order, files, targets, caller.key_id)
+    saved, is_new = releases.put(
+        app().releases, caller.project_id, order, files, targets, caller.key_id, is_admin=caller.is_admin
+    )
     return answer(_shown(saved), 201 if is_new else 200)
 
 
@@ -273,7 +265,8 @@ def _hosts(name: str, state: str | None, limit: int, cursor: str | None) -> Rele
     items = []
     for host, report, goal in page.items:
         said = {"revision": host.revision, "desired": goal, "state": host.state, "agent_id": host.agent_id}
-        texts = {each: getattr(report, each) for each in ("reason", "hook", "health", "reported_at")} if report else {}
+        told = ("reason", "hook", "health", "placed", "checked_at", "reported_at")
+        texts = {each: getattr(report, each) for each in told} if report else {}
         drift = list(report.drift) or None if report else None
         items.append(ReleaseHost.model_validate(texts | said | {"drift": drift}))
     return ReleaseHosts(items=items, next_cursor=page.next_cursor)

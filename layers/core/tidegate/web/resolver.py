@@ -167,13 +167,13 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 def _limit(caller: Caller) -> None:
     """RateLimited if the caller's host, or else its project, sends too many requests."""
+    app = running_app()
+    now = app.clock().timestamp()
     if caller.agent_id is not None:
-        now = running_app().clock().timestamp()
-        running_app().projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
+        app.projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
     elif caller.requests_per_s is not None:
-        now = running_app().clock().timestamp()
         burst = DEFAULT_BURST_SECONDS if caller.default_rate else None
-        running_app().projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
+        app.projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
 
 
 def _used_so_far() -> tuple[float, float]:

@@ -19,8 +19,8 @@ from tidegate.errors import Invalid, RecordNotFound, ScopeMissing, Unauthenticat
 
 # What a route may declare. `open`: no key is needed. `any`: every key is accepted, and the route checks its scopes.
 # `agent`: a key that is bound to the agent_id in the path. An `admin` key is accepted by every route. Keys may also
-# have the scope `unmask`, which no route needs: orders of exports check it.
-Scope = Literal["open", "any", "read", "write", "agent", "admin"]
+# have the scope `unmask`, which no route needs: orders of exports check it. `sign_in` is that of a ticket.
+Scope = Literal["open", "any", "read", "write", "agent", "admin", "sign_in"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 ADMIN = "admin"
 DEFAULT_PROJECT = "default"

@@ -17,9 +17,9 @@ from tidegate.queue.schedules import Status, TimeZone, When
 from tidegate.records import view_of
 from tidegate.web.batches import BatchAnswer, BatchBody, BatchChanges, new_batch
 from tidegate.web.exports import (
+    ExportAnswer,
     Json,
     MultipleBody,
-    TaskAnswer,
     TaskBody,
     exact_source_data,
     permitted,
@@ -112,7 +112,7 @@ class BatchScheduleList(Page):
 
 class RunAnswer(ScheduleRun):
     task_id: Annotated[str | None, F("the export that was created")] = None
-    task: Annotated[TaskAnswer | None, F("the export in its current state; absent if it was deleted")] = None
+    task: Annotated[ExportAnswer | None, F("the export in its current state; absent if it was deleted")] = None
 
 
 class BatchRunAnswer(ScheduleRun):
@@ -143,6 +143,8 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
     fields = {
         name: getattr(spec, name) for name in common if name not in ("tables", "credential", "multi_type", "masks")
     }
+    if spec.fill:
+        fields["fill"] = asdict(spec.fill)
     if spec.credential:
         fields["source_headers"] = {"credential": spec.credential}
     for name in (*_TABLE_FIELDS, *_ALIGNS):

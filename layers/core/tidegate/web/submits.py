@@ -227,7 +227,7 @@ def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
 def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
     spec = _transfer_spec(body)
     targets = _targets(caller, body)
-    submitted = submit.submit_any_number(
+    submitted = submit.submit(
         app().distribution,
         caller.project_id,
         spec,

@@ -168,7 +168,7 @@ class TestWithinTheCacheOfKeys:
 
     @pytest.fixture(autouse=True)
     def cached(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fleet.cloud.app.projects.known_keys, "_seconds", 10)
+        monkeypatch.setattr(fleet.cloud.app.projects.authentication, "_kept_seconds", 10)
 
     def offered(self, fleet: Fleet) -> tuple[str, dict[str, Any]]:
         """A replacement of h-1, and a Job with its transfer. The former host's key is still cached."""
@@ -179,7 +179,7 @@ class TestWithinTheCacheOfKeys:
         former = fleet.key_of("h-1")
         fleet.run_until_dispatched(job_id)
         # The window takes longer than the cache lasts.
-        known, until = fleet.cloud.app.projects.known_keys, fleet.cloud.clock().timestamp() + 10
+        known, until = fleet.cloud.app.projects.authentication, fleet.cloud.clock().timestamp() + 10
         for name, (_, key) in known._kept.items():
             known._kept[name] = until, key
         fleet._keys["h-1"] = new

@@ -192,7 +192,7 @@ def test_large_submit_binds_directly_if_the_queue_fails(fleet: Fleet, monkeypatc
     monkeypatch.setattr(SqsQueue, "send", _fail)
     targets = [Target(f"a-{number}", "") for number in range(1, 6)]
 
-    submitted = submit.submit_any_number(fleet.cloud.app.distribution, fleet.project.id, job.spec, targets)
+    submitted = submit.submit(fleet.cloud.app.distribution, fleet.project.id, job.spec, targets)
 
     listed = fleet.get("/v1/downloads", job_id=submitted.job.job_id)["items"]
     assert {task["target_agent_id"] for task in listed} >= {target.agent_id for target in targets}
@@ -209,7 +209,7 @@ def test_failed_large_submit_leaves_no_task(fleet: Fleet, monkeypatch: pytest.Mo
     monkeypatch.setattr(TargetStore, "bind", _fail)
 
     with pytest.raises(ClientError):
-        submit.submit_any_number(
+        submit.submit(
             fleet.cloud.app.distribution,
             fleet.project.id,
             job.spec,
@@ -226,7 +226,7 @@ def test_tasks_of_a_large_submit_are_written_in_parallel(fleet: Fleet, monkeypat
     job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(fleet.submit("a-0")["job_id"]))
     assert job is not None
     targets = [Target(f"a-{number}", "") for number in range(1, 5)]
-    submit.submit_any_number(fleet.cloud.app.distribution, fleet.project.id, job.spec, targets)
+    submit.submit(fleet.cloud.app.distribution, fleet.project.id, job.spec, targets)
     all_writing = threading.Barrier(len(targets), timeout=5)
     write = TaskStore.add_missing
 
@@ -249,16 +249,15 @@ def _killed(*_: object, **__: object) -> Any:
     raise Killed
 
 
-@pytest.mark.parametrize("way", ["submit", "submit_any_number"])
 @pytest.mark.parametrize("alone", [True, False])
 def test_tasks_of_a_killed_submit_are_delivered_in_a_later_window(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, way: str, alone: bool
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     distribution, spec = fleet.cloud.app.distribution, TransferSpec(**fleet.body())
     with monkeypatch.context() as patched:
         patched.setattr(SqsQueue, "send", _killed)
         with pytest.raises(Killed):
-            getattr(submit, way)(distribution, fleet.project.id, spec, [Target("a-1"), Target("a-2", "c-1")])
+            submit.submit(distribution, fleet.project.id, spec, [Target("a-1"), Target("a-2", "c-1")])
     (job_id,) = {task["job_id"] for task in _tasks(fleet)}
     if not alone:
         fleet.submit("a-0")

@@ -14,12 +14,12 @@ from tests.support.exports.paged_source import honest, numbered
 from tests.support.exports.ranges import by_cursor
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tidegate.aws import s3 as part_plan
-from tidegate.exports import paging as export_range_plan
+from tidegate.exports import pull as export_range_plan
 from tidegate.exports import ranges as export_ranges
 from tidegate.exports import ranges as pages_ahead
 from tidegate.exports import steps
-from tidegate.exports.model import output_prefix
 from tidegate.exports.ranges import RangeContext
+from tidegate.exports.store import output_prefix
 from tidegate.sheets import files as fragments
 
 ROWS = 2050

@@ -15,7 +15,7 @@ from tests.support.exports.paged_source import PagedSource, honest, numbered, wi
 from tests.support.exports.ranges import both_ways, by_cursor, read_text
 from tests.support.exports.running import ExportWorld, read_sheet
 from tests.support.exports.samples import mixed_rows
-from tidegate.exports import paging
+from tidegate.exports import pull as paging
 from tidegate.exports import ranges as export_range_context
 from tidegate.sheets import parquet as parquet_writer
 

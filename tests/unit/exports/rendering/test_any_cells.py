@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from openpyxl.utils.escape import unescape
 
 from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
+from tidegate.sheets.files import CsvOptions, csv_chunks
 from tidegate.sheets.table import SheetTable, broken, keys_of
-from tidegate.sheets.text import CsvOptions, csv_chunks
 from tidegate.sheets.values import STARTERS, guard
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 

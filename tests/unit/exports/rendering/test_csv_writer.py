@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import mixed_rows
+from tidegate.sheets.files import CsvOptions, csv_chunks
 from tidegate.sheets.table import flat_rows, keys_of
-from tidegate.sheets.text import CsvOptions, csv_chunks
 from tidegate.sheets.values import MARK, SEPARATORS, guard, guard_all
 
 

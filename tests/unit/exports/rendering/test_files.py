@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import SEED_TABLE, seed_rows
-from tidegate.sheets.files import Output, extension, file_sizes, render
+from tidegate.sheets.files import CsvOptions, Output, extension, file_sizes, render
 from tidegate.sheets.table import SheetTable, keys_of
-from tidegate.sheets.text import CsvOptions
 from tidegate.sheets.xlsx import TableRows
 
 

@@ -163,10 +163,10 @@ def test_long_summary_has_room_for_its_lines() -> None:
 
 
 def test_sheet_names_are_counted_in_utf16_units() -> None:
-    from tidegate.sheets.xlsx import SheetNames
+    from tidegate.sheets.xlsx import sheet_name
 
-    names = SheetNames()
-    first, second = names.take("🎉" * 31), names.take("🎉" * 31)
+    taken = set[str]()
+    first, second = sheet_name("🎉" * 31, taken), sheet_name("🎉" * 31, taken)
     assert first == "🎉" * 15
     assert second.endswith(" 2")
     assert max(len(name.encode("utf-16-le")) // 2 for name in (first, second)) <= 31
