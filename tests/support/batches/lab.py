@@ -46,7 +46,7 @@ _UNUSED = (
     "quotas",
     "check_urls",
     "notifier",
-    "progress",
+    "topic",
     "queue",
 )
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
