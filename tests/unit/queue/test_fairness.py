@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.common.ids import iso
-from tidegate.queue.admission import Turns
 from tidegate.queue.model import (
     AGE_STEP_SECONDS,
     Channel,
     Standing,
+    Turns,
     WaitingPlace,
     aged_priority,
     ceiling,
