@@ -19,18 +19,18 @@ metrics = Metrics(service="compensation")
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: Any) -> None:
     if "Records" not in event:
-        app().compensation.poll.revive()
+        app().compensation.revive()
         _report_state()
         return
     for record in event["Records"]:
-        report = app().compensation.poll.tick(PollState.from_data(json.loads(record["body"])))
+        report = app().compensation.tick(PollState.from_data(json.loads(record["body"])))
         if report:
             _report_poll(report)
 
 
 def _report_state() -> None:
     """Logs and writes metrics of the queues, once a minute."""
-    poll, queue_size = app().compensation.poll.status()
+    poll, queue_size = app().compensation.status()
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
     metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)
     metrics.add_metric("StartQueueSize", MetricUnit.Count, queue_size)

@@ -87,7 +87,7 @@ def under_load(rate: float, seconds: float) -> Load:
                 while ends and ends[0][0] <= until:
                     queues[0].finish(heapq.heappop(ends)[2])
                 cloud.clock.move_to(began + timedelta(seconds=until))
-                messages = max(messages, cloud.app.compensation.poll.status()[1])
+                messages = max(messages, cloud.app.compensation.status()[1])
                 with count_calls(cloud.app) as calls:
                     cloud.deliver("AdmissionQueue", limit=batch)
                 runs += 1

@@ -30,8 +30,7 @@ from tests.bench.figures import Figure
 from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
 from tidegate.aws.table import Table
 from tidegate.common.ids import iso, new_id
-from tidegate.projects.keys import new_key
-from tidegate.projects.model import ApiKey, format_key, hash_key
+from tidegate.projects.keys import ApiKey, format_key, hash_key, new_key
 from tidegate_client.agent import daemon
 from tidegate_client.agent.daemon import Agent
 from tidegate_client.agent.options import AgentOptions

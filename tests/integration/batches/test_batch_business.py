@@ -20,7 +20,7 @@ def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
 
 
 def compensate(world: BatchWorld) -> None:
-    world.cloud.app.compensation.poll.trigger()
+    world.cloud.app.compensation.trigger()
     world.cloud.deliver("CompensationQueue")
 
 

@@ -36,7 +36,7 @@ def create(world: BatchWorld, biz_id: str) -> Any:
 def after_days(world: BatchWorld, days: float) -> None:
     """Moves the clock and runs the compensation poll."""
     world.cloud.clock.advance(days * 86400)
-    world.cloud.app.compensation.poll.trigger()
+    world.cloud.app.compensation.trigger()
     world.cloud.deliver("CompensationQueue")
 
 

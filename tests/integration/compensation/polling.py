@@ -45,7 +45,7 @@ def add_overdue(cloud: MotoCloud, name: str, lane: str | None = None, kind: str 
 
 def poll_once(cloud: MotoCloud) -> PollReport:
     """Polls now, whenever the next tick is due."""
-    poll = cloud.app.compensation.poll
+    poll = cloud.app.compensation
     poll.revive()
     state, _ = poll.status()
     report = poll.tick(state)

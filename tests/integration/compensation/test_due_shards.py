@@ -249,8 +249,8 @@ def test_poll_starts_requests_from_another_shard(cloud: MotoCloud) -> None:
     cloud.clock.advance(60)
 
     for _ in range(3):
-        app.compensation.poll.revive()
-        app.compensation.poll.tick(app.compensation.poll.status()[0])
+        app.compensation.revive()
+        app.compensation.tick(app.compensation.status()[0])
         cloud.clock.advance(6)
     queue.admit()
 
@@ -266,10 +266,10 @@ def test_poll_reads_few_attributes_but_handlers_get_whole_records(
     [kept] = _overdue(cloud).found
     assert len(str(kept)) < 500
 
-    monkeypatch.setattr(app.compensation.poll, "_handlers", {"probe": given.append})
+    monkeypatch.setattr(app.compensation, "_handlers", {"probe": given.append})
     cloud.clock.advance(60)
-    app.compensation.poll.revive()
-    app.compensation.poll.tick(app.compensation.poll.status()[0])
+    app.compensation.revive()
+    app.compensation.tick(app.compensation.status()[0])
 
     [item] = given
     assert (item["name"], len(item["payload"])) == ("large", 100_000)

@@ -75,7 +75,7 @@ def test_compensation_rests_and_starts_what_is_due_after_the_thaw(
     request = queue.submit()
     cloud.client("sqs").purge_queue(QueueUrl=cloud.names.queues["AdmissionQueue"])
     ops(cloud, "freeze", reason="incident")
-    cloud.app.compensation.poll.revive()
+    cloud.app.compensation.revive()
     for _ in range(5):
         assert ticks.next() <= 10
     queue.admit()

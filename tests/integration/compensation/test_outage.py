@@ -84,7 +84,7 @@ def test_thousand_dead_jobs_restart_in_minutes_within_the_quotas(
         for execution in page["executions"]:
             sfn.stop_execution(executionArn=execution["executionArn"])
     cloud.clock.advance(120)
-    cloud.app.compensation.poll.revive()
+    cloud.app.compensation.revive()
     enforce(quotas)
 
     began, longest = cloud.clock(), 0.0

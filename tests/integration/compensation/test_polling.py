@@ -62,7 +62,7 @@ def test_next_poll_is_not_later_than_the_next_known_due_time() -> None:
 
 def test_dead_worker_is_found_within_150_s_at_the_longest_interval(ticks: Ticks) -> None:
     cloud = ticks.cloud
-    cloud.app.compensation.poll.revive()
+    cloud.app.compensation.revive()
     for _ in range(40):
         ticks.next()
     project, queue = cloud.project(), cloud.app.queue
@@ -76,7 +76,7 @@ def test_dead_worker_is_found_within_150_s_at_the_longest_interval(ticks: Ticks)
     for _ in range(3):
         # EventBridge does this once a minute.
         cloud.clock.advance(50)
-        cloud.app.compensation.poll.revive()
+        cloud.app.compensation.revive()
         while ticks.waiting and min(due for due, _ in ticks.waiting) <= cloud.clock():
             ticks.next()
 
@@ -206,7 +206,7 @@ def test_schedule_writes_metrics_of_channels_that_have_work(
 
 def test_shown_interval_is_the_one_in_force(cloud: MotoCloud, ticks: Ticks) -> None:
     """A known record that is due soon shortens the wait for the next poll: the shown interval follows."""
-    poll = cloud.app.compensation.poll
+    poll = cloud.app.compensation
     poll.revive()
     for _ in range(4):
         ticks.next()

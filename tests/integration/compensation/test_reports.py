@@ -117,7 +117,7 @@ def test_starts_are_counted_once_if_the_answer_was_lost(cloud: MotoCloud, ticks:
     store.count(report.poll.generation, 1, cloud.clock())
 
     assert started == ["one"]
-    assert cloud.app.compensation.poll.status()[0].compensated_total == 1
+    assert cloud.app.compensation.status()[0].compensated_total == 1
 
 
 def test_refused_notice_is_not_counted_until_it_is_sent(
@@ -134,7 +134,7 @@ def test_refused_notice_is_not_counted_until_it_is_sent(
     cloud.clock.advance(60)
 
     assert poll_once(cloud).compensated == 1
-    assert cloud.app.compensation.poll.status()[0].compensated_total == 1
+    assert cloud.app.compensation.status()[0].compensated_total == 1
 
 
 def test_each_start_is_logged_with_its_waiting_time(

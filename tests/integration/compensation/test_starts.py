@@ -46,7 +46,7 @@ def test_two_polls_at_once_start_a_record_once(ticks: Ticks, started: list[str])
     cloud = ticks.cloud
     add_overdue(cloud, "one")
     [item] = cloud.app.table.query(keys.due_partition(0), index="due").items
-    first = cloud.app.compensation.poll
+    first = cloud.app.compensation
 
     assert first._start(dict(item), cloud.clock()) is True
     assert first._start(dict(item), cloud.clock()) is False

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.support.moto.cloud import Answer, MotoCloud, Project
-from tidegate.web.scopes import form_fields
+from tidegate.web.routing import form_fields
 
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=UTF-8"}
 

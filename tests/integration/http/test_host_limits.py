@@ -18,7 +18,7 @@ from tidegate.batches.model import FINISHED
 from tidegate.batches.slice import ENDED
 from tidegate.errors import NotSent
 from tidegate.http.client import SafeHttp
-from tidegate.http.host_limits import HostLimits
+from tidegate.http.connections import HostLimits
 
 
 def test_counter_adds_up_and_expires(cloud: MotoCloud) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.moto.cloud import ADMIN_KEY, MotoCloud, Project
 from tidegate.common.ids import iso
-from tidegate.projects.model import hash_key
+from tidegate.projects.keys import hash_key
 
 DAY = 86400
 

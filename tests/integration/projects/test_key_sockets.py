@@ -26,7 +26,7 @@ def revoke(cloud: MotoCloud, key: str, *, by: str | None = None) -> int:
 def compensate(cloud: MotoCloud) -> list[str]:
     """Runs the compensation poll. Returns the kinds of due records that it handled."""
     now = cloud.clock().timestamp()
-    found = cloud.app.compensation.poll._store.overdue(now, now, now, 100).found
+    found = cloud.app.compensation._store.overdue(now, now, now, 100).found
     whole = [cloud.app.table.get({"pk": item["pk"], "sk": item["sk"]}, consistent=True) or {} for item in found]
     return [item["due_kind"] for item in whole if cloud.app.due_handlers[item["due_kind"]](item) is not False]
 

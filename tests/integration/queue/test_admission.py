@@ -150,7 +150,7 @@ def test_heartbeats_renew_the_mutex_for_two_hours_at_most(queue: TestQueue) -> N
 
 
 def messages(queue: TestQueue) -> int:
-    return queue.cloud.app.compensation.poll.status()[1]
+    return queue.cloud.app.compensation.status()[1]
 
 
 def test_50_submits_before_a_run_are_one_message(queue: TestQueue) -> None:

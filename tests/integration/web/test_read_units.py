@@ -131,6 +131,6 @@ def test_long_request_delays_the_next_ones(cloud: MotoCloud, project: Project) -
     limiter = cloud.app.projects.rate_limiter
     assert cloud.http("GET", "/v1/jobs", key=project.key).status == 200
     caller = Caller("key-1", project.id, frozenset({"read"}), requests_per_s=RATE)
-    resolver._charge(caller, 16 * 1024, READ_UNITS * 1.25, 2.5)
+    resolver._charge(cloud.app, caller, 16 * 1024, READ_UNITS * 1.25, 2.5)
     # 0.5 + 1.25 + 2.5 requests: five, of which one was taken before.
     assert limiter._shares[project.id].bucket.state[0] == RATE - 1 - 4

@@ -19,8 +19,7 @@ from tidegate.web import resolver
 from tidegate.web.api import WholeApi, build_api
 from tidegate.web.openapi import Api, contract
 from tidegate.web.resolver import build_resolver, serve
-from tidegate.web.routing import Router
-from tidegate.web.scopes import ScopeNotDeclared
+from tidegate.web.routing import Router, ScopeNotDeclared
 
 AGENT = "host-1"
 # Scope, method and path of every route. A change here changes who may do what: review it.

@@ -31,10 +31,10 @@ from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
 from tidegate.http.connections import KeptConnection
 from tidegate.http.model import Reply
-from tidegate.http.signing import signed_headers
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.limits import CALLS
 from tidegate.projects.model import Project
+from tidegate.projects.secrets import signed_headers
 
 # What a slice of items that are no rows of a file does not use.
 _UNUSED = (

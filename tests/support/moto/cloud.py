@@ -33,7 +33,7 @@ from tests.support.template import ROOT, queue_functions, timeout_of
 from tidegate import app as composition
 from tidegate.aws import clients
 from tidegate.http.guard import origin_of_text
-from tidegate.projects.model import hash_key
+from tidegate.projects.keys import hash_key
 
 ADMIN_KEY = "tg_admin_0123456789abcdef"
 SUBMIT_ROUTES = {("POST", "/v1/downloads"), ("POST", "/v1/downloads/batch")}

@@ -12,7 +12,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tidegate.errors import NotSent
 from tidegate.http.client import SafeHttp
-from tidegate.http.host_limits import HostLimits, counted_address
+from tidegate.http.connections import HostLimits, counted_address
 from tidegate.http.model import Limits
 
 LIMITS = Limits(connect=0.3, total=1)

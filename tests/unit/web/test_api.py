@@ -20,8 +20,7 @@ import tidegate.web
 from tests.support.moto.cloud import MotoCloud, lambda_context
 from tidegate.web.api import ROUTES, WholeApi, build_api, start_of
 from tidegate.web.resolver import serve
-from tidegate.web.routing import Router
-from tidegate.web.scopes import ScopeNotDeclared
+from tidegate.web.routing import Router, ScopeNotDeclared
 
 HERE = Path(tidegate.web.__file__).parent
 ADMIN = {"key_id": "admin", "project_id": "", "scopes": "admin"}

@@ -59,8 +59,8 @@ from tidegate.errors import (
     TokenRefused,
 )
 from tidegate.projects.audit import AuditLine, act, audit_write
-from tidegate.projects.keys import ApiKeys, new_key, next_life, same_life
-from tidegate.projects.model import ApiKey, Project
+from tidegate.projects.keys import ApiKey, ApiKeys, new_key, next_life, same_life
+from tidegate.projects.model import Project
 from tidegate.records import item_of, record_from
 
 # --- fleet

@@ -24,7 +24,7 @@ from urllib3.exceptions import (
 from urllib3.util import Timeout, Url
 
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused, UrlNotAllowed
-from tidegate.http.connections import Exchange, KeptConnection, exchange, pool_manager
+from tidegate.http.connections import Exchange, HostLimits, KeptConnection, exchange, pool_manager
 from tidegate.http.guard import (
     CHECK_SECONDS,
     AddressGuard,
@@ -39,7 +39,6 @@ from tidegate.http.guard import (
     resolve,
     sent_url,
 )
-from tidegate.http.host_limits import HostLimits
 from tidegate.http.model import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
 
 MAX_REDIRECTS = 5

@@ -1,26 +1,14 @@
-"""Projects (the tenants), their quotas and API keys."""
+"""Projects (the tenants) and their quotas."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from tidegate.records import F
 
-SCOPES = ("read", "write", "agent", "unmask", "admin")
-# The scope of a ticket, which is a key for one sign-in and nothing else.
-SIGN_IN = "sign_in"
-# The deployment's own admin key: its hash is a template parameter, and the table holds only its state.
-BOOTSTRAP_KEY_ID = "admin"
-ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"
-# How long an ended key stays in the list.
-ENDED_KEY_KEPT_SECONDS = 90 * 86400
 # Requests per second of one host's key. A busy host sends a few; one whose key was stolen must not use up the API.
 AGENT_RATE = 20.0
 # A request counts as one for each of these that it uses, parts of them added up: bytes of its answer, which leaves AWS;
@@ -32,7 +20,6 @@ REQUEST_SECONDS = 1.0
 # How many seconds' requests a project may save up while it has the default rate: enough to load the console, or to
 # submit a few hundred targets one by one.
 DEFAULT_BURST_SECONDS = 60.0
-_KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,71 +250,3 @@ class Project:
     shared_signatures: bool = True
     # Increases with every change that an operator makes.
     revision: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    key_id: str
-    project_id: str
-    scopes: tuple[str, ...]
-    agent_id: str | None
-    key_sha256: str
-    created_at: str
-    name: str | None = None
-    created_by: str | None = None
-    # Seconds since 1970. Not named `expires_at`, because the table's TTL deletes by that attribute.
-    valid_until: int | None = None
-    last_used_at: str | None = None
-    revoked_at: str | None = None
-    replaced_by: str | None = None
-    # The life of its agent: how often that host had been deleted or replaced when the key was created.
-    life: int = 0
-
-    @property
-    def record_id(self) -> str:
-        """The id of its record. The bootstrap key's includes its hash, so a new key has a new record."""
-        return f"{self.key_id}-{self.key_sha256}" if self.is_bootstrap else self.key_id
-
-    @property
-    def is_bootstrap(self) -> bool:
-        return self.key_id == BOOTSTRAP_KEY_ID
-
-    @property
-    def is_admin(self) -> bool:
-        return "admin" in self.scopes
-
-    def state(self, now: datetime) -> str:
-        if self.revoked_at:
-            return REVOKED
-        return EXPIRED if self.valid_until is not None and now.timestamp() >= self.valid_until else ACTIVE
-
-    def is_active(self, now: datetime) -> bool:
-        return self.state(now) == ACTIVE
-
-
-def bootstrap_key(key_sha256: str) -> ApiKey:
-    """The deployment's admin key, as it is while the table has no record of it."""
-    return ApiKey(BOOTSTRAP_KEY_ID, "", ("admin",), None, key_sha256, "", name="bootstrap")
-
-
-def is_bootstrap_record(record_id: str) -> bool:
-    return record_id.startswith(f"{BOOTSTRAP_KEY_ID}-")
-
-
-def hash_key(key: str) -> str:
-    """A plain SHA-256 is enough: a key has 160 random bits, so it cannot be guessed from its hash."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_key(given: str, key_sha256: str) -> bool:
-    return bool(key_sha256) and hmac.compare_digest(hash_key(given), key_sha256)
-
-
-def format_key(key_id: str, secret: str) -> str:
-    return f"tg_{key_id}_{secret}"
-
-
-def key_id_of(key: str) -> str | None:
-    """The id inside a key; None if the text does not look like a key, so that no table read is spent on it."""
-    found = _KEY.fullmatch(key)
-    return found[1] if found else None

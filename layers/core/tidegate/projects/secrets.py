@@ -1,4 +1,4 @@
-"""Secrets of projects: derived callback secrets, and stored credentials of sources."""
+"""Secrets of projects: derived callback secrets, what they sign, and stored credentials of sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidegate.errors import (
     RecordNotFound,
     WrongState,
 )
-from tidegate.http.guard import Credential, read_origin
+from tidegate.http.guard import Credential, origin_of_text, read_origin
 from tidegate.projects.audit import SYSTEM, AuditLine, act, audit_write
 from tidegate.projects.model import Project
 from tidegate.projects.projects import ProjectStore
@@ -38,6 +38,7 @@ from tidegate.records import item_of, record_from
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
     from mypy_boto3_ssm import SSMClient
+    from standardwebhooks import Webhook
 
 # --- root secret
 # The root secret that callback secrets are derived from: an SSM SecureString, created by the first function that
@@ -165,6 +166,12 @@ class CallbackSecrets:
         generations = (*project.secret_generations, *((0,) if project.callback_secrets else ()))
         return tuple(origin_secret(self._root(), project.project_id, number, origin) for number in generations)
 
+    def sign(self, project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str) -> dict[str, str]:
+        """The headers of a request to `url`, signed with each secret that is valid for it: see `Signer`."""
+        shared = self.of(project) if project.shared_signatures else ()
+        of_origin = self.of_origin(project, origin_of_text(url))
+        return signed_headers(shared, message_id, now, body, of_origin=of_origin, url=url)
+
     def rotate(self, project_id: str, who: str = SYSTEM) -> str:
         """Adds a new secret and returns it. The previous one stays valid until it is retired."""
         project = self._project(project_id)
@@ -200,6 +207,42 @@ class CallbackSecrets:
         line = act(was.project_id, was.project_id, self._clock(), who, action)
         if not self._store.set_secrets(was, now, line):
             raise Conflict("the project's callback secrets were changed at the same time: try again")
+
+
+# --- signatures
+# Standard Webhooks signatures of callbacks, batch items and requests for pages.
+
+
+@lru_cache(maxsize=1024)
+def _signer(secret: str) -> Webhook:
+    from standardwebhooks import Webhook
+
+    return Webhook(secret)
+
+
+def signed_headers(
+    secrets: Sequence[str],
+    message_id: str,
+    now: datetime,
+    body: bytes = b"",
+    *,
+    of_origin: Sequence[str] = (),
+    url: str = "",
+) -> dict[str, str]:
+    """The headers, with one signature for each secret: during a rotation a receiver may have the old or the new one.
+
+    `of_origin`: the secrets of the receiver alone. They sign `GET {url}` if there is no body. The shared secrets come
+    first, for receivers that read one signature only.
+    """
+    text = body.decode()
+    own = text or f"GET {url}"
+    signatures = [_signer(secret).sign(message_id, now, text) for secret in secrets]
+    signatures += [_signer(secret).sign(message_id, now, own) for secret in of_origin]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
 
 
 # --- credential records

@@ -38,9 +38,8 @@ from tidegate.queue.model import WaitReason
 from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.resolver import count_that_fit, fits
-from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.routing import Cursor, Limit, Router, answer, invalid_fields
 from tidegate.web.schemas import Answer, Body, F, LinkAnswer, Page, Text, without_defaults
-from tidegate.web.scopes import invalid_fields
 
 if TYPE_CHECKING:
     from tidegate.exports.exports import DownloadLink

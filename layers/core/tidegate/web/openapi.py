@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
-from tidegate.web.scopes import CONTENT_TYPE, ScopedResolver
+from tidegate.web.routing import CONTENT_TYPE, ScopedResolver
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.event_handler.openapi.models import OpenAPI

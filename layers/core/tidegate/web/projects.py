@@ -13,7 +13,8 @@ from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
-from tidegate.projects.model import ApiKey, Project, Quotas, path_parts
+from tidegate.projects.keys import ApiKey
+from tidegate.projects.model import Project, Quotas, path_parts
 from tidegate.queue.model import MAX_CAPACITY
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent, idempotent_secret

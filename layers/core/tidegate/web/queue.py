@@ -21,7 +21,7 @@ from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
 from tidegate.queue.retention import FOREIGN, clean, foreign_store, mark_again, read_archive, stopped_runs
 from tidegate.records import F
 from tidegate.web.idempotency import idempotent
-from tidegate.web.routing import Cursor, Limit, Router, answer
+from tidegate.web.routing import Cursor, Limit, Router, answer, invalid_fields
 from tidegate.web.schemas import (
     Answer,
     Body,
@@ -36,7 +36,6 @@ from tidegate.web.schemas import (
     Signature,
     Text,
 )
-from tidegate.web.scopes import invalid_fields
 
 # --- schemas
 # Bodies and answers of requests, channels, statistics and the audit trail.
@@ -666,10 +665,10 @@ def _compensation_answer(poll: PollState, queue_size: int) -> CompensationAnswer
     "/v1/compensation", scope="read", tags=_OPERATIONS_TAGS, summary="Get the state of the poll for overdue work"
 )
 def show_compensation() -> CompensationAnswer:
-    return _compensation_answer(*app().compensation.poll.status())
+    return _compensation_answer(*app().compensation.status())
 
 
 @router.post("/v1/compensation/trigger", scope="admin", tags=_OPERATIONS_TAGS, summary="Poll for overdue work now")
 def trigger() -> CompensationAnswer:
-    app().compensation.poll.trigger(router.caller.key_id)
-    return _compensation_answer(*app().compensation.poll.status())
+    app().compensation.trigger(router.caller.key_id)
+    return _compensation_answer(*app().compensation.status())

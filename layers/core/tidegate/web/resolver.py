@@ -15,6 +15,7 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
+from tidegate.app import App
 from tidegate.app import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
 from tidegate.projects.model import (
@@ -26,8 +27,7 @@ from tidegate.projects.model import (
     REQUEST_SECONDS,
 )
 from tidegate.web.openapi import Api
-from tidegate.web.routing import Caller, caller_of, set_current_caller
-from tidegate.web.scopes import invalid_fields, problem
+from tidegate.web.routing import Caller, caller_of, invalid_fields, problem, set_current_caller
 
 # --- answer size
 # Keeps answers below the 6 MB that a Lambda function can return.
@@ -142,22 +142,22 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     method, path = http["method"], _quoted(_path_of(event))
     event = {**event, "rawPath": path, "requestContext": {**event["requestContext"], "stage": "$default"}}
     request_id = str(event["requestContext"].get("requestId", ""))
-    caller = caller_of(event)
+    running, caller = running_app(), caller_of(event)
     set_current_caller(caller)
     logger.append_keys(request_id=request_id, key_id=caller.key_id if caller else None)
     try:
         if _has_control_character(path):
             raise _BAD_PATH
         if caller is not None:
-            _limit(caller)
+            _limit(running, caller)
     except DomainError as error:
         answer = _lambda_answer(problem(error))
     else:
-        before = _used_so_far() if caller is not None else (0.0, 0.0)
+        before = _used_so_far(running) if caller is not None else (0.0, 0.0)
         answer = app.resolve(event, context)
         if caller is not None:
-            units, seconds = (now - then for now, then in zip(_used_so_far(), before, strict=True))
-            _charge(caller, len(answer.get("body") or ""), units, seconds)
+            units, seconds = (now - then for now, then in zip(_used_so_far(running), before, strict=True))
+            _charge(running, caller, len(answer.get("body") or ""), units, seconds)
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
@@ -165,9 +165,8 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     return answer
 
 
-def _limit(caller: Caller) -> None:
+def _limit(app: App, caller: Caller) -> None:
     """RateLimited if the caller's host, or else its project, sends too many requests."""
-    app = running_app()
     now = app.clock().timestamp()
     if caller.agent_id is not None:
         app.projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
@@ -176,22 +175,21 @@ def _limit(caller: Caller) -> None:
         app.projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
 
 
-def _used_so_far() -> tuple[float, float]:
+def _used_so_far(app: App) -> tuple[float, float]:
     """(read units, seconds) of this process; without calls that hold a slot, whose time counts as a runner's."""
-    app = running_app()
     return app.table.units_read, app.clock().timestamp() - app.projects.slow_calls.seconds_held
 
 
-def _charge(caller: Caller, answer_bytes: int, units_read: float, seconds: float) -> None:
+def _charge(app: App, caller: Caller, answer_bytes: int, units_read: float, seconds: float) -> None:
     """A request with a large answer, or that read much of the table or took long, counts as several requests."""
     used = answer_bytes / ANSWER_BYTES
     if caller.agent_id is not None:
         # A poll may wait: how many do at once is limited.
         used += units_read / AGENT_READ_UNITS
-        running_app().projects.agent_rate_limiter.charge(caller.key_id, math.ceil(used) - 1)
+        app.projects.agent_rate_limiter.charge(caller.key_id, math.ceil(used) - 1)
     elif caller.requests_per_s is not None:
         used += units_read / READ_UNITS + max(0.0, seconds) / REQUEST_SECONDS
-        running_app().projects.rate_limiter.charge(caller.project_id, math.ceil(used) - 1)
+        app.projects.rate_limiter.charge(caller.project_id, math.ceil(used) - 1)
 
 
 def _has_control_character(path: str) -> bool:

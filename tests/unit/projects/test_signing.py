@@ -6,7 +6,7 @@ import pytest
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from tidegate.http.signing import signed_headers
+from tidegate.projects.secrets import signed_headers
 
 OLD = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NEW = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

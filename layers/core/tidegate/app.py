@@ -1,8 +1,7 @@
 """The composition root: wires every capability when a function first uses it.
 
 Read this file first: settings and clients, the capabilities in the order of the import contract, and the registries
-that connect them. Distribution, exports and batches are one object each, of which their steps are functions; the
-wiring of the other capabilities is in the modules beside this one.
+that connect them. A capability is one object; its steps are functions of that object.
 
 A capability's module is imported at its first use. Importing one adds 5 to 50 ms to a cold start (exports with
 openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_start.py` measures it.
@@ -22,11 +21,10 @@ from tidegate.errors import RecordNotFound
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
-    from tidegate.app.compensation import CompensationPart
     from tidegate.aws.table import Table
     from tidegate.batches import Batches
     from tidegate.compensation.freeze import Freeze
-    from tidegate.compensation.poll import DueHandler
+    from tidegate.compensation.poll import Compensator, DueHandler
     from tidegate.distribution import Distribution
     from tidegate.exports import Exports
     from tidegate.files import Files
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from tidegate.notifications import Notifications
     from tidegate.notifications.websocket import BatchLookup
     from tidegate.projects import Tenancy
-    from tidegate.projects.model import Project
     from tidegate.queue.model import Request
     from tidegate.queue.queue import Ending, Queue, View
     from tidegate.releases import Releases
@@ -82,7 +79,7 @@ class App:
         """The only HTTP client that may be used for URLs from callers."""
         from tidegate.aws.host_usage import HostUsage
         from tidegate.http.client import SafeHttp
-        from tidegate.http.host_limits import HostLimits
+        from tidegate.http.connections import HostLimits
 
         settings, runtime_api = self.settings, os.environ.get("AWS_LAMBDA_RUNTIME_API")
         return SafeHttp(
@@ -96,21 +93,6 @@ class App:
                 settings.host_connections,
             ),
         )
-
-    @cached_property
-    def sign(self) -> Callable[..., dict[str, str]]:
-        """Returns the Standard Webhooks headers of a request, with a signature for each secret that is valid for it."""
-        from tidegate.http.guard import origin_of_text
-        from tidegate.http.signing import signed_headers
-
-        secrets = self.projects.callback_secrets
-
-        def sign(project: Project, message_id: str, now: datetime, body: bytes = b"", *, url: str) -> dict[str, str]:
-            shared = secrets.of(project) if project.shared_signatures else ()
-            of_origin = secrets.of_origin(project, origin_of_text(url))
-            return signed_headers(shared, message_id, now, body, of_origin=of_origin, url=url)
-
-        return sign
 
     # --- capabilities, in the order of the import contract
 
@@ -170,7 +152,7 @@ class App:
             sns=self.sns,
             sqs=self.sqs,
             http=lambda: self.http,
-            sign=lambda: self.sign,
+            sign=lambda: self.projects.callback_secrets.sign,
             project_of=self.projects.projects.get,
             frozen_for=lambda: CALLBACK_WAIT_SECONDS if self.freeze.is_on else 0.0,
             key_is_active=self.projects.authentication.is_active,
@@ -181,10 +163,20 @@ class App:
         )
 
     @cached_property
-    def compensation(self) -> CompensationPart:
-        from tidegate.app.compensation import CompensationPart
+    def compensation(self) -> Compensator:
+        from tidegate.aws.clients import SqsQueue
+        from tidegate.compensation.poll import CompensationStore, Compensator, Pace, TickQueue
 
-        return CompensationPart(self)
+        settings = self.settings
+        ticks = TickQueue(
+            SqsQueue(self.sqs, settings.compensation_queue_url), SqsQueue(self.sqs, settings.admission_queue_url)
+        )
+        pace = Pace(
+            settings.compensation_base_seconds,
+            settings.compensation_longest_seconds,
+            settings.compensation_overdue_seconds,
+        )
+        return Compensator(CompensationStore(self.table), ticks, self.due_handlers, self.freeze, self.clock, pace)
 
     @cached_property
     def queue(self) -> Queue:
@@ -257,7 +249,7 @@ class App:
             s3=self.s3,
             dynamodb=self.dynamodb,
             http=self.http,
-            sign=self.sign,
+            sign=self.projects.callback_secrets.sign,
             bucket=self.files.bucket,
             queue=self.queue,
             projects=projects.projects,
@@ -279,7 +271,7 @@ class App:
             table=self.table,
             s3=self.s3,
             http=self.http,
-            sign=self.sign,
+            sign=self.projects.callback_secrets.sign,
             bucket=self.files.bucket,
             library=self.files.library,
             object_of=self.files.store.object_of,
@@ -320,7 +312,7 @@ class App:
         # Also if it was thawed before: that call may have died here. Compensation would find all of it a little later.
         for channel in self.queue.channels.all():
             self.queue.admission_queue.trigger_anew(channel.name)
-        self.compensation.poll.trigger(who)
+        self.compensation.trigger(who)
 
     def stop_executions(self, most: int) -> tuple[int, bool]:
         """Stops executions of all machines. Returns (how many were stopped, whether more may run).
