@@ -2,7 +2,7 @@
 
 Each way of spending is one line, with the quota or throttle that bounds it. Of ways that share a bound, such as the
 routes that share a project's rate of requests, only the most expensive counts. Not bounded by anything here, and said
-so in SECURITY.md: how often somebody uses a presigned URL while it is valid, and what an operator's own grants cost
+so in docs/security.md: how often somebody uses a presigned URL while it is valid, and what an operator's own grants cost
 (Athena, e-mail, copies to other buckets).
 """
 
@@ -29,7 +29,7 @@ from tidegate.projects.model import (
 )
 
 SECTION = "The most that a key can cost (us-east-1 list prices)"
-SECURITY = ROOT / "SECURITY.md"
+SECURITY = ROOT / "docs/security.md"
 BEGIN, END = "<!-- ceiling: begin -->", "<!-- ceiling: end -->"
 HOUR, DAY = 3600, 86400
 GIGABYTE = 1e9
@@ -275,7 +275,7 @@ def by_key(quotas: dict[str, Any] | None = None) -> dict[str, list[Way]]:
 
 
 def table() -> str:
-    """The table of SECURITY.md."""
+    """The table of docs/security.md."""
     lines = [
         "| key | at most an hour | at most a day | the largest part, and its bound |",
         "| --- | ---: | ---: | --- |",

@@ -1,4 +1,4 @@
-"""A request that reads much of the table counts as several: what a key can cost (SECURITY.md) rests on it."""
+"""A request that reads much of the table counts as several: what a key can cost (docs/security.md) rests on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key can cost at most with the default quotas, and that SECURITY.md says so."""
+"""What a key can cost at most with the default quotas, and that docs/security.md says so."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from tidegate_client.cli.commands import (
     files,
     fleet,
     keys,
+    moving_in,
     operations,
     queue,
     release,
@@ -49,6 +50,7 @@ MODULES = (
     webhook,
     fleet,
     agent,
+    moving_in,
     doctor,
 )
 EPILOG = f"""`tidegate login` stores the API's address and a key; TIDEGATE_API_URL and TIDEGATE_KEY override them.

@@ -26,7 +26,7 @@ DEFAULT_BURST_SECONDS = 60.0
 class Quotas:
     """A project's limits. `share` is slots by channel, instead of a fair share.
 
-    The defaults keep what a key can cost below the bars in `SECURITY.md`; `tests/bench/ceiling.py` adds it up.
+    The defaults keep what a key can cost below the bars in `docs/security.md`; `tests/bench/ceiling.py` adds it up.
     None, no limit, is only in projects from before limits had defaults: see `LEGACY`.
     """
 
