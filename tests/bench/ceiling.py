@@ -1,9 +1,9 @@
 """The most that each kind of key can cost, from the quotas, the throttles of the template and the price list.
 
 Each way of spending is one line, with the quota or throttle that bounds it. Of ways that share a bound, such as the
-routes that share a project's rate of requests, only the most expensive counts. Not bounded by anything here, and said
-so in docs/security.md: how often somebody uses a presigned URL while it is valid, and what an operator's own grants cost
-(Athena, e-mail, copies to other buckets).
+routes that share a project's rate of requests, only the most expensive counts. Not bounded by anything here, and
+docs/security.md says so: how often somebody uses a presigned URL while it is valid, and what an operator's own grants
+cost (Athena, e-mail, copies to other buckets).
 """
 
 from __future__ import annotations
