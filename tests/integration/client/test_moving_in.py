@@ -223,7 +223,10 @@ def test_subscriptions_of_lists_are_carried_over_once(
         database.execute("CREATE TABLE subscriptions (id INTEGER, name TEXT, type TEXT, url TEXT, is_active BOOLEAN)")
         database.execute("CREATE TABLE settings (key TEXT, value TEXT)")
         database.execute("INSERT INTO settings VALUES ('check_interval', '3600')")
-        rows = [(1, "list", "collection", source.url("/list"), 1), (2, "asleep", "collection", source.url("/list"), 0)]
+        rows: list[tuple[object, ...]] = [
+            (1, "list", "collection", source.url("/list"), 1),
+            (2, "asleep", "collection", source.url("/list"), 0),
+        ]
         rows += [(3, "video", "collection", source.url("/page"), 1), (4, "words", "keyword", None, 1)]
         database.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?)", rows)
         database.commit()
