@@ -42,6 +42,7 @@ from tidegate.sheets.fill_template import (
     element,
     escaped_formula,
     list_names,
+    without,
 )
 from tidegate.sheets.rows import RowBlocks, value_text
 from tidegate.sheets.table import Row, SheetTable, column_of, leaves
@@ -188,7 +189,7 @@ class FilledBook:
         if name == package.main:
             return self._workbook(package.text(name)).encode()
         if name.endswith("workbook.xml.rels"):
-            return re.sub(r'<Relationship\b[^>]*calcChain\.xml"[^>]*/>', "", package.text(name)).encode()
+            return without(package.text(name), "Relationship", "calcChain.xml").encode()
         if name.startswith("xl/charts/") and name.endswith(".xml"):
             return self._chart(package.text(name)).encode()
         if "pivotCacheDefinition" in name and name.endswith(".xml"):
@@ -225,7 +226,8 @@ class FilledBook:
         return text
 
     def _chart(self, text: str) -> str:
-        text = re.sub(r"<(numCache|strCache|multiLvlStrCache)\b.*?</\1>", "", text, flags=re.DOTALL)
+        for cache in ("numCache", "strCache", "multiLvlStrCache"):
+            text = element(cache).sub("", text)
         return FORMULA.sub(lambda match: self._formula_element(match, "", None, whole=True), text)
 
     def _pivot_source(self, text: str) -> str:
@@ -638,24 +640,24 @@ def _moved_drawing(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) ->
     """Images and charts move with the row of their upper edge and keep their size."""
 
     def moved(match: re.Match[str]) -> str:
-        anchor = match[0]
-        top = re.search(r"<from>.*?<row>(\d+)</row>", anchor, re.DOTALL)
+        upper = element("from").search(match[0])
+        top = re.search(r"<row>(\d+)</row>", upper[0]) if upper else None
         shift = rows.start(int(top[1]) + 1) - int(top[1]) - 1 if top else 0
-        return re.sub(
-            r"(<(?:from|to)>.*?<row>)(\d+)(</row>)",
-            lambda edge: f"{edge[1]}{int(edge[2]) + shift}{edge[3]}",
-            anchor,
-            flags=re.DOTALL,
-        )
 
-    return re.sub(r"<(twoCellAnchor|oneCellAnchor)\b.*?</\1>", moved, text, flags=re.DOTALL)
+        def shifted(edge: re.Match[str]) -> str:
+            return re.sub(r"<row>(\d+)</row>", lambda row: f"<row>{int(row[1]) + shift}</row>", edge[0])
+
+        return element("to").sub(shifted, element("from").sub(shifted, match[0]))
+
+    for name in ("twoCellAnchor", "oneCellAnchor"):
+        text = element(name).sub(moved, text)
+    return text
 
 
 def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> str:
     """The boxes of comments."""
 
-    def moved(match: re.Match[str]) -> str:
-        shape = match[0]
+    def moved(shape: str) -> str:
         row = re.search(r"(<\w+:Row>)\s*(\d+)\s*<", shape)
         shift = rows.start(int(row[2]) + 1) - int(row[2]) - 1 if row else 0
         if not shift or row is None:
@@ -663,7 +665,16 @@ def _moved_notes(text: str, rows: RowMap, _formulas: Formulas, _sheet: str) -> s
         shape = shape.replace(row[0], f"{row[1]}{int(row[2]) + shift}<")
         return re.sub(r"(<\w+:Anchor>)([^<]*)", lambda box: box[1] + _shifted(box[2], shift), shape)
 
-    return re.sub(r"<(\w+:shape)\b.*?</\1>", moved, text, flags=re.DOTALL)
+    # Not by one pattern: this part need not be valid XML, and a start may have no end.
+    made, at = list[str](), 0
+    for start in re.finditer(r"<(\w+:shape)\b", text):
+        if start.start() < at:
+            continue
+        if (end := text.find(f"</{start[1]}>", start.end())) < 0:
+            break
+        made += text[at : start.start()], moved(text[start.start() : end])
+        at = end
+    return "".join([*made, text[at:]])
 
 
 def _shifted(anchor: str, shift: int) -> str:

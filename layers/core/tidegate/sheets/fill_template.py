@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import unescape
+from itertools import groupby
 from pathlib import PurePosixPath
 from posixpath import normpath
 from pyexpat import ExpatError, ParserCreate
@@ -96,7 +97,7 @@ class Package:
         if encoding == "utf-16":
             text = re.sub(r"""^(<\?xml[^>]*encoding=)["'][^"']*["']""", r'\1"UTF-8"', text)
         if "<!" in text:
-            text = _CDATA.sub(lambda match: _escaped(match[1]), _COMMENT.sub("", text))
+            text = _SECTION.sub(_plain_section, text)
         root = _ROOT.search(text)
         if root and root[1]:
             text = re.sub(rf"(</?){root[1]}", r"\1", text)
@@ -148,7 +149,7 @@ class Package:
 
     def content_types(self) -> str:
         types = self.text("[Content_Types].xml").replace(_TEMPLATE_MAIN, _MAIN)
-        return re.sub(rf'<Override[^>]*PartName="[^"]*{_CALC_CHAIN}"[^>]*/>', "", types)
+        return without(types, "Override", _CALC_CHAIN)
 
     @cached_property
     def main(self) -> str:
@@ -158,14 +159,15 @@ class Package:
         return found[0]
 
 
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+# Together: each of them may contain the start of another, which is then text.
+_SECTION = re.compile(r"<!--.*?-->|<!\[CDATA\[(.*?)\]\]>|<\?.*?\?>", re.DOTALL)
 _ROOT = re.compile(r"<(?![?!])([\w.-]+:)?[\w.-]+")
 
 
 # --- xml
 # Elements are found by patterns in text that was checked to be valid XML: what is not touched keeps its bytes, and
-# prefixes and unknown extensions stay declared, which no tree of Python's library guarantees.
+# prefixes and unknown extensions stay declared, which no tree of Python's library guarantees. In valid XML each start
+# has its end, so that a pattern which reads up to the end takes linear time; in any other text it would not.
 
 ATTRIBUTES = r"""(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*"""
 _ATTRIBUTE = re.compile(r"""\s+([\w:.-]+)\s*=\s*("[^"]*"|'[^']*')""")
@@ -188,6 +190,18 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def _plain_section(match: re.Match[str]) -> str:
+    """Comments go, CDATA becomes text, and processing instructions stay."""
+    if match[0].startswith("<?"):
+        return match[0]
+    return "" if match[1] is None else _escaped(match[1])
+
+
+def without(text: str, name: str, part: str) -> str:
+    """The text without the elements `name` whose attributes name the part."""
+    return element(name).sub(lambda match: "" if f'{part}"' in match[1] or f"{part}'" in match[1] else match[0], text)
+
+
 escaped_formula = _escaped
 ROW, CELL, FORMULA = element("row"), element("c"), element("f")
 _STRING, _RUN, _TEXT, _RUN_STYLE, _PHONETIC = map(element, ("si", "r", "t", "rPr", "rPh"))
@@ -198,6 +212,7 @@ _DATA = re.compile(rf"<sheetData{ATTRIBUTES}\s*(?:/>|>(.*)</sheetData\s*>)", re.
 # --- placeholders
 
 # A backslash before a brace makes it a character of the text. Braces around anything else, as in {"a": 1}, are text.
+_MAX_CELL = 32_767
 _MARK = re.compile(r"""\\([{}])|\{([^{}"':;,=\\\n]{1,200})\}""")
 _ESCAPED_CHAR = re.compile("_x([0-9A-Fa-f]{4})_")
 
@@ -249,15 +264,19 @@ def marked_text(xml: str) -> MarkedText | None:
     runs = [(_font(match[2] or ""), _plain_text(match[2] or "")) for match in _RUN.finditer(_PHONETIC.sub("", xml))]
     runs = runs or [("", _plain_text(xml))]
     text = "".join(run for _, run in runs)
+    if len(text) > _MAX_CELL:
+        raise BadTable(f"a cell of the template has {len(text)} characters, but a cell can have {_MAX_CELL}")
     fonts = [font for font, run in runs for _ in run]
     parts, at = list[tuple[str, str | Mark]](), 0
 
     def literal(start: int, end: int) -> None:
-        for index in range(start, end):
-            if parts and parts[-1][0] == fonts[index] and isinstance(parts[-1][1], str):
-                parts[-1] = fonts[index], parts[-1][1] + text[index]
+        for font, indexes in groupby(range(start, end), key=fonts.__getitem__):
+            run = list(indexes)
+            piece, before = text[run[0] : run[-1] + 1], parts[-1] if parts else None
+            if before and before[0] == font and isinstance(before[1], str):
+                parts[-1] = font, before[1] + piece
             else:
-                parts.append((fonts[index], text[index]))
+                parts.append((font, piece))
 
     found = False
     for match in _MARK.finditer(text):
@@ -504,6 +523,12 @@ def _blocks(sheet: TemplateSheet) -> list[Block]:
                     f"{_named(mark.list)}: put them on rows or sheets of their own"
                 )
             anchors[row, cell.column] = mark.list
+    # A merged cell with a placeholder is part of what is repeated.
+    ends: dict[int, int] = {}
+    for merge in sheet.merges:
+        area, corner = rows_of(merge), place(merge.partition(":")[0])
+        if area and corner in anchors:
+            ends[corner[0]] = max(area[1], ends.get(corner[0], 0))
     blocks = list[Block]()
     for row in sorted(lists):
         before = blocks[-1] if blocks else None
@@ -511,11 +536,8 @@ def _blocks(sheet: TemplateSheet) -> list[Block]:
             blocks[-1] = Block(before.name, before.first, row)
         else:
             blocks.append(Block(lists[row], row, row))
-        for merge in sheet.merges:
-            area, corner = rows_of(merge), place(merge.partition(":")[0])
-            if area and corner in anchors and corner[0] == row and area[1] > blocks[-1].last:
-                # A merged cell with a placeholder is part of what is repeated.
-                blocks[-1] = Block(lists[row], blocks[-1].first, area[1])
+        if ends.get(row, 0) > blocks[-1].last:
+            blocks[-1] = Block(lists[row], blocks[-1].first, ends[row])
     joined = list[Block]()
     for block in blocks:
         before = joined[-1] if joined else None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import time
 import zipfile
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.exports.fill import cells, filled, sheet_of, with_part
 from tidegate.errors import BadTable
+from tidegate.sheets.fill import _moved_drawing, _moved_notes
+from tidegate.sheets.fill_refs import STILL, Formulas
 from tidegate.sheets.fill_template import MAX_BYTES, FillTemplate
 
 PLAIN = sheet_of({"A1": "{.id}"})
@@ -95,3 +99,60 @@ def test_formulas_with_braces_stay() -> None:
     data = filled(sheet_of({"A1": "{.id}", "A2": '=SUM({1,2})&"{x}"'}), [{"id": 1}, {"id": 2}])
 
     assert cells(data)[-1] == ['=SUM({1,2})&"{x}"']
+
+
+def test_comment_signs_in_cdata_and_in_instructions_are_text() -> None:
+    template = with_part(
+        sheet_of({"A1": "{.id}", "A2": "x"}),
+        SHEET,
+        lambda text: text.replace("<sheetData>", "<?x <!-- ?><sheetData><!-- {.no} <![CDATA[ -->"),
+    )
+
+    assert cells(filled(template, [{"id": "<!--"}])) == [["<!--"], ["x"]]
+
+
+def _in_sheet(unit: str) -> Callable[[], object]:
+    data = with_part(PLAIN, SHEET, lambda text: text.replace("</sheetData>", unit * 30_000 + "</sheetData>"))
+    return lambda: filled(data, [{"id": 1}])
+
+
+def _in_part(name: str, text: str) -> Callable[[], object]:
+    data = with_part(PLAIN, name, text.encode())
+    return lambda: filled(data, [{"id": 1}])
+
+
+# Texts that are valid, or that need not be, with many starts for one end.
+SLOW = {
+    "comments that begin in CDATA": _in_sheet("<row><c t='inlineStr'><is><t><![CDATA[<!--]]></t></is></c></row>"),
+    "empty caches of a chart": _in_part("xl/charts/chart1.xml", f"<chart>{'<numCache/>' * 30_000}</chart>"),
+    "one attribute with many names of a part": _in_part(
+        RELS,
+        zipfile.ZipFile(io.BytesIO(PLAIN))
+        .read(RELS)
+        .decode()
+        .replace(
+            "</Relationships>", f"<Relationship Type='{'calcChain.xml&quot;' * 30_000}'></Relationship></Relationships>"
+        ),
+    ),
+    "anchors without rows": lambda: _moved_drawing(
+        f"<d><twoCellAnchor>{'<from></from>' * 30_000}</twoCellAnchor></d>", STILL, Formulas({}), "Report"
+    ),
+    "empty anchors": lambda: _moved_drawing("<twoCellAnchor/>" * 30_000, STILL, Formulas({}), "Report"),
+    "shapes without end": lambda: _moved_notes("<v:shape " * 30_000, STILL, Formulas({}), "Report"),
+    "long texts": lambda: FillTemplate(sheet_of({f"A{row}": "{x}" + "a" * 32_000 for row in range(1, 40)})),
+}
+
+
+@pytest.mark.parametrize("what", list(SLOW))
+def test_no_template_takes_more_than_linear_time(what: str) -> None:
+    began = time.process_time()
+    SLOW[what]()
+
+    assert time.process_time() - began < 4
+
+
+def test_text_longer_than_a_cell_is_refused() -> None:
+    template = with_part(PLAIN, SHEET, lambda text: text.replace("{.id}", "{.id}" + "a" * 40_000))
+
+    with pytest.raises(BadTable, match="a cell can have 32767"):
+        FillTemplate(template)
