@@ -122,7 +122,7 @@ def _in_part(name: str, text: str) -> Callable[[], object]:
 
 
 # Texts that are valid, or that need not be, with many starts for one end.
-SLOW = {
+SLOW: dict[str, Callable[[], object]] = {
     "comments that begin in CDATA": _in_sheet("<row><c t='inlineStr'><is><t><![CDATA[<!--]]></t></is></c></row>"),
     "empty caches of a chart": _in_part("xl/charts/chart1.xml", f"<chart>{'<numCache/>' * 30_000}</chart>"),
     "one attribute with many names of a part": _in_part(
