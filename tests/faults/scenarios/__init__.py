@@ -13,6 +13,7 @@ from tests.faults.scenarios import (
     ingest,
     job_control,
     key_end,
+    releases,
     schedules,
     subscription,
     upload,
@@ -45,4 +46,7 @@ ALL: tuple[Scenario, ...] = (
     batch.WITH_RESULTS,
     batch.ASIDE,
     batch.RESULTS_ASIDE,
+    releases.WAVES,
+    releases.BAD,
+    releases.ROLLBACK,
 )
