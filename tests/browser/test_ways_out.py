@@ -70,7 +70,7 @@ def test_read_key_is_told_which_key_a_page_needs(
 
 
 @pytest.mark.parametrize("list_page", ["distribution", "files", "ingest", "exports", "batches", "businesses"])
-def test_read_key_is_told_that_an_empty_list_needs_a_key_that_writes(
+def test_empty_list_tells_a_read_key_to_use_a_writing_one(
     signed_out: Console, deployed: Deployed, project: DeployedProject, list_page: str
 ) -> None:
     try_key(signed_out, str(deployed.make_key(project.id, ["read"])["key"]))

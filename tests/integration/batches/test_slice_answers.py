@@ -132,7 +132,7 @@ def test_answer_after_item_timeout_is_a_failed_attempt(lab: Lab, business: Busin
     assert business.indexes == [0, 0]
 
 
-def test_answer_after_the_end_of_the_slice_and_of_a_lease_counts_once(lab: Lab, business: Business) -> None:
+def test_answer_after_slice_and_lease_ended_counts_once(lab: Lab, business: Business) -> None:
     business.slow = 4
     lab = lab.faster(slice_seconds=1, lease_seconds=2)
     batch = lab.batch(2, rate=1, item_timeout=20)

@@ -729,7 +729,7 @@ def test_older_job_whose_targets_all_have_newer_content_is_superseded(fleet: Fle
 
 
 @pytest.mark.parametrize("kind", ["still runs", "no answer"])
-def test_older_transfer_that_does_not_end_delays_the_newer_for_two_minutes_only(
+def test_endless_older_transfer_delays_the_newer_for_two_minutes_only(
     fleet: Fleet, gse: GseServer, trouble: Trouble, kind: str
 ) -> None:
     older, newer = two_contents(fleet)

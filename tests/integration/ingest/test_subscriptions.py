@@ -122,7 +122,7 @@ def test_download_that_failed_is_queued_again_by_the_next_scan(library: Library,
     assert paths(library) == {"/late"}
 
 
-def test_dead_link_is_queued_after_1_2_4_scans_and_at_once_by_hand(library: Library, source: FileSource) -> None:
+def test_dead_link_is_queued_at_growing_intervals_or_at_once_by_hand(library: Library, source: FileSource) -> None:
     manifest(source, "/dead")
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
     queued: list[int] = []

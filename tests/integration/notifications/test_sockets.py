@@ -262,7 +262,7 @@ def test_followers_of_a_job_are_read_and_sent_in_portions(
     assert len({message["data"].get("task_id") for message in line.heard(client)} & set(tasks)) == 30
 
 
-def test_end_that_did_not_reach_a_client_is_sent_by_the_next_run(line: Line, project: Project) -> None:
+def test_end_that_missed_a_client_is_sent_by_the_next_run(line: Line, project: Project) -> None:
     """API Gateway may refuse a message to an open connection, for example with 429."""
     line.record(project, "req-1", task_id="req-1", status="running")
     unreachable, reached = line.joined(project, "c1"), line.joined(project, "c2")
@@ -280,7 +280,7 @@ def test_end_that_did_not_reach_a_client_is_sent_by_the_next_run(line: Line, pro
     assert line.items("WATCH") == []
 
 
-def test_end_of_a_task_that_did_not_reach_its_watcher_is_sent_by_the_next_run(line: Line, project: Project) -> None:
+def test_end_of_a_task_that_missed_its_watcher_is_sent_again(line: Line, project: Project) -> None:
     task, job = "AsyncDownloadTask:1:1:/a:1", "AsyncDownloadJob:1:1:/a:1"
     line.record(project, task, task_id=task, job_id=job, status="Running")
     client = line.joined(project)

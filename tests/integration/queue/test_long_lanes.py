@@ -125,7 +125,7 @@ def test_killed_admission_blocks_its_channel_for_a_minute_at_most() -> None:
     assert timeout_of("admit") >= 2 * admission._RUN_SECONDS
 
 
-def test_blocked_requests_of_one_project_do_not_use_up_the_time_of_a_run(queue: TestQueue, slow: None) -> None:
+def test_blocked_requests_of_one_project_leave_time_for_the_others(queue: TestQueue, slow: None) -> None:
     """Places behind a mutex are read only while the run has time, so that it ends and other projects are admitted."""
     queue.capacity(no_cookie=5)
     queue.submit(subscription_id="sub-1")

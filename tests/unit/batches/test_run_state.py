@@ -492,7 +492,7 @@ def test_items_that_are_never_answered_end_the_batch() -> None:
     assert (few.current_counts.failed, made[-1][0] < 10) == (3, True)
 
 
-def test_probe_takes_a_new_item_so_bad_ones_do_not_look_like_an_outage() -> None:
+def test_probe_takes_a_new_item_and_not_a_failed_one() -> None:
     state = RunState(100, Rules(rate=1, retries=2, retry_delay=1, skip_failed=True), WindowState(0), 0.0)
     made = play(state, dict.fromkeys(range(10, 18), DOWN))
     assert (state.verdict, state.current_counts.failed) == (Verdict(FINISHED), 8)

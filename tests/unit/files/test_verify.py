@@ -83,7 +83,7 @@ def test_verification_takes_at_most_twice_the_time_of_its_digests() -> None:
     assert any(ratio < 2 for ratio in ratios)
 
 
-def test_ranges_in_flight_fit_the_function_and_bring_a_gigabyte_in_two_seconds() -> None:
+def test_ranges_in_flight_fit_memory_and_read_a_gigabyte_in_two_seconds() -> None:
     # AWS: an application can expect 85 to 90 MB/s of a connection to S3; the test assumes half of that.
     assert verify.AHEAD * 45e6 * 2 > 1e9
     assert functions()["IngestFunction"]["MemorySize"] * 2**20 / 2 > verify.AHEAD * verify.RANGE

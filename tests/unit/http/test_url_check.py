@@ -65,7 +65,7 @@ def test_address_or_bad_scheme_is_refused_while_names_hang(dns: Dns, url: str) -
     assert "hang-too.test" not in dns.asked
 
 
-def test_no_more_names_of_a_project_are_looked_up_after_a_slow_one(dns: Dns) -> None:
+def test_slow_name_ends_further_look_ups_of_its_project(dns: Dns) -> None:
     now = [0.0]
     check = UrlCheck(AddressGuard(dns), lambda: now[0])
 

@@ -39,7 +39,7 @@ def test_authorizer_passes_as_many_strangers_as_the_sum_assumes() -> None:
     assert Settings.from_env({}).strangers_per_second == ceiling.STRANGERS_RATE
 
 
-def test_second_of_a_runner_costs_as_much_as_the_units_that_count_as_one() -> None:
+def test_runner_second_costs_as_much_as_its_read_units() -> None:
     a_second = ceiling._runner(dict(DEFAULTS), "").day / (DEFAULTS["runner_hours_per_day"] * ceiling.HOUR)
     assert a_second >= READ_UNITS * prices.DYNAMODB_READ
 

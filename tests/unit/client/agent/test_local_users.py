@@ -298,7 +298,7 @@ def test_symlink_in_a_directory_of_several_users_is_not_followed(
 
 
 @pytest.mark.parametrize("trick", ["hard link", "moved file"])
-def test_mode_of_a_file_that_another_user_put_there_gives_no_write_permission(
+def test_mode_of_another_users_file_gives_no_write_permission(
     api: AgentApi, world: Path, start_agent: StartAgent, trick: str
 ) -> None:
     data = given_to(MALLORY, world / "root/data")
@@ -357,7 +357,7 @@ def test_sparse_file_at_the_target_does_not_delay_a_delivery(
     assert (root / "data/f").read_bytes() == CONTENT
 
 
-def test_file_that_grows_while_it_is_read_is_read_to_its_size_only(tmp_path: Path) -> None:
+def test_growing_file_is_read_only_to_its_first_size(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(CONTENT)
 
