@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.web.api import build_api
-from tidegate.web.resolver import serve
+from tidegate.web.api import build_api, serve
 
 api = build_api()
 

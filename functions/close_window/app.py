@@ -14,10 +14,11 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    if app().freeze.is_on:
+    running = app()
+    if running.freeze.is_on:
         # The next step ends the execution, also if the freeze is over by then.
         return {"status": "frozen", "targets": 0, "deadline": None}
-    job = window.close(app().distribution, event["project_id"], event["job_key"])
+    job = window.close(running.distribution, event["project_id"], event["job_key"])
     said = "no target has arrived yet" if job.status == PENDING else "closed"
     logger.info(said, job_id=job.job_id, status=job.status, targets=job.counts.total, shards=job.shard_count)
     return {"status": job.status, "targets": job.counts.total, "deadline": job.deadline}

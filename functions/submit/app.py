@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.web import submits
-from tidegate.web.resolver import build_resolver, serve
+from tidegate.web.api import build_resolver, serve
 
 api = build_resolver([submits.build_router()])
 

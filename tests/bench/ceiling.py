@@ -42,7 +42,7 @@ LOG_BYTES, ACCESS_BYTES, REFUSED_BYTES = 1_500, 400, 260
 AUTHORIZER_MS = 3
 # What one request of a route uses at most. Measured on moto: POST /v1/requests 34 writes and 19 ms, POST /v1/files 22
 # writes and an S3 PUT, GET /v1/overview 10 reads and 147 ms. One that reads more than READ_UNITS, takes longer or has
-# a larger answer counts as several requests (`web/resolver.py`).
+# a larger answer counts as several requests (`web/api.py`).
 # Requests are accepted only as fast as runner-hours allow, and a full queue is refused by a read; so 22 are sustained.
 POST_MS, AGENT_MS = 60, 30
 WRITES_A_POST = 22

@@ -24,7 +24,7 @@ from tests.support import sample
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.distribution import submit, transfer, window
-from tidegate.distribution.agents import Result
+from tidegate.distribution.inbox import Result
 from tidegate.distribution.model import ENDED, PENDING, RUNNING, Arrival, Job, Target, TargetReport, TransferSpec
 from tidegate.distribution.submit import NewTasks, TargetMessage
 from tidegate.errors import RecordNotFound

@@ -268,7 +268,7 @@ def test_host_that_has_not_started_is_woken_after_activation(fleet: Fleet) -> No
 
 
 def test_staged_transfers_do_not_displace_new_ones(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.distribution.agents._OFFERED_TOGETHER", 2)
+    monkeypatch.setattr("tidegate.distribution.inbox._OFFERED_TOGETHER", 2)
     for number in range(3):
         job_id = fleet.submit("a-1", file_path=f"/data/{number}", activate_at=moment(fleet, 600))["job_id"]
         fleet.run_until_dispatched(job_id)

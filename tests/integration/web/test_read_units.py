@@ -13,7 +13,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import update
 from tidegate.distribution.model import RUNNING, Target, job_key
 from tidegate.projects.model import AGENT_READ_UNITS, READ_UNITS
-from tidegate.web import resolver
+from tidegate.web import api
 from tidegate.web.routing import Caller
 
 # What the project may send in a second, and at once.
@@ -131,6 +131,6 @@ def test_long_request_delays_the_next_ones(cloud: MotoCloud, project: Project) -
     limiter = cloud.app.projects.rate_limiter
     assert cloud.http("GET", "/v1/jobs", key=project.key).status == 200
     caller = Caller("key-1", project.id, frozenset({"read"}), requests_per_s=RATE)
-    resolver._charge(cloud.app, caller, 16 * 1024, READ_UNITS * 1.25, 2.5)
+    api._charge(cloud.app, caller, 16 * 1024, READ_UNITS * 1.25, 2.5)
     # 0.5 + 1.25 + 2.5 requests: five, of which one was taken before.
     assert limiter._shares[project.id].bucket.state[0] == RATE - 1 - 4

@@ -15,10 +15,8 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 from tests.support import sample
 from tests.support.fuzz.path_spellings import odd_spellings
 from tests.support.moto.cloud import MotoCloud, lambda_context
-from tidegate.web import resolver
-from tidegate.web.api import WholeApi, build_api
+from tidegate.web.api import WholeApi, build_api, build_resolver, logger, serve
 from tidegate.web.openapi import Api, contract
-from tidegate.web.resolver import build_resolver, serve
 from tidegate.web.routing import Router, ScopeNotDeclared
 
 AGENT = "host-1"
@@ -304,7 +302,7 @@ def test_spelling_of_a_path_does_not_change_its_scope(
     api: Api, callers: dict[str, Any], reached: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All spellings are more requests than a host may send.
-    monkeypatch.setattr("tidegate.web.resolver.AGENT_RATE", 1e9)
+    monkeypatch.setattr("tidegate.web.api.AGENT_RATE", 1e9)
     table, tried, step = reviewed(), 0, sample.step(6)
     for number, (method, path) in enumerate(table):
         plain = path.replace("{agent_id}", AGENT)
@@ -389,7 +387,7 @@ def test_log_line_of_every_request_has_key_id_and_request_id(
     api: Api, callers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = StringIO()
-    monkeypatch.setattr(resolver.logger.registered_handler, "stream", log)
+    monkeypatch.setattr(logger.registered_handler, "stream", log)
     for path, kind in (("/v1/nothing", "read"), ("/v1/projects", "read"), ("/v1/x%0A", "read"), ("/v1/files", "none")):
         answer = ask(api, "GET", path, callers[kind])
         line = json.loads(log.getvalue().splitlines()[-1])

@@ -13,8 +13,8 @@ import pytest
 from local import template
 from tests.unit.template.test_deployed import FUNCTIONS, MACHINES, of_type, resources
 from tidegate.errors import Busy
+from tidegate.web.api import serve, with_error_handlers
 from tidegate.web.openapi import Api
-from tidegate.web.resolver import serve, with_error_handlers
 
 # docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Create-alarm-on-metric-math-expression.html
 MOST_METRICS = 10
@@ -156,7 +156,7 @@ def test_busy_answers_do_not_count_as_internal_errors(
     """A 503 (Busy) is by design: callers try again."""
     told: list[dict[str, Any]] = []
     monkeypatch.setenv("RELEASE", "r1")
-    monkeypatch.setattr("tidegate.web.resolver.logger.exception", lambda text, **more: told.append({"m": text} | more))
+    monkeypatch.setattr("tidegate.web.api.logger.exception", lambda text, **more: told.append({"m": text} | more))
     api = with_error_handlers(Api())
     api.scopes["GET", "/v1/fails"] = "open"
 

@@ -18,8 +18,7 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 import tidegate.web
 from tests.support.moto.cloud import MotoCloud, lambda_context
-from tidegate.web.api import ROUTES, WholeApi, build_api, start_of
-from tidegate.web.resolver import serve
+from tidegate.web.api import ROUTES, WholeApi, build_api, serve, start_of
 from tidegate.web.routing import Router, ScopeNotDeclared
 
 HERE = Path(tidegate.web.__file__).parent
@@ -29,7 +28,7 @@ COLD_REQUEST = """
 import json, sys
 from tests.support.moto.cloud import MotoCloud, lambda_context
 from tidegate.web.api import ROUTES, build_api
-from tidegate.web.resolver import serve
+from tidegate.web.api import serve
 event = MotoCloud._http_event(sys.argv[1], sys.argv[2], "", {}, None)
 status = serve(build_api(), event, lambda_context("api"))["statusCode"]
 names = {name for names in ROUTES.values() for name in names}

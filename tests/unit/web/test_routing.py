@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.moto.cloud import lambda_context
-from tidegate.web.resolver import build_resolver, serve
+from tidegate.web.api import build_resolver, serve
 from tidegate.web.routing import Router
 
 

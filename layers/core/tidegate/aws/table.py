@@ -454,7 +454,7 @@ class Table:
         self.name = name
         self._sleep = sleep
         self._due_shards = due_shards
-        # Read units that this process has used. A project pays for those of its requests (`web/resolver.py`).
+        # Read units that this process has used. A project pays for those of its requests (`web/api.py`).
         self.units_read = 0.0
 
     def _metered(self, consumed: Any) -> None:

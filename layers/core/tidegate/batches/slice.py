@@ -33,8 +33,8 @@ from tidegate.batches.model import (
     ends_others,
 )
 from tidegate.batches.run_state import NO_RESULT, RunState
-from tidegate.batches.workers import ItemCaller, LogWriter, WorkerPool
-from tidegate.common.ids import Clock, iso
+from tidegate.batches.workers import ItemCaller, LogWriter, WorkerPool, steady_clock
+from tidegate.common.ids import iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
 from tidegate.notifications.notices import Notice, notice_id_for, notice_write
 from tidegate.projects.limits import CALLS, RUNNER_SECONDS, DayBudget, until_next_day
@@ -331,7 +331,7 @@ class Slice:
         extent = extent_of(b, batch, share.index(furthest), wait=True)
         self._store_total(extent)
         work.items = items_of(b, self.batch, self.runner)
-        self.work, self.now, self.complete = work, _steady(b.clock), extent.complete
+        self.work, self.now, self.complete = work, steady_clock(b.clock), extent.complete
         self.records = self._runner_records()
         rules = self._rules()
         state = RunState(
@@ -709,9 +709,3 @@ def seconds_to_call(slice_seconds: float, answer_seconds: float) -> float:
 def _calls_ahead(batch: Batch) -> int:
     wanted = batch.rate / batch.items_per_call / batch.runners * _CALLS_AHEAD_SECONDS
     return max(1, min(math.ceil(wanted), _MOST_CALLS_AHEAD))
-
-
-def _steady(clock: Clock) -> Callable[[], float]:
-    """Returns a clock of epoch seconds that never goes back, even if the machine's clock does."""
-    difference = clock().timestamp() - time.monotonic()
-    return lambda: difference + time.monotonic()

@@ -26,7 +26,7 @@ from tidegate.batches.model import (
     in_order,
 )
 from tidegate.batches.run_state import RunState
-from tidegate.common.ids import iso, new_id
+from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.sequences import slices
 from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.http.connections import KeptConnection
@@ -431,3 +431,9 @@ class WorkerPool:
 
     def _over(self) -> bool:
         return self._state.over or not self._holds_lease()
+
+
+def steady_clock(clock: Clock) -> Callable[[], float]:
+    """Returns a clock of epoch seconds that never goes back, even if the machine's clock does."""
+    difference = clock().timestamp() - time.monotonic()
+    return lambda: difference + time.monotonic()

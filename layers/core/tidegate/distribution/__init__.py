@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.common.ids import Clock
     from tidegate.compensation.freeze import Freeze
-    from tidegate.distribution.agents import Agents
     from tidegate.distribution.fleet import Enrolments, Fleet, FleetStore
-    from tidegate.distribution.inbox import AgentInboxStore
+    from tidegate.distribution.inbox import AgentInboxStore, Agents
     from tidegate.distribution.lookup import Lookup
     from tidegate.distribution.model import Engine, Job, Windows
     from tidegate.distribution.store import JobStore, TargetStore, TaskStore, TransferStore
@@ -229,6 +228,6 @@ class Distribution:
 
     @cached_property
     def agents(self) -> Agents:
-        from tidegate.distribution.agents import Agents
+        from tidegate.distribution.inbox import Agents
 
         return Agents(self.inbox, self.bucket, self.fleet, self.contents, self.jobs, self.targets, self.clock)

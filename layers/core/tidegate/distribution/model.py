@@ -391,7 +391,8 @@ class TransferSpec:
     def job_ids(self, bucket: int) -> tuple[str, ...]:
         """The ids to try in order: a Job with the first id may deliver other content."""
         place = f"{JOB_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}"
-        suffixes = (f"@{self.digest[:width]}" if width else "" for width in _DIGEST_WIDTHS)
+        digest = self.digest
+        suffixes = (f"@{digest[:width]}" if width else "" for width in _DIGEST_WIDTHS)
         return tuple(f"{place}{suffix}:{bucket}" for suffix in suffixes)
 
     def task_id(self, uuid: str) -> str:

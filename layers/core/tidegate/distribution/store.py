@@ -494,8 +494,8 @@ class TaskStore:
 
     def uuids_of_job(self, job: Job) -> Iterator[str]:
         """The ids of a Job's Tasks, from an eventually consistent index."""
-        for spread in range(keys.TASK_SPREAD):
-            pk = keys.tasks_of_job(job.project_id, job.key, spread)
+        partitions = [keys.tasks_of_job(job.project_id, job.key, spread) for spread in range(keys.TASK_SPREAD)]
+        for pk in partitions:
             for item in self._table.query_all(pk, index="gsi1", project=("uuid",)):
                 yield item["uuid"]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -159,19 +160,15 @@ class UsageStore:
     def quotas_today(self, project_ids: Iterable[str], now: datetime) -> dict[str, tuple[Quotas, dict[str, int]]]:
         """The quotas of projects and their counts of the day. One call for up to 50 of them."""
         day = f"{now:%Y-%m-%d}"
-        ids = list(project_ids)
-        wanted = [*map(keys.project, ids), *(keys.day_usage(project_id, day) for project_id in ids)]
-        found = {(item["pk"], item["sk"]): item for item in self._table.batch_get(wanted)}
-
-        def read(key: Key) -> dict[str, Any]:
-            return found.get((key["pk"], key["sk"]), {})
-
-        counts = {project_id: read(keys.day_usage(project_id, day)) for project_id in ids}
-        return {
-            project_id: (Quotas.stored(item), {name: int(counts[project_id].get(name, 0)) for name in DAILY})
-            for project_id in ids
-            if (item := read(keys.project(project_id)))
-        }
+        wanted = {each: (keys.project(each), keys.day_usage(each, day)) for each in project_ids}
+        read = self._table.batch_get(chain.from_iterable(wanted.values()))
+        found = {(item["pk"], item["sk"]): item for item in read}
+        result = {}
+        for project_id, named in wanted.items():
+            project, counts = (found.get((key["pk"], key["sk"]), {}) for key in named)
+            if project:
+                result[project_id] = Quotas.stored(project), {name: int(counts.get(name, 0)) for name in DAILY}
+        return result
 
     def queued(self, project_id: str) -> tuple[int | None, int]:
         """(quota `queued`, requests that wait), as they were a moment ago. Two reads that cost less than one write."""

@@ -12,15 +12,14 @@ from pydantic import Field, StrictInt
 
 from tidegate.app import app
 from tidegate.common.ids import iso
-from tidegate.distribution.agents import OfferedTransfer, Result
 from tidegate.distribution.fleet import agent_process
-from tidegate.distribution.inbox import InboxEntry
+from tidegate.distribution.inbox import InboxEntry, OfferedTransfer, Result
 from tidegate.distribution.model import AgentProcess, Figures, FleetAgent, SwarmFigures, TargetReport
 from tidegate.distribution.swarm import Presence
 from tidegate.records import view_of
 from tidegate.releases import rollout
 from tidegate.releases.model import HealthCheck, HostReport, ReleaseFile, Revision
-from tidegate.web.routing import Router
+from tidegate.web.routing import Caller, Router
 from tidegate.web.schemas import Answer, Body, F, Signature
 from tidegate.web.submits import AgentId, ContainerId
 
@@ -228,24 +227,27 @@ def build_router() -> Router:
         # Headers, because an older API ignores them; it would refuse an unknown parameter.
         headers = router.current_event.headers
         can, told = (headers.get("x-tidegate-can") or "").split(","), headers.get("x-tidegate-goals")
-        project_id, host = router.caller.project_id, agent_id
+        running, caller = app(), router.caller
+        project_id, process = caller.project_id, _process(router, caller)
         # A poll that waits holds a function.
-        with app().projects.slow_calls.poll_held(project_id, host) if wait else nullcontext():
-            agent, offers = app().distribution.agents.inbox(project_id, host, wait, can=can, process=_process(router))
-        asks = "release" in can and rollout.differs(app().releases, project_id, agent, told)
+        with running.projects.slow_calls.poll_held(project_id, agent_id) if wait else nullcontext():
+            agent, offers = running.distribution.agents.inbox(project_id, agent_id, wait, can=can, process=process)
+        asks = "release" in can and rollout.differs(running.releases, project_id, agent, told)
         return TransferList(items=[_shown(offer) for offer in offers], releases=True if asks else None)
 
     @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
-        app().distribution.agents.report(router.caller.project_id, agent_id, results, _process(router))
+        caller = router.caller
+        app().distribution.agents.report(caller.project_id, agent_id, results, _process(router, caller))
         return TakenAnswer(taken=len(results))
 
     @router.put(
         "/v1/agents/<agent_id>/releases", scope="agent", tags=_TAGS, summary="Report on releases and get their goals"
     )
     def ask(agent_id: str, body: AskBody) -> GoalList:
-        project_id, host, process = router.caller.project_id, agent_id, _process(router)
+        caller, host = router.caller, agent_id
+        project_id, process = caller.project_id, _process(router, caller)
         life = process.life or 0
         agent = app().distribution.fleet.admit(project_id, host, process)
         now = iso(app().clock())
@@ -272,7 +274,7 @@ def build_router() -> Router:
     )
     def put_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
         caller, host = router.caller, agent_id
-        app().distribution.fleet.admit(caller.project_id, host, _process(router))
+        app().distribution.fleet.admit(caller.project_id, host, _process(router, caller))
         presence = Presence(host, body.site, body.zone, tuple(body.listen), body.pin, body.upload_mbit, body.reached)
         source = router.current_event.request_context.http.source_ip
         return PresenceAnswer(expires_at=app().distribution.presences.put(caller.project_id, presence, source))
@@ -280,9 +282,9 @@ def build_router() -> Router:
     return router
 
 
-def _process(router: Router) -> AgentProcess:
+def _process(router: Router, caller: Caller) -> AgentProcess:
     # A header, because an older API ignores it.
-    caller, instance = router.caller, router.current_event.headers.get("x-tidegate-instance")
+    instance = router.current_event.headers.get("x-tidegate-instance")
     return agent_process(caller.life if caller.agent_id else None, instance)
 
 

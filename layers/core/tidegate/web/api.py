@@ -1,17 +1,40 @@
-"""The whole API. A cold start imports only the routes of the path that it serves."""
+"""The whole API: its routes by path, errors as problems, and how one API Gateway event is served."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote
 
+from aws_lambda_powertools import Logger
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
+from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
+
+from tidegate.app import App
+from tidegate.app import app as running_app
+from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
+from tidegate.projects.model import (
+    AGENT_RATE,
+    AGENT_READ_UNITS,
+    ANSWER_BYTES,
+    DEFAULT_BURST_SECONDS,
+    READ_UNITS,
+    REQUEST_SECONDS,
+)
 from tidegate.web.openapi import Api
-from tidegate.web.resolver import with_error_handlers
+from tidegate.web.routing import Caller, caller_of, invalid_fields, problem, set_current_caller
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.event_handler.api_gateway import ResponseBuilder
     from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
 
+# A cold start imports only the routes of the path that it serves.
 # Start of a path (two parts under /v1, else one) → the modules of `tidegate.web` with routes that start so.
 ROUTES: dict[str, tuple[str, ...]] = {
     "/": ("console.routes",),
@@ -94,3 +117,201 @@ def start_of(path: str) -> str:
 def build_api() -> WholeApi:
     """The API without any routes yet."""
     return with_error_handlers(WholeApi())
+
+
+# --- answer size
+# Keeps answers below the 6 MB that a Lambda function can return.
+
+_MOST_BYTES = 5_000_000
+
+
+def count_that_fit(entries: Sequence[Any]) -> int:
+    """How many of the first entries fit into one answer; at least one."""
+    total = 0
+    for number, entry in enumerate(entries):
+        total += _bytes_returned(entry)
+        if total > _MOST_BYTES:
+            return max(1, number)
+    return len(entries)
+
+
+def fits(value: Any) -> bool:
+    """Whether a JSON value fits into one answer."""
+    return _bytes_returned(value) <= _MOST_BYTES
+
+
+def _bytes_returned(value: Any) -> int:
+    """The bytes of a JSON value in what the function returns: JSON with the body as a string, so escaped twice."""
+    return len(json.dumps(json.dumps(value)))
+
+
+# --- resolver
+# The HTTP resolver with its error handlers, and one API Gateway event served by it.
+
+# Control characters and the two line separators of Unicode.
+_CONTROL = ("Cc", "Zl", "Zp")
+_BAD_PATH = BadPath("the path contains a control character, perhaps percent-encoded: remove it")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_RECORD_PATHS = ("/v1/jobs/", "/v1/downloads/")
+_ID_PREFIX = "AsyncDownload"
+_SUB_PATHS = ("/targets", "/map", "/cancel", "/redrive")
+
+logger = Logger(service="tidegate")
+A = TypeVar("A", bound=Api)
+
+
+def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
+    app = with_error_handlers(Api())
+    for router in routers:
+        app.include_router(router)
+    return app
+
+
+def with_error_handlers(app: A) -> A:
+    """The same resolver. It answers every error as a problem, also an unknown path or method."""
+
+    @app.exception_handler(DomainError)
+    def domain(error: DomainError) -> Response[str]:
+        if error.status >= 500:
+            logger.exception("the request failed", code=error.code)
+        return problem(error)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(error: RequestValidationError) -> Response[str]:
+        found = list(error.errors())
+        if any(entry.get("type") == "json_invalid" for entry in found):
+            return problem(BrokenJson("the body is not valid JSON: correct it and send it again"))
+        return problem(invalid_fields(found))
+
+    @app.exception_handler(RequestUnsupportedContentType)
+    def unsupported(_: RequestUnsupportedContentType) -> Response[str]:
+        return problem(
+            Invalid(
+                "the body is not JSON: send it with Content-Type: application/json",
+                errors=[{"loc": ["header", "content-type"], "msg": "must be application/json"}],
+            )
+        )
+
+    @app.exception_handler(Exception)
+    def unexpected(_: Exception) -> Response[str]:
+        # A rollout is stopped by the failures of its release: see InternalErrors in template.yaml.
+        logger.exception("the request failed unexpectedly", release=os.environ.get("RELEASE", ""))
+        return problem(
+            DomainError(
+                "an unexpected error, which was logged: tell an operator the x-request-id header of this answer"
+            )
+        )
+
+    @app.not_found
+    def missing(_: Exception) -> Response[str]:
+        path = app.current_event.path
+        allowed = _methods_at(app, path)
+        if not allowed:
+            return problem(RouteNotFound(f"there is no route {path[:200]}: GET /docs lists all routes"))
+        method = app.current_event.http_method
+        answer = problem(MethodNotAllowed(f"{path[:200]} does not accept {method}: use {', '.join(allowed)}"))
+        answer.headers["allow"] = ", ".join(allowed)
+        return answer
+
+    return app
+
+
+def _methods_at(app: APIGatewayHttpResolver, path: str) -> list[str]:
+    routes = [*app._static_routes, *app._dynamic_routes]
+    found = {method for route in routes if route.rule.match(path) for method in _methods_of(route.method)}
+    return [method for method in _METHODS if method in found]
+
+
+def _methods_of(method: Any) -> list[str]:
+    return [method] if isinstance(method, str) else list(method)
+
+
+def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """Answers one request. Logs every request, also a refused one, with its key id and request id."""
+    http = event["requestContext"]["http"]
+    method, path = http["method"], _quoted(_path_of(event))
+    event = {**event, "rawPath": path, "requestContext": {**event["requestContext"], "stage": "$default"}}
+    request_id = str(event["requestContext"].get("requestId", ""))
+    running, caller = running_app(), caller_of(event)
+    set_current_caller(caller)
+    logger.append_keys(request_id=request_id, key_id=caller.key_id if caller else None)
+    try:
+        if _has_control_character(path):
+            raise _BAD_PATH
+        if caller is not None:
+            _limit(running, caller)
+    except DomainError as error:
+        answer = _lambda_answer(problem(error))
+    else:
+        before = _used_so_far(running) if caller is not None else (0.0, 0.0)
+        answer = app.resolve(event, context)
+        if caller is not None:
+            units, seconds = (now - then for now, then in zip(_used_so_far(running), before, strict=True))
+            _charge(running, caller, len(answer.get("body") or ""), units, seconds)
+    headers = answer.setdefault("headers", {})
+    headers["x-request-id"] = request_id
+    headers["x-content-type-options"] = "nosniff"
+    logger.info("answered", method=method, route=path[:200], status=answer["statusCode"])
+    return answer
+
+
+def _limit(app: App, caller: Caller) -> None:
+    """RateLimited if the caller's host, or else its project, sends too many requests."""
+    now = app.clock().timestamp()
+    if caller.agent_id is not None:
+        app.projects.agent_rate_limiter.require(caller.key_id, AGENT_RATE, now)
+    elif caller.requests_per_s is not None:
+        burst = DEFAULT_BURST_SECONDS if caller.default_rate else None
+        app.projects.rate_limiter.require(caller.project_id, caller.requests_per_s, now, burst_seconds=burst)
+
+
+def _used_so_far(app: App) -> tuple[float, float]:
+    """(read units, seconds) of this process; without calls that hold a slot, whose time counts as a runner's."""
+    return app.table.units_read, app.clock().timestamp() - app.projects.slow_calls.seconds_held
+
+
+def _charge(app: App, caller: Caller, answer_bytes: int, units_read: float, seconds: float) -> None:
+    """A request with a large answer, or that read much of the table or took long, counts as several requests."""
+    used = answer_bytes / ANSWER_BYTES
+    if caller.agent_id is not None:
+        # A poll may wait: how many do at once is limited.
+        used += units_read / AGENT_READ_UNITS
+        app.projects.agent_rate_limiter.charge(caller.key_id, math.ceil(used) - 1)
+    elif caller.requests_per_s is not None:
+        used += units_read / READ_UNITS + max(0.0, seconds) / REQUEST_SECONDS
+        app.projects.rate_limiter.charge(caller.project_id, math.ceil(used) - 1)
+
+
+def _has_control_character(path: str) -> bool:
+    """Also one that was percent-encoded twice, which somebody else may decode."""
+    decoded = unquote(path)
+    return any(unicodedata.category(char) in _CONTROL for char in decoded + unquote(decoded))
+
+
+def _lambda_answer(response: Response[str]) -> dict[str, Any]:
+    headers = dict(response.headers) | {"content-type": response.content_type}
+    return {"statusCode": response.status_code, "headers": headers, "body": response.body, "isBase64Encoded": False}
+
+
+def _path_of(event: dict[str, Any]) -> str:
+    path, stage = str(event["rawPath"]), event["requestContext"].get("stage", "$default")
+    prefix = f"/{stage}"
+    if stage != "$default" and (path == prefix or path.startswith(prefix + "/")):
+        path = path[len(prefix) :]
+    return path or "/"
+
+
+def _quoted(path: str) -> str:
+    """The path percent-encoded again: HTTP APIs pass it on decoded, and the router knows no `?` or `#` in a part.
+
+    Of the ids, only those of Tasks and Jobs contain slashes. `%25` is decoded, because some gateways leave it as it
+    is: so a `%25` in a name does not survive, and clients send a Job's `key` and a Task's uuid instead of such ids.
+    """
+    decoded = path.replace("%25", "%")
+    for start in _RECORD_PATHS:
+        if decoded.startswith(start + _ID_PREFIX):
+            rest = decoded[len(start) :]
+            tail = next((sub for sub in _SUB_PATHS if rest.endswith(sub)), "")
+            record_id = rest[: len(rest) - len(tail)] if tail else rest
+            return start + quote(record_id, safe=":", errors="replace") + tail
+    return quote(decoded, safe="/:@$", errors="replace")

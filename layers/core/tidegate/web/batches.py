@@ -28,8 +28,8 @@ from tidegate.batches.model import (
 )
 from tidegate.queue.model import WaitReason
 from tidegate.records import record_from
+from tidegate.web.api import count_that_fit
 from tidegate.web.idempotency import idempotent
-from tidegate.web.resolver import count_that_fit
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, F, Page, Text, without_defaults
 

@@ -36,8 +36,8 @@ from tidegate.exports.model import (
 from tidegate.files.model import content_disposition
 from tidegate.queue.model import WaitReason
 from tidegate.records import record_from
+from tidegate.web.api import count_that_fit, fits
 from tidegate.web.idempotency import idempotent
-from tidegate.web.resolver import count_that_fit, fits
 from tidegate.web.routing import Cursor, Limit, Router, answer, invalid_fields
 from tidegate.web.schemas import Answer, Body, F, LinkAnswer, Page, Text, without_defaults
 
