@@ -11,7 +11,15 @@ from tests.support.deployed import Deployed, DeployedProject, deployed_at
 # The files that take longest come first. pytest-xdist would begin with those that have most tests, and its processes
 # would not end together.
 _LONGEST = (
-    *("test_fuzz", "test_websocket", "test_real_kill", "test_distribution", "test_swarm", "test_swarm_preheat"),
+    *(
+        "test_soak",
+        "test_fuzz",
+        "test_websocket",
+        "test_real_kill",
+        "test_distribution",
+        "test_swarm",
+        "test_swarm_preheat",
+    ),
     *("test_cli", "test_queue_restart", "test_local_cloud", "test_push", "test_watch_crowd", "test_leaves_nothing"),
 )
 

@@ -1,0 +1,116 @@
+"""A caller of the API as a careful one is: it repeats what was not answered, with the same Idempotency-Key."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import urllib3
+
+from tests.soak.ledger import Ledger
+from tests.support.deployed import Deployed, DeployedProject
+
+# What a caller repeats: no answer, a busy or restarting service, a function that was killed.
+_AGAIN = {429, 500, 502, 503, 504}
+_PATIENCE = 240.0
+
+
+class Unanswered(Exception):
+    pass
+
+
+class Caller:
+    def __init__(self, cloud: Deployed, project: DeployedProject, ledger: Ledger) -> None:
+        self.cloud = cloud
+        self.project = project
+        self.ledger = ledger
+
+    def call(
+        self, method: str, path: str, *, key: str = "", allowed: tuple[int, ...] = (), **options: Any
+    ) -> tuple[int, Any]:
+        """(status, answer) of a 2xx or an allowed status. `allowed` is what may come of a repeated or a late call."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            status, answer = self._try(method, path, key or self.project.key, headers, options)
+            if status in allowed or 200 <= status < 300:
+                self.ledger.count("calls answered")
+                return status, answer
+            if status and status not in _AGAIN:
+                raise AssertionError(f"{method} {path}: {status} {answer}")
+            self.ledger.count("calls repeated")
+            if time.monotonic() > deadline:
+                raise Unanswered(f"{method} {path}: {status} {answer}")
+            time.sleep(0.5)
+
+    def _try(
+        self, method: str, path: str, key: str, headers: dict[str, str], options: dict[str, Any]
+    ) -> tuple[int, Any]:
+        try:
+            answer = self.cloud.http(method, path, key=key, headers=headers, **options)
+        except urllib3.exceptions.HTTPError as error:
+            return 0, str(error)
+        try:
+            return answer.status, answer.json() if answer.body else None
+        except ValueError:
+            # The emulator's own words instead of the product's.
+            return (answer.status if answer.status >= 500 else 0), answer.body[:200]
+
+    def admin(self, method: str, path: str, **options: Any) -> Any:
+        return self.call(method, path, key=self.cloud.admin_key, **options)[1]
+
+    def post(self, path: str, body: Any = None, **options: Any) -> Any:
+        return self.call("POST", path, json=body, **options)[1]
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.call("GET", path, query=query or None)[1]
+
+    def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        more: dict[str, Any] = {}
+        while True:
+            page = self.get(path, limit=100, **query, **more)
+            yield from page["items"]
+            if page["next_cursor"] is None:
+                return
+            more = {"cursor": page["next_cursor"]}
+
+    def bytes_of(self, url: Callable[[], str]) -> bytes:
+        """The object behind a presigned URL, which is made anew for each try."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                answer = self.cloud.pool.request("GET", url())
+                if answer.status == 200:
+                    return bytes(answer.data)
+                said = f"{answer.status} {answer.data[:200]!r}"
+            except urllib3.exceptions.HTTPError as error:
+                said = str(error)
+            if time.monotonic() > deadline:
+                raise Unanswered(said)
+            time.sleep(0.5)
+
+    def store(self, file_path: str, content: bytes) -> str:
+        """Uploads content until the library has it. Returns its SHA-256."""
+        signature = hashlib.sha256(content).hexdigest()
+        announced = {"biz_id": 2, "app_id": 3, "file_path": file_path, "signature": signature, "size": len(content)}
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            file = self.post("/v1/files", announced)
+            if file.get("upload_url"):
+                try:
+                    put = self.cloud.pool.request(
+                        "PUT", file["upload_url"], body=content, headers=file["upload_headers"]
+                    )
+                except urllib3.exceptions.HTTPError:
+                    continue
+                if put.status not in (200, 412):
+                    continue
+            status, _ = self.call("POST", f"/v1/files/{file['file_id']}/complete", allowed=(404, 409, 422))
+            while status == 202 and self.get(f"/v1/files/{file['file_id']}")["state"] == "verifying":
+                time.sleep(0.5)
+            if status < 300 and self.get(f"/v1/files/{file['file_id']}")["state"] == "ready":
+                return signature
+        raise Unanswered(f"{file_path} could not be uploaded")
