@@ -1,5 +1,5 @@
 """Locks the dependencies: .lock/dev.txt and layers/deps/requirements.txt from pyproject.toml, .lock/sam.txt from
-.lock/sam.in, .lock/uv.txt from .lock/uv.in, each with hashes. uv installs all the others.
+.lock/sam.in, .lock/uv.txt and .lock/checks.txt likewise, each with hashes. uv installs all the others.
 
 `python -m local.lock write | check`. `make lock` writes; the check needs no network.
 """
@@ -21,6 +21,7 @@ PROJECT = ROOT / "pyproject.toml"
 DEV = ROOT / ".lock" / "dev.txt"
 SAM_WANTED, SAM = ROOT / ".lock" / "sam.in", ROOT / ".lock" / "sam.txt"
 UV_WANTED, UV = ROOT / ".lock" / "uv.in", ROOT / ".lock" / "uv.txt"
+CHECKS_WANTED, CHECKS = ROOT / ".lock" / "checks.in", ROOT / ".lock" / "checks.txt"
 LAYER = ROOT / "layers" / "deps" / "requirements.txt"
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 HASHES = re.compile(r"--hash=sha256:[0-9a-f]{64}")
@@ -32,7 +33,7 @@ def write() -> None:
     uv = str(Path(sys.executable).parent / "uv")
     constraint = ["-c", str(DEV.relative_to(ROOT)), "--no-annotate"]
     files: list[tuple[Path, Path, list[str]]] = [(PROJECT, DEV, ["--all-extras"]), (PROJECT, LAYER, constraint)]
-    files += [(SAM_WANTED, SAM, []), (UV_WANTED, UV, [])]
+    files += [(SAM_WANTED, SAM, []), (UV_WANTED, UV, []), (CHECKS_WANTED, CHECKS, [])]
     for source, out, options in files:
         command = [uv, *COMPILE, str(source.relative_to(ROOT)), *options, "-o", str(out.relative_to(ROOT))]
         subprocess.run(command, cwd=ROOT, check=True)
@@ -61,10 +62,10 @@ def problems() -> list[str]:
     lines = [f".lock/dev.txt does not satisfy {line}" for line in unmet(everything, dev)]
     lines += [f"layers/deps/requirements.txt does not satisfy {line}" for line in unmet(product, layer)]
     lines += [f"layers/deps pins {n}=={v}, the lock {dev.get(n)}" for n, v in layer.items() if dev.get(n) != v]
-    for wanted, path in ((SAM_WANTED, SAM), (UV_WANTED, UV)):
+    for wanted, path in ((SAM_WANTED, SAM), (UV_WANTED, UV), (CHECKS_WANTED, CHECKS)):
         found = unmet(wanted.read_text().split(), pins(path))
         lines += [f"{path.relative_to(ROOT)} does not satisfy {line}" for line in found]
-    locks = (DEV, LAYER, SAM, UV)
+    locks = (DEV, LAYER, SAM, UV, CHECKS)
     lines += [f"{path.relative_to(ROOT)} has no hash of {pin}" for path in locks for pin in unhashed(path)]
     missing = reachable(product) - set(layer)
     lines += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]
