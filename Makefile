@@ -18,7 +18,7 @@ WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help walk house run demo smoke clean test deployed lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e clients build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
+.PHONY: help walk house run demo smoke clean test deployed lint weekly format types unit integration workflow faults faults-all mutants soak fuzz corpora e2e clients build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,6 +77,17 @@ lint: $(STAMP) lock-check  ## style, imports, template
 	@mkdir -p .local && $(BIN)/lint-imports >.local/imports.txt 2>&1 || { cat .local/imports.txt; exit 1; }
 	@$(BIN)/cfn-lint template.yaml --regions us-east-1 cn-north-1 us-gov-west-1
 
+# Other people's tools, in an environment of their own: their dependencies are not ours.
+CHECKS := .local/checks/.locked-$(shell cat .lock/checks.txt | cksum | cut -d" " -f1)
+$(CHECKS): | $(STAMP)
+	@echo "  … installing bandit, checkov and others into .local/checks"
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .local/checks && $(BIN)/uv pip install -q --python .local/checks/bin/python --require-hashes -r .lock/checks.txt
+	@touch $@
+
+weekly: $(STAMP) $(CHECKS)  ## bandit, checkov, the workflows' schema, pip-audit, sequences of calls by schemathesis
+	@$(BIN)/python -m tests.checks
+	@$(PYTEST) tests/checks
+
 format: $(STAMP)  ## fix the style
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
 
@@ -120,6 +131,9 @@ house: $(STAMP)  ## modules, lines, corridors and words with two meanings; V=-v 
 
 mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice; SAMPLE=60 SEED=7: random ones
 	@$(BIN)/python -m tests.mutants$(if $(SAMPLE),.sample $(SAMPLE) --seed $(or $(SEED),1))
+
+soak: $(STAMP)  ## everything at once under faults, held against a ledger outside; MINUTES=10 SEED=1
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
 	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py

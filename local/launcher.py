@@ -6,6 +6,7 @@ Every patch names the difference, and can be removed when MiniStack no longer ha
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import signal
@@ -153,6 +154,36 @@ def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str)
     return max(windows, default=0)
 
 
+def crowd() -> float:
+    """How many processes want a core of this machine, for each core; at least 1."""
+    try:
+        wanting = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except (OSError, IndexError, ValueError):
+        wanting = round(os.getloadavg()[0])
+    # The one that asks is one of them.
+    return max(1.0, (wanting - 1) / (os.cpu_count() or 1))
+
+
+class PatientConfig(dict[str, Any]):
+    """The configuration of a function whose time-out grows with the load of the machine.
+
+    On AWS a function has a processor of its own. Here a hundred may share two: a function that is killed at its
+    time-out would begin again with all its imports, and one that is called often would never get to an end.
+    """
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = super().get(key, default)
+        return math.ceil(value * crowd()) if key == "Timeout" and value else value
+
+
+def patient(init: Callable[..., None]) -> Callable[..., None]:
+    def made(worker: Any, *args: Any, **kwargs: Any) -> None:
+        init(worker, *args, **kwargs)
+        worker.config = PatientConfig(worker.config)
+
+    return made
+
+
 def end_at_once() -> None:
     """Ends the emulator and its functions, which are in its process group and would wait for work for 20 s more."""
     if os.getpgrp() == os.getpid():
@@ -210,6 +241,7 @@ def main() -> None:
     IndexOrder(dynamodb).install()
     layers = Path(tempfile.gettempdir()) / "layers"
     SharedLayers(layers, lambda_svc._resolve_layer_zip).install(lambda_runtime.Worker)
+    lambda_runtime.Worker.__init__ = patient(lambda_runtime.Worker.__init__)
     app.app = prompt(fronted(app.app, API_ID), lambda_runtime.reset)
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

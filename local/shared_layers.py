@@ -43,7 +43,7 @@ class SharedLayers:
             return config
         folders = os.pathsep.join(str(self._unpacked(content)) for content in contents)
         variables = {**config.get("Environment", {}).get("Variables", {}), LAYER_FOLDERS: folders}
-        return {**config, "Layers": [], "Environment": {"Variables": variables}}
+        return type(config)({**config, "Layers": [], "Environment": {"Variables": variables}})
 
     def _unpacked(self, content: bytes) -> Path:
         folder = self._folder / hashlib.sha256(content).hexdigest()

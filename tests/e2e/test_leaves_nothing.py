@@ -14,6 +14,7 @@ from local.emulator import port_in_use
 from local.place import ROOT, Place
 from local.progress import silence
 from tests.support.deployed import Deployed, free_port
+from tests.support.patience import idle_clock
 
 
 def processes_with(text: str) -> list[int]:
@@ -29,9 +30,9 @@ def processes_with(text: str) -> list[int]:
 
 
 def gone(place: Place, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while processes_with(str(place.home)) or port_in_use(place.port):
-        if time.monotonic() > deadline:
+        if idle_clock() > deadline:
             return False
         time.sleep(0.1)
     return True

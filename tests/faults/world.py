@@ -14,6 +14,7 @@ from moto.utilities.arns import parse_arn
 
 from tests.faults.injection import Calls, Died
 from tests.support.moto.cloud import Answer, MotoCloud, Project
+from tests.support.patience import idle_clock
 from tests.support.template import queue_functions
 from tidegate.queue.retention import MARKER
 from tidegate.settings import Settings
@@ -155,12 +156,12 @@ class World:
 
     def wait_for_machines(self, seconds: float = _PATIENCE_SECONDS, *, strict: bool = True) -> None:
         """Waits until no execution runs. Reads moto's state directly, because API calls would take too long."""
-        deadline = time.monotonic() + seconds
+        deadline = idle_clock() + seconds
         for machine in self.cloud.names.machines.values():
             while _runs(machine):
-                if time.monotonic() > deadline and not strict:
+                if idle_clock() > deadline and not strict:
                     return
-                if time.monotonic() > deadline:
+                if idle_clock() > deadline:
                     raise AssertionError(f"an execution of {machine} does not end")
                 time.sleep(0.01)
 

@@ -19,6 +19,7 @@ from local.cloud import Up, cloud_up
 from local.place import Place
 from local.progress import silence
 from tests.support.moto.cloud import Answer
+from tests.support.patience import idle_clock
 
 T = TypeVar("T")
 # Short windows and deadlines, so that tests take seconds where the defaults would take minutes.
@@ -113,9 +114,9 @@ class Deployed:
 
 def until(read: Callable[[], T], holds: Callable[[T], bool], seconds: float = 60, every: float = 0.25) -> T:
     """Calls `read` until `holds` accepts its value, and returns that value. A failure shows the last value."""
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while not holds(value := read()):
-        assert time.monotonic() < deadline, f"condition not met after {seconds} s: {value}"
+        assert idle_clock() < deadline, f"condition not met after {seconds} s: {value}"
         time.sleep(every)
     return value
 

@@ -580,9 +580,6 @@ class Release(Model):
     hook: str | None
     # how a host finds out whether it is healthy with the revision (not returned by `GET /v1/releases`, in `items`)
     health: ReleaseHealth | None
-    # a CloudWatch alarm by name or ARN, which an admin allowed the project: in ALARM it fails the wave; while it
-    # has no data or cannot be read, the wave waits (not returned by `GET /v1/releases`, in `items`)
-    alarm: str | None
     # when a wave fails: take the revision back, or stop where it is (not returned by `GET /v1/releases`, in
     # `items`)
     on_failure: str | None
@@ -724,9 +721,6 @@ class Revision(Model):
     hook: str | None
     # how a host finds out whether it is healthy with the revision
     health: ReleaseHealth | None
-    # a CloudWatch alarm by name or ARN, which an admin allowed the project: in ALARM it fails the wave; while it
-    # has no data or cannot be read, the wave waits
-    alarm: str | None
     # when a wave fails: take the revision back, or stop where it is
     on_failure: str
     # former revisions whose content a host keeps
@@ -1438,8 +1432,6 @@ class ProjectDetail(Project):
     # what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`,
     # `athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows
     read_from: list[str]
-    # CloudWatch alarms that may stop the project's releases: patterns of names
-    alarms: list[str]
     # columns that exports hide, and how
     masks: Model
     # whether requests are also signed with the secret that all receivers share; off: only with the secret of the

@@ -234,7 +234,6 @@ class App:
             clock=self.clock,
             distribution=self.distribution,
             files=self.files.store,
-            cloudwatch=self.cloudwatch,
             machine_arn=self.settings.release_machine_arn,
         )
 

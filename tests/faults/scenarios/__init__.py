@@ -13,7 +13,6 @@ from tests.faults.scenarios import (
     ingest,
     job_control,
     key_end,
-    releases,
     schedules,
     subscription,
     upload,
@@ -46,7 +45,4 @@ ALL: tuple[Scenario, ...] = (
     batch.WITH_RESULTS,
     batch.ASIDE,
     batch.RESULTS_ASIDE,
-    releases.WAVES,
-    releases.BAD,
-    releases.ROLLBACK,
 )

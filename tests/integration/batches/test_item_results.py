@@ -19,6 +19,7 @@ from tests.support.batches.lab import Killed, Lab
 from tests.support.calls import count_calls
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import idle_clock
 from tidegate.batches import SliceTiming
 from tidegate.batches.items import ItemResults
 from tidegate.batches.model import ASYNC, FINISHED, SKIP, STOPPED, Batch, Carried, OpenItem
@@ -97,9 +98,9 @@ def started(made: Business, total: int, **more: Any) -> Batch:
 
 
 def until(done: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while not done():
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.02)
 
 

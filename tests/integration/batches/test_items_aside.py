@@ -15,6 +15,7 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import idle_clock
 from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, Batch, BatchProgress, Rules
 from tidegate.batches.slice import ENDED
@@ -55,9 +56,9 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
 
 
 def wait_for(lab: Lab, batch: Batch, wanted: Callable[[BatchProgress], bool], seconds: float = 15) -> BatchProgress:
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while not wanted(progress := lab.now(batch)[1]):
-        assert time.monotonic() < deadline, progress.shown(batch)
+        assert idle_clock() < deadline, progress.shown(batch)
         time.sleep(0.05)
     return progress
 

@@ -13,6 +13,7 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import idle_clock
 from tidegate.batches import SliceTiming
 from tidegate.batches.model import FINISHED, Batch, BatchProgress
 from tidegate.batches.slice import BUSY, ENDED
@@ -36,9 +37,9 @@ def lab(cloud: MotoCloud, business: Receiver) -> Lab:
 
 
 def wait_for_position(reached: int, lab: Lab, batch: Batch) -> None:
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while lab.now(batch)[1].position < reached:
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.05)
 
 

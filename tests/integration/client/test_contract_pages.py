@@ -22,6 +22,7 @@ from tests.support.exports.running import MACHINE
 from tests.support.fleet import CONTENT, Fleet
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud, Project
+from tests.support.patience import idle_clock
 from tests.support.template import ROOT
 
 PAGES = ROOT / "docs" / "contracts"
@@ -42,13 +43,13 @@ def running(page: str, secret: str | Callable[[str], str]) -> Iterator[tuple[int
     command = [sys.executable, "-c", printed(page), str(port), given]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        deadline = time.monotonic() + 20
+        deadline = idle_clock() + 20
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             assert process.poll() is None, f"{page} ended"
-            assert time.monotonic() < deadline, f"{page} does not listen"
+            assert idle_clock() < deadline, f"{page} does not listen"
             time.sleep(0.05)
         yield port, process
     finally:
@@ -135,9 +136,9 @@ def test_printed_business_processes_items_and_names_a_failure(running_cloud: Mot
         made = cloud.http("POST", "/v1/batches", json={**batch, "max_failed": 1}, key=project.key).json()["batch_id"]
         assert cloud.http("POST", f"/v1/batches/{made}/start", key=project.key).status == 202
         cloud.deliver("AdmissionQueue")
-        deadline = time.monotonic() + 30
+        deadline = idle_clock() + 30
         while (shown := cloud.http("GET", f"/v1/batches/{made}", key=project.key).json())["status"] != "finished":
-            assert time.monotonic() < deadline, shown
+            assert idle_clock() < deadline, shown
             time.sleep(0.1)
     (item,) = cloud.http("GET", f"/v1/batches/{made}/items", query={"state": "failed"}, key=project.key).json()["items"]
     assert (item["index"], "no such account" in json.dumps(item["answer"])) == (3, True)

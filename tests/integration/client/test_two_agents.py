@@ -20,6 +20,7 @@ import pytest
 from tests.support.fleet import CONTENT, Fleet
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
+from tests.support.patience import idle_clock
 
 AGENT = "h-1"
 
@@ -108,9 +109,9 @@ def instance(fleet: Fleet, bridge: Bridge) -> str | None:
 
 
 def until(reached: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while not reached():
-        assert time.monotonic() < deadline, "not reached in time"
+        assert idle_clock() < deadline, "not reached in time"
         time.sleep(0.1)
 
 

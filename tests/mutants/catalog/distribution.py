@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a write key may send to the agent's directory",
         f"{D}/submit.py",
-        "    if not is_admin and is_agent_directory(spec.target_file_dir):",
+        "    if not is_admin and is_agent_directory(target_file_dir):",
         "    if False:",
         (f"{IT}/distribution/test_agent_directory.py",),
     ),

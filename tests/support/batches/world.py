@@ -13,6 +13,7 @@ from standardwebhooks import Webhook
 
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import Answer, MotoCloud, Project
+from tests.support.patience import idle_clock
 from tidegate.batches.slice import step
 
 OVER = ("finished", "stopped")
@@ -105,9 +106,9 @@ class BatchWorld:
         """Waits until the batch has ended, and the executions that still end its request and tell of it.
 
         Needs a cloud that runs state machines."""
-        deadline = time.monotonic() + seconds
+        deadline = idle_clock() + seconds
         while (shown := self.shown(batch_id))["status"] not in OVER or self._is_executing():
-            assert time.monotonic() < deadline, shown
+            assert idle_clock() < deadline, shown
             time.sleep(0.1)
         return shown
 

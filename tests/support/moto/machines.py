@@ -20,6 +20,7 @@ from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state
 from moto.stepfunctions.parser.asl.component.state.wait.wait_function import timestamp, wait_function
 
 from tests.support.clock import Clock
+from tests.support.patience import idle_clock
 from tests.support.template import directory_of, functions
 
 _ENDED = ("SUCCEEDED", "FAILED", "TIMED_OUT", "ABORTED")
@@ -108,8 +109,8 @@ def run(client: Any, machine: str, data: Any, timeout: float) -> dict[str, Any]:
 
 
 def wait_for(client: Any, execution: str, timeout: float) -> dict[str, Any]:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    deadline = idle_clock() + timeout
+    while idle_clock() < deadline:
         described: dict[str, Any] = client.describe_execution(executionArn=execution)
         if described["status"] in _ENDED:
             return described

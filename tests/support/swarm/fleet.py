@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import idle_clock
 from tests.support.swarm.lab import CountingOrigin, Placement, SwarmTransfers
 from tests.support.template import ROOT
 from tidegate_client.swarm.port import load_identity
@@ -180,8 +181,8 @@ class SwarmFleet:
     def wait(self, limit: float) -> FleetRun:
         """Waits until every host that can get the file has it, or for `limit` seconds."""
         expected = {name for name, behaviour in self.behaviours.items() if behaviour.gets_the_file}
-        deadline = time.monotonic() + limit
-        while expected - self.run.results.keys() and time.monotonic() < deadline:
+        deadline = idle_clock() + limit
+        while expected - self.run.results.keys() and idle_clock() < deadline:
             time.sleep(0.1)
         self.run.wall = max((result["ended"] for result in self.run.results.values()), default=0.0)
         return self.run

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.patience import idle_clock
 from tidegate.batches import rows as rows_module
 from tidegate.batches.model import RowSource, RowText
 from tidegate.batches.rows import (
@@ -69,8 +70,8 @@ class Memory:
 
 
 def wait_for_reads(memory: Memory, count: int) -> None:
-    deadline = time.monotonic() + 5
-    while len(memory.reads) < count and time.monotonic() < deadline:
+    deadline = idle_clock() + 5
+    while len(memory.reads) < count and idle_clock() < deadline:
         time.sleep(0.005)
     assert len(memory.reads) == count
 
@@ -266,9 +267,9 @@ def test_runner_leaves_later_ranges_to_indexers() -> None:
         rows.look_ahead(5)
         time.sleep(0.02)
     assert len(memory.streamed) == before
-    deadline = time.monotonic() + 5
+    deadline = idle_clock() + 5
     while rows.look_ahead(40)[0] < 40:
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.005)
 
 

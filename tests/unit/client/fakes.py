@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.http_servers import Handler, serve
+from tests.support.patience import idle_clock
 from tidegate.releases.model import goals_digest
 
 AGENT = "agent-1"
@@ -169,9 +170,9 @@ class AgentApi:
         return [one["progress"] for one in mine]
 
     def wait_for(self, transfer_id: str, seconds: float = 30) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
+        deadline = idle_clock() + seconds
         while not self.finals(transfer_id):
-            assert time.monotonic() < deadline, f"no result of {transfer_id}; reported: {self.results}"
+            assert idle_clock() < deadline, f"no result of {transfer_id}; reported: {self.results}"
             time.sleep(0.02)
         return self.finals(transfer_id)[0]
 
@@ -235,9 +236,9 @@ class AgentApi:
         handler.answer(200, json.dumps({"taken": len(items)}).encode())
 
     def _inbox(self, handler: Handler) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))
+        deadline = idle_clock() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))
         while not (open_transfers := [one for one in self.transfers.values() if not self.finals(one["transfer_id"])]):
-            if time.monotonic() > deadline:
+            if idle_clock() > deadline:
                 break
             time.sleep(0.05)
         return [

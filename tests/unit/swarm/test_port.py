@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
+from tests.support.patience import idle_clock
 from tests.support.swarm.lab import CountingOrigin, SwarmTransfers, random_content
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate.distribution.swarm import accept_key, token
@@ -343,18 +344,18 @@ def test_mutated_handshake_gets_no_content(port: Port, steps: list[tuple[int, st
 
 
 def until_closed(line: socket.socket) -> float:
-    """Seconds until the other side has closed."""
-    began = time.monotonic()
+    """Seconds of an idle machine until the other side has closed."""
+    began = idle_clock()
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         while line.recv(65536):
             pass
-    return time.monotonic() - began
+    return idle_clock() - began
 
 
 def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = idle_clock() + 10
     while not true():
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.005)
 
 
@@ -386,11 +387,23 @@ def test_handshake_that_never_ends_is_closed(port: Port, monkeypatch: pytest.Mon
 
 def test_caller_that_reads_nothing_loses_its_upload_slot(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SEND_SECONDS", 0.3)
-    slots = port.host.host._server._slots
+    slots, cut = port.host.host._server._slots, threading.Event()
+    hold = slots.hold
+
+    @contextlib.asynccontextmanager
+    async def watched(caller: str, *, near: bool) -> AsyncIterator[None]:
+        try:
+            async with hold(caller, near=near):
+                yield
+        except TimeoutError:
+            cut.set()
+            raise
+
+    monkeypatch.setattr(slots, "hold", watched)
     with port.connected() as line:
         # More than all buffers in between hold; none of it is read.
         line.sendall(get(f"/swarm/{port.id}/piece/0", port.header) * 40)
-        wait_for(lambda: "host-1" in slots._held)
+        wait_for(cut.is_set)
         wait_for(lambda: slots._free == limits.UPLOADS and not slots._held)
         line.settimeout(5)
         found = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store
 from tidegate_client.agent import delivery
@@ -201,7 +202,7 @@ def test_withdrawn_transfer_stops_and_keeps_its_part_file(
 
     asked, deadline = 0, time.monotonic() + 30
     while asked != len(store.requests) or store.running:
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         asked = len(store.requests)
         time.sleep(0.5)
     assert api.finals(transfer) == []
@@ -231,9 +232,9 @@ def test_polling_agent_asks_before_the_rename_of_a_long_download(
         time.sleep(0.01)
     if not is_wanted:
         del api.transfers[transfer]
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while not asked or (is_wanted and not api.finals(transfer)):
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.01)
     time.sleep(0.3)
 
@@ -277,9 +278,9 @@ def test_transfer_that_the_api_ended_is_not_put_in_place(
 
     running.agent._push._handle({"type": "transfers", "ended": transfer})
 
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while store.running or running.agent._inbox.active():
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.05)
     time.sleep(0.5)
     assert not (root / "data/app.bin").exists()

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.unit.client.conftest import Running, StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
 from tidegate_client.agent.codes import Code
@@ -35,9 +36,9 @@ def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.02)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
 from tidegate_client.agent.preheat import iso
 
@@ -96,16 +97,16 @@ def add_ahead(api: AgentApi, content: bytes, sequence: int) -> str:
 def wait_for_step(tmp_path: Path, step: str) -> list[str]:
     deadline, steps = time.monotonic() + 20, tmp_path / "steps"
     while not steps.exists() or step not in (done := steps.read_text().splitlines()):
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.02)
     return done
 
 
 def wait_for_clean_up(target: Path) -> None:
     """What a killed agent left goes with the first sweep, a second after the start."""
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while [path.name for path in target.parent.iterdir()] != [target.name]:
-        assert time.monotonic() < deadline, list(target.parent.iterdir())
+        assert idle_clock() < deadline, list(target.parent.iterdir())
         time.sleep(0.05)
 
 
@@ -124,9 +125,9 @@ def test_steps_of_a_delivery_are_in_crash_safe_order(
     transfer = add(api, NEW, 2)
     process = launch()
     api.wait_for(transfer)
-    deadline = time.monotonic() + 10
+    deadline = idle_clock() + 10
     while "acknowledge" not in (tmp_path / "steps").read_text():
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.02)
     process.terminate()
     process.wait(20)
@@ -200,9 +201,9 @@ def test_kill_while_staging_then_restart_switches_at_its_time(
 
     launch()
 
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while not staging_reported(api):
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.02)
     assert target.read_bytes() == OLDEST
     assert len(list(target.parent.iterdir())) == 2, "the file and the staged one"
@@ -246,8 +247,8 @@ def test_kill_while_staged_then_cancel_removes_the_staged_file(
 
     launch()
 
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while len(list(target.parent.iterdir())) > 1:
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.05)
     assert target.read_bytes() == OLDEST

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.unit.client.conftest import Running, StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
@@ -62,9 +63,9 @@ def add(api: AgentApi, content: bytes, *, sequence: int = 2, ahead: float = HOUR
 
 
 def until(condition: Callable[[], Any], what: str = "") -> Any:
-    deadline = time.monotonic() + 30
+    deadline = idle_clock() + 30
     while not (found := condition()):
-        assert time.monotonic() < deadline, what or "the condition did not become true"
+        assert idle_clock() < deadline, what or "the condition did not become true"
         time.sleep(0.02)
     return found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi
 from tidegate_client.agent import daemon
@@ -23,9 +24,9 @@ CONTENT = random.Random(5).randbytes(50_000)
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = idle_clock() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.02)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent import daemon
@@ -23,9 +24,9 @@ def parts(root: Path) -> list[Path]:
 
 
 def wait_for_part(root: Path, least: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = idle_clock() + 20
     while not any(part.stat().st_size >= least for part in parts(root)):
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.01)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tests.support.swarm.lab import CountingOrigin, Placement, SwarmTransfers, next_release
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
@@ -124,9 +125,9 @@ def test_staged_file_is_served_to_peers_before_and_after_the_switch(
     api.transfers[transfer]["url"] = origin.url
     swarm = start_agent(swarm=listener(), patience=30.0).agent._swarm
     assert swarm is not None
-    deadline = time.monotonic() + 40
+    deadline = idle_clock() + 40
     while not (staged := [one for one in api.results if one.get("staged_at")]):
-        assert time.monotonic() < deadline
+        assert idle_clock() < deadline
         time.sleep(0.05)
     session = swarm._sessions[api.transfers[transfer]["swarm"]["id"]]
     assert session is not None
@@ -164,8 +165,8 @@ def test_agent_whose_peer_port_is_taken_only_downloads(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         start_agent(swarm=SwarmOptions(listen=(taken.getsockname(),), site="dc1"))
-        deadline = time.monotonic() + 10
-        while not api.presences and time.monotonic() < deadline:
+        deadline = idle_clock() + 10
+        while not api.presences and idle_clock() < deadline:
             time.sleep(0.05)
     assert api.presences[0]["listen"] == []
 
