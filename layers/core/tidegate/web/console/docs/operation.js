@@ -36,14 +36,14 @@ function operationBody(root, verb, path, spec, keyOf) {
     button.disabled = false;
   });
   return h("div", { class: "docs-body" },
+    spec.description && h("p", { class: "docs-lead" }, marked(spec.description)),
     h("div", { class: "docs-words" },
-      spec.description && h("p", null, spec.description),
       inputs.length > 0 && h("div", null, h("h3", null, t("parameters")), h("div", { class: "docs-fields" }, inputs.map(({ parameter, input }) =>
         row(parameter.name, parameter.required, `${parameter.in}, ${kindOf(parameter.schema, root)}`, parameter.description, limitsOf(parameter.schema, root), input)))),
       body && h("div", null, h("h3", null, t("body")), fields(body, root), text),
       keyOf && h("div", null, button), result,
       h("div", null, h("h3", null, t("answers")), h("ul", { class: "docs-answers" },
-        Object.entries(spec.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), ` ${resolved(answer, root).description}`))))),
+        Object.entries(spec.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), " ", marked(resolved(answer, root).description)))))),
     h("div", { class: "docs-samples" },
       keyOf && requestSample(verb, samplePath(path, spec), sample),
       Object.entries(spec.responses || {}).filter(([, answer]) => answerExample(answer)).map(([status, answer]) =>
@@ -89,5 +89,10 @@ function fields(schema, root) {
 function row(name, required, kind, description, limits, input) {
   return h("div", { class: "docs-field" },
     h("span", { class: required ? "mono docs-required" : "mono" }, name), h("span", { class: "muted" }, kind),
-    h("span", null, [description, limits].filter(Boolean).join("; "), input));
+    h("span", null, marked([description, limits].filter(Boolean).join("; ")), input));
+}
+
+// Text in backticks is code.
+function marked(text) {
+  return String(text ?? "").split("`").map((part, at) => at % 2 ? h("span", { class: "code" }, part) : part);
 }

@@ -32,9 +32,14 @@ export function signIn(root, onSignedIn, reason, switches) {
       reason && h("p", { class: "notice warn", role: "status" }, t(reason)),
       element,
       h("details", { class: "signin-help" }, h("summary", null, t("signin.where")), COMMANDS.map(([text, command]) =>
-        h("div", null, h("p", { class: "hint" }, t(text)), copyable(command.replace("{URL}", here), command.replace("{URL}", here))))),
+        h("div", null, h("p", { class: "hint" }, t(text)), copyable(command.replace("{URL}", here), words(command.replace("{URL}", here)))))),
       h("div", { class: "signin-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
   element.querySelector("input").focus();
+}
+
+// Lines break between the words of a command, never at a hyphen or inside a URL.
+function words(command) {
+  return h("span", null, command.split(" ").flatMap((word) => [h("span", { class: "nowrap" }, word), " "]));
 }
 
 // The API's text explains how to send a key; here a key was sent, and it is not valid.
