@@ -41,12 +41,13 @@ clean:  ## delete the local cloud and its state
 # suites that only compute do not run beside those that use them.
 test: $(STAMP)  ## everything that must hold; ends with the time of each suite and the tests that needed a second try
 	@$(BIN)/python -m tests.support.second_try forget; $(BIN)/python -m tests.support.suite_times forget
-	@ended=0; \
+	@ended=0; $(BIN)/python -m tests.support.suite_times watch & watcher=$$!; \
 	  $(SIDE_BY_SIDE) deployed timed-lint timed-types timed-build-test compiled || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-unit || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-integration || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-faults timed-workflow || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-browser timed-e2e || ended=$$?; \
+	  kill $$watcher; \
 	  $(BIN)/python -m tests.support.suite_times report; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
@@ -58,18 +59,18 @@ timed-%:
 setup: $(STAMP)  ## .venv with the locked dependencies
 
 $(STAMP):
-	@echo "  … making $(VENV) with the locked dependencies"
 	@python=$$(for p in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done); \
 	  if [ -z "$$python" ]; then echo "Python 3.11 or later is needed and none is on PATH." >&2; \
 	    echo "  → install it, or name one: PYTHON=/path/to/python3 make run" >&2; exit 1; fi; \
 	  [ -x $(BIN)/python ] || $$python -m venv $(VENV) || { echo "  → python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r .lock/uv.txt \
-	  && $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .lock/dev.txt \
+	@$(BIN)/python local/progress.py "uv, which installs the rest" 5 \
+	    $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r .lock/uv.txt \
+	  && $(BIN)/python local/progress.py "the locked dependencies in $(VENV)" 30 \
+	    $(BIN)/uv pip install --python $(BIN)/python --require-hashes -r .lock/dev.txt \
 	  && TMPDIR=$(CURDIR)/$(VENV) $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . \
 	  || { echo "The dependencies could not be installed." >&2; echo "  → check that PyPI (or PIP_INDEX_URL) is reachable, then run make again" >&2; exit 1; }
 	@rm -f $(VENV)/.locked-* && touch $@
-	@echo "  ✓ $(VENV) ready"
 
 lint: $(STAMP) lock-check  ## style, imports, template
 	@$(BIN)/ruff check .

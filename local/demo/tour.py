@@ -17,7 +17,7 @@ from local.demo.guide import Guide, Unexpected
 from local.demo.library import upload_and_download
 from local.demo.swarm import swarm
 from local.demo.work import batch, bring_in, export
-from local.progress import Failure, say
+from local.progress import Failure, moving, remember, say, usual_seconds
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
 
@@ -37,6 +37,8 @@ STEPS = [
     Step("A batch through a business's own URL", batch),
 ]
 FIRST_LOOK = [STEPS[1]]
+# Two windows and their transfers.
+USUAL_SECONDS = 60
 
 
 @contextmanager
@@ -63,7 +65,9 @@ def tour(up: Up, steps: list[Step] = STEPS) -> int:
             say(f"\n  {number}. {step.name}")
             started = time.monotonic()
             try:
-                outcome, mark = step.run(guide), "✓"
+                with moving(lambda name=step.name: str(name), usual_seconds(step.name, USUAL_SECONDS)):
+                    outcome, mark = step.run(guide), "✓"
+                remember(step.name, time.monotonic() - started)
             except (Unexpected, TidegateError, OSError, KeyError) as error:
                 outcome, mark, failed = f"{type(error).__name__}: {error}", "✗", failed + 1
                 guide.tell(f"✗ {outcome}")

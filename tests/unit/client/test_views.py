@@ -166,3 +166,27 @@ def test_bytes_are_formatted_with_units(count: float, shown: str) -> None:
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (65, "1:05"), (3725, "1:02:05")])
 def test_seconds_are_formatted_as_minutes_and_hours(seconds: float, shown: str) -> None:
     assert human_seconds(seconds) == shown
+
+
+def test_terminal_shows_a_line_for_each_of_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "10")
+    terminal = Terminal()
+    overview = Overview(output(terminal), 2)
+    overview.show(Change("a", {"status": "running", "name": "first"}))
+    overview.show(Change("b", {"status": "queued", "name": "second"}))
+    overview.show(Change("a", {"status": "completed", "name": "first"}))
+    overview.close()
+
+    drawings = terminal.getvalue().split("\x1b[1A")
+    assert [drawing.count("\n") for drawing in drawings] == [1, 2], "two lines, then the same two again"
+    last = drawings[-1].replace("\r\x1b[2K", "")
+    assert last == "first  completed\nsecond  queued  0:00\n"
+
+
+def test_more_records_than_the_terminal_has_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINES", "3")
+    terminal = Terminal()
+    overview = Overview(output(terminal), 3)
+    overview.show(Change("a", {"status": "completed", "name": "first"}))
+    assert "1/3  completed 1" in terminal.getvalue()

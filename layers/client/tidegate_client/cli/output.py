@@ -164,7 +164,7 @@ def bar(share: float) -> str:
 
 
 class Live:
-    """A status line: redrawn in place on a terminal, printed every few seconds elsewhere."""
+    """Status lines: redrawn in place on a terminal, printed every few seconds elsewhere."""
 
     def __init__(self, output: Output, *, now: Callable[[], float] = time.monotonic) -> None:
         self._stream: TextIO = output.err
@@ -173,6 +173,12 @@ class Live:
         self._now = now
         self._drawn_at = float("-inf")
         self._text = ""
+        # Lines above the one with the cursor that the next drawing replaces.
+        self._above = 0
+
+    def holds(self, count: int) -> bool:
+        """Whether so many lines can be redrawn in place."""
+        return self._terminal and count < shutil.get_terminal_size().lines
 
     def show(self, text: str, *, important: bool = False) -> None:
         """Shows the text. `important`: a change of state, which is shown at once."""
@@ -183,10 +189,10 @@ class Live:
         if not self._terminal:
             print(text, file=self._stream, flush=True)
             return
-        room = shutil.get_terminal_size().columns - 1
-        while width_of(text) > room:
-            text = text[:-1]
-        print(f"{ERASE}{text}", end="", file=self._stream, flush=True)
+        lines = [_cut(line) for line in text.split("\n")]
+        up = f"\x1b[{self._above}A" if self._above else ""
+        self._above = len(lines) - 1
+        print(up + "\n".join(f"{ERASE}{line}" for line in lines), end="", file=self._stream, flush=True)
 
     def print_line(self, text: str) -> None:
         """Prints a line that stays, above the status line."""
@@ -197,6 +203,13 @@ class Live:
     def close(self) -> None:
         if self._terminal and self._text and not self._silent:
             print(file=self._stream, flush=True)
+
+
+def _cut(text: str) -> str:
+    room = shutil.get_terminal_size().columns - 1
+    while width_of(text) > room:
+        text = text[:-1]
+    return text
 
 
 class Speed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from tidegate_client.cli.context import Context, Exit
@@ -40,14 +40,17 @@ def follow(
 
 
 class Overview:
-    """For one record: its line. For several: how many are in which state, and a line for each failure."""
+    """A line for each record, if a terminal has room for them, or for one; else how many are in which state, and a
+    line for each failure."""
 
     def __init__(self, output: Output, count: int) -> None:
         self._output = output
         self._count = count
         self._live = Live(output)
         self._states: dict[str, str] = {}
-        self._speed = Speed()
+        # The last record of each, and its speed, for the lines that are redrawn.
+        self._records: dict[str, Record] = {}
+        self._speeds: dict[str, Speed] = defaultdict(Speed)
         self._began = time.monotonic()
 
     def show(self, change: Change) -> None:
@@ -56,10 +59,15 @@ class Overview:
         if self._output.as_json:
             self._output.event({"id": change.record_id, **change.record}, "")
             return
-        if self._count == 1:
+        self._records[change.record_id] = change.record
+        if self._count == 1 or self._live.holds(self._count):
             elapsed = time.monotonic() - self._began
-            speed = self._speed.at(elapsed, _bytes_of(change.record))
-            self._live.show(line_of(change.record, elapsed, speed), important=is_new)
+            lines = []
+            for name, record in self._records.items():
+                going = self._states[name].lower() not in ENDED
+                speed = self._speeds[name].at(elapsed, _bytes_of(record)) if going else None
+                lines.append(line_of(record, elapsed if going or self._count == 1 else None, speed))
+            self._live.show("\n".join(lines), important=is_new)
             return
         if change.ended and not change.succeeded:
             self._live.print_line(line_of(change.record))
