@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from local.cloud import Up
@@ -65,7 +66,7 @@ def tour(up: Up, steps: list[Step] = STEPS) -> int:
             say(f"\n  {number}. {step.name}")
             started = time.monotonic()
             try:
-                with moving(lambda name=step.name: str(name), usual_seconds(step.name, USUAL_SECONDS)):
+                with moving(partial(str, step.name), usual_seconds(step.name, USUAL_SECONDS)):
                     outcome, mark = step.run(guide), "✓"
                 remember(step.name, time.monotonic() - started)
             except (Unexpected, TidegateError, OSError, KeyError) as error:
