@@ -97,6 +97,36 @@ def test_php_exports_its_own_pages_and_verifies_the_callback(example: Path, proj
     assert [cell.value for cell in sheet[sheet.max_row]] == ["A-2431", 2431.5, "上海"]
 
 
+BUSINESSES = [
+    pytest.param("php", ["php", "-S", "127.0.0.1:{port}", "business.php"], marks=needs("php")),
+    pytest.param("python", [sys.executable, "business.py", "{port}"]),
+]
+
+
+@pytest.mark.parametrize(("example", "command"), BUSINESSES, indirect=["example"])
+def test_business_of_the_quickstart_gets_every_item(
+    example: Path, command: list[str], project: DeployedProject
+) -> None:
+    port, total = free_port(), 20
+    log = example / "business.log"
+    with log.open("w") as out:
+        words = [word.format(port=port) for word in command]
+        server = subprocess.Popen(words, cwd=example, env=environment(project, port), stdout=out)
+        try:
+            url = f"http://127.0.0.1:{port}/process"
+            biz = project.http("POST", "/v1/biz", json={"name": "points", "process_url": url}).json()["biz_id"]
+            body = {"biz_id": biz, "name": "points", "total": total, "rate": 50}
+            batch = project.http("POST", "/v1/batches", json=body).json()["batch_id"]
+            assert project.http("POST", f"/v1/batches/{batch}/start").status == 202
+            until(lambda: project.http("GET", f"/v1/batches/{batch}").json()["status"], lambda now: now == "finished")
+        finally:
+            server.terminate()
+            server.wait(30)
+    assert {line for line in log.read_text().splitlines() if line.startswith("item")} == {
+        f"item {index}, attempt 1" for index in range(total)
+    }
+
+
 @needs("go")
 @pytest.mark.parametrize("example", ["go"], indirect=True)
 def test_go_distributes_a_file_and_verifies_the_callbacks(
