@@ -41,7 +41,8 @@ def commands(text: str) -> list[str]:
     shell = "\n".join(block for language, block in blocks(text) if language == "sh")
     indented = "\n".join(re.findall(r"^    (tidegate .*)$", prose(text), re.MULTILINE))
     joined = re.sub(r"\\\n\s*", "", f"{shell}\n{indented}")
-    return [line for line in (re.sub(r"(^|\s+)# .*", "", line).strip() for line in joined.splitlines()) if line]
+    lines = (re.sub(r"(^|\s+)# .*", "", line).strip() for line in joined.splitlines())
+    return [line.removeprefix(".venv/bin/") for line in lines if line]
 
 
 def anchors(page: Path) -> set[str]:
@@ -56,7 +57,10 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_command_of_a_page_is_understood(line: str) -> None:
+def test_command_of_a_page_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in re.findall(r"@(\S+\.json)", line):
+        (tmp_path / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
     build_parser().parse_args(shlex.split(line)[1:])
 
 
