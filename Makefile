@@ -18,7 +18,7 @@ WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help walk house run demo smoke clean test deployed lint weekly format types unit integration workflow faults faults-all mutants soak fuzz corpora e2e clients build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
+.PHONY: help walk house run demo smoke clean test deployed lint weekly format types unit integration workflow faults faults-all mutants soak fuzz corpora exact e2e clients build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -143,6 +143,9 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 
 corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetched and read
 	@$(BIN)/python -m tests.corpora
+
+exact: $(STAMP)  ## a batch whose runners are killed, against a business with its own ledger; ARGS="--items 1000000 --kills 50"
+	@$(BIN)/python -m tests.exact $(ARGS)
 
 e2e: $(STAMP)  ## over HTTP against the deployed stack
 	@$(TRY_TWICE) -n 3 --dist loadfile --no-loadscope-reorder tests/e2e

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
+from tests import exact
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import read_csv, read_sheet
@@ -209,6 +210,15 @@ def assert_clean_and_notified(
     until(lambda: objects(deployed, f"staging/{project.id}/{task_id}/"), lambda left: not left, 10)
     assert_no_slot_is_taken(project, "export")
     assert_notified_once(listener, task_id, "completed")
+
+
+def test_batch_with_killed_runners_agrees_with_the_ledger(deployed: Deployed, project: DeployedProject) -> None:
+    """A small `make exact`."""
+    found = exact.run(deployed, project, items=1200, kills=2, runners=2, rate=200, seed=7)
+
+    assert not found.faults
+    assert len(found.kills) == 2
+    assert found.repeats_a_kill <= exact.MOST_REPEATS * 2, "a runner has more of the rate than in the long run"
 
 
 def test_batch_killed_in_a_slice_repeats_one_second_at_most(

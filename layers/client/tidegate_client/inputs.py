@@ -157,6 +157,7 @@ class Quotas(TypedDict, total=False):
     batch_schedules: int | None
     subscriptions: int | None
     businesses: int | None
+    batches: int | None
     unstarted_batches: int | None
     open_uploads: int | None
     slow_calls: int | None

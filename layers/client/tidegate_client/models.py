@@ -1443,7 +1443,7 @@ class ProjectDetail(Project):
     # the quotas that have the default, because nobody set them: each `true`
     defaults: dict[str, bool]
     # usage of the quotas: `stored_bytes`, `queued`, `export_schedules`, `batch_schedules`, `subscriptions`,
-    # `businesses`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`,
+    # `businesses`, `batches`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`,
     # `egress_bytes_per_day`, `targets_per_day` and `outgoing_calls_per_day`, and `running` by channel
     usage: Model
 
@@ -1493,6 +1493,8 @@ class ProjectQuotas(Model):
     subscriptions: int
     # the most businesses that the project may register; 1,000 by default
     businesses: int
+    # the most batches that the project may keep, ended ones included; 10,000 by default
+    batches: int
     # the most batches that the project may have created and not started; 1,000 by default
     unstarted_batches: int
     # the most uploads that the project may have announced and not ended; 1,000 by default

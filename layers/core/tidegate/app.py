@@ -409,7 +409,8 @@ class App:
             "release": watch_release,
             "subscription": finish_delete,
             **dict.fromkeys(
-                ("batch_ask", "batch_wait", "batch_unstarted"), lambda item: self.batches.act_when_due(item)
+                ("batch_ask", "batch_wait", "batch_unstarted", "batch_ended", "batch_deleted"),
+                lambda item: self.batches.act_when_due(item),
             ),
         }
 

@@ -88,6 +88,8 @@ class Settings:
     # Step Functions allows 25,000 events in an execution; a round needs about ten.
     batch_rounds: int = 1500
     batch_channels: str = "batch"
+    # Ended batches are deleted after so many days; 0: never.
+    batch_retention_days: int = 365
     # JSON, such as {"no_cookie": 20}.
     channel_capacities: str = ""
     # After waiting this long, a project that runs nothing gets one slot beyond the capacity of a full channel.

@@ -45,4 +45,5 @@ ALL: tuple[Scenario, ...] = (
     batch.WITH_RESULTS,
     batch.ASIDE,
     batch.RESULTS_ASIDE,
+    batch.DELETED,
 )

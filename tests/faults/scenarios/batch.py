@@ -17,6 +17,7 @@ from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import Project
+from tidegate.aws import keys
 from tidegate.batches.model import Rules
 from tidegate.batches.run_state import SlidingWindow
 
@@ -102,6 +103,38 @@ def run_with_results(world: World, **options: Any) -> None:
     # Each attempt has exactly one result, which was accepted: none was given up.
     assert sorted(accepted) == [(index, n + 1) for index, most in attempts.items() for n in range(most)], accepted
     _check_number_of_calls(called)
+
+
+def run_and_delete(world: World) -> None:
+    """A deleted batch is gone for callers at once, and all that belongs to it soon; then its business can go, too."""
+    project = world.new_project()
+    with serve(_business(Counter())) as port:
+        batch = _started(world, project, port, {"max_failed": 2})
+        ended = _ended(world, project, batch)
+        assert ended["status"] == "finished", ended
+        world.settle(world.idle_channels)
+    _gone(world, project, f"/v1/batches/{batch}")
+    folder = f"batches/{project.id}/{batch}/"
+    app = world.cloud.app
+    marker = keys.batch_deleted(project.id, batch)
+    world.settle(lambda: app.table.get(marker, consistent=True) is None)
+    assert list(app.batches.objects.keys(folder)) == []
+    left = [
+        keys.batch(project.id, batch)["pk"],
+        keys.batch_logs(project.id, batch),
+        keys.batch_results(project.id, batch),
+    ]
+    assert [item for pk in left for item in app.table.query_all(pk, consistent=True)] == []
+    _gone(world, project, f"/v1/biz/{ended['biz_id']}")
+    usage = app.queue.project_usage(project.id)
+    assert (usage["batches"], usage["unstarted_batches"], usage["businesses"]) == (0, 0, 0), usage
+
+
+def _gone(world: World, project: Project, path: str) -> None:
+    deleted = world.ask("DELETE", path, key=project.key)
+    # If the answer of the first call was lost, the second one finds nothing.
+    assert deleted.status in (204, 404), deleted.body
+    assert world.ask("GET", path, key=project.key).status == 404
 
 
 def _fails(index: int, attempt: int) -> bool:
@@ -196,3 +229,4 @@ ASIDE = Scenario("batch aside", _with_items_aside(run, runners=2))
 RESULTS_ASIDE = Scenario("batch results aside", _with_items_aside(run_with_results))
 WITH_RESULTS = Scenario("batch results", lambda world: run_with_results(world, runners=2))
 OVER_LIMIT = Scenario("batch over limit", run_over_limit)
+DELETED = Scenario("batch deleted", run_and_delete)

@@ -107,7 +107,7 @@ def test_batch_started_at_the_last_moment_is_kept(world: BatchWorld) -> None:
 
     assert not batches.delete_unstarted(b, world.project.id, batch_id)
     line = control._line(b, seen, "created", "system", "batch.expire")
-    assert not b.store.delete_unstarted(seen, line)
+    assert not b.store.delete(seen, line, 0.0)
     assert world.shown(batch_id)["status"] == "running"
     assert unstarted(world) == 0
 

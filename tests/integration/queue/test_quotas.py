@@ -31,6 +31,7 @@ NOTHING_USED: dict[str, Any] = {
     "batch_schedules": 0,
     "subscriptions": 0,
     "businesses": 0,
+    "batches": 0,
     "unstarted_batches": 0,
     "open_uploads": 0,
     "runner_hours_per_day": 0,

@@ -243,6 +243,8 @@ CALLS: dict[str, Call] = {
     "POST /v1/callbacks/{delivery_id}/redeliver": lambda w: (f"/v1/callbacks/{w.callback()}/redeliver", None),
     "POST /v1/biz": lambda w: ("/v1/biz", {"name": "b", "process_url": SOURCE}),
     "PUT /v1/biz/{biz_id}": lambda w: (f"/v1/biz/{w.batches.register()}", {"name": "b", "process_url": SOURCE}),
+    "DELETE /v1/biz/{biz_id}": lambda w: (f"/v1/biz/{w.batches.register()}", None),
+    "DELETE /v1/batches/{batch_id}": lambda w: (f"/v1/batches/{w.batch()}", None),
     "POST /v1/batches": lambda w: (
         "/v1/batches",
         {"biz_id": w.batches.register(), "name": "n", "total": 3, "rate": 1},

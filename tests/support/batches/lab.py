@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table, put
 from tidegate.batches import Batches, SliceTiming
 from tidegate.batches.items import ItemResults, Items, Outcomes
 from tidegate.batches.model import (
@@ -33,7 +34,7 @@ from tidegate.http.connections import KeptConnection
 from tidegate.http.model import Reply
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.limits import CALLS
-from tidegate.projects.model import Project
+from tidegate.projects.model import Project, Quotas
 from tidegate.projects.secrets import signed_headers
 
 # What a slice of items that are no rows of a file does not use.
@@ -205,7 +206,8 @@ class Lab(QueuedRun):
             **more,
         )
         line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.create")
-        self.batches.add(batch, job_data, line, limit=1000)
+        self.table.write(put(keys.business(PROJECT, "biz-1")))
+        self.batches.add(batch, job_data, line, Quotas())
         return batch
 
     # --- the queued request of the run, without a queue

@@ -110,6 +110,7 @@ SHOWN = {
     "QuotasBody.batch_schedules": f"{BATCHES}/test_schedule_changes.py::test_quota_limits_number_of_schedules",
     "QuotasBody.subscriptions": f"{INGEST}/test_subscriptions.py::test_subscription_over_the_quota_is_refused",
     "QuotasBody.businesses": f"{PROJECTS}/test_project_changes.py::test_business_over_the_quota_is_refused",
+    "QuotasBody.batches": f"{BATCHES}/test_delete.py::test_batch_over_the_quota_is_refused_until_one_is_deleted",
     "QuotasBody.unstarted_batches": (
         f"{BATCHES}/test_unstarted_batches.py::test_batch_over_the_quota_is_refused_until_another_is_started"
     ),

@@ -25,6 +25,10 @@ class Businesses:
     def update(self, biz_id: str, **fields: Any) -> Business:
         return Business(self._http.call("PUT", f"/v1/biz/{path_part(biz_id)}", body=fields).json())
 
+    def delete(self, biz_id: str) -> None:
+        """Deletes a business without batches and schedules. Conflict (`in_use`) says what uses it."""
+        self._http.call("DELETE", f"/v1/biz/{path_part(biz_id)}", idempotent=True)
+
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Business]:
         return one_page(self._http, "/v1/biz", {}, limit, cursor, Business)
 
@@ -57,6 +61,10 @@ class Batches:
 
     def list(self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Batch]:
         return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor, Batch)
+
+    def delete(self, batch_id: str) -> None:
+        """Deletes a batch that does not run, with its results, log lines and objects."""
+        self._http.call("DELETE", f"/v1/batches/{path_part(batch_id)}", idempotent=True)
 
     def start(self, batch_id: str) -> Batch:
         return self._act(batch_id, "start")

@@ -695,6 +695,11 @@ def batch_data(project_id: str, batch_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH", batch_id, sk="DATA")
 
 
+def batch_deleted(project_id: str, batch_id: str) -> dict[str, str]:
+    """A batch that was deleted, until its objects, log lines and results are."""
+    return _key(project_id, "BATCH", batch_id, sk="DELETED")
+
+
 def batch_logs(project_id: str, batch_id: str) -> str:
     return partition(project_id, "BATCH_LOG", batch_id)
 

@@ -79,7 +79,7 @@ class Batches:
     def store(self) -> BatchStore:
         from tidegate.batches.store import BatchStore
 
-        return BatchStore(self.table)
+        return BatchStore(self.table, self.settings.batch_retention_days * 86400)
 
     @cached_property
     def businesses(self) -> BusinessStore:
@@ -146,5 +146,7 @@ class Batches:
             "batch_ask": control.ask_again,
             "batch_wait": control.give_up_waiting,
             "batch_unstarted": batches.delete_unstarted,
+            "batch_ended": batches.delete_ended,
+            "batch_deleted": batches.finish_delete,
         }
         return acts[item["due_kind"]](self, item["project_id"], item["batch_id"])

@@ -6,15 +6,18 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from tidegate.aws import keys
 from tidegate.aws.table import unknown_cursor
-from tidegate.batches.items import RESULTS_LINK_SECONDS, first_items, place_of
+from tidegate.batches.items import RESULTS_LINK_SECONDS, first_items, folder_of, place_of
 from tidegate.batches.model import (
     ACTIVE,
     ASYNC,
     CREATED,
+    ENDED,
     FINISHED,
     LONGEST_SYNC_ITEM_TIMEOUT,
     MOST_RUNNERS,
@@ -39,7 +42,7 @@ from tidegate.batches.rows import format_of
 from tidegate.batches.workers import ItemCaller
 from tidegate.common.ids import iso, new_id
 from tidegate.common.sequences import Listed, slices
-from tidegate.errors import BusinessRefused, Conflict, Invalid, RecordNotFound, WrongAuthCode, WrongState
+from tidegate.errors import BusinessRefused, Conflict, InUse, Invalid, RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.model import READY
 from tidegate.http.model import Limits
 from tidegate.projects.audit import SYSTEM, act, named_at
@@ -137,6 +140,20 @@ def get_business(b: Batches, project_id: str, biz_id: str) -> Business:
     return business
 
 
+def delete_business(b: Batches, project_id: str, biz_id: str, *, who: str = SYSTEM) -> None:
+    """Deletes a business without batches, ended ones included, and without schedules. InUse otherwise."""
+    business = get_business(b, project_id, biz_id)
+    schedules = b.table.query_all(keys.BATCH_SCHEDULES.list(project_id), index="gsi1")
+    if named := next((item for item in schedules if item.get("biz_id") == biz_id), None):
+        raise InUse(f"the schedule {named['schedule_id']} creates batches of the business: delete it first")
+    if not b.businesses.counts_batches(project_id, biz_id):
+        older = b.table.query_all(keys.batches_list(project_id), index="gsi1", where="#biz_id = :biz_id", biz_id=biz_id)
+        if any(True for _ in older):
+            raise InUse("batches use the business: delete them first")
+    line = act(project_id, biz_id, b.clock(), who, "biz.delete", named_at(business.name, business.process_url))
+    b.businesses.delete(project_id, biz_id, line)
+
+
 def _business(project_id: str, biz_id: str, new: NewBusiness, auth_code: str | None, created_at: str) -> Business:
     return Business(
         biz_id=biz_id,
@@ -186,6 +203,8 @@ def ask(b: Batches, url: str, message_id: str, batch: Batch, **more: Any) -> Non
 # --- batches
 # Batches for callers: create, show, list, change, redrive; their data and the outcomes of their items.
 
+# The API answers within 29 s, and compensation has other work.
+_DELETE_SECONDS, _DELETED_AT_ONCE = 10.0, 1000
 _MAY_BE_UNSET = frozenset(field.name for field in fields(Batch) if field.default is None)
 
 
@@ -199,7 +218,7 @@ def create(b: Batches, business: Business, new: NewBatch, *, who: str = SYSTEM, 
     """Stores a new batch, after asking the business. With a `batch_id` that exists, returns that batch.
 
     Each runner takes a slot of the channel, so the batch gets at most as many as the project may hold slots.
-    QuotaExceeded if as many batches of the project wait for their first start as its quota allows.
+    QuotaExceeded if the project has as many batches, or as many that wait for their first start, as it may.
     """
     project_id, quotas = business.project_id, b.quotas(business.project_id)
     if new.runners > 1:
@@ -209,7 +228,7 @@ def create(b: Batches, business: Business, new: NewBatch, *, who: str = SYSTEM, 
         ask(b, business.before_create_url, f"{batch.batch_id}.create", batch, job_data=new.job_data)
     line = act(project_id, batch.batch_id, b.clock(), who, "batch.create", new.name, states=(None, CREATED))
     try:
-        b.store.add(batch, new.job_data, line, quotas.unstarted_batches)
+        b.store.add(batch, new.job_data, line, quotas)
     except Conflict:
         if batch_id is None:
             raise
@@ -230,8 +249,53 @@ def delete_unstarted(b: Batches, project_id: str, batch_id: str) -> bool:
     if batch is None or batch.status != CREATED:
         return False
     why = f"not started within {UNSTARTED_KEPT_SECONDS // 86400} days"
-    line = act(project_id, batch_id, b.clock(), SYSTEM, "batch.expire", why, states=(CREATED, None))
-    return b.store.delete_unstarted(batch, line)
+    return _delete(b, batch, SYSTEM, "batch.expire", why)
+
+
+def delete_ended(b: Batches, project_id: str, batch_id: str) -> bool:
+    """Called by compensation when the retention of an ended batch is over. True if it was deleted."""
+    batch, days = b.store.get(project_id, batch_id), b.settings.batch_retention_days
+    if batch is None or batch.status not in ENDED or not batch.finish_time or not days:
+        return False
+    until = datetime.fromisoformat(batch.finish_time).timestamp() + days * 86400
+    if until > b.clock().timestamp():
+        # The operator has raised it since the batch ended.
+        b.store.keep_longer(batch, until)
+        return False
+    return _delete(b, batch, SYSTEM, "batch.expire", f"{batch.status} more than {days} days ago")
+
+
+def delete(b: Batches, project_id: str, batch_id: str, *, who: str = SYSTEM) -> None:
+    """Deletes a batch that does not run, with its results, log lines and objects."""
+    batch = get(b, project_id, batch_id)
+    if batch.status not in {CREATED, *ENDED}:
+        raise WrongState(f"cannot delete: the batch is {batch.status}; stop it first, and wait until it is stopped")
+    if not _delete(b, batch, who, "batch.delete", batch.name):
+        raise WrongState("the batch changed meanwhile: read it and try again")
+
+
+def _delete(b: Batches, batch: Batch, who: str, action: str, why: str) -> bool:
+    now = b.clock()
+    line = act(batch.project_id, batch.batch_id, now, who, action, why, states=(batch.status, None))
+    if not b.store.delete(batch, line, now.timestamp()):
+        # The answer to the write may have been lost, and the SDK repeated it.
+        return b.store.get(batch.project_id, batch.batch_id) is None
+    finish_delete(b, batch.project_id, batch.batch_id)
+    return True
+
+
+def finish_delete(b: Batches, project_id: str, batch_id: str) -> bool:
+    """Deletes what is left of a deleted batch, in some seconds at most. Compensation calls it again until all is."""
+    until, folder = time.monotonic() + _DELETE_SECONDS, folder_of(project_id, batch_id)
+    while found := list(islice(b.objects.keys(folder), _DELETED_AT_ONCE)):
+        b.bucket.delete(*found)
+        if time.monotonic() > until:
+            return True
+    while not b.store.delete_rows(project_id, batch_id, _DELETED_AT_ONCE):
+        if time.monotonic() > until:
+            return True
+    b.store.forget(project_id, batch_id)
+    return True
 
 
 def _build(b: Batches, project_id: str, new: NewBatch, batch_id: str) -> Batch:
@@ -383,7 +447,7 @@ def redrive(b: Batches, project_id: str, batch_id: str, states: Sequence[str], *
     why = f"redrive of {batch_id}: {total} items"
     line = act(project_id, made.batch_id, now, who, "batch.redrive", why, states=(None, CREATED))
     made = replace(made, total=total)
-    b.store.add(made, None, line, b.quotas(project_id).unstarted_batches)
+    b.store.add(made, None, line, b.quotas(project_id))
     return made
 
 

@@ -434,8 +434,13 @@ def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
     return line | data
 
 
+def folder_of(project_id: str, batch_id: str) -> str:
+    """Under which all objects of a batch are."""
+    return f"batches/{project_id}/{batch_id}/"
+
+
 def _folder(batch: Batch) -> str:
-    return f"batches/{batch.project_id}/{batch.batch_id}/"
+    return folder_of(batch.project_id, batch.batch_id)
 
 
 def _parts(batch: Batch, runner: int) -> str:

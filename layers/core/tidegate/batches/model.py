@@ -275,6 +275,9 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "stop": {RUNNING: STOPPING, WAITING_BIZ: STOPPED, STOPPING: STOPPING},
 }
 ACTIVE = frozenset({RUNNING, STOPPING})
+ENDED = frozenset({STOPPED, FINISHED})
+# Why an ended batch is due: its retention is over.
+BATCH_ENDED = "batch_ended"
 BIZ_WAIT_SECONDS = 30 * 60
 # A batch that nobody starts for this long is deleted.
 UNSTARTED_KEPT_SECONDS = 30 * 24 * 3600
@@ -523,6 +526,8 @@ class Batch(BatchItems):
     redrive_of: Annotated[str | None, F("the batch whose failed items this one retries")] = None
     # Whether the project's quota counts it until it is started; batches older than the quota are not counted.
     counted: bool = False
+    # Whether the quota `batches` and its business count it; those older than that are not counted.
+    counted_in_all: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

@@ -6,15 +6,18 @@ import json
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
 from tidegate.batches.model import (
     ACTIVE,
+    BATCH_ENDED,
     CREATED,
+    ENDED,
     FINISHED,
     RUNNING,
     STOPPED,
@@ -35,21 +38,23 @@ from tidegate.batches.model import (
     first_progress,
 )
 from tidegate.common.sequences import Listed
-from tidegate.errors import LeaseLost, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.errors import InUse, LeaseLost, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import AuditLine, audit_write
-from tidegate.projects.limits import count_write, unstarted_batches_write
+from tidegate.projects.limits import batches_write, count_write
+from tidegate.projects.model import Quotas
 from tidegate.queue.model import Request
 from tidegate.queue.store import request_from
 from tidegate.records import item_of, record_from
 
-# A business cannot be deleted, so only an admin can make room; unstarted batches are started or deleted by age.
+# Room is made by somebody who deletes something, or by an admin.
 _QUOTA_RETRY_SECONDS = 3600
 # A runner that has not announced its rate for this long loses its share.
 _VALID_SECONDS = 5.0
 _RATE_KEPT_SECONDS = 3600
 LOG_SECONDS = 30 * 24 * 3600
 _CHANGED = "the batch changed meanwhile: read it and try again"
+_COUNTS_BATCHES = {"counts_batches": True}
 
 
 class BusinessStore:
@@ -60,17 +65,37 @@ class BusinessStore:
         """QuotaExceeded if the project has `limit` of them already."""
         counted = count_write(business.project_id, "businesses", 1, limit)
         try:
-            self._table.transact([put_new(self._item(business)), counted, audit_write(line)])
+            self._table.transact([put_new(self._item(business) | _COUNTS_BATCHES), counted, audit_write(line)])
         except ConditionFailed as error:
             if 1 not in error.failed:
                 raise
             raise QuotaExceeded.of("businesses", limit, _QUOTA_RETRY_SECONDS) from error
 
     def replace(self, business: Business, line: AuditLine) -> None:
+        key, item = keys.business(business.project_id, business.biz_id), item_of(business)
+        unset = [one.name for one in fields(Business) if one.name not in item]
         try:
-            self._table.transact([put(self._item(business), "attribute_exists(#pk)"), audit_write(line)])
+            self._table.transact([update(key, item, removes=unset), audit_write(line)])
         except ConditionFailed as error:
             raise RecordNotFound(f"this project has no business with the id {business.biz_id}") from error
+
+    def delete(self, project_id: str, biz_id: str, line: AuditLine) -> None:
+        """InUse if there are batches of it. RecordNotFound if another call has deleted it."""
+        key = keys.business(project_id, biz_id)
+        unused = "attribute_exists(#pk) AND (attribute_not_exists(#batches) OR #batches = :none)"
+        freed = count_write(project_id, "businesses", -1)
+        try:
+            self._table.transact([delete(key, unused, none=0), freed, audit_write(line)])
+        except ConditionFailed as error:
+            present = self._table.get(key, consistent=True)
+            if present is None:
+                raise RecordNotFound(f"this project has no business with the id {biz_id}") from error
+            raise InUse(f"{present['batches']} batches use the business: delete them first") from error
+
+    def counts_batches(self, project_id: str, biz_id: str) -> bool:
+        """False for a business from before its batches were counted: it may have more of them than its count says."""
+        item = self._table.get(keys.business(project_id, biz_id), consistent=True) or {}
+        return _COUNTS_BATCHES.items() <= item.items()
 
     def get(self, project_id: str, biz_id: str) -> Business | None:
         item = self._table.get(keys.business(project_id, biz_id), consistent=True)
@@ -87,18 +112,22 @@ class BusinessStore:
 
 
 class BatchStore:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, kept_seconds: float = 0) -> None:
+        """Ended batches are due to be deleted after `kept_seconds`; 0: never."""
         self._table = table
+        self._kept_seconds = kept_seconds
 
-    def add(self, batch: Batch, job_data: Any, line: AuditLine, limit: int) -> None:
-        """QuotaExceeded if `limit` batches of the project wait for their first start already."""
+    def add(self, batch: Batch, job_data: Any, line: AuditLine, quotas: Quotas) -> None:
+        """QuotaExceeded if the project has as many batches, or unstarted ones, as it may. RecordNotFound if its
+        business was deleted."""
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
         unstarted_until = datetime.fromisoformat(batch.created_at).timestamp() + UNSTARTED_KEPT_SECONDS
         due = keys.due(batch.batch_id, unstarted_until, "batch_unstarted")
-        item = key | item_of(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id, "counted": True} | due
+        item = key | item_of(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id} | due
         writes = [
-            put_new(item),
-            unstarted_batches_write(batch.project_id, 1, limit),
+            put_new(item | {"counted": True, "counted_in_all": True}),
+            batches_write(batch.project_id, {"batches": 1, "unstarted_batches": 1}, quotas),
+            update(keys.business(batch.project_id, batch.biz_id), adds={"batches": 1}),
             *(put_new(_first_record(batch, runner)) for runner in range(batch.runners)),
             put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
             audit_write(line),
@@ -106,20 +135,52 @@ class BatchStore:
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
-            if 0 in error.failed or 1 not in error.failed:
+            if 0 in error.failed or not {1, 2} & set(error.failed):
                 raise
-            raise QuotaExceeded.of("unstarted_batches", limit, _QUOTA_RETRY_SECONDS) from error
+            if 2 in error.failed:
+                raise RecordNotFound(f"this project has no business with the id {batch.biz_id}") from error
+            used = self._table.get(keys.batch_usage(batch.project_id), consistent=True) or {}
+            name = "batches" if int(used.get("batches", 0)) >= quotas.batches else "unstarted_batches"
+            raise QuotaExceeded.of(name, getattr(quotas, name), _QUOTA_RETRY_SECONDS) from error
 
-    def delete_unstarted(self, batch: Batch, line: AuditLine) -> bool:
-        """Deletes a batch with its records. False if it was started or deleted meanwhile."""
+    def delete(self, batch: Batch, line: AuditLine, now: float) -> bool:
+        """Deletes a batch with its records. False if it was changed or deleted meanwhile.
+
+        What may be much (objects, log lines, results) is deleted afterwards: until then a record says so, and is due.
+        """
         ids = (batch.project_id, batch.batch_id)
+        deleted = {"project_id": batch.project_id, "batch_id": batch.batch_id}
+        counted = {"batches": -1} if batch.counted_in_all else {}
+        counted |= {"unstarted_batches": -1} if batch.status == CREATED and batch.counted else {}
+        business = keys.business(batch.project_id, batch.biz_id)
         return self._table.try_write(
-            delete(keys.batch(*ids), "#status = :created", created=CREATED),
-            *_first_start(batch),
+            delete(keys.batch(*ids), "#status = :was AND #run = :run", was=batch.status, run=batch.run),
+            *([batches_write(batch.project_id, counted)] if counted else []),
+            *([update(business, adds={"batches": -1})] if batch.counted_in_all else []),
             *(delete(_progress_key(batch, runner)) for runner in range(batch.runners)),
+            *(delete(keys.batch_called(*ids, runner)) for runner in range(batch.runners)),
             delete(keys.batch_data(*ids)),
+            put(keys.batch_deleted(*ids) | deleted | keys.due(batch.batch_id, now, "batch_deleted")),
             audit_write(line),
         )
+
+    def delete_rows(self, project_id: str, batch_id: str, most: int) -> bool:
+        """Deletes log lines and results of a batch that was deleted. False if there may be more of them."""
+        left = most
+        for partition in (keys.batch_logs(project_id, batch_id), keys.batch_results(project_id, batch_id)):
+            rows = list(islice(self._table.query_all(partition, consistent=True), left))
+            self._table.batch_delete({"pk": row["pk"], "sk": row["sk"]} for row in rows)
+            left -= len(rows)
+        return left > 0
+
+    def forget(self, project_id: str, batch_id: str) -> None:
+        """The last record of a deleted batch goes: nothing is left of it."""
+        self._table.batch_delete([keys.batch_deleted(project_id, batch_id)])
+
+    def keep_longer(self, batch: Batch, until: float) -> bool:
+        key = keys.batch(batch.project_id, batch.batch_id)
+        due = keys.due(batch.batch_id, until, BATCH_ENDED)
+        return self._table.try_write(update(key, due, condition="#status = :was", was=batch.status))
 
     def get(self, project_id: str, batch_id: str) -> Batch | None:
         item = self._table.get(keys.batch(project_id, batch_id), consistent=True)
@@ -179,8 +240,8 @@ class BatchStore:
         line: AuditLine | None = None,
     ) -> Batch:
         """Changes the state, if state and run are still as read. `due`: when compensation must look at it, and why."""
-        due_attributes = keys.due(batch.batch_id, *due) if due else {}
-        removed = [*removes, *(() if due else keys.DUE_ATTRIBUTES)]
+        due_attributes = keys.due(batch.batch_id, *due) if due else self._due(batch, status, sets or {})
+        removed = [*removes, *(() if due_attributes else keys.DUE_ATTRIBUTES)]
         write = update(
             keys.batch(batch.project_id, batch.batch_id),
             {"status": status, **due_attributes, **(sets or {})},
@@ -301,17 +362,24 @@ class BatchStore:
         """Returns the write for a request that ended without its runner: it was cancelled, or its runner was lost."""
         return self._ended(batch, STOPPED, reason, finish_time)
 
-    @staticmethod
-    def _ended(batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
+    def _ended(self, batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
+        ended = {"status": status, "stop_reason": reason, "finish_time": finish_time}
         return update(
             keys.batch(batch.project_id, batch.batch_id),
-            {"status": status, "stop_reason": reason, "finish_time": finish_time},
+            ended | self._due(batch, status, ended),
             removes=() if reason else ("stop_reason",),
             condition="#run = :run AND #status IN (:running, :stopping)",
             run=batch.run,
             running=RUNNING,
             stopping=STOPPING,
         )
+
+    def _due(self, batch: Batch, status: str, sets: Mapping[str, Any]) -> dict[str, str | int]:
+        """When an ended batch is to be deleted."""
+        if not self._kept_seconds or status not in ENDED or not sets.get("finish_time"):
+            return {}
+        until = datetime.fromisoformat(sets["finish_time"]).timestamp() + self._kept_seconds
+        return keys.due(batch.batch_id, until, BATCH_ENDED)
 
     @staticmethod
     def _save(batch: Batch, fence: int, progress: BatchProgress, lease_until: float | None, runner: int) -> Write:
@@ -476,7 +544,8 @@ def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:
 
 def _first_start(batch: Batch) -> list[Write]:
     """The write that no longer counts a batch as unstarted, for a transaction in which it leaves its first state."""
-    return [unstarted_batches_write(batch.project_id, -1)] if batch.status == CREATED and batch.counted else []
+    is_first = batch.status == CREATED and batch.counted
+    return [batches_write(batch.project_id, {"unstarted_batches": -1})] if is_first else []
 
 
 def _progress_key(batch: Batch, runner: int) -> dict[str, str]:

@@ -53,22 +53,19 @@ def queued_write(project_id: str, change: int, limit: int | None = None) -> Writ
 
 def count_write(project_id: str, name: str, change: int, limit: int | None = None) -> Write:
     """Adds to a count of the project, named as its quota. With a limit, the write is refused if it is reached."""
-    return _count_write(keys.usage(project_id), name, change, limit)
+    return _count_write(keys.usage(project_id), {name: change}, {} if limit is None else {name: limit})
 
 
-def unstarted_batches_write(project_id: str, change: int, limit: int | None = None) -> Write:
-    """Adds to the count of batches that were never started. With a limit, refused if there are as many already."""
-    return _count_write(keys.batch_usage(project_id), "unstarted_batches", change, limit)
+def batches_write(project_id: str, changes: Mapping[str, int], quotas: Quotas | None = None) -> Write:
+    """Adds to the counts `batches` and `unstarted_batches`. With quotas, refused if one of them is reached."""
+    limits = {name: int(getattr(quotas, name)) for name in changes} if quotas else {}
+    return _count_write(keys.batch_usage(project_id), changes, limits)
 
 
-def _count_write(key: Key, name: str, change: int, limit: int | None) -> Write:
-    bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
-    return update(
-        key,
-        adds={name: change},
-        condition=below(name, "limit", allows_none=limit > 0) if limit is not None else "",
-        **bound,
-    )
+def _count_write(key: Key, changes: Mapping[str, int], limits: Mapping[str, int]) -> Write:
+    fits = [f"({below(name, name, allows_none=limit > 0)})" for name, limit in limits.items()]
+    bounds: dict[str, Any] = dict(limits)
+    return update(key, adds=dict(changes), condition=" AND ".join(fits), **bounds)
 
 
 def upload_closed_write(project_id: str, size: int, condition: str = "", **values: Any) -> Write:
@@ -200,6 +197,7 @@ class UsageStore:
             "export_schedules": int(found.get("export_schedules", 0)),
             "subscriptions": int(found.get("subscriptions", 0)),
             "businesses": int(found.get("businesses", 0)),
+            "batches": int(batches.get("batches", 0)),
             "unstarted_batches": int(batches.get("unstarted_batches", 0)),
             "open_uploads": int(uploads.get("open_uploads", 0)),
             **{

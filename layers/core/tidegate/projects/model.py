@@ -104,6 +104,15 @@ class Quotas:
     businesses: Annotated[
         int, F("the most businesses that the project may register; 1,000 by default", ge=0, le=10**6, changes=True)
     ] = 1000
+    batches: Annotated[
+        int,
+        F(
+            "the most batches that the project may keep, ended ones included; 10,000 by default",
+            ge=0,
+            le=10**6,
+            changes=True,
+        ),
+    ] = 10_000
     unstarted_batches: Annotated[
         int,
         F(

@@ -340,6 +340,13 @@ def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
     )
 
 
+@router.delete("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Delete an unused business", status_code=204)
+def delete_business(biz_id: str) -> Response[Any]:
+    caller = router.caller
+    batches.delete_business(app().batches, caller.project_id, biz_id, who=caller.key_id)
+    return answer(None, 204)
+
+
 # --- routes
 # Routes for batches: items that are sent to a business at a given rate.
 
@@ -390,6 +397,19 @@ def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     return answer(
         _batch_answer(batches.update(app().batches, caller.project_id, batch_id, changes, who=caller.key_id)), 202
     )
+
+
+@router.delete(
+    "/v1/batches/<batch_id>",
+    scope="write",
+    tags=_TAGS,
+    summary="Delete a batch that does not run",
+    status_code=204,
+)
+def delete(batch_id: str) -> Response[Any]:
+    caller = router.caller
+    batches.delete(app().batches, caller.project_id, batch_id, who=caller.key_id)
+    return answer(None, 204)
 
 
 @router.post(

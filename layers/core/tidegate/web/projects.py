@@ -237,7 +237,7 @@ class ProjectDetail(ProjectAnswer):
         dict[str, Any],
         F(
             "usage of the quotas: `stored_bytes`, `queued`, `export_schedules`, `batch_schedules`, `subscriptions`, "
-            "`businesses`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`, "
+            "`businesses`, `batches`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`, "
             "`egress_bytes_per_day`, `targets_per_day` and `outgoing_calls_per_day`, and `running` by channel"
         ),
     ]

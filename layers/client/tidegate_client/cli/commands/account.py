@@ -30,6 +30,7 @@ _LIMITS = (
     "batch_schedules",
     "subscriptions",
     "businesses",
+    "batches",
     "unstarted_batches",
     "open_uploads",
     "slow_calls",

@@ -1,5 +1,5 @@
-"""batch create, start, stop, show, list, watch, rate, update, items, results, redrive, dry-run, logs, export-logs;
-batch schedule create, list, show, runs, change, pause, resume, delete; biz create, list
+"""batch create, start, stop, show, list, watch, rate, update, items, results, redrive, dry-run, logs, export-logs,
+delete; batch schedule create, list, show, runs, change, pause, resume, delete; biz create, list, delete
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def register(subparsers: Subparsers) -> None:
         create.add_argument(option)
     create.add_argument("--rate", type=float, help="items a second for all its batches together")
     add_paging(biz.command("list", _list_businesses, "list businesses"))
+    biz.command("delete", _delete_business, "delete a business that no batch and no schedule uses").add_argument(
+        "biz_id"
+    )
 
     batch = Group(subparsers, "batch", "many items through the callback of a business, at a rate")
     create = batch.command("create", _create, "create a batch; it runs after `batch start`, or with --start")
@@ -37,6 +40,7 @@ def register(subparsers: Subparsers) -> None:
     add_timeout(start)
     _with_id(batch.command("stop", _stop, "stop a batch; `batch start` resumes it"))
     _with_id(batch.command("show", _show, "show a batch"))
+    _with_id(batch.command("delete", _delete, "delete a batch that does not run, with its results and log lines"))
     add_timeout(_with_id(batch.command("watch", _watch, "show its progress until it ends")))
     _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
     update = _with_id(batch.command("update", _update, "change a batch; what is possible depends on its status"))
@@ -185,6 +189,16 @@ def _list_businesses(context: Context, args: argparse.Namespace) -> None:
         lambda cursor: context.client.businesses.list(limit=args.limit, cursor=cursor),
         ("biz_id", "name", "process_url"),
     )
+
+
+def _delete_business(context: Context, args: argparse.Namespace) -> None:
+    context.client.businesses.delete(args.biz_id)
+    context.output.record({"deleted": args.biz_id})
+
+
+def _delete(context: Context, args: argparse.Namespace) -> None:
+    context.client.batches.delete(args.batch_id)
+    context.output.record({"deleted": args.batch_id})
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:

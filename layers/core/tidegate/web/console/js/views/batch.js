@@ -1,12 +1,12 @@
 // One batch: progress, rate and errors; start, stop and change it.
 import { h } from "../dom.js";
-import { at, get, post } from "../api.js";
+import { at, get, post, remove } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, figure, link, pageHead, statusChips } from "../parts/basics.js";
 import { lineChart, Samples } from "../parts/chart.js";
-import { act } from "../parts/dialog.js";
+import { act, confirm } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { changeBatchDialog, dryRun } from "./batch_form.js";
@@ -29,7 +29,7 @@ export function batchPage(root, { id, query, go }) {
     watch: ({ batch }) => [[id, batch.status]],
     view: ({ batch, logs, outcomes }, refresh) => [
       crumbs(link(t("nav.batches"), "#/batches")),
-      pageHead(batch.name, business?.name || batch.biz_id, badge(batch.status), session.can("write") ? actions(batch, refresh) : null),
+      pageHead(batch.name, business?.name || batch.biz_id, badge(batch.status), session.can("write") ? actions(batch, refresh, go) : null),
       h("div", { class: "grid" },
         card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch), chart(batch, rate)),
         card(t("batches.outcomes"), { id: "outcomes", wide: true },
@@ -44,7 +44,7 @@ export function batchPage(root, { id, query, go }) {
   });
 }
 
-function actions(batch, refresh) {
+function actions(batch, refresh, go) {
   const made = [];
   const path = `v1/batches/${at(batch.batch_id)}`;
   if (batch.status === "created") made.push(button(t("batches.dryRun"), () => dryRun(batch), { key: "dry-run" }));
@@ -58,6 +58,9 @@ function actions(batch, refresh) {
   }
   made.push(button(t("batches.exportLogs"), () => act(async () => { location.hash = `#/exports/${at((await post(`${path}/logs/export`)).task_id)}`; }), { key: "logs" }));
   made.push(button(t("action.change"), () => changeBatchDialog(batch, refresh), { key: "change" }));
+  if (["created", "stopped", "finished"].includes(batch.status)) {
+    made.push(button(t("action.delete"), () => confirm(t("batches.deleteSure", { name: batch.name }), t("action.delete"), () => act(async () => { await remove(path); go("batches"); }, t("exports.deleted"))), { kind: "danger-quiet", key: "delete" }));
+  }
   return made;
 }
 

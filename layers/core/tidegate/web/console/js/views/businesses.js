@@ -1,10 +1,10 @@
 // Businesses: the services that process the items of batches.
 import { h } from "../dom.js";
-import { at, create, get, put } from "../api.js";
+import { at, create, get, put, remove } from "../api.js";
 import { t } from "../i18n.js";
 import { batchTabs } from "../parts/area_tabs.js";
 import { button, code, copyable, empty, pageHead, toWriters, when } from "../parts/basics.js";
-import { dialog, toast } from "../parts/dialog.js";
+import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -38,7 +38,10 @@ function list(items, refresh) {
     { title: t("batches.hooks"), cell: (biz) => HOOKS.filter((name) => biz[name]).map((name) => t(`batches.${name}`)).join(", ") || "–" },
     { title: t("batches.authCode"), cell: (biz) => (biz.has_auth_code ? t("action.yes") : "–") },
     { title: t("field.created"), cell: (biz) => when(biz.created_at) },
-    { title: t("field.actions"), kind: "actions", cell: (biz) => session.can("write") && button(t("action.change"), () => businessDialog(refresh, biz), { kind: "small", key: "change" }) },
+    { title: t("field.actions"), kind: "actions", cell: (biz) => session.can("write") && [
+      button(t("action.change"), () => businessDialog(refresh, biz), { kind: "small", key: "change" }),
+      button(t("action.delete"), () => confirm(t("batches.deleteBusinessSure", { name: biz.name }), t("action.delete"), () => act(() => remove(`v1/biz/${at(biz.biz_id)}`), t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" }),
+    ] },
   ], items, { keyOf: (biz) => biz.biz_id });
 }
 

@@ -66,6 +66,7 @@ function quotas({ quotas: limits, usage }) {
     [t("projects.batch_schedules"), usage.batch_schedules, limits.batch_schedules, count],
     [t("projects.subscriptions"), usage.subscriptions, limits.subscriptions, count],
     [t("projects.businesses"), usage.businesses, limits.businesses, count],
+    [t("projects.batches"), usage.batches, limits.batches, count],
     [t("projects.unstarted_batches"), usage.unstarted_batches, limits.unstarted_batches, count],
     [t("projects.open_uploads"), usage.open_uploads, limits.open_uploads, count],
     [t("projects.slow_calls"), undefined, limits.slow_calls, count],
@@ -121,7 +122,7 @@ function changeDialog(record, path, refresh) {
   }));
 }
 
-const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "unstarted_batches", "open_uploads", "slow_calls", "requests_per_s", "running", "runner_hours_per_day", "egress_bytes_per_day", "targets_per_day", "outgoing_calls_per_day"];
+const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "subscriptions", "businesses", "batches", "unstarted_batches", "open_uploads", "slow_calls", "requests_per_s", "running", "runner_hours_per_day", "egress_bytes_per_day", "targets_per_day", "outgoing_calls_per_day"];
 const AT_LEAST_ONE = ["slow_calls", "requests_per_s", "running"];
 
 function quotaDialog(record, path, refresh) {

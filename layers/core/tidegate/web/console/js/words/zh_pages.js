@@ -12,7 +12,7 @@ export const zhPages = {
   projects: {
     lead: "租户：各自只能看到自己的记录。", new: "新建项目", none: "还没有项目", noneAdvice: "先建一个项目，再为它生成密钥。", group: "分组", groupHint: "可选，便于归类。",
     private: "私有地址", privateHint: "其数据源和回调可位于私有地址（10.…、127.0.0.1）。仅用于可信项目。", made: "{name} 已创建，请为它生成密钥", change: "修改项目",
-    quotas: "配额与用量", stored_bytes: "存储字节", queued: "队列中的请求", export_schedules: "周期导出", batch_schedules: "周期批次", subscriptions: "订阅", businesses: "业务", unstarted_batches: "未启动的批次", open_uploads: "未完成的上传", slow_calls: "同时进行的慢调用", requests_per_s: "每秒请求数", running: "每个通道的槽位", runner_hours_per_day: "今日运行小时", egress_bytes_per_day: "今日流出字节", targets_per_day: "今日目标数", outgoing_calls_per_day: "今日业务调用", share: "各通道的槽位", shareHint: "每行一个：通道名，再写其他项目等待时本项目最多可占的槽位数。",
+    quotas: "配额与用量", stored_bytes: "存储字节", queued: "队列中的请求", export_schedules: "周期导出", batch_schedules: "周期批次", subscriptions: "订阅", businesses: "业务", batches: "保留的批次", unstarted_batches: "未启动的批次", open_uploads: "未完成的上传", slow_calls: "同时进行的慢调用", requests_per_s: "每秒请求数", running: "每个通道的槽位", runner_hours_per_day: "今日运行小时", egress_bytes_per_day: "今日流出字节", targets_per_day: "今日目标数", outgoing_calls_per_day: "今日业务调用", share: "各通道的槽位", shareHint: "每行一个：通道名，再写其他项目等待时本项目最多可占的槽位数。",
     limitHint: "留空表示不限。", defaultHint: "留空则用默认值。", noLimit: "不限", swarm: "主机互传文件", swarmMode: "互传", swarmAuto: "自动", swarmOn: "开启，同区域的主机也互传", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
     secret: "回调密钥", secretWhat: "发往每个接收方的请求都用其专属密钥签名，并用这一所有接收方共享的密钥签名。新密钥与旧密钥同时使用，直到停用旧密钥。", originSecret: "单个接收方的密钥", origin: "接收方地址", originHint: "https://主机 或 https://主机:端口，不带路径。该密钥只交给这台服务器。", shared: "共享签名", sharedHint: "同时用所有接收方共享的密钥签名。各接收方都改用专属密钥后即可关闭。", newSecret: "生成新密钥", secretOnce: "只显示这一次。请先交给接收方，再停用旧密钥。", endSecret: "停用旧密钥", secretEnded: "旧密钥已停用",
   },
@@ -69,6 +69,7 @@ export const zhPages = {
     rowsOf: "数据项取自文件的行", noFile: "不用文件：按序号", rowsOfHint: "文件库中的 CSV 或 NDJSON，逐行发送。", encoding: "文件编码", encodingDefault: "UTF-8，或按文件的字节序标记", delimiter: "列分隔符", delimiterDefault: "逗号", retryDelay: "重试前等待秒数", priority: "优先级", runners: "执行者数量", runnersHint: "共同分担数据项与速率的函数。", concurrencyKey: "互斥键", concurrencyKeyHint: "互斥键相同的批次依次运行。", pauses: "暂停时段（UTC）", pausesHint: "每天不调用的时段，每行一个：22:00-06:00", progressUrl: "进度通知地址", progressUrlHint: "按下面两项的间隔收到签名的 batch.progress。", everyItems: "每处理多少项", everyPercent: "每完成百分之几", jobDataHint: "JSON。留空则不变。", change: "修改批次", changed: "已修改", dryRun: "试运行", dryRunWhat: "业务对前几项的应答。不计数，也不写日志。", redriveOf: "重做自", redriveAbandoned: "重做已放弃的项",
     businesses: "业务", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他调用", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
     failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "数据项结果", ackSync: "随应答返回", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
+    deleteSure: "删除批次“{name}”及其结果和日志？", deleteBusinessSure: "删除业务“{name}”？它不能有批次和周期批次。",
     item: "数据项", answer: "应答", noOutcomes: "目前每项都一次成功", noOutcomesAdvice: "失败、放弃或重试后成功的数据项列在这里。", chartHint: "打开本页以来的每秒项数；虚线为设定速率。", id: "批次编号", exportLogs: "日志导出为 CSV", eta: "预计结束",
   },
   exports: {
