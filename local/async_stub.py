@@ -63,7 +63,9 @@ class AsyncClient:
 _IMPORTS = {
     "collections.abc": {"AsyncIterator", "Awaitable", "Callable"},
     "types": {"TracebackType"},
-    "typing": {"Any", "Generic", "Self", "TypeVar"},
+    "typing": {"Any", "Generic", "TypeVar"},
+    # Type checkers know it for every version of Python.
+    "typing_extensions": {"Self"},
     "tidegate_client.client": {"Client"},
     "tidegate_client.model": {"Page"},
     "tidegate_client.records": {"Change"},
@@ -112,16 +114,15 @@ def _names(method: ast.FunctionDef) -> Iterator[str]:
 
 def _note(name: str, module: ModuleType, imports: dict[str, set[str]]) -> None:
     annotation: Any = getattr(module, name, None)
-    if annotation is None:
-        return
-    # A type alias has no module of its own: import it from where this module imports it.
+    # A type alias has no module of its own, and a name for type checkers only has no value: import it from where this
+    # module imports it.
     home = getattr(annotation, "__module__", None) if isinstance(annotation, type) else _home_of_alias(name, module)
     if home and home != "builtins":
         imports.setdefault(home.replace("pathlib._local", "pathlib"), set()).add(name)
 
 
 def _home_of_alias(name: str, module: ModuleType) -> str | None:
-    for node in ast.parse(inspect.getsource(module)).body:
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
             return node.module
     return None

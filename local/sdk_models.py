@@ -107,6 +107,8 @@ declared shape: tidegate_client/inputs.py."""
 
 from __future__ import annotations
 
+from typing import Optional, Union
+
 '''
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 Schema = Mapping[str, Any]
@@ -135,8 +137,8 @@ def _record(name: str, places: tuple[str, ...]) -> str:
     for field in ordered:
         kind = _type(fields[field], f"{name}.{field}")
         always = all(field in schema["properties"] and _is_sent(schema, field) for schema in every)
-        if not (always or kind.endswith("| None") or kind == "Json"):
-            kind += " | None"
+        if not (always or kind.startswith("Optional[") or kind == "Json"):
+            kind = f"Optional[{kind}]"
         comment = fields[field].get("description", "")
         if missing := [place for place, schemas in found.items() if all(field not in s["properties"] for s in schemas)]:
             comment += f" (not returned by {' and '.join(map(_in_words, missing))})"
@@ -173,7 +175,10 @@ def _type(schema: Schema, where: str) -> str:
         kinds = list(dict.fromkeys(_type(one, where) for one in schema["anyOf"]))
         if {"int", "float"} <= set(kinds):
             kinds.remove("int")
-        return " | ".join(sorted(kinds, key=lambda kind: kind == "None"))
+        some = [kind for kind in kinds if kind != "None"]
+        # Not `X | None`: the client reads these types when it runs, and Python 3.9 cannot evaluate that.
+        union = some[0] if len(some) == 1 else f"Union[{', '.join(some)}]"
+        return union if some == kinds else f"Optional[{union}]"
     kind = schema.get("type")
     if kind == "array":
         return f"list[{_type(schema['items'], where)}]"

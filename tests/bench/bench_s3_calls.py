@@ -31,8 +31,8 @@ from local.place import Place
 from tests.bench.bench_cells import KEYS
 from tests.bench.bench_ranges import REQUEST, STEP, Source, bench_exports, spec
 from tests.bench.figures import Figure, table
-from tests.support.deployed import free_port
 from tests.support.exports import former_cells
+from tests.support.http_servers import free_port
 from tidegate.aws.s3 import Bucket
 from tidegate.exports.pull import RangePlan, pull
 from tidegate.exports.ranges import join, work

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.deployed import Deployed, DeployedProject, deployed_at, free_port
+from tests.support.deployed import Deployed, DeployedProject, deployed_at
+from tests.support.http_servers import free_port
 from tests.support.workers import workers
 
 STEP = 5000

@@ -33,9 +33,11 @@ def test_wheel_holds_the_client_and_nothing_of_the_server(wheel: Path) -> None:
     requirements = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
     always = [line for line in requirements if "extra ==" not in line]
     assert sorted(line.split()[1].split("<")[0].split(">")[0] for line in always) == [
+        "async-timeout",
         "urllib3",
         "websocket-client",
     ]
+    assert "Requires-Python: >=3.9" in metadata
     extras = sorted(set(requirements) - set(always))
     assert [line.rpartition("extra == ")[2].strip("'\"") for line in extras] == ["swarm", "update"]
     assert all(line.startswith("Requires-Dist: cryptography") for line in extras)

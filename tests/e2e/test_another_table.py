@@ -12,7 +12,8 @@ from local.cloud import cloud_up
 from local.place import Place
 from local.progress import silence
 from local.stack import Stack
-from tests.support.deployed import SHORT, Deployed, free_port
+from tests.support.deployed import SHORT, Deployed
+from tests.support.http_servers import free_port
 
 pytestmark = pytest.mark.e2e
 RESTORED = "restored"

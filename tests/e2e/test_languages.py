@@ -19,7 +19,8 @@ import pytest
 from openpyxl import load_workbook
 
 from local.place import ROOT
-from tests.support.deployed import Deployed, DeployedProject, free_port, until
+from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.http_servers import free_port
 from tests.support.shell import Shell
 from tidegate.web.api import build_api
 from tidegate.web.console.bundle import PROGRAMS, join_modules

@@ -13,7 +13,8 @@ from local.cloud import cloud_up
 from local.emulator import port_in_use
 from local.place import ROOT, Place
 from local.progress import silence
-from tests.support.deployed import Deployed, free_port
+from tests.support.deployed import Deployed
+from tests.support.http_servers import free_port
 from tests.support.patience import idle_clock
 
 

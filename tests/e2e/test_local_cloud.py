@@ -15,7 +15,8 @@ import urllib3
 from local.cloud import cloud_up
 from local.place import Place
 from local.progress import silence
-from tests.support.deployed import Deployed, free_port, until
+from tests.support.deployed import Deployed, until
+from tests.support.http_servers import free_port
 from tests.support.patience import idle_clock
 
 

@@ -14,9 +14,10 @@ from pytest_httpserver import HTTPServer
 from local.cloud import cloud_up
 from local.place import Place
 from local.progress import silence
-from tests.support.deployed import SOON_AGAIN, Deployed, DeployedProject, free_port, until
+from tests.support.deployed import SOON_AGAIN, Deployed, DeployedProject, until
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import read_csv
+from tests.support.http_servers import free_port
 from tests.support.ingest.sources import Hosted, gated_source
 from tests.support.patience import idle_clock
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import urllib3
 from local.cloud import Up, cloud_up
 from local.place import Place
 from local.progress import silence
+from tests.support.http_servers import free_port
 from tests.support.moto.cloud import Answer
 from tests.support.patience import idle_clock
 
@@ -119,12 +119,6 @@ def until(read: Callable[[], T], holds: Callable[[T], bool], seconds: float = 60
         assert idle_clock() < deadline, f"condition not met after {seconds} s: {value}"
         time.sleep(every)
     return value
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def certificate_for(host: str, folder: Path) -> Path:
     """A PEM file with a private key and a certificate that vouches for itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     signed = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -91,3 +92,9 @@ def certificate_for(host: str, folder: Path) -> Path:
     )
     path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
     return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

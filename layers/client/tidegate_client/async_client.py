@@ -10,11 +10,14 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidegate_client.client import Client
 from tidegate_client.model import Page
 from tidegate_client.records import Change
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 _END = object()

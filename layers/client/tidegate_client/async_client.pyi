@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, TypeVar
 
 import urllib3
+from typing_extensions import Self, Unpack
 
 from tidegate_client.client import Client
 from tidegate_client.inputs import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import urllib3
 
@@ -23,6 +23,8 @@ from tidegate_client.resources.releases import Releases
 from tidegate_client.resources.requests import Credentials, Requests, Subscriptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from tidegate_client.records import Change
 
 

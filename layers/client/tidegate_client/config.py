@@ -16,7 +16,7 @@ from pathlib import Path
 from tidegate_client.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Config:
     api_url: str | None = None
     key: str | None = None

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Optional
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -25,7 +25,7 @@ from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError,
 from tidegate_client.uploads import CHUNK, Progress
 
 # Returns a presigned URL. Called with None for the first one, and with a URL that was refused for a fresh one.
-UrlSource = Callable[[str | None], str]
+UrlSource = Callable[[Optional[str]], str]
 # Called with the number of bytes received and a check for cancellation; returns when more may be received.
 Throttle = Callable[[int, Callable[[], bool]], None]
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})

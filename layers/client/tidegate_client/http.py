@@ -135,7 +135,7 @@ def retry_policy(attempts: int, *, idempotent: bool, backoff: float) -> Retry:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reply:
     status: int
     headers: Mapping[str, str]

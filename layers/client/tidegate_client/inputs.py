@@ -5,10 +5,13 @@ Import them from `tidegate_client.models`, which has the records of the API too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Union
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 # Data that callers store with a batch: any JSON.
-Json = dict[str, object] | list[object] | str | float | bool | None
+Json = Union[dict[str, object], list[object], str, float, bool, None]
 
 
 class Target(TypedDict):

@@ -36,7 +36,7 @@ def _shaped(hint: Any, value: Any) -> Any:
     """The value as the type that its field declares. A value of another shape is returned as it is."""
     if value is None or hint is None:
         return Model(value) if type(value) is dict else value
-    if get_origin(hint) in (Union, types.UnionType):
+    if get_origin(hint) in (Union, getattr(types, "UnionType", Union)):
         hint = next((one for one in get_args(hint) if one is not type(None)), None)
     if get_origin(hint) is list and isinstance(value, list):
         inner = get_args(hint)[0]

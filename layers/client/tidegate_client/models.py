@@ -6,6 +6,8 @@ declared shape: tidegate_client/inputs.py."""
 
 from __future__ import annotations
 
+from typing import Optional, Union
+
 from tidegate_client.inputs import (
     FileOptions,
     GseGrant,
@@ -150,23 +152,23 @@ class Task(Model):
     """Returned by `GET /v1/downloads/{task}`."""
 
     # bytes that the host downloaded
-    size: int | None
+    size: Optional[int]
     # bytes per second
-    speed: int | None
+    speed: Optional[int]
     # when the host started, by its clock
-    start_time: str | None
+    start_time: Optional[str]
     # when the host finished, by its clock
-    end_time: str | None
+    end_time: Optional[str]
     # 0 success, 115 in progress, any other value failure
-    error_code: int | None
+    error_code: Optional[int]
     # the reason of a failure, for people
-    error_msg: str | None
+    error_msg: Optional[str]
     # progress in percent
-    progress: int | None
+    progress: Optional[int]
     # since when the host has the file and waits for activate_at
-    staged_at: str | None
+    staged_at: Optional[str]
     # true for a cancelled target whose host had put the file in place; absent otherwise
-    arrived: bool | None
+    arrived: Optional[bool]
     # a number of your choice for a business; recorded, and a filter of lists
     biz_id: int
     # a number of your choice for an application; recorded, and a filter of lists
@@ -182,16 +184,16 @@ class Task(Model):
     # absolute path of the directory on the host
     target_file_dir: str
     # permissions of the file on the host in octal, such as `0640`
-    mode: str | None
+    mode: Optional[str]
     # limit in bytes per second on each host, for this Job
-    limit_rate: int | None
+    limit_rate: Optional[int]
     # the key of the Job whose targets this Job retries
-    redrive_of: str | None
+    redrive_of: Optional[str]
     # hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, at
     # most 7 days ahead); not with waves
-    activate_at: str | None
+    activate_at: Optional[str]
     # the release whose content this is
-    release: str | None
+    release: Optional[str]
     # id of the Job: one file, one window, all its targets
     job_id: str
     # when it was created, ISO 8601 UTC
@@ -205,7 +207,7 @@ class Task(Model):
     # a container on that host; empty for the host itself
     target_container_id: str
     # the note of its Job
-    note: str | None
+    note: Optional[str]
     # `Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`
     status: str
 
@@ -232,16 +234,16 @@ class Job(Model):
     # absolute path of the directory on the host
     target_file_dir: str
     # permissions of the file on the host in octal, such as `0640`
-    mode: str | None
+    mode: Optional[str]
     # limit in bytes per second on each host, for this Job
-    limit_rate: int | None
+    limit_rate: Optional[int]
     # the key of the Job whose targets this Job retries
-    redrive_of: str | None
+    redrive_of: Optional[str]
     # hosts download the file at once and put it in place at this time by their clocks, all together (RFC 3339, at
     # most 7 days ahead); not with waves
-    activate_at: str | None
+    activate_at: Optional[str]
     # the release whose content this is
-    release: str | None
+    release: Optional[str]
     # when the window closes and the Job is sent, ISO 8601 UTC
     window_closes_at: str
     # when it was created, ISO 8601 UTC
@@ -250,29 +252,29 @@ class Job(Model):
     # target failed, and none got the file, because all have newer content)
     status: str
     # when the transfer began, ISO 8601 UTC
-    execute_time: str | None
+    execute_time: Optional[str]
     # when it ended, ISO 8601 UTC
-    finish_time: str | None
+    finish_time: Optional[str]
     # id of the transfer; with GSE the ids of all its tasks for this Job, separated by commas
-    transfer_id: str | None
+    transfer_id: Optional[str]
     # size of the file in bytes; absent until it is sent
-    file_size: int | None
+    file_size: Optional[int]
     # why it failed
-    error: Problem | None
+    error: Optional[Problem]
     # when it was cancelled, ISO 8601 UTC
-    cancelled_at: str | None
+    cancelled_at: Optional[str]
     # a remark for people, of the first request that has one; the console finds it
-    note: str | None
+    note: Optional[str]
     # number of targets in each state
     counts: Counts
     # where the bytes came from; absent until hosts of a swarm have reported
-    swarm: JobSwarm | None
+    swarm: Optional[JobSwarm]
     # how fast the transfer was; absent until hosts have reported
-    speed: JobSpeed | None
+    speed: Optional[JobSpeed]
     # the stages in which the Job is sent
-    waves: list[JobWave] | None
+    waves: Optional[list[JobWave]]
     # number of the current wave, from 1
-    wave: int | None
+    wave: Optional[int]
 
 
 class Counts(Model):
@@ -289,13 +291,13 @@ class Counts(Model):
     # targets that did not finish in time
     timeout: int
     # targets that have not begun; absent if there are none
-    waiting: int | None
+    waiting: Optional[int]
     # targets that have the file and wait for activate_at; absent if there are none
-    staged: int | None
+    staged: Optional[int]
     # cancelled targets; absent if there are none
-    cancelled: int | None
+    cancelled: Optional[int]
     # targets whose host has newer content for the path, neither successes nor failures; absent if there are none
-    superseded: int | None
+    superseded: Optional[int]
 
 
 class JobSwarm(Model):
@@ -319,7 +321,7 @@ class JobSwarm(Model):
     # number of hosts by the reason why they fell back to S3: see `fell_back`
     fallback_reasons: dict[str, int]
     # bytes sent by S3 divided by the size of the file (origin_bytes ÷ file_size)
-    egress: float | None
+    egress: Optional[float]
 
 
 class JobSpeed(Model):
@@ -343,30 +345,30 @@ class JobWave(Model):
     # the most targets of the wave that may fail, in percent, for the Job to continue
     max_failed_percent: int
     # number of targets in this wave
-    targets: int | None
+    targets: Optional[int]
 
 
 class JobTarget(Model):
     """Returned by `GET /v1/jobs/{job}/targets`, in `items`."""
 
     # bytes that the host downloaded
-    size: int | None
+    size: Optional[int]
     # bytes per second
-    speed: int | None
+    speed: Optional[int]
     # when the host started, by its clock
-    start_time: str | None
+    start_time: Optional[str]
     # when the host finished, by its clock
-    end_time: str | None
+    end_time: Optional[str]
     # 0 success, 115 in progress, any other value failure
-    error_code: int | None
+    error_code: Optional[int]
     # the reason of a failure, for people
-    error_msg: str | None
+    error_msg: Optional[str]
     # progress in percent
-    progress: int | None
+    progress: Optional[int]
     # since when the host has the file and waits for activate_at
-    staged_at: str | None
+    staged_at: Optional[str]
     # true for a cancelled target whose host had put the file in place; absent otherwise
-    arrived: bool | None
+    arrived: Optional[bool]
     # id of the host
     agent_id: str
     # a container on the host; empty for the host itself
@@ -375,7 +377,7 @@ class JobTarget(Model):
     # for the path)
     status: str
     # whether the host is connected: `online` or `offline`
-    agent_state: str | None
+    agent_state: Optional[str]
 
 
 class JobMap(Model):
@@ -387,7 +389,7 @@ class JobMap(Model):
     # newer content
     states: str
     # pass it as `shard` to continue; absent at the end
-    next_shard: int | None
+    next_shard: Optional[int]
 
 
 class Redriven(Model):
@@ -426,23 +428,23 @@ class Agent(Model):
     # labels of the host, as `{name: value}`
     labels: dict[str, str]
     # rack or availability zone; peers of the same zone are preferred
-    zone: str | None
+    zone: Optional[str]
     # version of the agent
-    version: str | None
+    version: Optional[str]
     # `online` or `offline`
     state: str
     # when the host last called the API, ISO 8601 UTC
-    last_seen: str | None
+    last_seen: Optional[str]
     # free space on the host's target disk, in bytes
-    free_bytes: int | None
+    free_bytes: Optional[int]
     # when a second host with this id was refused, within the last 15 minutes; else null
-    duplicate_at: str | None
+    duplicate_at: Optional[str]
     # the newest Job for which the host asked for its transfer, and its result there
-    last_job: LastJob | None
+    last_job: Optional[LastJob]
     # the transfers that the host is working on
-    current: list[CurrentTransfer] | None
+    current: Optional[list[CurrentTransfer]]
     # the host's part in swarms; absent if it takes part in none
-    peers: AgentPeers | None
+    peers: Optional[AgentPeers]
 
 
 class AgentPeers(Model):
@@ -456,7 +458,7 @@ class AgentPeers(Model):
     # false if no peer could connect to the host in its last two swarms: then peers are not sent to it
     reached: bool
     # limit for sending to peers, in megabits per second
-    upload_mbit: float | None
+    upload_mbit: Optional[float]
 
 
 class LastJob(Model):
@@ -470,7 +472,7 @@ class LastJob(Model):
     # name of the file
     file_name: str
     # the host's status in the Job; null after the Job's records have expired
-    status: str | None
+    status: Optional[str]
     # when, ISO 8601 UTC
     at: str
 
@@ -481,13 +483,13 @@ class CurrentTransfer(Model):
     # id of the transfer
     transfer_id: str
     # id of the Job: one file, one window, all its targets
-    job_id: str | None
+    job_id: Optional[str]
     # name of the file
     file_name: str
     # a container on the host; empty for the host itself
     container_id: str
     # progress in percent
-    progress: int | None
+    progress: Optional[int]
 
 
 class SignInTicket(Model):
@@ -512,9 +514,9 @@ class HostFile(Model):
     # the revision that it belongs to
     revision: int
     # when the host last compared it with what it should be, ISO 8601 UTC; stored once an hour
-    checked_at: str | None
+    checked_at: Optional[str]
     # what was changed about it on the host; absent if nothing was
-    drift: str | None
+    drift: Optional[str]
 
 
 class Enrolment(Model):
@@ -557,7 +559,7 @@ class Release(Model):
     # revisions that failed, and converge nowhere
     withdrawn: list[int]
     # why it was stopped or taken back
-    reason: str | None
+    reason: Optional[str]
     # when it was created, ISO 8601 UTC
     created_at: str
     # when it was last changed, ISO 8601 UTC
@@ -569,26 +571,26 @@ class Release(Model):
     # hosts by state
     counts: ReleaseCounts
     # the files that should be on the hosts (not returned by `GET /v1/releases`, in `items`)
-    files: list[ReleaseFile] | None
+    files: Optional[list[ReleaseFile]]
     # stages of the roll-out; after the last one, all hosts (not returned by `GET /v1/releases`, in `items`)
-    waves: list[ReleaseWave] | None
+    waves: Optional[list[ReleaseWave]]
     # `now`, `manual`, or a time (ISO 8601); until then hosts only stage the files (not returned by `GET
     # /v1/releases`, in `items`)
-    activate: str | None
+    activate: Optional[str]
     # run after the files were put in place, if the host's operator allowed it by this name (not returned by `GET
     # /v1/releases`, in `items`)
-    hook: str | None
+    hook: Optional[str]
     # how a host finds out whether it is healthy with the revision (not returned by `GET /v1/releases`, in `items`)
-    health: ReleaseHealth | None
+    health: Optional[ReleaseHealth]
     # when a wave fails: take the revision back, or stop where it is (not returned by `GET /v1/releases`, in
     # `items`)
-    on_failure: str | None
+    on_failure: Optional[str]
     # former revisions whose content a host keeps (not returned by `GET /v1/releases`, in `items`)
-    keep: int | None
+    keep: Optional[int]
     # put files in place again that somebody changed on a host (not returned by `GET /v1/releases`, in `items`)
-    heal: bool | None
+    heal: Optional[bool]
     # a remark for people (not returned by `GET /v1/releases`, in `items`)
-    note: str | None
+    note: Optional[str]
 
 
 class ReleaseCounts(Model):
@@ -628,19 +630,19 @@ class ReleaseFile(Model):
     # owner of the file on the host
     target_user: str
     # permissions of the file on the host in octal, such as `0640`
-    mode: str | None
+    mode: Optional[str]
     # the file is an archive (`tar` may be compressed), unpacked to `releases/<revision>` below `target_file_dir`,
     # where the symlink `current` leads to it
-    unpack: str | None
+    unpack: Optional[str]
 
 
 class ReleaseHealth(Model):
     """How hosts find out whether they are healthy. Returned by `GET /v1/releases/{name}`, in `health`."""
 
     # a hook that the host's operator allowed by this name
-    hook: str | None
+    hook: Optional[str]
     # a page on a loopback port of the host, which its operator allowed; 2xx is healthy
-    url: str | None
+    url: Optional[str]
     # seconds until the check counts as failed
     timeout_s: int
     # seconds for which a wave must hold before the next one
@@ -679,19 +681,19 @@ class ReleaseHost(Model):
     # what is known of the host
     state: str
     # why the revision failed on the host
-    reason: str | None
+    reason: Optional[str]
     # how the hook ended
-    hook: RunResult | None
+    hook: Optional[RunResult]
     # how the health check ended
-    health: RunResult | None
+    health: Optional[RunResult]
     # files that were changed on the host, and how
-    drift: list[str] | None
+    drift: Optional[list[str]]
     # the revision whose files are in place, if it is not `revision`
-    placed: int | None
+    placed: Optional[int]
     # when the host last compared its files with what they should be, ISO 8601 UTC
-    checked_at: str | None
+    checked_at: Optional[str]
     # when the host reported it, ISO 8601 UTC
-    reported_at: str | None
+    reported_at: Optional[str]
     # what the host should have now
     desired: int
 
@@ -718,9 +720,9 @@ class Revision(Model):
     # `now`, `manual`, or a time (ISO 8601); until then hosts only stage the files
     activate: str
     # run after the files were put in place, if the host's operator allowed it by this name
-    hook: str | None
+    hook: Optional[str]
     # how a host finds out whether it is healthy with the revision
-    health: ReleaseHealth | None
+    health: Optional[ReleaseHealth]
     # when a wave fails: take the revision back, or stop where it is
     on_failure: str
     # former revisions whose content a host keeps
@@ -728,13 +730,13 @@ class Revision(Model):
     # put files in place again that somebody changed on a host
     heal: bool
     # a remark for people
-    note: str | None
+    note: Optional[str]
     # when it was created, ISO 8601 UTC
     created_at: str
     # key_id of its creator, or `system`
     created_by: str
     # the revision whose content this one brings back
-    rollback_to: int | None
+    rollback_to: Optional[int]
 
 
 class Export(Model):
@@ -747,49 +749,49 @@ class Export(Model):
     # when it was created, ISO 8601 UTC
     create_time: str
     # the recurring export that created it
-    schedule_id: str | None
+    schedule_id: Optional[str]
     # a name for people
     name: str
     # a value of your choice; recorded, and a filter of lists
-    operator_id: str | None
+    operator_id: Optional[str]
     # a value of your choice; recorded, and a filter of lists
-    merchant_type: int | None
+    merchant_type: Optional[int]
     # a value of your choice; recorded, and a filter of lists
-    merchant_id: int | str | None
+    merchant_id: Optional[Union[int, str]]
     # a remark for people; the console finds it
-    note: str | None
+    note: Optional[str]
     # `pending`, `queued`, `running`, `completed`, `failed`, `cancelled`, `paused` or `expired`
     status: str
     # rows so far, and the total if the source states it
     progress: ExportProgress
     # name of the file
-    file_name: str | None
+    file_name: Optional[str]
     # size in bytes
-    size: int | None
+    size: Optional[int]
     # number of attempts so far
     attempts: int
     # inconsistencies, such as a total that differs from the number of rows
-    warnings: list[str] | None
+    warnings: Optional[list[str]]
     # the requested copies and their state
-    deliveries: list[ExportDelivery] | None
+    deliveries: Optional[list[ExportDelivery]]
     # the addresses that get an e-mail, and whether it was sent
-    emails: list[ExportEmail] | None
+    emails: Optional[list[ExportEmail]]
     # why the export failed
-    failed_reason: str | None
+    failed_reason: Optional[str]
     # whether columns that the project masks are written as they are
-    unmask: bool | None
+    unmask: Optional[bool]
     # 1 (first) to 10 (last)
-    priority: int | None
+    priority: Optional[int]
     # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
     # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
     # next day
-    last_wait_reason: str | None
+    last_wait_reason: Optional[str]
     # when it started, ISO 8601 UTC
-    start_time: str | None
+    start_time: Optional[str]
     # when it ended, ISO 8601 UTC
-    finish_time: str | None
+    finish_time: Optional[str]
     # permanent URL of the file; needs a key, and redirects to a fresh presigned URL
-    download_url: str | None
+    download_url: Optional[str]
 
 
 class ExportProgress(Model):
@@ -798,7 +800,7 @@ class ExportProgress(Model):
     # rows so far
     rows: int
     # total number of rows, if the source states it
-    total: int | None
+    total: Optional[int]
     # progress in percent, 0 to 100
     percent: int
 
@@ -813,7 +815,7 @@ class ExportDelivery(Model):
     # `delivered` or `failed`
     state: str
     # why the copy failed
-    error: str | None
+    error: Optional[str]
 
 
 class ExportEmail(Model):
@@ -824,7 +826,7 @@ class ExportEmail(Model):
     # `sent`, `failed`, or `unknown`: the function ended before it knew, and the e-mail is not sent again
     state: str
     # why it was not sent, or why the result is unknown
-    error: str | None
+    error: Optional[str]
 
 
 class ExportSchedule(Model):
@@ -837,7 +839,7 @@ class ExportSchedule(Model):
     # key_id of its creator
     created_by: str
     # the export of the last run
-    last_task_id: str | None
+    last_task_id: Optional[str]
     # a name for people
     name: str
     # when it was created, ISO 8601 UTC
@@ -851,16 +853,16 @@ class ExportSchedule(Model):
     # increases with every change; send it with a change to refuse it if it is old
     revision: int
     # why the last run, or its last try, started nothing
-    last_error: str | None
+    last_error: Optional[str]
     # runs that failed in succession; at the third, `schedule.failing` is sent
     failed_runs: int
     # when it runs next; absent while it is paused
-    next_run: str | None
+    next_run: Optional[str]
     # the planned time of the last run that started
-    last_run: str | None
+    last_run: Optional[str]
     # what each run exports, as it was ordered, without given rows (not returned by `GET /v1/export-schedules`, in
     # `items`)
-    order: Model | None
+    order: Optional[Model]
 
 
 class ExportRun(Model):
@@ -871,13 +873,13 @@ class ExportRun(Model):
     # `started`; or `skipped`, if nothing was, or it was refused
     state: str
     # why the run was skipped
-    reason: str | None
+    reason: Optional[str]
     # the error of a run that failed; absent if the previous one still ran
-    code: str | None
+    code: Optional[str]
     # the export that was created
-    task_id: str | None
+    task_id: Optional[str]
     # the export in its current state; absent if it was deleted
-    task: Export | None
+    task: Optional[Export]
 
 
 class Business(Model):
@@ -894,13 +896,13 @@ class Business(Model):
     # gets a signed POST for every item
     process_url: str
     # called before a batch is created; may refuse it
-    before_create_url: str | None
+    before_create_url: Optional[str]
     # called before a batch runs; the batch then waits for `biz-start`
-    before_run_url: str | None
+    before_run_url: Optional[str]
     # called when a batch has ended or was stopped
-    process_stop_url: str | None
+    process_stop_url: Optional[str]
     # items per second, shared by all its batches
-    rate: float | None
+    rate: Optional[float]
 
 
 class Batch(Model):
@@ -913,48 +915,48 @@ class Batch(Model):
     # when it was created, ISO 8601 UTC
     create_time: str
     # a file of the library whose rows are the items
-    source: BatchSource | None
+    source: Optional[BatchSource]
     # id of the request in the queue
-    request_id: str | None
+    request_id: Optional[str]
     # why it stopped
-    stop_reason: str | None
+    stop_reason: Optional[str]
     # when it started, ISO 8601 UTC
-    start_time: str | None
+    start_time: Optional[str]
     # when it ended, ISO 8601 UTC
-    finish_time: str | None
+    finish_time: Optional[str]
     # the batch whose failed items this one retries
-    redrive_of: str | None
+    redrive_of: Optional[str]
     # id of the registered business that processes the items (POST /v1/biz)
     biz_id: str
     # a name for people
     name: str
     # the items are `start_index` to `total` - 1; not needed with a list in job_data or a file as source, whose rows
     # are counted
-    total: int | None
+    total: Optional[int]
     # index of the first item
     start_index: int
     # a remark for people; the console finds it
-    note: str | None
+    note: Optional[str]
     # items per second
     rate: float
     # parallel calls of process_url, over all runners; default: as many as the rate needs
-    concurrency: int | None
+    concurrency: Optional[int]
     # stop the batch when this many items did not succeed
-    max_errors: int | None
+    max_errors: Optional[int]
     # how often an item is tried
     retries: int
     # seconds before an item is retried
     retry_delay: float
     # waits that grow, instead of `retry_delay`
-    backoff: BatchBackoff | None
+    backoff: Optional[BatchBackoff]
     # 1 (first) to 10 (last)
     priority: int
     # after an item has used up its retries: `stop` the batch, or `skip` the item
     on_item_failure: str
     # stop the batch when more items than this did not succeed
-    max_failed: int | None
+    max_failed: Optional[int]
     # like `max_failed`, in percent of the total
-    max_failed_percent: float | None
+    max_failed_percent: Optional[float]
     # seconds to wait for a result; more than 600 only with ack `async`
     item_timeout: int
     # `sync`: the answer of process_url is the result; `async`: it answers 202 and the result is reported later
@@ -964,27 +966,27 @@ class Batch(Model):
     # functions that process the batch in parallel and share its rate
     runners: int
     # batches with the same key run one after another
-    concurrency_key: str | None
+    concurrency_key: Optional[str]
     # times of day, in UTC, during which no items are sent
-    pause_windows: list[dict[str, str]] | None
+    pause_windows: Optional[list[dict[str, str]]]
     # gets the callback `batch.progress`, as often as the next two fields say
-    progress_url: str | None
+    progress_url: Optional[str]
     # call progress_url after this many items
-    progress_every_items: int | None
+    progress_every_items: Optional[int]
     # call progress_url after this many percent
-    progress_every_percent: float | None
+    progress_every_percent: Optional[float]
     # `business_down`: process_url does not answer; one call at a time tests it until it does
-    waiting: str | None
+    waiting: Optional[str]
     # how far the batch is
     progress: BatchProgress
     # status of the batch's request in the queue
-    queue_status: str | None
+    queue_status: Optional[str]
     # the channel of the queue
-    channel: str | None
+    channel: Optional[str]
     # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
     # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
     # next day
-    last_wait_reason: str | None
+    last_wait_reason: Optional[str]
 
 
 class BatchProgress(Model):
@@ -993,9 +995,9 @@ class BatchProgress(Model):
     # items that are done, whatever their result
     processed: int
     # total number of items
-    total: int | None
+    total: Optional[int]
     # progress in percent, 0 to 100
-    percent: float | None
+    percent: Optional[float]
     # items that did not succeed
     errors: int
     # items that succeeded
@@ -1015,7 +1017,7 @@ class BatchProgress(Model):
     # all items below this index are done
     offset: int
     # when the batch will be finished at the current rate
-    eta: str | None
+    eta: Optional[str]
 
 
 class BatchSource(Model):
@@ -1032,7 +1034,7 @@ class BatchSource(Model):
     # what separates the values of a CSV row
     delimiter: str
     # `gzip` if the file is compressed
-    compression: str | None
+    compression: Optional[str]
 
 
 class BatchBackoff(Model):
@@ -1088,7 +1090,7 @@ class BatchSchedule(Model):
     # increases with every change; send it with a change to refuse it if it is old
     revision: int
     # the batch that the last run created
-    last_batch_id: str | None
+    last_batch_id: Optional[str]
     # a name for people
     name: str
     # when it was created, ISO 8601 UTC
@@ -1100,16 +1102,16 @@ class BatchSchedule(Model):
     # `active` or `paused`
     status: str
     # why the last run, or its last try, started nothing
-    last_error: str | None
+    last_error: Optional[str]
     # runs that failed in succession; at the third, `schedule.failing` is sent
     failed_runs: int
     # when it runs next; absent while it is paused
-    next_run: str | None
+    next_run: Optional[str]
     # the planned time of the last run that started
-    last_run: str | None
+    last_run: Optional[str]
     # the batch that each run creates, with the fields of POST /v1/batches (not returned by `GET
     # /v1/batch-schedules`, in `items`)
-    batch: Model | None
+    batch: Optional[Model]
 
 
 class BatchRun(Model):
@@ -1120,13 +1122,13 @@ class BatchRun(Model):
     # `started`; or `skipped`, if nothing was, or it was refused
     state: str
     # why the run was skipped
-    reason: str | None
+    reason: Optional[str]
     # the error of a run that failed; absent if the previous one still ran
-    code: str | None
+    code: Optional[str]
     # the batch that was created
-    batch_id: str | None
+    batch_id: Optional[str]
     # the batch in its current state; absent if it was deleted
-    batch: Batch | None
+    batch: Optional[Batch]
 
 
 class File(Model):
@@ -1147,13 +1149,13 @@ class File(Model):
     # when it was created, ISO 8601 UTC
     created_at: str
     # SHA-256 of the content, 64 hexadecimal digits
-    signature: str | None
+    signature: Optional[str]
     # size in bytes
-    size: int | None
+    size: Optional[int]
     # the request that downloads or verifies it
-    request_id: str | None
+    request_id: Optional[str]
     # why it failed
-    error: str | None
+    error: Optional[str]
 
 
 class FileCreated(Model):
@@ -1162,15 +1164,15 @@ class FileCreated(Model):
     # id of the file in the library
     file_id: str
     # PUT the content to this presigned URL, with all of `upload_headers`
-    upload_url: str | None
+    upload_url: Optional[str]
     # headers that the PUT must have; send all of them
-    upload_headers: dict[str, str] | None
+    upload_headers: Optional[dict[str, str]]
     # until when it is valid, ISO 8601 UTC
-    expires_at: str | None
+    expires_at: Optional[str]
     # how to split the content into parts
-    upload: PartsPlan | None
+    upload: Optional[PartsPlan]
     # id of the request in the queue
-    request_id: str | None
+    request_id: Optional[str]
 
 
 class PartsPlan(Model):
@@ -1179,7 +1181,7 @@ class PartsPlan(Model):
     # bytes of every part except the last
     part_size: int
     # the number of parts; absent if no size was announced
-    parts: int | None
+    parts: Optional[int]
 
 
 class Link(Model):
@@ -1207,25 +1209,25 @@ class Subscription(Model):
     # app_id of its files
     app_id: int
     # name of the stored credential for the source
-    credentials: str | None
+    credentials: Optional[str]
     # how the source lists its files; `auto` detects it from the answer
     format: str
     # globs such as `*.iso`; one with a slash is matched against the whole path
-    include: list[str] | None
+    include: Optional[list[str]]
     # globs such as `*.iso`; one with a slash is matched against the whole path
-    exclude: list[str] | None
+    exclude: Optional[list[str]]
     # the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source
-    file_path: str | None
+    file_path: Optional[str]
     # how gently its files are fetched
-    politeness: dict[str, float] | None
+    politeness: Optional[dict[str, float]]
     # how many of its downloads run in parallel; a change affects new ones only
     concurrency: int
     # priority of its scheduled scans and their downloads
-    priority: int | None
+    priority: Optional[int]
     # when the source was read last, ISO 8601 UTC
-    last_scan: str | None
+    last_scan: Optional[str]
     # when it runs: `rate(1 day)` or `cron(0 6 ? * MON *)`
-    schedule: str | None
+    schedule: Optional[str]
     # IANA name of the time zone of `schedule`, such as `Asia/Shanghai`
     timezone: str
     # `active` or `paused`
@@ -1233,13 +1235,13 @@ class Subscription(Model):
     # increases with every change; send it with a change to refuse it if it is old
     revision: int
     # why the last run, or its last try, started nothing
-    last_error: str | None
+    last_error: Optional[str]
     # runs that failed in succession; at the third, `schedule.failing` is sent
     failed_runs: int
     # when it runs next; absent while it is paused
-    next_run: str | None
+    next_run: Optional[str]
     # the planned time of the last run that started
-    last_run: str | None
+    last_run: Optional[str]
 
 
 class ScanRun(Model):
@@ -1250,13 +1252,13 @@ class ScanRun(Model):
     # `started`; or `skipped`, if nothing was, or it was refused
     state: str
     # why the run was skipped
-    reason: str | None
+    reason: Optional[str]
     # the error of a run that failed; absent if the previous one still ran
-    code: str | None
+    code: Optional[str]
     # the scan that was queued
-    request_id: str | None
+    request_id: Optional[str]
     # the scan in its current state; absent if it was deleted
-    request: Request | None
+    request: Optional[Request]
 
 
 class Preview(Model):
@@ -1273,7 +1275,7 @@ class Preview(Model):
     # entries of the list that cannot be read, and are left out
     skipped: int
     # why, for the first ten of them
-    skipped_entries: list[str] | None
+    skipped_entries: Optional[list[str]]
 
 
 class PreviewEntry(Model):
@@ -1286,9 +1288,9 @@ class PreviewEntry(Model):
     # name of the file
     file_name: str
     # size in bytes
-    size: int | None
+    size: Optional[int]
     # SHA-256 of the content, 64 hexadecimal digits
-    signature: str | None
+    signature: Optional[str]
 
 
 class Credential(Model):
@@ -1324,23 +1326,23 @@ class Request(Model):
     # number of attempts so far
     attempts: int
     # id of the subscription
-    subscription_id: str | None
+    subscription_id: Optional[str]
     # why it has not started yet: `capacity`, `share`, `paused`, `mutex`, `backoff`, `admission`, or
     # `runner_hours_per_day` if that quota is used up for today; of a running batch, `quota` while it waits for the
     # next day
-    last_wait_reason: str | None
+    last_wait_reason: Optional[str]
     # why it failed: `code` and `detail`
-    error: Problem | None
+    error: Optional[Problem]
     # the result; the fields depend on the type
-    result: Model | None
+    result: Optional[Model]
     # how far it is; the fields depend on the type
-    progress: Model | None
+    progress: Optional[Model]
     # when it started, ISO 8601 UTC
-    start_time: str | None
+    start_time: Optional[str]
     # when it ended, ISO 8601 UTC
-    finish_time: str | None
+    finish_time: Optional[str]
     # the given name, or the name of the file
-    name: str | None
+    name: Optional[str]
 
 
 class Problem(Model):
@@ -1362,13 +1364,13 @@ class LogLine(Model):
     # `begun`, `goes on`, `done`, `failed`, `stopped` or `died` (its function was killed)
     event: str
     # what was done, or why it failed
-    detail: str | None
+    detail: Optional[str]
     # duration of the step in seconds
-    seconds: float | None
+    seconds: Optional[float]
     # code of the error, for a failed attempt
-    code: str | None
+    code: Optional[str]
     # stack trace of the error; for admin keys only
-    stack: str | None
+    stack: Optional[str]
 
 
 class Bulk(Model):
@@ -1379,7 +1381,7 @@ class Bulk(Model):
     # number of requests that were left as they are, because of their state or the quota `queued`
     skipped: int
     # pass it as `cursor` to get the next page; null or absent on the last page
-    next_cursor: str | None
+    next_cursor: Optional[str]
 
 
 class Ticket(Model):
@@ -1401,7 +1403,7 @@ class Project(Model):
     # a name for people
     name: str
     # a label of your choice for projects; it has no effect
-    group: str | None
+    group: Optional[str]
     # whether the project's URLs (sources, callbacks, process_url) may have private addresses
     allow_private_urls: bool
     # when it was created, ISO 8601 UTC
@@ -1418,7 +1420,7 @@ class ProjectDetail(Project):
     # a name for people
     name: str
     # a label of your choice for projects; it has no effect
-    group: str | None
+    group: Optional[str]
     # whether the project's URLs (sources, callbacks, process_url) may have private addresses
     allow_private_urls: bool
     # when it was created, ISO 8601 UTC
@@ -1465,30 +1467,30 @@ class ProjectQuotas(Model):
 
     # the most bytes in the library and in announced uploads; equal content counts once in the library. An upload
     # without `size` takes 5 GiB of it, and one in parts as much for each part whose length it does not name
-    stored_bytes: int | None
+    stored_bytes: Optional[int]
     # the most requests that may wait, over all channels
-    queued: int | None
+    queued: Optional[int]
     # the most slots that the project may hold in a channel; a batch takes one for each runner
-    running: int | None
+    running: Optional[int]
     # requests per second of all keys of the project, except those of hosts; a request counts once more for each 32
     # KiB of its answer. With the default, those of a minute can be saved up
-    requests_per_s: int | None
+    requests_per_s: Optional[int]
     # the most recurring batches that the project may have
-    batch_schedules: int | None
+    batch_schedules: Optional[int]
     # the most recurring exports that the project may have
-    export_schedules: int | None
+    export_schedules: Optional[int]
     # hours per day (UTC) of functions that work for the project: batches, exports, ingest, samples and sync
     # exports. Each start of queued work counts as 10 seconds, each Job as about 3 minutes, less if it ends earlier.
     # When they are used up, work waits for the next day
-    runner_hours_per_day: int | None
+    runner_hours_per_day: Optional[int]
     # bytes per day (UTC) that Jobs may send out of the bucket, counted when they are dispatched: the size for each
     # host, or about twice for each 50 hosts in a swarm
-    egress_bytes_per_day: int | None
+    egress_bytes_per_day: Optional[int]
     # targets of Jobs per day (UTC), counted when they are submitted
-    targets_per_day: int | None
+    targets_per_day: Optional[int]
     # calls per day (UTC) to businesses; a call counts once more for each 16 KiB of its body. When they are used up,
     # batches wait for the next day
-    outgoing_calls_per_day: int | None
+    outgoing_calls_per_day: Optional[int]
     # the most subscriptions that the project may have; 1,000 by default
     subscriptions: int
     # the most businesses that the project may register; 1,000 by default
@@ -1502,7 +1504,7 @@ class ProjectQuotas(Model):
     # the most open calls that wait for a remote server (sync exports, samples, previews, dry runs); 20 by default
     slow_calls: int
     # by channel, the slots that the project may hold while another project waits
-    share: dict[str, int] | None
+    share: Optional[dict[str, int]]
 
 
 class Key(Model):
@@ -1515,7 +1517,7 @@ class Key(Model):
     key: str
     # the project's `whsec_…`, which all receivers share, for keys of scope `write`; GET /v1/callback-secret returns
     # one for a single receiver (not returned by `POST /v1/keys`)
-    callback_secret: str | None
+    callback_secret: Optional[str]
 
 
 class KeyRecord(Model):
@@ -1524,18 +1526,18 @@ class KeyRecord(Model):
     # id of the key, by which it is listed, rotated and revoked
     key_id: str
     # what the key is for
-    name: str | None
+    name: Optional[str]
     # what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`
     scopes: list[str]
     # the host that a key of scope `agent` is for
-    agent_id: str | None
+    agent_id: Optional[str]
     # when it was created, ISO 8601 UTC
-    created_at: str | None
+    created_at: Optional[str]
     # key_id of its creator
-    created_by: str | None
+    created_by: Optional[str]
     # until when it is valid, ISO 8601 UTC
-    expires_at: str | None
+    expires_at: Optional[str]
     # when it was last used, to the hour
-    last_used_at: str | None
+    last_used_at: Optional[str]
     # `active`, `expired` or `revoked`
     state: str

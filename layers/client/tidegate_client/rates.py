@@ -9,13 +9,13 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 # --- backoff
 # Growing pauses between attempts.
 
 
-@dataclass(slots=True)
+@dataclass
 class Backoff:
     """Exponential back-off with jitter, so that hosts which lost the API together do not all return together.
 
@@ -51,7 +51,7 @@ FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND = 5.0, 120.0
 PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 4 * 3600.0
 
 
-@dataclass(slots=True)
+@dataclass
 class Pace:
     """The pauses between polls. `now` is the monotonic clock."""
 
@@ -147,7 +147,7 @@ class DailyRate(NamedTuple):
         return [str(one) for one in (self.usual, *self.windows) if one is not None]
 
 
-Rate = int | DailyRate | None
+Rate = Union[int, DailyRate, None]
 
 
 def limit_of(rate: Rate) -> RateLimit | None:

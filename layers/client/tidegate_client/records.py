@@ -34,7 +34,7 @@ _SHAPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Change:
     """The state of a watched record at one moment."""
 

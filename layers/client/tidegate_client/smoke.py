@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate_client.client import Client
+from tidegate_client.compat import moment
 from tidegate_client.errors import ApiError, Conflict, NotFound, TidegateError, TransferError, without_queries
 from tidegate_client.uploads import Journal, send_parts, sha256_of
 from tidegate_client.watching import NoSocketLibrary, Socket
@@ -161,7 +162,7 @@ class Smoke:
     def _delete_leftovers(self) -> None:
         """Deletes files that earlier runs could not delete, but none of a run at the same time."""
         for file in list(self.user.files.list()):
-            if datetime.now(UTC) - datetime.fromisoformat(file.created_at) > LONGEST_RUN:
+            if datetime.now(timezone.utc) - moment(file.created_at) > LONGEST_RUN:
                 with suppress(Conflict, NotFound):
                     self.user.files.delete(file.file_id)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Optional
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -21,7 +21,7 @@ from tidegate_client.errors import LinkExpired, TransferError, without_queries
 # --- content
 # Local files: their SHA-256, and their upload to a presigned URL in one request.
 
-Progress = Callable[[int, int | None], None]
+Progress = Callable[[int, Optional[int]], None]
 CHUNK = 256 * 1024
 UPLOAD_ATTEMPTS = 4
 
@@ -32,7 +32,10 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_stream(file: BinaryIO) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    digest = hashlib.sha256()
+    for chunk in iter(lambda: file.read(CHUNK), b""):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def upload(

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.deployed import Deployed, free_port, until
-from tests.support.http_servers import Handler, serve
+from tests.support.deployed import Deployed, until
+from tests.support.http_servers import Handler, free_port, serve
 from tests.support.shell import Shell
 
 pytestmark = pytest.mark.e2e

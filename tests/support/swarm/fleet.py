@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -65,13 +66,16 @@ class SwarmFleet:
         processes: int = 5,
         direct: bool = False,
         old: bytes | None = None,
+        pythons: Sequence[str] = (sys.executable,),
     ) -> None:
-        """`old` is the content that every host has at the target path before the Job."""
+        """`old` is the content that every host has at the target path before the Job. `pythons`: which the processes
+        use in turn."""
         self.home = home
         self.origin = origin
         self.names = [f"host-{n:02d}" for n in range(len(behaviours))]
         self.behaviours = dict(zip(self.names, behaviours, strict=True))
         self._old = old
+        self._pythons = itertools.cycle(pythons)
         self._rate, self._spread, self._processes, self._direct = rate, spread, processes, direct
         self._running: list[subprocess.Popen[str]] = []
         self._specs: list[Path] = []
@@ -137,7 +141,7 @@ class SwarmFleet:
         path = os.pathsep.join(str(ROOT / part) for part in (".", "layers/core", "layers/client"))
         with (self.home / f"{spec.stem}.log").open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.swarm.worker", str(spec), str(self._began)],
+                [next(self._pythons), "-m", "tests.support.swarm.worker", str(spec), str(self._began)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

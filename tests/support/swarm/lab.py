@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -13,9 +14,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tidegate.distribution.swarm import Member, plan, terms
-from tidegate.files.reading import PieceDigests
 from tidegate_client.rates import RateLimit
+
+# The workers of a fleet may run on a Python that is too old for the server.
+if sys.version_info >= (3, 11):
+    from tidegate.distribution.swarm import Member, plan, terms
+    from tidegate.files.reading import PieceDigests
 
 JOB_KEY, KEY = "0" * 32, b"a key of 32 bytes for every test"
 _CHUNK = 64 * 1024

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tests.support.deployed import free_port
+from tests.support.http_servers import free_port
 from tests.unit.client.fakes import Store, sha256
 from tidegate_client.cli import main
 

@@ -15,7 +15,7 @@ import urllib3
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tests.support.deployed import free_port
+from tests.support.http_servers import free_port
 from tidegate.distribution.model import job_key
 from tidegate_client.cli import main
 from tidegate_client.client import Client

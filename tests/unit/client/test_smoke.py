@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from pytest_httpserver import HTTPServer
@@ -16,7 +16,7 @@ def test_files_that_earlier_runs_left_are_deleted(httpserver: HTTPServer, tmp_pa
     projects = [{"project_id": "p-1", "name": "others"}, {"project_id": "p-2", "name": "doctor"}]
     httpserver.expect_request("/v1/projects", method="GET").respond_with_json({"items": projects})
     httpserver.expect_request("/v1/projects/p-2/keys").respond_with_json({"key_id": "k", "key": "secret"}, 201)
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     ages = {"old": timedelta(hours=2), "needed": timedelta(hours=3), "of-another-run": timedelta(minutes=5)}
     files = [{"file_id": file_id, "created_at": (now - age).isoformat()} for file_id, age in ages.items()]
     httpserver.expect_request("/v1/files", method="GET").respond_with_json({"items": files})

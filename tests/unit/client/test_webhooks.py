@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import pytest
 import urllib3
 from standardwebhooks.webhooks import Webhook
 
-from tests.support.deployed import free_port
+from tests.support.http_servers import free_port
 from tidegate.http.guard import read_url, sent_url
 from tidegate_client.cli import main
 from tidegate_client.cli.commands.webhook import Listener
@@ -32,7 +32,7 @@ BODY = json.dumps({"type": "task.completed", "timestamp": "now", "data": {"name"
 
 def signed(secret: str = SECRET, at: float | None = None, body: bytes = BODY) -> dict[str, str]:
     """Headers signed by the library of Standard Webhooks."""
-    moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
+    moment = datetime.fromtimestamp(time.time() if at is None else at, timezone.utc)
     return {
         "Webhook-Id": "msg_1",
         "Webhook-Timestamp": str(int(moment.timestamp())),

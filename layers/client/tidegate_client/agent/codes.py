@@ -66,30 +66,23 @@ class Code(IntEnum):
     INTERNAL = 1099
 
 
+# The first that matches decides: ChecksumMismatch is a TransferError, too.
+_CODES: tuple[tuple[type[Exception], Code], ...] = (
+    (ChecksumMismatch, Code.WRONG_CONTENT),
+    (TransferError, Code.FETCH_FAILED),
+    (Superseded, Code.SUPERSEDED),
+    (RefusedPath, Code.PATH_REFUSED),
+    (DirectoryMoved, Code.DIRECTORY_MOVED),
+    (RefusedOwner, Code.OWNER_REFUSED),
+    (UpdateFailed, Code.UPDATE_FAILED),
+    (OwnedByRelease, Code.OWNED_BY_RELEASE),
+    (StagedFileLost, Code.STAGED_FILE_LOST),
+    (OSError, Code.WRITE_FAILED),
+)
+
+
 def code_of(error: Exception) -> Code:
     """The code for the error that ended a transfer."""
-    match error:
-        case ChecksumMismatch():
-            return Code.WRONG_CONTENT
-        case TransferError():
-            return Code.FETCH_FAILED
-        case Superseded():
-            return Code.SUPERSEDED
-        case RefusedPath():
-            return Code.PATH_REFUSED
-        case DirectoryMoved():
-            return Code.DIRECTORY_MOVED
-        case RefusedOwner():
-            return Code.OWNER_REFUSED
-        case UpdateFailed():
-            return Code.UPDATE_FAILED
-        case OwnedByRelease():
-            return Code.OWNED_BY_RELEASE
-        case StagedFileLost():
-            return Code.STAGED_FILE_LOST
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
-            return Code.NO_SPACE
-        case OSError():
-            return Code.WRITE_FAILED
-        case _:
-            return Code.INTERNAL
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Code.NO_SPACE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL)

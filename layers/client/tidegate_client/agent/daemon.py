@@ -463,7 +463,7 @@ FIRST = "default"
 HEALTHY_SECONDS = 10.0
 
 
-@dataclass(slots=True)
+@dataclass
 class GroupNotifier:
     """Notifies systemd for all agents of the process: ready when all are ready, alive while all are healthy."""
 

@@ -64,7 +64,7 @@ class Downloaded(NamedTuple):
     staged: StagedFile | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Delivery:
     pool: urllib3.PoolManager
     inbox: Inbox
@@ -371,7 +371,7 @@ class Delivery:
 
 
 def _worth_keeping(error: BaseException) -> bool:
-    return isinstance(error, Cancelled | TransferError) and not isinstance(error, ChecksumMismatch)
+    return isinstance(error, (Cancelled, TransferError)) and not isinstance(error, ChecksumMismatch)
 
 
 def mode_of(transfer: Transfer) -> int | None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tidegate_client.agent.codes import DirectoryMoved, RefusedOwner, RefusedPath, Superseded
 from tidegate_client.agent.journal import Applied, HiddenFile, Journal
@@ -27,13 +27,16 @@ from tidegate_client.errors import UsageError
 from tidegate_client.models import Transfer
 from tidegate_client.uploads import CHUNK
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # --- permits
 # Limits that this host sets, whatever the API asks for.
 
 ANY_USER = "*"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Permits:
     """Permitted directories, relative to the root (or the container's root), and users. Empty: all are permitted.
 
@@ -197,7 +200,7 @@ class Identity(NamedTuple):
         return cls(status.st_dev, status.st_ino)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Anchor:
     """An open directory, and the path that it had when it was opened. `given`: the path by which it was named."""
 
@@ -222,7 +225,7 @@ def leads_to(path: Path, descriptor: int) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trust:
     """Users and groups that may rename the directories above a fence. `enforced` only for an agent that can act for
     other users: one that cannot has nothing to give away."""
@@ -846,7 +849,7 @@ def remove_below(above: int, name: str, users: Sequence[int] = (), depth: int = 
     os.rmdir(name, dir_fd=above)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """An open hidden file, and the descriptor of its directory."""
 
@@ -862,7 +865,7 @@ DEFAULT_MODE = 0o644
 WRITABLE_BY_OTHERS = 0o022
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     directory: int
     path: Path
@@ -1037,7 +1040,7 @@ def open_place(fence: Fence, directory: str, name: str, owner: Owner, container:
 # Decides by the journal whether content may replace a file: only if nothing newer was applied to its path.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PathOrder:
     """The caller must hold the lock of the path."""
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from tidegate_client.compat import sqlite_code
 from tidegate_client.errors import TidegateError
 from tidegate_client.models import TransferResult
 
@@ -22,6 +23,8 @@ log = logging.getLogger("tidegate.agent")
 Key = tuple[str, str]
 # Limited by number, not by age: after a jump of the clock, older content must still be refused.
 REMEMBERED_PATHS = 50_000
+# SQLite's codes; `sqlite3` has their names from Python 3.11 on.
+_BUSY, _LOCKED, _CORRUPT, _FULL, _NOT_A_DATABASE = 5, 6, 11, 13, 26
 
 # `parts` is that of version 1.0, which may run again after a failed update; its files are only removed.
 SCHEMA = """
@@ -82,6 +85,10 @@ class TreeRow(NamedTuple):
     uid: int
 
 
+class _Damaged(sqlite3.DatabaseError):
+    """SQLite opened the file, and found that it is not consistent."""
+
+
 class Journal:
     """SQLite with full sync: a commit is on disk, and a crash within a transaction leaves the state before it."""
 
@@ -93,12 +100,11 @@ class Journal:
         try:
             self._connection = self._open()
         except sqlite3.DatabaseError as error:
-            code = error.sqlite_errorcode & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if sqlite_code(error) in (_BUSY, _LOCKED):
                 raise AlreadyRunning(
                     f"another agent process uses {directory}: stop it, or start this one with another --state-dir"
                 ) from error
-            if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if not isinstance(error, _Damaged) and sqlite_code(error) not in (_CORRUPT, _NOT_A_DATABASE):
                 raise self._journal_error(error) from error
             self._connection = self._replace_unreadable(error)
         # When an unreadable journal was replaced, in seconds since 1970; 0 if that never happened.
@@ -116,9 +122,7 @@ class Journal:
             # The first write takes the exclusive lock, which is held until the connection is closed.
             connection.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
             if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                damaged = sqlite3.DatabaseError(found)
-                damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-                raise damaged
+                raise _Damaged(found)
         except sqlite3.DatabaseError:
             connection.close()
             raise
@@ -321,6 +325,5 @@ class Journal:
                         self._connection.rollback()
 
     def _journal_error(self, error: sqlite3.Error) -> JournalError:
-        full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
         reason = f"the agent's journal {self._file} cannot be used: {error}"
-        return JournalError(errno.ENOSPC if full else errno.EIO, reason)
+        return JournalError(errno.ENOSPC if sqlite_code(error) == _FULL else errno.EIO, reason)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidegate_client.agent.releases import Hook
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grant:
     """What the project of a further login (`--also`) may do on this host: nothing that is not named for it.
 
@@ -26,7 +26,7 @@ class Grant:
     limit_rate: Rate = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AgentOptions:
     """`patience`: seconds without a byte after which a download is postponed and its worker takes another."""
 

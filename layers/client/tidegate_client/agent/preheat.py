@@ -11,17 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from tidegate_client.agent.codes import Code, StagedFileLost, Superseded, code_of
 from tidegate_client.agent.disk import Part, Place, has_content, open_hidden
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import HiddenFile, Journal, JournalError, Key
+from tidegate_client.compat import moment
 from tidegate_client.errors import without_queries
 from tidegate_client.models import Transfer, TransferResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # --- model
 # Staged files: downloaded before the time at which they are to be put in place. No I/O.
@@ -57,7 +61,7 @@ class StagedFile(NamedTuple):
         return HiddenFile(Path(self.path).with_name(directory), secret)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Staged:
     """`figures` of the download are reported with the result."""
 
@@ -82,7 +86,7 @@ class Staged:
     def activate_until(self) -> float:
         """When the Job ends. Without it, the API must confirm any switch after `activate_at`."""
         until = self.transfer.get("activate_until")
-        return datetime.fromisoformat(until).timestamp() if until else self.activate_at
+        return moment(until).timestamp() if until else self.activate_at
 
     def to_json(self) -> str:
         kept = {name: value for name, value in self.transfer.items() if name not in _LEFT_OUT}
@@ -100,7 +104,7 @@ class Staged:
 def activation_of(transfer: Transfer) -> float | None:
     """When the file is to be put in place (seconds since 1970); None: on arrival."""
     at = transfer.get("activate_at")
-    return datetime.fromisoformat(at).timestamp() if at else None
+    return moment(at).timestamp() if at else None
 
 
 class Action(Enum):
@@ -161,7 +165,7 @@ def figures_of(moved: int, start: float, seconds: float) -> dict[str, Any]:
 
 
 def iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 # --- files
@@ -214,7 +218,7 @@ COMPARE_EVERY = 30.0
 Finish = Callable[[Staged, Code, str], None]
 
 
-@dataclass(slots=True)
+@dataclass
 class _Entry:
     staged: Staged
     known_since: float
@@ -322,7 +326,7 @@ class Switcher:
         except Exception as error:
             # Any error is reported as the result of this file; the other files are not affected.
             code = code_of(error)
-            expected = isinstance(error, Superseded | OSError) or code is not Code.INTERNAL
+            expected = isinstance(error, (Superseded, OSError)) or code is not Code.INTERNAL
             log.warning("%s: could not be put in place, code %d: %s", name, code, error, exc_info=not expected)
             self._discard(staged)
             self._finish(staged, code, str(error))

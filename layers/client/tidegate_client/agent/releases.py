@@ -81,7 +81,7 @@ GoalFile = dict[str, Any]
 Goal = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hook:
     """A program that the host's operator allowed by name. It gets no arguments; `user`: whom it runs as."""
 
@@ -108,7 +108,7 @@ def allowed_hook(text: str) -> tuple[str, Hook]:
     return name, hook
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ran:
     """How a hook or a check ended."""
 
@@ -187,7 +187,7 @@ def check_url(pool: urllib3.PoolManager, url: str, seconds: float, stopping: thr
 # --- state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SwitchedFile:
     """A file of a switch: what is to be there, and the hidden file that has what was there before, if anything was.
 
@@ -207,7 +207,7 @@ class SwitchedFile:
         return HiddenFile(Path(self.aside[0]), self.aside[1]) if self.aside else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """What the journal has of one release. `active` rises also when a revision fails here."""
 

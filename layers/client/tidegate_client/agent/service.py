@@ -491,7 +491,7 @@ WantedBy=multi-user.target
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Service:
     """A service and its unit file. `writable`: directories that it may write to; none: the whole file system."""
 

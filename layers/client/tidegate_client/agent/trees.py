@@ -133,6 +133,8 @@ def _of_tar(archive: BinaryIO) -> Iterator[_Found]:
     # Headers and padding of every entry count too: an archive of empty ones is not endless.
     reader = _Forward(stream, LARGEST_TAR_HEADER, MOST_BYTES + 3 * 1024 * MOST_ENTRIES)
     with tarfile.TarFile(fileobj=reader, mode="r", errors="surrogateescape") as tar:
+        if tar.firstmember is None:  # type: ignore[attr-defined]
+            return  # Before 3.11, `next` would go backwards.
         while (one := tar.next()) is not None:
             # It would remember all of them.
             tar.members = []  # type: ignore[attr-defined]
@@ -408,8 +410,8 @@ def unpack(archive: BinaryIO, kind: str, root: int, owner: Owner) -> list[Entry]
             raise RefusedArchive("it is empty")
         return unpacking.finish()
     except OSError as error:
-        # gzip says so of what is none.
-        if error.errno is None:
+        # gzip says so of what is none; before 3.11 zipfile seeks to where the archive sends it.
+        if error.errno in (None, errno.EINVAL):
             raise RefusedArchive(f"it cannot be read: {error}") from error
         raise
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RecursionError) as error:

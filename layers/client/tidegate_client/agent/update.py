@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 # The version that the agent reports.
 
 
+# Where the client lies: the site-packages of an environment, or a directory or file that Python can run.
+_HOME = Path(__file__).parents[2]
+_PACKAGED = _HOME.is_file() or (_HOME / "__main__.py").is_file()
+
+
 def version() -> str:
     """The version of the installed package; "unknown" in a checkout that was never installed."""
     for name in ("tidegate-client", "tidegate"):
@@ -79,7 +84,7 @@ class NotSigned(Exception):
     """The file is not a release that one of the host's keys has signed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Release:
     version: str
     wheel: bytes
@@ -386,6 +391,9 @@ def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in (RELEASE, TRIAL)}
     before = [part for part in environment.pop("PYTHONPATH", "").split(os.pathsep) if part]
     parts = [part for part in before if Path(part).parent != releases.directory]
+    if _PACKAGED and running_release() is None:
+        # What the package or the single file brings with it, which Python would not find.
+        parts = [str(_HOME), *(part for part in parts if part != str(_HOME))]
     if signature is not None:
         parts.insert(0, str(releases.file(signature)))
         environment[RELEASE] = signature
@@ -393,8 +401,16 @@ def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    # -P: not the package of that name in the current directory, which another user may own.
-    return [sys.executable, "-P", "-m", "tidegate_client", *arguments]
+    """The words that start the version that the environment names."""
+    # Not the package of that name in the current directory, which another user may own. (-P is unknown before 3.11.)
+    start = "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    start += "runpy.run_module('tidegate_client', run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-c", start, *arguments]
+
+
+def program() -> list[str]:
+    """The words that start this installation: a package or a single file contains all it needs, an environment not."""
+    return [sys.executable, *([str(_HOME)] if _PACKAGED else ["-m", "tidegate_client"])]
 
 
 def run_trial(
@@ -490,7 +506,7 @@ def make_self_update(options: AgentOptions, journal: Journal, restart: Callable[
     return SelfUpdate(Releases(options.state_dir), journal, restart, keys, why_off, options.allow_downgrade)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SelfUpdate:
     """`restart` stops the agent so that it starts again as the new version."""
 

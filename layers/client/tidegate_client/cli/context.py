@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Optional
 
 from tidegate_client import config, errors
 from tidegate_client.cli.output import Output
@@ -71,7 +71,7 @@ def exit_for(error: Exception) -> Exit:
 # --- context
 # `Context`, which every command gets, and helpers to declare commands and options.
 
-Command = Callable[["Context", argparse.Namespace], Exit | None]
+Command = Callable[["Context", argparse.Namespace], Optional[Exit]]
 Subparsers = Any
 
 

@@ -28,13 +28,13 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, dict | list) and not value:
+    if isinstance(value, (dict, list)) and not value:
         return "-"
-    if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
+    if isinstance(value, list) and not any(isinstance(one, (dict, list)) for one in value):
         return ", ".join(_shown(one) for one in value)
-    if isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values()):
+    if isinstance(value, dict) and all(isinstance(one, (int, float)) for one in value.values()):
         return ", ".join(f"{name} {_shown(number)}" for name, number in value.items() if number) or "-"
-    if isinstance(value, dict | list):
+    if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False)
     return printable(str(value))
 
@@ -73,7 +73,7 @@ class Output:
             cells.append([_shown(flat.get(column)) for column in columns])
         widths = [max(width_of(line[at]) for line in cells) for at in range(len(columns))]
         for line in cells:
-            padded = (text + " " * (width - width_of(text)) for text, width in zip(line, widths, strict=True))
+            padded = (text + " " * (width - width_of(text)) for text, width in zip(line, widths))
             self.line("  ".join(padded).rstrip())
         if cursor:
             self.note(f"there are more: continue with --cursor {cursor}, or print all with --all")

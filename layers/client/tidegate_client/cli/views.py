@@ -118,7 +118,7 @@ def _progress_text(record: Record, speed: float | None) -> str:
         return f"{bar(ended / total if total else 0)} {ended}/{total}  {summary}".rstrip()
     progress = record.get("progress")
     if not isinstance(progress, dict):
-        return f"{progress} %" if isinstance(progress, int | float) else ""
+        return f"{progress} %" if isinstance(progress, (int, float)) else ""
     if _bytes_of(record) is not None:
         return _byte_progress(progress, speed if record.get("status") == "running" else None)
     return _item_progress(progress, str(record.get("status")))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound, TransferError
@@ -12,6 +12,9 @@ from tidegate_client.model import Page
 from tidegate_client.models import File, FileCreated, FileOptions, Link, Request
 from tidegate_client.resources.paging import one_page
 from tidegate_client.uploads import PARTS_FROM, Journal, Progress, send_parts, sha256_of, upload
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Files:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from tidegate_client.http import Http, path_part
 from tidegate_client.model import Page
@@ -18,6 +18,9 @@ from tidegate_client.models import (
     SubscriptionOptions,
 )
 from tidegate_client.resources.paging import one_page
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Requests:

@@ -45,7 +45,7 @@ LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
 _RATE_SECONDS = 5.0
 
 
-@dataclass(slots=True)
+@dataclass
 class Pace:
     """`limit`: the host's own limit in bytes a second; None: no limit, and the line's rate is learned from S3."""
 
@@ -144,7 +144,7 @@ def why_fell_back(mode: Mode, *, peers: int, bad_pieces: int) -> FellBack:
 ORIGIN = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """Fetch this piece from that neighbour, or from ORIGIN."""
 
@@ -152,7 +152,7 @@ class Step:
     piece: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Neighbour:
     """`have` and `fetching` are its announced pieces: those that it has, and those that it is fetching from S3."""
 
@@ -177,7 +177,7 @@ class Neighbour:
 # Pieces in flight: from which sources each is being fetched, and since when.
 
 
-@dataclass(slots=True)
+@dataclass
 class Flights:
     _by_piece: dict[int, dict[int, float]] = field(default_factory=dict)
     from_origin: int = 0
@@ -241,7 +241,7 @@ _BUSY_PAUSE, _STALL_PAUSE, _LONGEST_ORIGIN_PAUSE = 0.3, 5.0, 8.0
 _MOST_STALLS, _MOST_BREAKS = 3, 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """Rank r may go to S3 after r * `hold` seconds without offers, if r < `ranks`; any rank after `patience`."""
 
@@ -254,7 +254,7 @@ class Rules:
     lasts: float
 
 
-@dataclass(slots=True)
+@dataclass
 class Chooser:
     layout: Layout
     ranking: Ranks
@@ -342,21 +342,20 @@ class Chooser:
             self._origin_pause_until = now + pause * self.rng.uniform(0.5, 1)
             return
         neighbour = self.neighbours[source]
-        match failure:
-            case Failure.BAD:
-                neighbour.banned = True
-            case Failure.MISSING:
-                neighbour.have &= ~(1 << piece)
-            case Failure.BUSY:
-                neighbour.busy_until = now + _BUSY_PAUSE * self.rng.uniform(0.5, 1.5)
-            case Failure.STALLED:
-                neighbour.stalls += 1
-                neighbour.banned |= neighbour.stalls >= _MOST_STALLS
-                neighbour.busy_until = now + _STALL_PAUSE * neighbour.stalls
-            case Failure.BROKEN:
-                neighbour.breaks += 1
-                neighbour.banned |= neighbour.breaks >= _MOST_BREAKS
-                neighbour.busy_until = now + min(_STALL_PAUSE, 0.2 * 2**neighbour.breaks)
+        if failure is Failure.BAD:
+            neighbour.banned = True
+        elif failure is Failure.MISSING:
+            neighbour.have &= ~(1 << piece)
+        elif failure is Failure.BUSY:
+            neighbour.busy_until = now + _BUSY_PAUSE * self.rng.uniform(0.5, 1.5)
+        elif failure is Failure.STALLED:
+            neighbour.stalls += 1
+            neighbour.banned |= neighbour.stalls >= _MOST_STALLS
+            neighbour.busy_until = now + _STALL_PAUSE * neighbour.stalls
+        elif failure is Failure.BROKEN:
+            neighbour.breaks += 1
+            neighbour.banned |= neighbour.breaks >= _MOST_BREAKS
+            neighbour.busy_until = now + min(_STALL_PAUSE, 0.2 * 2**neighbour.breaks)
 
     def sources(self, piece: int) -> tuple[int, ...]:
         """The sources from which the piece is being fetched."""

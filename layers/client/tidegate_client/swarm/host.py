@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import urllib3
 
+from tidegate_client.compat import FutureTimeout
 from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.download import UrlSource
 from tidegate_client.errors import ChecksumMismatch, TransferError
@@ -40,7 +41,7 @@ _DISK_THREADS, NETWORK_THREADS = 4, 16
 LOOK_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SwarmOptions:
     """`upload_rate` is in bytes a second; None: no limit. Without `listen` the host fetches, but serves no peers."""
 
@@ -112,7 +113,7 @@ class SwarmHost:
 
     def close(self) -> None:
         if self._thread.is_alive():
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(FutureTimeout):
                 self._call(self._shut_down(), timeout=5.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from tidegate_client.compat import TLS_GOODBYE, timeout
 from tidegate_client.download import ONLY_REDIRECTS, TRANSIENT, Stalled, UrlSource
 from tidegate_client.errors import TransferError, without_queries
 from tidegate_client.rates import RateLimit
@@ -217,7 +218,7 @@ class Connection:
         """Sends a GET. Returns the status and length of the answer, whose body is read with `body` or `frames`."""
         request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n{more}\r\n"
         with _translated_errors():
-            async with asyncio.timeout(FIRST_BYTE_SECONDS):
+            async with timeout(FIRST_BYTE_SECONDS):
                 self._wire.send(request.encode())
                 head = await self._wire.until(b"\r\n\r\n", _HEAD_BYTES)
         status = _STATUS.match(head)
@@ -232,7 +233,7 @@ class Connection:
             wanted = min(length, most, _LARGE)
             with _translated_errors():
                 while self._wire.waiting < wanted:
-                    async with asyncio.timeout(STALL_SECONDS):
+                    async with timeout(STALL_SECONDS):
                         await self._wire.more()
             chunk = self._wire.take(min(length, most))
             yield chunk
@@ -243,7 +244,7 @@ class Connection:
         """Yields frames of this length until the connection ends."""
         while True:
             with _translated_errors():
-                async with asyncio.timeout(NEWS_SECONDS):
+                async with timeout(NEWS_SECONDS):
                     frame = await self._wire.exactly(length)
             yield frame
 
@@ -339,7 +340,7 @@ class Peer:
                 server_hostname="",
                 # Longer than CONNECT_SECONDS, so that a silent peer is not taken for one that refuses.
                 ssl_handshake_timeout=2 * CONNECT_SECONDS,
-                ssl_shutdown_timeout=1.0,
+                **TLS_GOODBYE,
             )
         except (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError) as error:
             raise NotStarted from error
@@ -384,7 +385,7 @@ class SharedList:
     async def wait(self, seconds: float) -> bool:
         """Returns True once the search has ended, whether the list was found or not; False after `seconds`."""
         try:
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 await self._over.wait()
         except TimeoutError:
             return False

@@ -16,10 +16,11 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
+from tidegate_client.compat import TLS_GOODBYE, timeout
 from tidegate_client.rates import Backoff, RateLimit
 from tidegate_client.swarm.store import CHUNK, StaleFile
 from tidegate_client.swarm.wire import Layout, caller_of
@@ -32,7 +33,7 @@ from tidegate_client.swarm.wire import Layout, caller_of
 FILE = "peer.pem"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Identity:
     path: Path
     pin: str
@@ -102,8 +103,8 @@ def make_certificate() -> str:
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
         # Valid for ever and whatever the host's clock says: it is trusted by its pin, which the API gives for each Job.
-        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+        .not_valid_before(datetime(2020, 1, 1, tzinfo=timezone.utc))
+        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc))
         .sign(private, hashes.SHA256())
     )
     key = private.private_bytes(
@@ -174,7 +175,7 @@ class Slots:
         turn = asyncio.get_running_loop().create_future()
         queue.append(turn)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with timeout(self._seconds):
                 await turn
         except TimeoutError:
             # If the slot was assigned at the moment of the time-out, it is held all the same.
@@ -329,7 +330,7 @@ class News:
 
     def _frame(self) -> bytes:
         bitmaps = b"".join(pieces.to_bytes(self._layout.bitmap_bytes, "little") for pieces in self._state())
-        return self._version.to_bytes(_VERSION_BYTES) + bitmaps
+        return self._version.to_bytes(_VERSION_BYTES, "big") + bitmaps
 
     def _schedule(self, after: float) -> None:
         loop = asyncio.get_running_loop()
@@ -380,7 +381,7 @@ class Served(Protocol):
     def unsubscribe(self, writer: asyncio.StreamWriter) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass
 class Request:
     swarm: Served
     caller: str
@@ -552,7 +553,7 @@ class PeerServer:
                 connection,
                 ssl=context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=1.0,
+                **TLS_GOODBYE,
             )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             first = HEAD_SECONDS
@@ -657,7 +658,7 @@ def _bound(address: tuple[str, int]) -> socket.socket:
 
 
 async def _head(reader: asyncio.StreamReader, seconds: float) -> bytes:
-    async with asyncio.timeout(seconds):
+    async with timeout(seconds):
         return await reader.readuntil(b"\r\n\r\n")
 
 
@@ -674,7 +675,7 @@ async def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
     while True:
         left = writer.transport.get_write_buffer_size()
         try:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with timeout(SEND_SECONDS):
                 await writer.drain()
                 return
         except TimeoutError:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
+from tidegate_client.compat import count_bits, timeout
 from tidegate_client.download import Cancelled
 from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch
@@ -205,7 +206,7 @@ class Session:
                 self._transfers.start(step)
             self._wake.clear()
             try:
-                async with asyncio.timeout(TICK):
+                async with timeout(TICK):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -227,7 +228,7 @@ class Session:
     async def _recheck(self) -> None:
         assert self.store is not None
         lost = await self._tools.on_disk(self.store.recheck)
-        log.warning("another process changed %d pieces of the part file; they are fetched again", lost.bit_count())
+        log.warning("another process changed %d pieces of the part file; they are fetched again", count_bits(lost))
         self._chooser.lost(lost)
         self._changed()
 

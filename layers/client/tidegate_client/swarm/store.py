@@ -34,7 +34,7 @@ _MOST_CANDIDATES = 16
 _WINDOW = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockList:
     """The block list of a file, as the library made it."""
 
@@ -62,7 +62,7 @@ class BlockList:
     def probe(self, block: int) -> tuple[int, bytes] | None:
         """The probe's offset in the block, and its bytes; None if the block has none."""
         at = block * ENTRY_BYTES
-        offset = int.from_bytes(self.entries[at : at + 4])
+        offset = int.from_bytes(self.entries[at : at + 4], "big")
         if offset == _NO_PROBE or offset + PROBE_BYTES > self.length(block):
             return None
         return offset, self.entries[at + 4 : at + 4 + PROBE_BYTES]

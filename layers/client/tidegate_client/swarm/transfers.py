@@ -87,7 +87,7 @@ class DaemonThreads(Executor):
             del waiting, future, call
 
 
-@dataclass(slots=True)
+@dataclass
 class Tools:
     """What the sessions of one agent share."""
 
@@ -148,7 +148,7 @@ _MOST_BAD_PEERS = 4
 _CHUNKS_A_SECOND, _SMALLEST_CHUNK = 8, 16 * 1024
 
 
-@dataclass(slots=True)
+@dataclass
 class Figures:
     """The figures of a delivery that the host reports with its result."""
 
@@ -161,7 +161,7 @@ class Figures:
     reused_bytes: int | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Flight:
     """A piece that is being fetched from one source."""
 

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate_client.compat import count_bits
+
 # --- layout
 # How a file is divided into pieces. A set of pieces is an integer in which bit n stands for piece n.
 
 DIGEST_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     size: int
     piece_size: int
@@ -45,7 +47,7 @@ class Layout:
         """The number of bytes in a set of pieces. Only the last piece may be shorter than the others."""
         last = self.count - 1
         short = self.piece_size - self.length(last) if pieces >> last & 1 else 0
-        return pieces.bit_count() * self.piece_size - short
+        return count_bits(pieces) * self.piece_size - short
 
 
 def pieces_in(pieces: int) -> Iterator[int]:
@@ -71,7 +73,7 @@ class BadTerms(ValueError):
     """This agent cannot use the swarm block, so it downloads the file from S3."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PeerTerms:
     """A neighbour: its addresses, the SHA-256 of its certificate (`pin`) and the token to call it with."""
 
@@ -82,7 +84,7 @@ class PeerTerms:
     near: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Terms:
     """Times are in seconds by the server's clock: `age` since dispatch, `lasts` until the Job's deadline."""
 

@@ -330,10 +330,11 @@ def test_container_files_go_below_the_root_of_their_container(
 
 
 def test_second_agent_cannot_open_the_journal(tmp_path: Path) -> None:
-    Journal(tmp_path)
+    first = Journal(tmp_path)
 
     with pytest.raises(AlreadyRunning):
         Journal(tmp_path)
+    assert first.lost_at == 0
 
 
 def test_old_part_files_of_version_1_0_are_removed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ def test_day_offline_loses_no_result_and_refuses_old_content(
     first.agent.stop()
     first.stop()
 
-    with time_machine.travel(datetime.now(UTC) + timedelta(days=1, hours=1)):
+    with time_machine.travel(datetime.now(timezone.utc) + timedelta(days=1, hours=1)):
         start_agent()
         time.sleep(0.5)
         api.unavailable = api.refuse_results = False
@@ -86,7 +86,7 @@ def test_clock_jump_during_a_download_changes_nothing(
         assert idle_clock() < deadline
         time.sleep(0.02)
 
-    with time_machine.travel(datetime.now(UTC) + timedelta(days=days)):
+    with time_machine.travel(datetime.now(timezone.utc) + timedelta(days=days)):
         result = api.wait_for(transfer)
 
     assert result["error_code"] == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployed import free_port
+from tests.support.http_servers import free_port
 from tests.unit.client.fakes import AGENT, ME, AgentApi, running_api, running_store
 from tidegate_client import rates as pace
 from tidegate_client.agent import daemon as group_module

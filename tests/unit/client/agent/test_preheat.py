@@ -9,7 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +259,7 @@ def test_hard_linked_or_symlinked_staged_file_is_refused(
 ) -> None:
     file, other = staged_file(root), root / "other"
     if hard:
-        other.hardlink_to(file)
+        os.link(file, other)
     else:
         other.write_bytes(V2)
         file.unlink()
@@ -387,7 +387,7 @@ def test_agent_update_with_activate_at_is_refused(
 
 
 def transfer_at(ahead: float = 0.0, lasts: float = 600.0) -> Transfer:
-    start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
     times = {"activate_at": iso(start + ahead), "activate_until": iso(start + ahead + lasts)}
     return {"transfer_id": "tr-1", "container_id": "", "file_name": "f", "signature": "", **times}  # type: ignore[typeddict-item]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployed import free_port
+from tests.support.http_servers import free_port
 from tests.support.patience import idle_clock
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code

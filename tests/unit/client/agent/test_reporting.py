@@ -56,7 +56,7 @@ def test_back_off_grows_with_jitter_to_its_limit() -> None:
     pauses = [backoff.next() for _ in range(12)]
 
     ceilings = [min(30, 0.5 * 2**failures) for failures in range(12)]
-    assert all(ceiling / 2 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings, strict=True))
+    assert all(ceiling / 2 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings))
     assert len(set(pauses)) == 12
 
 
@@ -133,7 +133,7 @@ def test_inbox_is_not_polled_in_a_tight_loop(api: AgentApi, start_agent: StartAg
     start_agent()
     api.wait_for(transfer)
 
-    gaps = [later - earlier for earlier, later in zip(api.polls, api.polls[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in zip(api.polls, api.polls[1:])]
     assert sum(1 for gap in gaps if gap < 0.05) <= 1
 
 

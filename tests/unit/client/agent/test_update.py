@@ -243,7 +243,9 @@ def test_version_that_runs_already_changes_nothing(api: AgentApi, state: Path, l
     assert process.poll() is None
 
 
-@pytest.mark.parametrize("content", [wheel("0.9.0"), wheel(extra=""), b"PK no wheel"])
+@pytest.mark.parametrize(
+    "content", [wheel("0.9.0"), wheel(extra=""), b"PK no wheel"], ids=["older", "same version", "no wheel"]
+)
 def test_installed_package_runs_if_it_is_newer_or_the_release_takes_anything(
     api: AgentApi, state: Path, launch: Launch, content: bytes
 ) -> None:

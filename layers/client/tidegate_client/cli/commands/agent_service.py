@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -114,7 +113,9 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
 
 
 def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path, release_key: Path) -> list[str]:
-    words = [sys.executable, "-m", "tidegate_client", "agent", "--agent-id", options.agent_id]
+    from tidegate_client.agent.update import program
+
+    words = [*program(), "agent", "--agent-id", options.agent_id]
     words += ["--root", str(options.root), "--state-dir", str(state_dir)]
     words += _grant_words("", options.permits, options.container_root, options.limit_rate)
     words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]

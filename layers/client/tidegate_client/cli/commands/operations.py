@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timezone
 
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
 
@@ -113,7 +113,7 @@ def _stats(context: Context, args: argparse.Namespace) -> None:
 
 
 def _archive(context: Context, args: argparse.Namespace) -> None:
-    day = args.day or datetime.now(UTC).date().isoformat()
+    day = args.day or datetime.now(timezone.utc).date().isoformat()
     context.show_list(
         lambda cursor: context.client.operations.archive(
             day, type=args.type, status=args.status, request_id=args.request, limit=args.limit, cursor=cursor

@@ -82,7 +82,7 @@ def _wave(text: str) -> dict[str, int]:
     parts = text.split(":")
     if not 1 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not PERCENT[:WAIT[:MAX_FAILED]], as in 10:300:5")
-    return dict(zip(("percent", "wait_s", "max_failed_percent"), map(int, parts), strict=False))
+    return dict(zip(("percent", "wait_s", "max_failed_percent"), map(int, parts)))
 
 
 def _put(context: Context, args: argparse.Namespace) -> None:
