@@ -141,8 +141,8 @@ def _text_rows(text: str) -> Iterator[dict[str, Any]]:
             if len(cells) != len(names):
                 raise ValueError(f"line {number} has {len(cells)} cells, not {len(names)}")
             plain = (re.sub(r"\\[nt0\\]", lambda found: _ESCAPED[found[0]], cell) for cell in cells)
-            values = (None if cell == "NULL" else plainly for cell, plainly in zip(cells, plain, strict=True))
-            yield dict(zip(names, values, strict=True))
+            values = (None if cell == "NULL" else plainly for cell, plainly in zip(cells, plain))
+            yield dict(zip(names, values))
 
 
 def _number(row: Row, name: str) -> int:
@@ -309,26 +309,25 @@ class PhpReader:
         return made
 
     def _made(self, kind: bytes) -> Any:
-        match kind:
-            case b"N":
-                return None
-            case b"b" | b"i":
-                number = int(self._until(b";"))
-                return number == 1 if kind == b"b" else number
-            case b"d":
-                return float(self._until(b";"))
-            case b"s":
-                text = self._text()
-                self._at += 1
-                return text
-            case b"a":
-                return self._pairs()
-            case b"O":
-                # The name of the class, then its properties.
-                self._text()
-                self._at += 1
-                made = self._pairs()
-                return made if isinstance(made, dict) else {}
+        if kind == b"N":
+            return None
+        if kind in (b"b", b"i"):
+            number = int(self._until(b";"))
+            return number == 1 if kind == b"b" else number
+        if kind == b"d":
+            return float(self._until(b";"))
+        if kind == b"s":
+            text = self._text()
+            self._at += 1
+            return text
+        if kind == b"a":
+            return self._pairs()
+        if kind == b"O":
+            # The name of the class, then its properties.
+            self._text()
+            self._at += 1
+            made = self._pairs()
+            return made if isinstance(made, dict) else {}
         raise ValueError(f"PHP data of the kind {kind.decode(errors='replace')!r} at byte {self._at}")
 
     def _pairs(self) -> dict[Any, Any] | list[Any]:
@@ -383,7 +382,7 @@ def _batch_jobs(context: Context, args: argparse.Namespace) -> Exit:
     items = [_business(client, row, made, ids, timeouts) for row in businesses]
     batches = walk(lambda cursor: client.batches.list(limit=100, cursor=cursor)) if jobs else iter(())
     there = {batch["note"]: str(batch["batch_id"]) for batch in batches if batch.get("note")}
-    known = {str(row["biz_id"]) for row, item in zip(businesses, items, strict=True) if item.make}
+    known = {str(row["biz_id"]) for row, item in zip(businesses, items) if item.make}
     items += [_job(client, row, args.rate, known, ids, timeouts, there) for row in jobs]
     return _carry(context, items)
 
