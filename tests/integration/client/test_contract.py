@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, NotRequired, Self, Unpack, get_args
+from typing import get_type_hints as type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -274,6 +275,14 @@ def test_records_of_the_sdk_have_exactly_the_fields_of_the_answers(contract: Any
     # A trailing underscore stands for a name that is taken, as in `items_`.
     declared = {kind.__name__: {field.removesuffix("_") for field in get_type_hints(kind)} for kind in seen}
     assert declared == {kind.__name__: fields for kind, fields in seen.items()}
+
+
+# The client imports these for type checkers only.
+NEWER = {"NotRequired": NotRequired, "Self": Self, "Unpack": Unpack}
+
+
+def get_type_hints(of: Any) -> dict[str, Any]:
+    return type_hints(of, localns=NEWER)
 
 
 def returned_record(client: Client, call: str) -> tuple[type[models.Model] | None, bool]:
