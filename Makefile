@@ -162,12 +162,12 @@ build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer, and th
 	@$(BIN)/python -m local.sam build
 	@$(BIN)/python -m local.client_wheel
 
-deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS; PARAMS="Name=value …" sets parameters; BREAK_GLASS=yes: no alarm stops it
+deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS; PARAMS="Name=value …" sets parameters; DRY_RUN=yes only checks; BREAK_GLASS=yes: no alarm stops it
 	@PARAMS='$(PARAMS)' $(BIN)/python -m local.sam deploy
 
 $(SAM_BIN)/sam: .lock/sam.txt | $(STAMP)
-	@echo "  … installing aws-sam-cli into .local/sam"
-	@$(BIN)/uv venv -q --clear --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python --require-hashes -r .lock/sam.txt
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .local/sam && $(BIN)/python local/progress.py "aws-sam-cli in .local/sam" 20 \
+	  $(BIN)/uv pip install --python .local/sam/bin/python --require-hashes -r .lock/sam.txt
 	@touch $@
 
 bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three minutes

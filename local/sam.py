@@ -56,7 +56,10 @@ def machine_architecture() -> str:
 def build() -> int:
     python = find_runtime(RUNTIME)
     if python is None:
-        raise Failure(f"{RUNTIME}, the functions' runtime, is not on PATH", "install it (pyenv install 3.13)")
+        raise Failure(
+            f"{RUNTIME}, the functions' runtime, is not on PATH",
+            "install it (pyenv install 3.13, or .venv/bin/uv python install 3.13)",
+        )
     out = ROOT / ".aws-sam" / "build"
     with step(f"sam build for {RUNTIME} on {ARCHITECTURE}"):
         wheels = verified_wheels(python, RUNTIME, {ARCHITECTURE, machine_architecture()}, machine_architecture())
@@ -109,7 +112,33 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
     built.write_text(openapi.document(build_api()), "utf-8")
 
 
+def dry_run() -> int:
+    """Builds, validates the built template and, with AWS credentials, checks the account; changes nothing there."""
+    wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
+    if find_runtime(RUNTIME):
+        build()
+        built = BUILT
+    else:
+        build_here()
+        built = HERE / "out" / "template.yaml"
+    with step("sam validate --lint"):
+        environment = {"AWS_DEFAULT_REGION": "us-east-1", **os.environ, "SAM_CLI_TELEMETRY": "0"}
+        command: list[str | Path] = [SAM, "validate", "--lint", "--template-file", built]
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise Failure(f"the template is not valid:\n{(result.stdout + result.stderr)[-3000:]}", "fix what it names")
+    session = boto3.Session()
+    if session.get_credentials() is None:
+        say("  … no AWS credentials here: the account is not checked")
+    else:
+        preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
+    say("A dry run: nothing was deployed.")
+    return 0
+
+
 def deploy() -> int:
+    if os.environ.get("DRY_RUN"):
+        return dry_run()
     wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
     session = boto3.Session()
     checked = preflight.check(session.client, session.region_name, _stack_name(), wanted, say)

@@ -34,6 +34,8 @@ def _shown(value: Any) -> str:
         return ", ".join(_shown(one) for one in value)
     if isinstance(value, dict) and all(isinstance(one, (int, float)) for one in value.values()):
         return ", ".join(f"{name} {_shown(number)}" for name, number in value.items() if number) or "-"
+    if isinstance(value, dict) and all(isinstance(one, str) for one in value.values()):
+        return ", ".join(f"{name}={printable(text)}" for name, text in value.items())
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False)
     return printable(str(value))
