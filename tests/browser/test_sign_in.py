@@ -7,7 +7,7 @@ import re
 import shlex
 
 import pytest
-from playwright.sync_api import Browser, WebSocketRoute, expect
+from playwright.sync_api import Browser, Route, WebSocketRoute, expect
 
 from tests.support.console import Console, console, fits
 from tests.support.deployed import Deployed, DeployedProject
@@ -36,6 +36,26 @@ AREAS = [
     "nowhere",
 ]
 ADMINS_AREAS = ["operate/projects", "operate/keys", "operate/system"]
+
+
+def test_button_shows_that_its_action_is_still_running(
+    browser: Browser, deployed: Deployed, project: DeployedProject
+) -> None:
+    with console(browser, deployed) as opened:
+        held: list[Route] = []
+        opened.page.route("**/v1/me", lambda route: held.append(route))
+        opened.page.goto(f"{deployed.api_url}/")
+        opened.page.locator("input[name=key]").fill(project.key)
+        enter = opened.page.get_by_role("button", name="Sign in")
+        enter.click()
+
+        expect(enter).to_have_attribute("aria-busy", "true")
+        expect(enter).to_be_disabled()
+        opened.page.wait_for_timeout(200)
+        held[0].fulfill(status=401, json={"code": "unauthenticated", "status": 401, "detail": "no"})
+
+        expect(enter).not_to_have_attribute("aria-busy", "true")
+        expect(enter).to_be_enabled()
 
 
 def test_sign_in_shows_the_overview_and_keeps_the_key_in_its_tab(desk: Console, project: DeployedProject) -> None:

@@ -27,7 +27,15 @@ export function icon(name) {
 
 export function button(label, onclick, { kind = "", disabled = false, title, iconName, key } = {}) {
   const content = iconName ? [icon(iconName), h("span", null, label)] : label;
-  return h("button", { type: "button", class: `button ${kind}`, onclick, disabled, title, "data-key": key }, content);
+  const press = onclick && ((event) => busyWhile(event.currentTarget, onclick(event)));
+  return h("button", { type: "button", class: `button ${kind}`, onclick: press, disabled, title, "data-key": key }, content);
+}
+
+// Shows on the button that its action is running, if that takes longer than a moment. A failure stays the caller's.
+export function busyWhile(pressed, running) {
+  if (!running?.finally) return running;
+  pressed?.setAttribute("aria-busy", "true");
+  return running.finally(() => pressed?.removeAttribute("aria-busy"));
 }
 
 export function link(label, href, kind = "") {

@@ -2,6 +2,7 @@
 import { draw, h } from "../dom.js";
 import { onceKey } from "../api.js";
 import { t } from "../i18n.js";
+import { busyWhile } from "./basics.js";
 
 let fieldNumber = 0;
 
@@ -33,7 +34,7 @@ export function form(fields, submitLabel, send, { after } = {}) {
     clearErrors(element, message);
     submitButton.disabled = true;
     try {
-      await send(Object.fromEntries(new FormData(element)), once);
+      await busyWhile(submitButton, send(Object.fromEntries(new FormData(element)), once));
       once = onceKey();
     } catch (error) {
       if (error.status && error.status < 500) once = onceKey();
