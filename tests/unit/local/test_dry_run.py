@@ -25,7 +25,7 @@ class World:
         monkeypatch.setattr(sam, "build_here", lambda: self.calls.append("build here"))
         monkeypatch.setattr(subprocess, "run", self.run)
         session = SimpleNamespace(get_credentials=lambda: self.credentials, client=None, region_name="us-east-1")
-        monkeypatch.setattr(sam.boto3, "Session", lambda: session)
+        monkeypatch.setattr("boto3.Session", lambda: session)
         monkeypatch.setattr(preflight, "check", lambda *_: self.calls.append("account"))
 
     def run(self, command: list[Any], **_: Any) -> Any:
