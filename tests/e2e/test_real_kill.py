@@ -22,7 +22,7 @@ from tests.support.exports.running import read_csv, read_sheet
 from tests.support.http_servers import Handler, serve
 from tests.support.ingest.sources import Hosted, gated_source
 from tests.support.topic_subscriber import TopicSubscriber, topic_subscriber
-from tests.support.workers import freeze, kill
+from tests.support.workers import freeze, kill, thaw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 OVER = ("completed", "failed", "cancelled", "finished", "stopped")
@@ -115,6 +115,37 @@ def test_ingest_killed_in_mid_transfer_stores_the_whole_file(
     assert len(objects(deployed, content)) == 1, "one object, that of the completed attempt"
     assert_no_slot_is_taken(project, "no_cookie")
     assert_notified_once(listener, request_id, "completed")
+
+
+def test_frozen_ingest_is_replaced_and_may_not_write_when_it_wakes(
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber
+) -> None:
+    body = os.urandom(1024 * 1024) * 40
+    with gated_source() as origin:
+        origin.files["/large"] = Hosted(body)
+        order = {"biz_id": 1, "app_id": 2, "file_path": "/in/frozen", "source_url": origin.url("/large")}
+        accepted = project.http("POST", "/v1/files", json=order).json()
+        path, content = f"/v1/requests/{accepted['request_id']}", f"content/{project.id}/{accepted['request_id']}"
+        until(lambda: origin.reading, lambda reading: reading >= 3)
+
+        frozen, frozen_at = freeze(deployed, "IngestFunction"), time.monotonic()
+        try:
+            until(lambda: shown(project, path)["attempts"], lambda attempts: attempts == 2, 90)
+            replaced_after = time.monotonic() - frozen_at
+            origin.gate.set()
+            ended = until(lambda: shown(project, path), lambda request: request["status"] in OVER)
+        finally:
+            thaw(frozen)
+        time.sleep(5)
+
+    assert (ended["status"], ended["attempts"]) == ("completed", 2), ended
+    assert replaced_after <= 70
+    assert shown(project, path) == ended, "the worker that woke changed nothing"
+    link = shown(project, f"/v1/files/{accepted['file_id']}/url")["url"]
+    assert hashlib.sha256(deployed.pool.request("GET", link).data).digest() == hashlib.sha256(body).digest()
+    assert len(objects(deployed, content)) == 1, "one object, that of the completed attempt"
+    assert_no_slot_is_taken(project, "no_cookie")
+    assert_notified_once(listener, accepted["request_id"], "completed")
 
 
 def submit(project: DeployedProject, source: PagedSource, **more: Any) -> str:

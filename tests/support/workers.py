@@ -27,10 +27,19 @@ def alive(pid: int) -> bool:
     return stat != "" and stat.rpartition(") ")[2][0] not in "ZX"
 
 
-def freeze(deployed: Deployed, function: str) -> None:
-    """Suspends the function's workers, so that a test can check what they were doing."""
-    for pid in workers(deployed, function):
+def freeze(deployed: Deployed, function: str) -> list[int]:
+    """Suspends the function's workers, so that a test can check what they were doing. Returns their process ids."""
+    pids = workers(deployed, function)
+    for pid in pids:
         os.kill(pid, signal.SIGSTOP)
+    return pids
+
+
+def thaw(pids: list[int]) -> None:
+    """Lets suspended workers go on, unless they are gone."""
+    for pid in pids:
+        if alive(pid):
+            os.kill(pid, signal.SIGCONT)
 
 
 def kill(deployed: Deployed, function: str) -> None:

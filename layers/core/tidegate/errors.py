@@ -23,6 +23,8 @@ class DomainError(Exception):
     progressed = False
     # Set if the attempt was postponed before it sent anything: it does not count as a retry.
     put_off = False
+    # Set if the first retry need not wait: the attempt did nothing that another would repeat too soon.
+    at_once = False
 
     def __init__(
         self, detail: str = "", *, errors: Sequence[FieldError] = (), retry_after: float | None = None

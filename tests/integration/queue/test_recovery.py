@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from tests.integration.compensation.polling import Ticks
+from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import delete, update
 from tidegate.batches.slice import _execution_name
-from tidegate.errors import Busy, ServiceUnavailable
+from tidegate.errors import Busy, LeaseLost, ServiceUnavailable
 from tidegate.queue.admission import admit
+from tidegate.queue.model import Request
+from tidegate.queue.queue import RunningAttempt, Timing
+
+
+@pytest.fixture
+def ticks(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    return Ticks(cloud, monkeypatch)
 
 
 def lose_messages(queue: TestQueue) -> None:
@@ -163,6 +174,96 @@ def test_request_with_heartbeats_is_not_recovered(queue: TestQueue) -> None:
         queue.compensate(30)
 
     assert queue.statuses(request) == ["running"]
+
+
+def beat(queue: TestQueue, request: Request, attempt: int = 1, **more: Any) -> None:
+    queue.cloud.app.queue.heartbeat(request.project_id, request.request_id, attempt, **more)
+
+
+@pytest.mark.parametrize("kind", ["download", "scan", "export", "batch"])
+def test_hung_worker_is_replaced_within_70_seconds(queue: TestQueue, ticks: Ticks, kind: str) -> None:
+    payload = {"batch_id": "b-1", "run": 1} if kind == "batch" else {}
+    request = queue.submit(type=kind, payload=payload)
+    queue.admit()
+    queue.cloud.app.compensation.poll.revive()
+    ended = queue.cloud.clock() + timedelta(seconds=47)
+    while queue.cloud.clock() < ended:
+        beat(queue, request)
+        due = min(at for at, _ in ticks.waiting)
+        if due > queue.cloud.clock() + timedelta(seconds=10):
+            queue.cloud.clock.advance(10)
+        else:
+            ticks.next()
+    beat(queue, request)
+    hung_at = queue.cloud.clock()
+
+    while queue.now(request).attempt == 1:
+        assert queue.cloud.clock() < hung_at + timedelta(seconds=70), "it was not replaced"
+        ticks.next()
+        queue.admit()
+
+    machine = {"export": "ExportMachine", "batch": "BatchMachine"}.get(kind, "IngestMachine")
+    again = queue.now(request)
+    assert (again.status, again.attempt) == ("running", 2)
+    assert queue.executions(machine)[f"{request.request_id}-1"] == "ABORTED"
+    assert queue.executions(machine)[f"{request.request_id}-2"] == "RUNNING"
+
+
+def test_hung_worker_that_wakes_may_not_write(queue: TestQueue) -> None:
+    request = queue.submit(type="download")
+    queue.admit()
+    beat(queue, request)
+    queue.compensate(56)
+    assert queue.now(request).attempt == 2
+
+    with pytest.raises(LeaseLost):
+        beat(queue, request)
+    stale = queue.cloud.app.queue.finish(request.project_id, request.request_id, 1, result={"from": "the old one"})
+
+    assert (stale.status, stale.attempt, stale.result) == ("running", 2, None)
+
+
+def test_one_hung_worker_of_several_is_noticed(queue: TestQueue) -> None:
+    request = queue.submit(type="export")
+    queue.admit()
+    beat(queue, request, worker="0")
+    beat(queue, request, worker="1")
+    for _ in range(5):
+        queue.compensate(10)
+        beat(queue, request, worker="1")
+    assert queue.now(request).attempt == 1
+
+    queue.compensate(6)
+
+    assert queue.now(request).attempt == 2
+
+
+def test_request_between_two_functions_is_not_taken_for_hung(queue: TestQueue) -> None:
+    request = queue.submit(type="download")
+    queue.admit()
+    running = RunningAttempt(queue.cloud.app.queue, queue.now(request), Timing(look=0, beat=10))
+    running({"bytes": 5})
+    running.rest()
+
+    for _ in range(4):
+        queue.compensate(91)
+
+    assert (queue.now(request).status, queue.now(request).attempt) == ("running", 1)
+
+
+def test_hanging_again_without_progress_uses_up_the_retries(queue: TestQueue) -> None:
+    """The first replacement is at once; the next ones wait as after any other failure."""
+    request = queue.submit(type="download")
+    outcomes = []
+    for attempt in range(1, 5):
+        queue.admit()
+        beat(queue, request, attempt, progress={"bytes": 7})
+        queue.compensate(56)
+        outcomes.append(queue.now(request).status)
+        queue.cloud.clock.advance(301)
+        queue.cloud.app.queue.admission_queue.trigger("no_cookie")
+
+    assert outcomes == ["running", "pending", "pending", "failed"]
 
 
 def test_leaked_slot_is_released(queue: TestQueue) -> None:

@@ -34,7 +34,14 @@ class Worker:
         return self._called("read", (project_id, request_id, attempt))
 
     def heartbeat(
-        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None, *, parks: bool
+        self,
+        project_id: str,
+        request_id: str,
+        attempt: int,
+        progress: Mapping[str, Any] | None,
+        *,
+        parks: bool,
+        worker: str,
     ) -> Request:
         return self._called("heartbeat", (project_id, request_id, attempt))
 

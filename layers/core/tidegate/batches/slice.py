@@ -51,7 +51,7 @@ CONTINUE, BUSY, SLEEP, ENDED = "continue", "busy", "sleep", "ended"
 # Outcome of the first step of a batch for several functions: the machine starts an execution for each of them.
 SPLIT = "split"
 RENEW = "renew"
-TIMING = Timing(look=0.0, beat=30.0)
+TIMING = Timing(look=0.0, beat=10.0)
 _INDEX_SECONDS = 600.0
 
 
@@ -102,7 +102,7 @@ def _index(b: Batches, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> 
     until = time.monotonic() + _INDEX_SECONDS
 
     def may_continue() -> bool:
-        b.queue.running(**attempt)
+        heartbeats()
         return time.monotonic() < until
 
     try:
@@ -110,8 +110,10 @@ def _index(b: Batches, attempt: Mapping[str, Any], event: Mapping[str, Any]) -> 
             raise WorkerLost(str(event["failure"])[:300])
         request = b.queue.running(**attempt)
         batch = b.store.get(request.project_id, request.payload["batch_id"])
-        with b.runner_time.counted(request.project_id):
+        heartbeats = RunningAttempt(b.queue, request, TIMING, worker=f"i{event['indexer']}")
+        with heartbeats, b.runner_time.counted(request.project_id):
             done = batch is None or index_rows(b, batch, event["indexer"], may_continue)
+        heartbeats.rest()
     except DomainError as error:
         logger.info("an indexer of rows ended", **attempt, indexer=event["indexer"], why=error.detail)
         return ENDED
@@ -138,13 +140,18 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
         batch = b.store.resume(batch, request)
     if first_step:
         # Once, not in each runner.
-        indexers = check_rows(b, batch)
+        with RunningAttempt(b.queue, request, TIMING, parks=False, longest_call=_INDEX_SECONDS) as heartbeats:
+            indexers = check_rows(b, batch)
         runners = [{"runner": other} for other in range(1, batch.runners)]
         others = runners + [{"indexer": number} for number in range(indexers)]
         if others:
+            heartbeats.rest()
             return others
     runner = event.get("runner", 0)
-    ended = run_slice(b, batch, QueuedRun(b, request), runner)
+    queued = QueuedRun(b, request, runner)
+    with queued.heartbeats:
+        ended = run_slice(b, batch, queued, runner)
+    queued.heartbeats.rest()
     fields = {"batch_id": batch.batch_id, "runner": runner}
     logger.info("a slice ended", **fields, outcome=ended.outcome, seconds=ended.seconds)
     if ended.outcome != ENDED and ended.reason != request.last_wait_reason:
@@ -162,10 +169,10 @@ def _execution_name(event: Mapping[str, Any], generation: int, runner: int = 0, 
 class QueuedRun:
     """The queued request of this run: it allows the run and ends together with the batch."""
 
-    def __init__(self, b: Batches, request: Request) -> None:
+    def __init__(self, b: Batches, request: Request, runner: int = 0) -> None:
         self._b = b
         self._attempt = (request.project_id, request.request_id, request.attempt)
-        self._running = RunningAttempt(b.queue, request, TIMING, parks=False)
+        self.heartbeats = RunningAttempt(b.queue, request, TIMING, parks=False, worker=str(runner))
 
     def confirm(self, batch: Batch, progress: BatchProgress, *, publish: bool) -> None:
         """Checks, once a second, that the request still runs. LeaseLost if it was cancelled, paused or retried.
@@ -173,7 +180,7 @@ class QueuedRun:
         With `publish`, the progress is also sent to clients that watch the batch.
         """
         try:
-            self._running(progress.shown(batch))
+            self.heartbeats(progress.shown(batch))
         except RequestTimedOut as error:
             raise LeaseLost(error.detail) from error
         if publish:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -260,8 +261,8 @@ TIMING = Timing(look=2.0, beat=2.0)
 
 
 def pull(exports: Exports, event: Event, seconds_left: float) -> dict[str, Any]:
-    def step(request: Request) -> dict[str, Any]:
-        pulled = pull_pages(exports, request, _spec(exports, request), _heartbeat(exports, request), seconds_left)
+    def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
+        pulled = pull_pages(exports, request, _spec(exports, request), heartbeat, seconds_left)
         if isinstance(pulled, RangePlan):
             ids = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
             # Passing the plan on saves every worker an S3 request.
@@ -276,24 +277,24 @@ def render_ranges(exports: Exports, event: Event, seconds_left: float) -> dict[s
     """Runs one of several workers that pull and render ranges of pages. A repeat continues after its records."""
     lane = int(event["lane"])
 
-    def step(request: Request) -> dict[str, Any]:
+    def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
         from tidegate.exports.ranges import work
 
         passed_on = {"plan": event["plan"]} if "plan" in event else {}
         plan = RangePlan(**event["plan"]) if passed_on else None
-        spec, heartbeat = _spec(exports, request), _heartbeat(exports, request)
-        done = work(exports, request, spec, lane, heartbeat, seconds_left, plan)
+        done = work(exports, request, _spec(exports, request), lane, heartbeat, seconds_left, plan)
         return {"next": JOIN if done else RANGES, "lane": lane} | passed_on
 
-    return _step(exports, event, step, counted=True)
+    return _step(exports, event, step, counted=True, worker=str(lane))
 
 
 def render(exports: Exports, event: Event) -> dict[str, Any]:
-    def step(request: Request) -> dict[str, Any]:
-        spec, heartbeat = _spec(exports, request), _heartbeat(exports, request)
+    def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
+        spec = _spec(exports, request)
         if event.get("next") == RANGES:
             from tidegate.exports.ranges import join
 
+            heartbeat()
             rendered = join(exports.objects, request, spec)
             # The rows could not be rendered in ranges: stage the pages.
             return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
@@ -305,7 +306,7 @@ def render(exports: Exports, event: Event) -> dict[str, Any]:
 def publish(exports: Exports, event: Event) -> dict[str, Any]:
     """Ends the export: publishes its file, or records that the state machine failed."""
 
-    def step(request: Request) -> dict[str, Any]:
+    def step(request: Request, heartbeat: RunningAttempt) -> dict[str, Any]:
         if "failure" in event:
             failure = event["failure"]
             # Only for the log: the cause may have a stack trace and names of AWS resources.
@@ -313,6 +314,8 @@ def publish(exports: Exports, event: Event) -> dict[str, Any]:
             logger.error("the function that ran a step died", request_id=request.request_id, cause=cause)
             raise WorkerLost(f"the function that ran a step of the export died ({failure.get('Error')})")
         result = dict(event["file"])
+        if request.payload.get("deliver") or request.payload.get("email"):
+            heartbeat()
         if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
             # Before the export ends, so that the copies exist when its callback is sent.
             result["deliveries"] = exports.deliveries.send(request.project_id, wanted, result)
@@ -325,14 +328,32 @@ def publish(exports: Exports, event: Event) -> dict[str, Any]:
 
 
 def _step(
-    exports: Exports, event: Event, step: Callable[[Request], dict[str, Any]], *, counted: bool = False
+    exports: Exports,
+    event: Event,
+    step: Callable[[Request, RunningAttempt], dict[str, Any]],
+    *,
+    counted: bool = False,
+    worker: str = "0",
 ) -> dict[str, Any]:
     """`counted`: its time is the project's, and it is put off when the day's runner-hours are used up."""
     ids = {name: event[name] for name in ("project_id", "request_id", "attempt")}
     try:
         request = exports.queue.running(**ids)
-        with exports.runner_time.counted(request.project_id) if counted else nullcontext():
-            return ids | step(request)
+        heartbeat = RunningAttempt(
+            exports.queue,
+            request,
+            TIMING,
+            partial(_push_progress, exports),
+            now=lambda: exports.clock().timestamp(),
+            worker=worker,
+            # To join many parts or to deliver a large file takes long, and the calls have time-outs of their own.
+            longest_call=math.inf,
+        )
+        with heartbeat, exports.runner_time.counted(request.project_id) if counted else nullcontext():
+            done = step(request, heartbeat)
+        if done["next"] != OVER:
+            heartbeat.rest()
+        return ids | done
     except LeaseLost as error:
         logger.info("this attempt of the export is no longer the running one", **ids, why=error.detail)
         _clean_up(exports, exports.queue.get(ids["project_id"], ids["request_id"]))
@@ -380,12 +401,6 @@ def _spec(exports: Exports, request: Request) -> ExportSpec:
     if data is None:
         raise RecordNotFound("the order of this export was deleted: submit the export again")
     return ExportSpec.from_data(read_exact(data))
-
-
-def _heartbeat(exports: Exports, request: Request) -> RunningAttempt:
-    return RunningAttempt(
-        exports.queue, request, TIMING, partial(_push_progress, exports), now=lambda: exports.clock().timestamp()
-    )
 
 
 def _push_progress(exports: Exports, request: Request, progress: Mapping[str, Any]) -> None:

@@ -91,8 +91,11 @@ def _step(ingest: Ingest, event: Mapping[str, Any], attempt: tuple[str, str, int
         ingest.topic.publish_progress(present.project_id, present.request_id, shown)
 
     running = RunningAttempt(ingest.queue, request, TIMING, report, heartbeat_sent=True)
-    with ingest.runner_time.counted(request.project_id):
-        return _STEPS[request.type](ingest, Step(request, running, seconds_left, event.get("state")))
+    with running, ingest.runner_time.counted(request.project_id):
+        outcome = _STEPS[request.type](ingest, Step(request, running, seconds_left, event.get("state")))
+    if outcome.state is not None:
+        running.rest()
+    return outcome
 
 
 def _saved_some(ingest: Ingest, attempt: tuple[str, str, int]) -> bool:

@@ -304,7 +304,7 @@ def _move(queue: Queue, request: Request, turn: Turn) -> AdmissionMove:
         slots_held=turn.slots,
         deadline=now.timestamp() + timeout,
         start_time=iso(now),
-        heartbeat_time=iso(now),
+        beats={},
         not_before=None,
         last_wait_reason=None,
     )

@@ -26,6 +26,7 @@ from tidegate.projects.audit import NO_PROJECT, SYSTEM, act
 from tidegate.queue.admission import no_room, queue_up
 from tidegate.queue.model import (
     ALL,
+    LOOK_SECONDS,
     PENDING,
     RUNNER_HOURS,
     RUNNING,
@@ -293,13 +294,30 @@ def _recover_running(queue: Queue, request: Request) -> bool:
         return True
     status = queue.runner.status(request)
     if status == "RUNNING":
-        queue.store.set_due(request, now + SILENCE_SECONDS)
+        if request.silent(now):
+            _replace_silent(queue, request, now)
+            return True
+        oldest = min(request.beats.values(), default=None)
+        queue.store.set_due(request, now + SILENCE_SECONDS if oldest is None else oldest + LOOK_SECONDS)
         return False
     if status is None:
         queue.runner.start(request)
     else:
         _finish(queue, request, WorkerLost(f"the state machine ended as {status} without a result"))
     return True
+
+
+def _replace_silent(queue: Queue, request: Request, now: float) -> None:
+    """For a request whose function hangs: ends the attempt, so that the function may not write if it wakes, and queues
+    the next one at once. Its machine is stopped afterwards: it would wait for the function for a quarter of an hour."""
+    silent = request.silent(now)
+    seconds = round(now - min(request.beats[worker] for worker in silent))
+    error = WorkerLost(f"the function that ran this attempt sent no heartbeat for {seconds} s, and was replaced")
+    error.at_once, error.progressed = True, request.progress_made > request.reached
+    logger.error("a function hangs and is replaced", request_id=request.request_id, workers=silent, silent_s=seconds)
+    queue.log.write(request.project_id, request.request_id, request.attempt, "replaced", error.detail, error=error)
+    _finish(queue, request, error)
+    _stop(queue, request, "no heartbeat")
 
 
 def _finish(queue: Queue, request: Request, error: DomainError) -> None:

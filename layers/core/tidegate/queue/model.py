@@ -39,6 +39,10 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
     "prioritize": (WAITING | {PAUSED}, None),
 }
 
+# A function that works on a request sends a heartbeat every ten seconds at least. Compensation looks at a request
+# whose last heartbeat is this old, half a minute after that, and replaces the function if there was none meanwhile.
+LOOK_SECONDS, SILENT_SECONDS = 25, 50
+
 # Why a request waits.
 CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
 RUNNER_HOURS = "runner_hours_per_day"
@@ -91,7 +95,10 @@ class Request:
     # What the attempts before this one worked, in milliseconds.
     worked_ms: int = 0
     finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
-    heartbeat_time: str | None = None
+    # When each function that works on this attempt sent its last heartbeat, in Unix seconds, by its name.
+    beats: Annotated[dict[str, int], F(stored=False, shown=False)] = field(default_factory=dict)
+    # The furthest progress of the attempts whose worker fell silent.
+    reached: int = 0
     expired_at: str | None = None
 
     @property
@@ -113,6 +120,16 @@ class Request:
     @property
     def is_over(self) -> bool:
         return self.status in TERMINAL
+
+    @property
+    def progress_made(self) -> int:
+        """How far this attempt is, to compare with another attempt: bytes, items or rows."""
+        progress = self.progress or {}
+        return max((int(progress.get(name) or 0) for name in ("bytes", "processed", "rows", "queued")), default=0)
+
+    def silent(self, now: float) -> list[str]:
+        """The functions of this attempt whose heartbeat is missing."""
+        return sorted(name for name, at in self.beats.items() if now - at >= SILENT_SECONDS)
 
     def worked_until(self, moment: datetime) -> int:
         """The milliseconds that all attempts worked, the present one until `moment`."""
@@ -219,7 +236,7 @@ def retry_delay(policy: Policy, retries_used: int, error: DomainError) -> float 
     """
     if not error.retryable or retries_used >= policy.retries:
         return None
-    return policy.backoff(retries_used, error.retry_after)
+    return 0.0 if error.at_once and not retries_used else policy.backoff(retries_used, error.retry_after)
 
 
 # --- model

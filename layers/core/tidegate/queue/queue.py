@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import count, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
@@ -219,6 +220,11 @@ class RequestRunner:
 ReportProgress = Callable[[Request, Mapping[str, Any]], None]
 
 
+# A worker that was in one call for longer than this hangs there: every call has a time-out that is shorter.
+_LONGEST_CALL = 180.0
+_BEAT_SECONDS = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds between two reads of the request, by which a worker notices a cancellation, and two heartbeats."""
@@ -230,7 +236,8 @@ class Timing:
 class RunningAttempt:
     """Call it after each step of the work, as often as you like: it does something only when its timing says so.
 
-    The worker must stop if it raises LeaseLost or RequestTimedOut, or Frozen if it `parks`.
+    The worker must stop if it raises LeaseLost or RequestTimedOut, or Frozen if it `parks`. As a context manager, it
+    also sends heartbeats while the work waits for one call. Compensation replaces a worker that sends none.
     """
 
     def __init__(
@@ -243,8 +250,12 @@ class RunningAttempt:
         now: Callable[[], float] | None = None,
         heartbeat_sent: bool = False,
         parks: bool = True,
+        worker: str = "0",
+        longest_call: float = _LONGEST_CALL,
     ) -> None:
         self._parks = parks
+        self._worker = worker
+        self._longest_call = longest_call
         self._queue = queue
         self._request = request
         self._timing = timing
@@ -252,8 +263,48 @@ class RunningAttempt:
         self._now = now or queue.monotonic
         last = self._now() if heartbeat_sent else float("-inf")
         self._last_read = self._last_heartbeat = last
+        self._beating = threading.Lock()
+        self._over = threading.Event()
+        self._called_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._beat_on, name="heartbeat", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def rest(self) -> None:
+        """Call it if this function ends and another one will continue: until then no heartbeat is missing."""
+        with self._beating:
+            self._over.set()
+            self._queue.store.rest(self._request, self._queue.clock(), self._worker)
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(_BEAT_SECONDS):
+            if time.monotonic() - self._called_at > self._longest_call:
+                return
+            if self._now() - self._last_heartbeat < _BEAT_SECONDS:
+                continue
+            try:
+                with self._beating:
+                    if not self._over.is_set():
+                        self._beat(None, parks=False)
+            except (LeaseLost, RequestTimedOut, RecordNotFound):
+                # The work notices it by its next call.
+                return
+            except (ClientError, BotoCoreError, DomainError):
+                logger.warning("a heartbeat was not stored", request_id=self._request.request_id)
+
+    def _beat(self, progress: Mapping[str, Any] | None, *, parks: bool) -> Request:
+        request = self._request
+        attempt = (request.project_id, request.request_id, request.attempt)
+        present = self._queue.heartbeat(*attempt, progress, parks=parks, worker=self._worker)
+        self._last_heartbeat = self._now()
+        return present
 
     def __call__(self, progress: Mapping[str, Any] | None = None) -> None:
+        self._called_at = time.monotonic()
         now = self._now()
         if now - self._last_read < self._timing.look:
             return
@@ -262,8 +313,8 @@ class RunningAttempt:
         if now - self._last_heartbeat < self._timing.beat:
             request = self._queue.running(*attempt, parks=self._parks)
         else:
-            request = self._queue.heartbeat(*attempt, progress, parks=self._parks)
-            self._last_heartbeat = now
+            with self._beating:
+                request = self._beat(progress, parks=self._parks)
         if progress and self._report_progress:
             self._report_progress(request, progress)
 
@@ -271,7 +322,7 @@ class RunningAttempt:
 # --- queue
 # The request queue: submits requests, takes the heartbeats of running ones, and ends them or queues them again.
 
-# Compensation checks a worker that has sent no heartbeat for this long.
+# Compensation looks again after this long at a channel that waits, and at a request that no function works on.
 SILENCE_SECONDS = 60
 _TRIES = 5
 # How long a dedupe_key is known after it was last used.
@@ -483,11 +534,11 @@ class Queue:
         progress: Mapping[str, Any] | None = None,
         *,
         parks: bool = True,
+        worker: str = "0",
     ) -> Request:
-        """Call it every 30 s while working. Raises the same errors as `running`."""
+        """Call it every 10 s while working, each `worker` for itself. Raises the same errors as `running`."""
         request = self.running(project_id, request_id, attempt, parks=parks)
-        now = self.clock()
-        self.store.heartbeat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
+        self.store.heartbeat(request, self.clock(), worker, dict(progress) if progress else None)
         return request
 
     def note_wait(self, request: Request, reason: str | None) -> None:
@@ -557,6 +608,7 @@ class Queue:
                 progress=None,
                 deadline=None,
                 worked_ms=request.worked_until(now),
+                reached=max(request.reached, request.progress_made),
             )
             line = audit_line(request, again, "retry_later", who, f"{error.code}; again in {delay:g} s", now)
             self.store.move(request, again, line, now=now, without=without)

@@ -19,7 +19,19 @@ from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write, queued_write
 from tidegate.queue.log import stats_writes
-from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Channel, Request, Standing, Turn, WaitingPlace, rank
+from tidegate.queue.model import (
+    LOOK_SECONDS,
+    PENDING,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    Channel,
+    Request,
+    Standing,
+    Turn,
+    WaitingPlace,
+    rank,
+)
 from tidegate.records import item_of, record_from
 
 # --- transaction
@@ -42,6 +54,8 @@ class Refused(Conflict):
 
 # Stored as JSON text: callers' values may have larger numbers or deeper nesting than DynamoDB allows.
 _TEXTS = ("payload", "result", "progress")
+# Each function that works on the attempt has an attribute of its own. A move writes the item without them.
+_BEAT = "beat_"
 # After this time compensation checks whether the state machine of an admitted request was really started.
 _FIRST_HEARTBEAT_SECONDS = 15
 
@@ -63,7 +77,8 @@ def request_item(request: Request) -> Item:
 
 def request_from(item: Item) -> Request:
     texts = {name: json.loads(item[name]) for name in _TEXTS if item.get(name) is not None}
-    return record_from(Request, item, **texts)
+    beats = {name.removeprefix(_BEAT): int(at) for name, at in item.items() if name.startswith(_BEAT)}
+    return record_from(Request, item, **texts, beats=beats)
 
 
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
@@ -402,9 +417,15 @@ class RequestStore:
         except ConditionFailed as error:
             raise Refused(parts[index][0] for index in error.failed) from error
 
-    def heartbeat(self, request: Request, now: datetime, due_at: float, progress: dict[str, Any] | None) -> None:
-        """Stores a heartbeat and renews the mutex. LeaseLost if the attempt is outdated or has lost the mutex."""
-        sets: dict[str, Any] = {"heartbeat_time": iso(now)} | keys.due(request.request_id, due_at, "request")
+    def heartbeat(self, request: Request, now: datetime, worker: str, progress: dict[str, Any] | None) -> None:
+        """Stores a heartbeat and renews the mutex. LeaseLost if the attempt is outdated or has lost the mutex.
+
+        The request is due by the oldest heartbeat of its workers, so that one of several is missed.
+        """
+        moment = int(now.timestamp())
+        oldest = min([moment, *(at for name, at in request.beats.items() if name != worker)])
+        sets: dict[str, Any] = {f"{_BEAT}{worker}": moment}
+        sets |= keys.due(request.request_id, oldest + LOOK_SECONDS, "request")
         if progress is not None:
             sets["progress"] = as_text(progress)
         key = keys.request(request.project_id, request.request_id)
@@ -417,6 +438,14 @@ class RequestStore:
                 self._table.write(write)
         except ConditionFailed as error:
             raise LeaseLost("the request has ended, or another attempt runs it") from error
+
+    def rest(self, request: Request, now: datetime, worker: str) -> None:
+        """Stores that a worker has ended its step, so that nobody misses its heartbeats."""
+        key = keys.request(request.project_id, request.request_id)
+        due = keys.due(request.request_id, now.timestamp() + LOOK_SECONDS, "request")
+        same = "#status = :running AND #attempt = :attempt"
+        gone = (f"{_BEAT}{worker}",)
+        self._table.try_write(update(key, due, removes=gone, condition=same, running=RUNNING, attempt=request.attempt))
 
     def set_due(self, request: Request, due_at: float | None) -> None:
         """Sets when compensation checks the request (None: not at all), unless the request has changed."""
