@@ -48,6 +48,7 @@ class SubscriptionOptions(Selection, total=False):
     biz_id: int | None
     app_id: int | None
     credentials: str | None
+    compare: str | None
     concurrency: int | None
     priority: int | None
     politeness: Politeness | None

@@ -1218,6 +1218,9 @@ class Subscription(Model):
     exclude: Optional[list[str]]
     # the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source
     file_path: Optional[str]
+    # how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files of
+    # which it shows neither date nor size; `head` asks about all
+    compare: str
     # how gently its files are fetched
     politeness: Optional[dict[str, float]]
     # how many of its downloads run in parallel; a change affects new ones only

@@ -23,6 +23,8 @@ class DomainError(Exception):
     progressed = False
     # Set if the attempt was postponed before it sent anything: it does not count as a retry.
     put_off = False
+    # CPU milliseconds, peak megabytes and bytes that the attempt had used when it failed, if that was measured.
+    used: tuple[int, int, int] = (0, 0, 0)
     # Set if the first retry need not wait: the attempt did nothing that another would repeat too soon.
     at_once = False
 

@@ -52,6 +52,34 @@ def test_source_becomes_a_file(library: Library, source: FileSource) -> None:
     assert (request["status"], request["type"], request["channel"]) == ("completed", "download", "no_cookie")
 
 
+def test_statistics_show_cpu_memory_and_bytes_by_type(library: Library, source: FileSource, large: bytes) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    with patch("tidegate.ingest.fetch._RESERVE_SECONDS", 0.0):
+        library.run()
+
+    figures = library.cloud.http("GET", "/v1/stats", key=library.project.key).json()["types"]["download"]
+    log = library.cloud.http("GET", f"/v1/requests/{asked['request_id']}/log", key=library.project.key).json()["items"]
+
+    assert figures["bytes"] == len(large)
+    assert 0 < figures["mean_cpu_s"] < 60
+    assert 20 < figures["peak_memory_mb"] < 5000
+    done = next(line for line in log if line["event"] == "done")
+    assert f"{len(large)} bytes)" in done["detail"]
+    assert "CPU " in done["detail"]
+
+
+def test_failed_attempt_counts_what_it_used(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL)
+    library.ask(source.url("/a.bin"), signature="0" * 64)
+    library.run()
+
+    figures = library.cloud.http("GET", "/v1/stats", key=library.project.key).json()["types"]["download"]
+
+    assert (figures["by_status"], figures["bytes"]) == ({"failed": 1}, len(SMALL))
+    assert figures["peak_memory_mb"] > 20
+
+
 def test_large_file_is_fetched_in_parallel_ranges_and_hashed_meanwhile(
     library: Library, source: FileSource, large: bytes
 ) -> None:

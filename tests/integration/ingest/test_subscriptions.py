@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.http_servers import Handler
 from tests.support.ingest.running import Library
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
@@ -47,7 +48,8 @@ def paths(library: Library) -> set[str]:
 
 def test_scan_queues_only_new_and_changed_files_of_the_list(library: Library, source: FileSource) -> None:
     source.files |= {f"/{name}": Hosted(name.encode() * 100) for name in "abc"}
-    manifest(source, "/a", {"url": "/b", "path": "/data/b.csv", "etag": "1"})
+    a = {"url": "/a", "etag": "1"}
+    manifest(source, a, {"url": "/b", "path": "/data/b.csv", "etag": "1"})
     subscription = subscribe(library, source.url("/list.json"))
 
     first = scan(library, subscription)
@@ -56,7 +58,7 @@ def test_scan_queues_only_new_and_changed_files_of_the_list(library: Library, so
 
     assert scan(library, subscription)["result"]["unchanged"] is True, "304"
 
-    manifest(source, "/a", {"url": "/b", "path": "/data/b.csv", "etag": "2"}, "/c")
+    manifest(source, a, {"url": "/b", "path": "/data/b.csv", "etag": "2"}, {"url": "/c", "etag": "1"})
     assert scan(library, subscription)["result"] == {"listed": 3, "queued": 2, "refused": 0, "format": "json"}
     done = [(task["type"], task["status"]) for task in tasks(library, subscription)]
     assert sorted(done) == [("download", "completed")] * 4 + [("scan", "completed")] * 3
@@ -101,6 +103,43 @@ def test_entry_without_url_does_not_fail_the_scan(library: Library, source: File
     assert paths(library) == {"/a"}
 
 
+LONG = "x" * 3000
+SUM = hashlib.sha256(b"a").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("text", "content_type"),
+    [
+        (f"{SUM}  a\nthis line is broken\n", "text/plain"),
+        (f'<a href="a">a</a> <a href="{LONG}">b</a>', "text/html"),
+        (f"<urlset><url><loc>/a</loc></url><url><loc>/{LONG}</loc></url></urlset>", "text/xml"),
+        ("<urlset><url><loc>/a</loc></url><url><loc>http://[broken</loc></url></urlset>", "text/xml"),
+        (f'<rss><item><enclosure url="/a"/></item><item><enclosure url="/{LONG}"/></item></rss>', "text/xml"),
+        (
+            f'<feed><entry><link rel="enclosure" href="/a"/></entry><entry>'
+            f'<link rel="enclosure" href="/{LONG}"/></entry>'
+            "</feed>",
+            "text/xml",
+        ),
+        (
+            f"<ListBucketResult><Contents><Key>a</Key></Contents><Contents><Key>{LONG}</Key></Contents>"
+            "</ListBucketResult>",
+            "text/xml",
+        ),
+    ],
+    ids=["sums", "html", "sitemap", "sitemap_url", "rss", "atom", "s3"],
+)
+def test_one_bad_entry_is_named_in_every_format(
+    library: Library, source: FileSource, text: str, content_type: str
+) -> None:
+    source.files = {"/a": Hosted(b"a"), "/": Hosted(text.encode(), content_type=content_type)}
+
+    done = scan(library, subscribe(library, source.url("/")))
+
+    assert (done["status"], done["result"]["queued"], done["result"]["skipped"]) == ("completed", 1, 1)
+    assert paths(library) == {"/a"}
+
+
 def test_list_of_unknown_format_fails_without_retries(library: Library, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b"not json", content_type="application/json")
 
@@ -140,6 +179,117 @@ def test_dead_link_is_queued_at_growing_intervals_or_at_once_by_hand(library: Li
     source.files["/dead"] = Hosted(b"here now")
     scan(library, subscription)
     assert paths(library) == {"/dead"}
+
+
+def heads(source: FileSource) -> list[str]:
+    """The paths of files whose headers were asked for, and forgets them."""
+    asked = [path for path, _ in source.seen if path != "/list"]
+    source.seen.clear()
+    return asked
+
+
+INDEX = '<a href="a.bin">a</a> <a href="b.bin">b</a>'
+SITEMAP = "<urlset><url><loc>/a.bin</loc></url><url><loc>/b.bin</loc></url></urlset>"
+
+
+@pytest.mark.parametrize(
+    ("text", "content_type"),
+    [(INDEX, "text/html"), (SITEMAP, "text/xml"), ('["a.bin", "b.bin"]', "application/json")],
+    ids=["index", "sitemap", "urls"],
+)
+@pytest.mark.parametrize("validator", ["strong", "weak", "date", "none"])
+def test_changed_file_of_an_undated_list_is_downloaded(
+    library: Library, source: FileSource, text: str, content_type: str, validator: str
+) -> None:
+    source.files = {f"/{name}.bin": Hosted(name.encode() * 9, validator=validator) for name in "ab"}
+    source.files["/list"] = Hosted(text.encode(), content_type=content_type)
+    subscription = subscribe(library, source.url("/list"))
+    assert scan(library, subscription)["result"]["queued"] == 2
+    for _ in range(2):
+        same = scan(library, subscription)["result"]
+        assert (same["compared"], same["changed"], same["queued"]) == (2, 0, 0)
+
+    source.files["/b.bin"].body = b"another content"
+    changed = scan(library, subscription)["result"]
+    again = scan(library, subscription)["result"]
+
+    assert (changed["changed"], changed["queued"], again["changed"], again["queued"]) == (1, 1, 0, 0)
+    found = library.cloud.http("GET", "/v1/files", key=library.project.key, query={"limit": 100}).json()["items"]
+    assert sorted(item["size"] for item in found if item["file_path"] == "/b.bin") == [9, 15], "both versions"
+
+
+def test_dated_list_is_compared_only_if_asked(library: Library, source: FileSource) -> None:
+    source.files = {"/a.bin": Hosted(b"a"), "/list": Hosted(b'<a href="a.bin">a</a> 16-Nov-2026 05:00 1')}
+    source.files["/list"].content_type = "text/html"
+    auto, asked = subscribe(library, source.url("/list")), subscribe(library, source.url("/list"), compare="head")
+    for subscription in (auto, asked):
+        assert scan(library, subscription)["result"]["queued"] == 1
+    heads(source)
+
+    assert "compared" not in scan(library, auto)["result"]
+    assert heads(source) == []
+    source.files["/a.bin"].body = b"b"
+    assert scan(library, asked)["result"]["changed"] == 1
+
+
+@pytest.mark.parametrize(("status", "notes"), [(405, 0), (501, 0), (403, 0), (404, 1)])
+def test_server_that_refuses_head_is_asked_for_a_byte(
+    library: Library, source: FileSource, status: int, notes: int
+) -> None:
+    source.files = {"/a.bin": Hosted(b"a"), "/list": Hosted(b'["a.bin"]', content_type="application/json")}
+
+    def refuse_head(handler: Handler) -> bool:
+        if handler.command == "HEAD":
+            handler.answer(status)
+        return handler.command == "HEAD"
+
+    source.hook = refuse_head
+    subscription = subscribe(library, source.url("/list"))
+    scan(library, subscription)
+    source.files["/a.bin"].body = b"changed"
+
+    done = scan(library, subscription)["result"]
+
+    assert (done["changed"], done.get("not_comparable", 0)) == (1 - notes, notes)
+    if notes:
+        assert done["not_comparable_entries"] == [f"{source.url('/a.bin')}: The remote server answered 404"]
+
+
+def test_comparison_is_bounded_and_continues_at_the_next_scan(
+    library: Library, source: FileSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.ingest.subscriptions.COMPARED_AT_ONCE", 2)
+    names = [f"{number}.bin" for number in range(5)]
+    source.files = {f"/{name}": Hosted(name.encode()) for name in names}
+    source.files["/list"] = Hosted(json.dumps(names).encode(), content_type="application/json")
+    subscription = subscribe(library, source.url("/list"))
+    scan(library, subscription)
+    heads(source)
+
+    rounds = []
+    for left in (3, 3, 3):
+        done = scan(library, subscription)["result"]
+        assert (done["compared"], done["compared_later"]) == (2, left)
+        rounds.append(heads(source))
+
+    assert sorted(rounds[0] + rounds[1] + rounds[2][:1]) == [f"/{name}" for name in names]
+
+
+def test_pause_of_a_host_ends_the_comparison(library: Library, source: FileSource) -> None:
+    names = [f"{number}.bin" for number in range(5)]
+    source.files = {f"/{name}": Hosted(name.encode()) for name in names}
+    source.files["/list"] = Hosted(json.dumps(names).encode(), content_type="application/json")
+    subscription = subscribe(library, source.url("/list"))
+    scan(library, subscription)
+    heads(source)
+    for name in names:
+        source.files[f"/{name}"].refusals = [(429, "120")]
+
+    done = scan(library, subscription)["result"]
+
+    assert (done["compared"], done["compared_later"], len(heads(source))) == (1, 4, 1)
+    pauses = library.cloud.http("GET", "/v1/host-pauses", key=library.project.key).json()["items"]
+    assert len(pauses) == 1
 
 
 def test_schedule_fires_once_for_each_of_its_times(library: Library, source: FileSource) -> None:
@@ -259,7 +409,7 @@ def test_schedule_whose_moment_has_passed_is_422(library: Library, source: FileS
 
 
 def test_failed_download_is_queued_again_despite_a_304(library: Library, source: FileSource) -> None:
-    manifest(source, "/late")
+    manifest(source, {"url": "/late", "etag": "1"})
     subscription = subscribe(library, source.url("/list.json"))
     scan(library, subscription)
     assert paths(library) == set()

@@ -185,7 +185,7 @@ def test_hung_worker_is_replaced_within_70_seconds(queue: TestQueue, ticks: Tick
     payload = {"batch_id": "b-1", "run": 1} if kind == "batch" else {}
     request = queue.submit(type=kind, payload=payload)
     queue.admit()
-    queue.cloud.app.compensation.poll.revive()
+    queue.cloud.app.compensation.revive()
     ended = queue.cloud.clock() + timedelta(seconds=47)
     while queue.cloud.clock() < ended:
         beat(queue, request)

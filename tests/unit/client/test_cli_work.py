@@ -412,12 +412,13 @@ def test_queue_stats_print_a_row_for_each_channel(api: HTTPServer, capsys: pytes
 
 
 def test_stats_print_a_row_for_each_type(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = {"scan": {"count": 3, "success_rate": 1.0, "mean_s": 0.5, "p95_s": 0.9}}
+    used = {"mean_cpu_s": 0.2, "peak_memory_mb": 90, "bytes": 7}
+    figures = {"scan": {"count": 3, "success_rate": 1.0, "mean_s": 0.5, "p95_s": 0.9, **used}}
     api.expect_request("/v1/stats").respond_with_json({"since": "a", "until": "b", "types": figures})
 
     main(["stats"])
 
-    assert capsys.readouterr().out.splitlines()[1].split() == ["scan", "3", "1.0", "0.5", "0.9"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["scan", "3", "1.0", "0.5", "0.9", "0.2", "90", "7"]
 
 
 def test_archive_lists_all_pages_of_a_day_and_filter(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidegate.common.ids import iso
 from tidegate.queue.log import change_of, counts_of, percentile, stats_by_type
-from tidegate.queue.model import Request
+from tidegate.queue.model import Request, Usage
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -33,6 +33,16 @@ def test_mean_is_exact_and_p95_within_its_class(values: list[int]) -> None:
     assert stats.p95_s is not None
     # The classes of a few milliseconds are coarse: the error is one millisecond.
     assert math.isclose(stats.p95_s, exact, rel_tol=0.16, abs_tol=0.0015)
+
+
+def test_figures_have_cpu_memory_and_bytes_of_ended_requests() -> None:
+    used = [Usage(100, 40, 7), Usage(300, 200, 5), Usage(200, 40, 0)]
+    ended = [one.added_to(_ended(1000)) for one in used]
+    running = Usage(9000, 900, 9).added_to(_ended(1000, "running"))
+
+    stats = stats_by_type(("check", counts_of(one)) for one in [*ended, running])["check"]
+
+    assert (stats.mean_cpu_s, stats.peak_memory_mb, stats.bytes) == (0.2, 200, 12)
 
 
 @given(st.lists(st.sampled_from(["pending", "queued", "running", "completed", "failed"]), min_size=1, max_size=20))

@@ -103,7 +103,7 @@ class Subscriptions:
         """Subscribes to a source.
 
         Options: timezone (of the schedule), biz_id, app_id, credentials, format, include, exclude, file_path,
-        concurrency, priority, politeness."""
+        compare, concurrency, priority, politeness."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return Subscription(self._http.create("/v1/subscriptions", given))

@@ -192,7 +192,8 @@ class QueuedRun:
         writes = self._b.store.end_writes(batch, fences, verdict, iso(self._b.clock()))
         result = {"batch_id": batch.batch_id, "status": verdict.status, "stop_reason": verdict.reason}
         try:
-            self._b.queue.finish(*self._attempt, result=result, error=error, extra_writes=writes)
+            used = self.heartbeats.used
+            self._b.queue.finish(*self._attempt, result=result, error=error, extra_writes=writes, used=used)
         except Refused as refused:
             raise LeaseLost("another runner has taken over the batch") from refused
 

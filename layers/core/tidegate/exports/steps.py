@@ -43,8 +43,8 @@ from tidegate.exports.store import (
     staging_prefix,
 )
 from tidegate.files.model import content_disposition
-from tidegate.queue.model import COMPLETED, Request
-from tidegate.queue.queue import RunningAttempt, Timing
+from tidegate.queue.model import COMPLETED, Request, Usage
+from tidegate.queue.queue import NOTHING_USED, RunningAttempt, Timing
 from tidegate.sheets.rows import RowBlocks
 from tidegate.sheets.table import ROW_HEAD, Row, flat_rows, keys_of
 from tidegate.sheets.values import read_exact
@@ -321,7 +321,8 @@ def publish(exports: Exports, event: Event) -> dict[str, Any]:
             result["deliveries"] = exports.deliveries.send(request.project_id, wanted, result)
         if addresses := request.payload.get("email"):
             result["emails"] = exports.mail.send(addresses, request, result)
-        status = end(exports, request.project_id, request.request_id, request.attempt, result=result)
+        ids = (request.project_id, request.request_id, request.attempt)
+        status = end(exports, *ids, result=result, used=heartbeat.used)
         return {"next": OVER, "status": status}
 
     return _step(exports, event, step)
@@ -351,6 +352,7 @@ def _step(
         )
         with heartbeat, exports.runner_time.counted(request.project_id) if counted else nullcontext():
             done = step(request, heartbeat)
+            heartbeat.moved_bytes = int(done.get("file", {}).get("size") or 0)
         if done["next"] != OVER:
             heartbeat.rest()
         return ids | done
@@ -371,9 +373,10 @@ def end(
     *,
     result: Any = None,
     error: DomainError | None = None,
+    used: Usage = NOTHING_USED,
 ) -> str:
     try:
-        ended = exports.queue.finish(project_id, request_id, attempt, result=result, error=error)
+        ended = exports.queue.finish(project_id, request_id, attempt, result=result, error=error, used=used)
     except RecordNotFound:
         return OVER
     _clean_up(exports, ended)

@@ -30,6 +30,7 @@ from tidegate.http.guard import host_of, origin_of_text, read_url
 from tidegate.ingest import Heartbeat, Step, StepOutcome
 from tidegate.ingest.fetch import Fetched, Politeness, Remote, SourceChanged, Wanted, discard_parts, fetch
 from tidegate.ingest.model import ingested_object, part_count
+from tidegate.ingest.sources import FileVersion
 from tidegate.projects.audit import act, audit_write
 from tidegate.queue.model import Request
 
@@ -212,7 +213,15 @@ def download(ingest: Ingest, step: Step) -> StepOutcome:
         return StepOutcome(state={"goes_on": True})
     digest, stored = kept
     done = _done(ingest, request, file, digest, got.size, got.etag, fetched=got.size, stored=stored)
-    return replace(done, after=lambda: _forget(ingest, request))
+
+    def after() -> None:
+        _forget(ingest, request)
+        if request.payload.get("compared") and request.subscription_id:
+            of = (request.project_id, request.subscription_id, remote.url, str(request.payload["fingerprint"]))
+            etag = got.etag.removeprefix("W/") if got.etag else None
+            ingest.store.fetched(*of, FileVersion(etag, got.size))
+
+    return replace(done, after=after)
 
 
 def discard(ingest: Ingest, request: Request) -> None:

@@ -156,6 +156,8 @@ class Entry:
     title: str | None = None
     # As in the source: an RFC 822 or ISO 8601 date.
     published: str | None = None
+    # Whether the list shows when the file changes: its date, size or digest.
+    dated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +189,24 @@ def entry_at(
     signature: str | None = None,
     title: str | None = None,
     published: str | None = None,
+    skipped: list[str],
 ) -> Entry | None:
-    """The file behind a link. `version` has values that differ between its versions. None if its path is not valid."""
+    """The file behind a link. `version` has values that differ between its versions. If its URL or path is not valid,
+    None, and why in `skipped`."""
     url = resolved(base, link.strip())
     if url is None:
+        skipped.append(f"the url of an entry cannot be parsed: {link[:200]!r}")
         return None
     path = unquote(urlsplit(url).path) or "/"
-    if path_fault(path):
+    if fault := path_fault(path):
+        skipped.append(f"entry {link[:200]!r}: path {fault}")
         return None
     name = plain_name(posixpath.basename(path.rstrip("/"))) or "file"
     fingerprint = digest(*(str(one) for one in version), str(size), str(signature), length=32)
     known_size = size if size is not None and 0 <= size <= LARGEST else None
-    return Entry(url, path, name, fingerprint, signature, known_size, title, published)
+    # An id (of an item in a feed) stays the same when its file changes.
+    dated = bool(published or signature or size is not None or any(str(one).strip() for one in version[-1:]))
+    return Entry(url, path, name, fingerprint, signature, known_size, title, published, dated)
 
 
 def resolved(base: str, link: str) -> str | None:
@@ -254,7 +262,7 @@ def looks_like_sums(text: str) -> bool:
     return bool(_COREUTILS.fullmatch(first) or _BSD.fullmatch(first))
 
 
-def from_sums(text: str, base: str) -> Iterator[Entry]:
+def from_sums(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
     """A SHA-256 is verified when the file is downloaded; other digests only show that a file changed."""
     for number, line in enumerate(_lines(text), 1):
         if not line.strip() or line.startswith("#"):
@@ -262,9 +270,10 @@ def from_sums(text: str, base: str) -> Iterator[Entry]:
         found = _COREUTILS.fullmatch(line)
         bsd = _BSD.fullmatch(line)
         if not found and not bsd:
-            raise SourceBroken(f"line {number} of the checksum list is not a digest and a file name: {line[:80]!r}")
+            skipped.append(f"line {number} of the checksum list is not a digest and a file name: {line[:80]!r}")
+            continue
         checksum, name = (found[1], found[2]) if found else (bsd[2], bsd[1])  # type: ignore[index]
-        entry = entry_at(base, quote(name.removeprefix("./")), checksum, signature=sha256_in(checksum))
+        entry = entry_at(base, quote(name.removeprefix("./")), checksum, signature=sha256_in(checksum), skipped=skipped)
         if entry:
             yield entry
 
@@ -358,7 +367,14 @@ def _described(listed: Any, base: str, index: int) -> Entry:
     name = plain_name(item.get("name")) or plain_name(posixpath.basename(path.rstrip("/"))) or "file"
     title = item.get("title")
     return Entry(
-        url, path, name, digest(*version, length=32), signature, known_size, title if isinstance(title, str) else None
+        url,
+        path,
+        name,
+        digest(*version, length=32),
+        signature,
+        known_size,
+        title if isinstance(title, str) else None,
+        dated=any(version),
     )
 
 
@@ -393,7 +409,7 @@ class _Links(HTMLParser):
             self.found[-1][1].append(data)
 
 
-def from_html(text: str, base: str) -> Iterator[Entry]:
+def from_html(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
     """The files below the index: no parent folder, no links that sort, no subfolders, no other sites."""
     parser = _Links()
     try:
@@ -412,10 +428,15 @@ def from_html(text: str, base: str) -> Iterator[Entry]:
         there = urlsplit(url)
         path = unquote(there.path)
         below = (there.scheme, there.netloc) == (here.scheme, here.netloc) and there.path.startswith(folder)
-        if not below or there.query or there.path.endswith("/") or there.path == here.path or path_fault(path):
+        if not below or there.query or there.path.endswith("/") or there.path == here.path:
+            continue
+        if fault := path_fault(path):
+            skipped.append(f"entry {href[:200]!r}: path {fault}")
             continue
         name = plain_name(path.rsplit("/", 1)[-1]) or "file"
-        yield Entry(url, path, name, digest(" ".join("".join(after).split()), length=32))
+        shown = " ".join("".join(after).split())
+        # Web servers print a date or a size there; a text without a digit is a description.
+        yield Entry(url, path, name, digest(shown, length=32), dated=any(char.isdigit() for char in shown))
 
 
 # --- xml tree
@@ -537,9 +558,10 @@ def from_xml(text: str, base: str, wanted: str) -> Listing:
     if found == "sitemap":
         return _sitemap(root, base)
     linked = _rss if found == "rss" else _atom
-    files = unique(entry for entry, attached in linked(root, base) if attached)
+    skipped: list[str] = []
+    files = unique(entry for entry, attached in linked(root, base, skipped) if attached)
     # A feed without any attached file is a list of pages, or of links to files.
-    return Listing(found, files or unique(entry for entry, _ in linked(root, base)))
+    return Listing(found, files or unique(entry for entry, _ in linked(root, base, [])), skipped=skipped)
 
 
 def _text(element: Element, *names: str) -> str:
@@ -555,13 +577,16 @@ def _size(text: Any) -> int | None:
     return whole_number(str(text or "").strip()) or None
 
 
-def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
+def _rss(root: Element, base: str, skipped: list[str]) -> Iterator[tuple[Entry, bool]]:
     for item in (element for element in below(root, "item") if local(element).lower() == "item"):
         title, date = _text(item, "title"), _text(item, "pubdate", "date", "updated")
         version = (_text(item, "guid"), date)
         links = [(url, length, True) for url, length in _enclosures(item)] or [(_page(item), None, False)]
         for url, length, attached in links:
-            made = entry_at(base, url, *version, size=_size(length), title=title, published=date) if url else None
+            if not url:
+                continue
+            about = {"title": title, "published": date}
+            made = entry_at(base, url, *version, size=_size(length), **about, skipped=skipped)
             if made:
                 # Podcasts often state a wrong length: it shows a change, but is not checked against the file.
                 yield _without_size(made), attached
@@ -588,7 +613,7 @@ def _page(item: Element) -> str:
     return (guid.text or "").strip()
 
 
-def _atom(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
+def _atom(root: Element, base: str, skipped: list[str]) -> Iterator[tuple[Entry, bool]]:
     for item in (element for element in below(root, "entry") if local(element) == "entry"):
         title, date = _text(item, "title"), _text(item, "updated", "published", "modified")
         here = resolved(base, item.get(_XML_BASE, "")) or base
@@ -599,7 +624,8 @@ def _atom(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
         for link, attached in files or pages[:1]:
             url = str(link.get("href") or link.get("src"))
             version = (_text(item, "id"), date)
-            made = entry_at(here, url, *version, size=_size(link.get("length")), title=title, published=date)
+            about = {"title": title, "published": date}
+            made = entry_at(here, url, *version, size=_size(link.get("length")), **about, skipped=skipped)
             if made:
                 yield _without_size(made), attached
 
@@ -615,6 +641,7 @@ def _s3(root: Element, base: str) -> Listing:
     folder = here.path.rstrip("/")
     encoded = _text(root, "encodingtype") == "url"
     entries: list[Entry] = []
+    skipped: list[str] = []
     last = ""
     for item in (child for child in root if local(child) == "Contents"):
         key = _text(item, "key")
@@ -624,10 +651,10 @@ def _s3(root: Element, base: str) -> Listing:
         link = urlunsplit((here.scheme, here.netloc, f"{folder}/{quote(key)}", "", ""))
         version = (_text(item, "etag"), _text(item, "lastmodified"))
         size = whole_number(_text(item, "size"))
-        made = entry_at(base, link, *version, size=size, published=version[1])
+        made = entry_at(base, link, *version, size=size, published=version[1], skipped=skipped)
         if made:
             entries.append(made)
-    return Listing("s3", unique(entries), _next_page(root, here.query, base, last))
+    return Listing("s3", unique(entries), _next_page(root, here.query, base, last), skipped)
 
 
 def _next_page(root: Element, query: str, base: str, last: str) -> list[str]:
@@ -647,8 +674,9 @@ def _sitemap(root: Element, base: str) -> Listing:
     places = ((_text(child, "loc"), _text(child, "lastmod")) for child in root)
     if local(root).lower() == "sitemapindex":
         return Listing("sitemap", [], _pages(resolved(base, place) for place, _ in places if place))
-    made = (entry_at(base, place, changed, published=changed) for place, changed in places if place)
-    return Listing("sitemap", unique(entry for entry in made if entry))
+    skipped: list[str] = []
+    made = (entry_at(base, place, changed, published=changed, skipped=skipped) for place, changed in places if place)
+    return Listing("sitemap", unique(entry for entry in made if entry), skipped=skipped)
 
 
 def _pages(urls: Iterator[str | None]) -> list[str]:
@@ -746,7 +774,11 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
     if kind == "json":
         return from_json(text, base)
     read = {"html": from_html, "sums": from_sums}[kind]
-    return Listing(kind, unique(read(text, base)))
+    skipped: list[str] = []
+    found = unique(read(text, base, skipped))
+    if kind == "sums" and skipped and not found:
+        raise SourceBroken(skipped[0])
+    return Listing(kind, found, skipped=skipped)
 
 
 def _unpacked(body: bytes) -> bytes:

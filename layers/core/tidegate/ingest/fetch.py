@@ -349,7 +349,8 @@ class FetchRun:
         """Reports the progress. Raises if the request was cancelled or paused."""
         seconds = self._monotonic() - self._began_at
         speed = round((self.taken - self.resumed) / seconds) if seconds > 0 else 0
-        self._heartbeat({"bytes": self.taken, "total": self.total, "bytes_per_s": speed})
+        fetched = self.taken - self.resumed
+        self._heartbeat({"bytes": self.taken, "total": self.total, "bytes_per_s": speed, "fetched": fetched})
 
     def put_part(self, key: str, upload_id: str, number: int, piece: bytearray) -> bytearray:
         self.store.put_part(key, upload_id, number, piece)
@@ -471,6 +472,8 @@ def _fetch_stream(run: FetchRun, source: Source, stream: Stream) -> Fetched:
     pieces = _pieces(run, source, stream)
     first = next(pieces, bytearray())
     if len(first) < model.PART_BYTES:
+        run.taken = len(first)
+        run.report_progress()
         return Fetched(len(first), source.etag, run.digest.hexdigest(), small=first)
     run.began = True
     key = run.wanted.key

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
+from tidegate.common.json_input import whole_number
 from tidegate.common.sequences import Listed
 from tidegate.errors import QuotaExceeded, SourceBroken
 from tidegate.http.client import SafeHttp
 from tidegate.http.guard import Credential
 from tidegate.http.model import Limits, Reply
 from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, chosen, template_fault, unique
+from tidegate.ingest.model import total_of
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import count_write
 from tidegate.projects.secrets import CREDENTIAL_NAME
@@ -51,6 +53,16 @@ FilePath = Annotated[
         "the path of each file in the library, such as `/podcasts/{year}/{name}`; default: its path in the source",
         max_length=500,
         check=_valid_template,
+        changes=True,
+    ),
+]
+
+
+Compare = Annotated[
+    Literal["auto", "head"],
+    F(
+        "how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files of "
+        "which it shows neither date nor size; `head` asks about all",
         changes=True,
     ),
 ]
@@ -167,6 +179,7 @@ class Subscription(Schedule):
     include: Globs = ()
     exclude: Globs = ()
     file_path: FilePath = None
+    compare: Compare = "auto"
     politeness: Annotated[dict[str, int | float] | None, F("how gently its files are fetched", changes=True)] = None
     concurrency: Annotated[
         int,
@@ -201,6 +214,38 @@ class Subscription(Schedule):
 _QUOTA_RETRY_SECONDS = 3600
 
 
+class FileVersion(NamedTuple):
+    """What a server's headers say of a file. None: nothing."""
+
+    etag: str | None = None
+    length: int | None = None
+    modified: str | None = None
+
+    def differs(self, other: FileVersion) -> bool | None:
+        """Whether it is another version. None if they have nothing in common to compare. The date counts only without
+        an ETag: several servers of one file may have stored it at different times."""
+        names = ("etag", "length") if self.etag and other.etag else self._fields
+        both = ((getattr(self, name), getattr(other, name)) for name in names)
+        pairs = [(a, b) for a, b in both if a is not None and b is not None]
+        return any(a != b for a, b in pairs) if pairs else None
+
+    def known(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+NO_VERSION = FileVersion()
+
+
+def version_of(headers: Mapping[str, str]) -> FileVersion:
+    """Of an answer to HEAD, or to a GET of some of the bytes."""
+    etag = headers.get("etag", "").removeprefix("W/") or None
+    partial = "content-range" in headers
+    length = total_of(headers) if partial else whole_number(headers.get("content-length", ""))
+    # Of a packed answer it is the length that was sent, which says little of the file.
+    packed = headers.get("content-encoding", "identity") != "identity"
+    return FileVersion(etag, None if packed else length, headers.get("last-modified") or None)
+
+
 class SeenEntry(NamedTuple):
     """What is known of an entry: the fingerprint with which it was queued last; or, after a failed download, the one
     with which it failed, how often, and from which scan on it is queued again."""
@@ -209,11 +254,22 @@ class SeenEntry(NamedTuple):
     failed: str | None = None
     failures: int = 0
     again: int = 0
+    # The fingerprint in the list, if the other one has what the server said of the file.
+    listed: str | None = None
+    # What the server said of the file when it was downloaded or last compared, and the scan that compared it.
+    version: FileVersion = NO_VERSION
+    compared: int = 0
+
+    def is_queued(self, entry: Entry) -> bool:
+        """Whether this version of the entry was queued, as far as the list shows it, and its download did not fail."""
+        return bool(self.fingerprint) and entry.fingerprint in (self.fingerprint, self.listed)
 
     def puts_off(self, entry: Entry, scan: int) -> bool:
         """Whether this version of the entry failed, and its next download is due at a later scan."""
-        return self.failed == entry.fingerprint != self.fingerprint and scan < self.again
+        return not self.fingerprint and entry.fingerprint in (self.failed, self.listed) and scan < self.again
 
+
+_SEEN_ATTRIBUTES = (*(name for name in SeenEntry._fields if name != "version"), *FileVersion._fields)
 
 # In the class below, `list` is a method.
 Writes = list[Write]
@@ -224,8 +280,11 @@ _MOST_DOUBLED = 8
 
 
 def _seen(item: Mapping[str, Any]) -> SeenEntry:
-    count, again = int(item.get("failures", 0)), int(item.get("again", 0))
-    return SeenEntry(str(item.get("fingerprint", "")), item.get("failed"), count, again)
+    count, again, compared = (int(item.get(name, 0)) for name in ("failures", "again", "compared"))
+    length = item.get("length")
+    version = FileVersion(item.get("etag"), None if length is None else int(length), item.get("modified"))
+    fingerprint, failed, listed = str(item.get("fingerprint", "")), item.get("failed"), item.get("listed")
+    return SeenEntry(fingerprint, failed, count, again, listed, version, compared)
 
 
 class SubscriptionStore:
@@ -274,19 +333,35 @@ class SubscriptionStore:
 
     def seen(self, project_id: str, subscription_id: str) -> dict[str, SeenEntry]:
         """What is known of each entry, by URL."""
-        pk, wanted = keys.manifest_entries(project_id, subscription_id), ("url", *SeenEntry._fields)
+        pk, wanted = keys.manifest_entries(project_id, subscription_id), ("url", *_SEEN_ATTRIBUTES)
         items = self._table.query_all(pk, consistent=True, project=wanted)
         return {item["url"]: _seen(item) for item in items}
 
-    def seen_writes(self, subscription: Subscription, entry: Entry) -> Writes:
-        """Marks the entry as seen, in the transaction that queues its download; refused for a deleted subscription."""
+    def compared(self, subscription: Subscription, url: str, version: FileVersion, scan: int) -> None:
+        """Stores what the server said of an unchanged file."""
+        key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
+        self._table.try_write(update(key, version.known() | {"compared": scan}))
+
+    def fetched(self, project_id: str, subscription_id: str, url: str, fingerprint: str, version: FileVersion) -> None:
+        """Stores what the server said of the file that was downloaded, unless a later one was queued."""
+        key = keys.manifest_entry(project_id, subscription_id, url)
+        gone = [name for name in FileVersion._fields if name not in version.known()]
+        same = "#fingerprint = :mine"
+        self._table.try_write(update(key, version.known(), removes=gone, condition=same, mine=fingerprint))
+
+    def seen_writes(self, subscription: Subscription, entry: Entry, listed: str | None = None) -> Writes:
+        """Marks the entry as seen, in the transaction that queues its download; refused for a deleted subscription.
+
+        `listed` is its fingerprint in the list, if that is another one.
+        """
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
         return [
             # What is known of earlier failures stays: they count if the download fails again.
             update(
                 known,
-                {"url": entry.url, "fingerprint": entry.fingerprint},
+                {"url": entry.url, "fingerprint": entry.fingerprint, "listed": listed},
+                removes=() if listed else ("listed",),
                 condition="attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
             ),

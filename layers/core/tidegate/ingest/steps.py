@@ -31,7 +31,7 @@ from tidegate.ingest.download import discard, download
 from tidegate.ingest.fetch import stored_since
 from tidegate.ingest.model import MAX_BYTES
 from tidegate.ingest.subscriptions import scan_source
-from tidegate.queue.model import CANCELLED, COMPLETED, Request
+from tidegate.queue.model import CANCELLED, COMPLETED, Request, Usage
 from tidegate.queue.queue import RunningAttempt, Timing
 from tidegate.queue.store import Refused
 
@@ -59,30 +59,32 @@ def work(ingest: Ingest, event: Mapping[str, Any], seconds_left: float) -> dict[
         return _end(ingest, passed, attempt, error=died)
     began = ingest.clock()
     try:
-        outcome = _step(ingest, event, attempt, seconds_left)
+        outcome, used = _step(ingest, event, attempt, seconds_left)
     except LeaseLost as lost:
         logger.info("the step was stopped", **passed, why=lost.detail)
         ingest.queue.log.write(*attempt, "stopped", lost.detail, since=began)
         _discard(ingest, ingest.queue.get(*attempt[:2]))
         return passed | {"more": False}
     except DomainError as error:
-        ingest.queue.log.write(*attempt, "failed", error.detail, since=began, error=error)
+        ingest.queue.log.write(*attempt, "failed", f"{error.detail} ({Usage(*error.used)})", since=began, error=error)
         return _end(ingest, passed, attempt, error=error)
     except Exception as error:
         # The state machine catches the error. Its text may name AWS resources: only operators see the line's stack.
         ingest.queue.log.write(*attempt, "died", "an unexpected error", since=began, error=error)
         raise
     if outcome.state is not None:
-        ingest.queue.log.write(*attempt, "goes on", "the time of one invocation is over", since=began)
+        ingest.queue.log.write(*attempt, "goes on", f"the time of one invocation is over ({used})", since=began)
         return passed | {"more": True, "state": dict(outcome.state)}
-    ingest.queue.log.write(*attempt, "done", _summary(outcome.result), since=began)
-    ended = _end(ingest, passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes)
+    ingest.queue.log.write(*attempt, "done", f"{_summary(outcome.result)} ({used})", since=began)
+    ended = _end(ingest, passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes, used=used)
     if outcome.after and ended.get("status") == COMPLETED:
         outcome.after()
     return ended
 
 
-def _step(ingest: Ingest, event: Mapping[str, Any], attempt: tuple[str, str, int], seconds_left: float) -> StepOutcome:
+def _step(
+    ingest: Ingest, event: Mapping[str, Any], attempt: tuple[str, str, int], seconds_left: float
+) -> tuple[StepOutcome, Usage]:
     request = ingest.queue.heartbeat(*attempt)
     ingest.queue.log.write(*attempt, "begun", f"{request.type}, {seconds_left:.0f} s of this invocation left")
 
@@ -95,7 +97,7 @@ def _step(ingest: Ingest, event: Mapping[str, Any], attempt: tuple[str, str, int
         outcome = _STEPS[request.type](ingest, Step(request, running, seconds_left, event.get("state")))
     if outcome.state is not None:
         running.rest()
-    return outcome
+    return outcome, running.used
 
 
 def _saved_some(ingest: Ingest, attempt: tuple[str, str, int]) -> bool:

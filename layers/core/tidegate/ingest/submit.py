@@ -42,10 +42,14 @@ def download(
     fingerprint: str | None = None,
     mirrors: Sequence[str] = (),
     politeness: Mapping[str, Any] | None = None,
+    compared: bool = False,
     extra_writes: Sequence[Any] = (),
     **more: Any,
 ) -> tuple[File, Request]:
-    """Creates a file and the request that fetches it. `fingerprint`: the entry's, if a scan found the URL."""
+    """Creates a file and the request that fetches it. `fingerprint`: the entry's, if a scan found the URL.
+
+    `compared`: later scans will ask the server whether the file has changed.
+    """
     check_url(ingest, project_id, source_url, *mirrors)
     payload = {
         "source_url": source_url,
@@ -53,6 +57,7 @@ def download(
         "fingerprint": fingerprint,
         "mirrors": [*mirrors] or None,
         "politeness": politeness,
+        "compared": compared or None,
     }
     return _with_file(
         ingest,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -12,14 +15,26 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
-from tidegate.common.ids import iso, new_id
+from tidegate.common.ids import digest, iso, new_id
 from tidegate.common.sequences import Listed
-from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed, WrongState
+from tidegate.errors import Conflict, FetchError, LeaseLost, NotSent, RecordNotFound, UrlNotAllowed, WrongState
 from tidegate.files.library import Announcement
+from tidegate.http.guard import Credential, origin_of_text
 from tidegate.http.model import Limits
 from tidegate.ingest import Step, StepOutcome
 from tidegate.ingest.feeds import Entry
-from tidegate.ingest.sources import DELETING, Selection, SourceList, Subscription, read_source
+from tidegate.ingest.fetch import Pacer, Politeness
+from tidegate.ingest.model import MAX_BYTES
+from tidegate.ingest.sources import (
+    DELETING,
+    FileVersion,
+    SeenEntry,
+    Selection,
+    SourceList,
+    Subscription,
+    read_source,
+    version_of,
+)
 from tidegate.ingest.submit import check_url, download, scan, subscription_of
 from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.queue import control
@@ -98,7 +113,7 @@ def _write(ingest: Ingest, old: Subscription, new: Subscription, who: str, actio
     now = ingest.clock()
     new = replace(new.rescheduled(old, now), revision=old.revision + 1)
     line = act(new.project_id, new.subscription_id, now, who, action, why)
-    reads = ("source_url", "format", "include", "exclude", "file_path", "credentials")
+    reads = ("source_url", "format", "include", "exclude", "file_path", "credentials", "compare")
     read_again = any(getattr(new, name) != getattr(old, name) for name in reads)
     if not ingest.store.change(old, new, line, read_again=read_again):
         raise Conflict("the subscription was changed by another request meanwhile: read it and try again")
@@ -225,18 +240,20 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
             [ingest.store.scanned_write(subscription, found.etag, now)],
         )
     seen = ingest.store.seen(subscription.project_id, subscription.subscription_id)
-    fresh = [
-        entry for entry in found.entries if entry.url not in seen or seen[entry.url].fingerprint != entry.fingerprint
-    ]
+    fresh = [entry for entry in found.entries if entry.url not in seen or not seen[entry.url].is_queued(entry)]
     put_off: list[str] = []
     if request.payload.get("by_schedule"):
         scan = subscription.scans + 1
         put_off = [entry.url for entry in fresh if entry.url in seen and seen[entry.url].puts_off(entry, scan)]
         fresh = [entry for entry in fresh if entry.url not in set(put_off)]
-    # While entries are put off, the list must be read: a 304 would hide them.
-    written = ingest.store.scanned_write(subscription, None if put_off else found.etag, now)
-    refused = _queue_all(ingest, step, subscription, fresh)
+    compared = _Comparison(ingest, step, subscription, seen)
+    fresh += compared.changed(found.entries)
+    # While entries are put off or compared, the list must be read: a 304 would hide them.
+    read_again = put_off or any(map(compared.asks_for, found.entries))
+    written = ingest.store.scanned_write(subscription, None if read_again else found.etag, now)
+    refused = _queue_all(ingest, step, subscription, fresh, compared)
     result: dict[str, Any] = {"listed": found.listed, "queued": len(fresh) - refused, "refused": refused}
+    result |= compared.notes()
     if put_off:
         result |= {"put_off": len(put_off), "put_off_entries": put_off[:_PUT_OFF_NAMED]}
     if found.skipped:
@@ -244,12 +261,18 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
     return StepOutcome(result | {"format": found.format}, [written])
 
 
-def _read(ingest: Ingest, step: Step, subscription: Subscription) -> SourceList:
+def _access(ingest: Ingest, subscription: Subscription) -> tuple[Credential | None, bool]:
+    """The credential of the source, and whether private addresses are allowed."""
     allow_private = ingest.projects.get(subscription.project_id).allow_private_urls
     credential = None
     if subscription.credentials:
         credential = ingest.credentials.get(subscription.project_id, subscription.credentials)
         credential.require(subscription.source_url, plain_text=allow_private)
+    return credential, allow_private
+
+
+def _read(ingest: Ingest, step: Step, subscription: Subscription) -> SourceList:
+    credential, allow_private = _access(ingest, subscription)
     return read_source(
         ingest.http,
         subscription.project_id,
@@ -262,14 +285,129 @@ def _read(ingest: Ingest, step: Step, subscription: Subscription) -> SourceList:
     )
 
 
-def _queue_all(ingest: Ingest, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
+# --- comparison
+# Asks servers whether files have changed of which the list does not show it.
+
+# In one scan at most so many files and seconds. The next scan continues with those that were compared longest ago.
+COMPARED_AT_ONCE = 500
+_COMPARE_SECONDS = 120.0
+# The pause between two questions, unless the subscription's politeness says another.
+_COMPARE_PAUSE = 0.1
+_COMPARE_LIMITS = Limits(total=20, max_bytes=MAX_BYTES)
+# A server that fails so often in one scan is not asked again by it.
+_COMPARE_FAILURES = 3
+# Answers of servers that do not allow HEAD: they are asked for one byte.
+_NO_HEAD = frozenset({400, 403, 405, 501})
+
+
+class _Comparison:
+    def __init__(self, ingest: Ingest, step: Step, subscription: Subscription, seen: Mapping[str, SeenEntry]) -> None:
+        self._ingest, self._step, self._subscription, self._seen = ingest, step, subscription, seen
+        self._scan = subscription.scans + 1
+        self._failures: Counter[str] = Counter()
+        self._faults: list[str] = []
+        self._asked = self._left = 0
+        # The fingerprint in the list, by URL, of files that were found changed.
+        self.listed: dict[str, str] = {}
+
+    def asks_for(self, entry: Entry) -> bool:
+        return self._subscription.compare == "head" or not entry.dated
+
+    def notes(self) -> dict[str, Any]:
+        """For the result of the scan."""
+        if not self._asked and not self._left:
+            return {}
+        notes: dict[str, Any] = {"compared": self._asked, "changed": len(self.listed), "compared_later": self._left}
+        if self._faults:
+            notes |= {"not_comparable": len(self._faults), "not_comparable_entries": self._faults[:_PUT_OFF_NAMED]}
+        return notes
+
+    def changed(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries, queued before, whose file the server says is another one now; with a new fingerprint."""
+        queued = (entry for entry in entries if entry.url in self._seen and self._seen[entry.url].is_queued(entry))
+        asked = [entry for entry in queued if self.asks_for(entry)]
+        asked.sort(key=lambda entry: self._seen[entry.url].compared)
+        if not asked:
+            return []
+        ingest, subscription = self._ingest, self._subscription
+        how = dict(zip(("credential", "allow_private"), _access(ingest, subscription), strict=True))
+        ends_in = (self._step.request.deadline or math.inf) - ingest.clock().timestamp()
+        until = ingest.monotonic() + min(_COMPARE_SECONDS, self._step.seconds_left / 2, ends_in / 2)
+        polite = Politeness.of({"politeness": subscription.politeness})
+        pacer = Pacer(Politeness(delay_s=polite.delay_s or _COMPARE_PAUSE), time.sleep, ingest.monotonic)
+        found: list[Entry] = []
+        for entry in asked:
+            origin = origin_of_text(entry.url)
+            if self._asked >= COMPARED_AT_ONCE or ingest.monotonic() >= until:
+                break
+            if self._failures[origin] >= _COMPARE_FAILURES:
+                continue
+            self._step.heartbeat({"compared": self._asked, "to_compare": len(asked)})
+            pacer.before_request()
+            self._asked += 1
+            version = self._ask(entry, origin, how)
+            if version is None:
+                continue
+            known = self._seen[entry.url]
+            fingerprint = digest(entry.fingerprint, *map(str, version), length=32)
+            if not known.version.differs(version):
+                ingest.store.compared(subscription, entry.url, version, self._scan)
+            elif fingerprint != known.fingerprint:
+                # Else its download was queued by an earlier scan, and has not ended.
+                self.listed[entry.url] = entry.fingerprint
+                found.append(replace(entry, fingerprint=fingerprint, size=None))
+        self._left = len(asked) - self._asked
+        return found
+
+    def _ask(self, entry: Entry, origin: str, how: Mapping[str, Any]) -> FileVersion | None:
+        project_id = self._subscription.project_id
+        try:
+            self._ingest.host_pauses.awake(project_id, [entry.url])
+            version = self._head(entry, how)
+        except FetchError as error:
+            self._ingest.host_pauses.note(project_id, entry.url, error.retry_after or 0.0)
+            # A pause or a fault of the server concerns its other files, too.
+            self._failures[origin] += _COMPARE_FAILURES if isinstance(error, NotSent) or error.retry_after else 1
+            self._faults.append(f"{entry.url}: {error.detail}")
+            return None
+        except UrlNotAllowed as error:
+            self._faults.append(f"{entry.url}: {error.detail}")
+            return None
+        self._failures[origin] = 0
+        known = self._seen[entry.url].version
+        if not version.known() or (known.known() and known.differs(version) is None):
+            self._faults.append(f"{entry.url}: the server sends neither ETag, Content-Length nor Last-Modified")
+            return None
+        return version
+
+    def _head(self, entry: Entry, how: Mapping[str, Any]) -> FileVersion:
+        http, more = self._ingest.http, {**how, "limits": _COMPARE_LIMITS, "project_id": self._subscription.project_id}
+        plain = {"accept-encoding": "identity"}
+        reply = http.send("HEAD", entry.url, headers=plain, **more)
+        if reply.status not in _NO_HEAD:
+            reply.raise_for_status()
+            return version_of(reply.headers)
+        known = self._seen[entry.url].version
+        headers = plain | {"range": "bytes=0-0"} | ({"if-none-match": known.etag} if known.etag else {})
+        with http.stream("GET", entry.url, headers=headers, **more) as stream:
+            if stream.status == 304:
+                return known
+            stream.raise_for_status()
+            return version_of(stream.headers)
+
+
+def _queue_all(
+    ingest: Ingest, step: Step, subscription: Subscription, fresh: list[Entry], compared: _Comparison
+) -> int:
     """Queues downloads, several in parallel: a list may have thousands. Returns how many URLs were refused."""
     refused = 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             # Spread evenly over the lanes, so that as many run at once as the subscription allows.
             lanes = (number % subscription.concurrency for number in range(len(fresh)))
-            asked = pool.map(lambda entry, lane: _queue(ingest, step, subscription, entry, lane), fresh, lanes)
+            asked = pool.map(
+                lambda entry, lane: _queue(ingest, step, subscription, entry, lane, compared), fresh, lanes
+            )
             for number, queued in enumerate(asked):
                 refused += not queued
                 step.heartbeat({"new": len(fresh), "queued": number + 1 - refused})
@@ -279,7 +417,9 @@ def _queue_all(ingest: Ingest, step: Step, subscription: Subscription, fresh: li
     return refused
 
 
-def _queue(ingest: Ingest, step: Step, subscription: Subscription, entry: Entry, lane: int) -> bool:
+def _queue(
+    ingest: Ingest, step: Step, subscription: Subscription, entry: Entry, lane: int, compared: _Comparison
+) -> bool:
     """False for a URL that may not be fetched: one bad entry does not stop the others."""
     announced = Announcement(
         subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
@@ -297,7 +437,8 @@ def _queue(ingest: Ingest, step: Step, subscription: Subscription, entry: Entry,
             politeness=subscription.politeness,
             subscription_id=subscription.subscription_id,
             lane=lane,
-            extra_writes=ingest.store.seen_writes(subscription, entry),
+            compared=compared.asks_for(entry),
+            extra_writes=ingest.store.seen_writes(subscription, entry, compared.listed.get(entry.url)),
         )
     except UrlNotAllowed:
         return False

@@ -112,6 +112,9 @@ class RequestFigures:
     success_rate: float | None = None
     mean_s: float | None = None
     p95_s: float | None = None
+    mean_cpu_s: float | None = None
+    peak_memory_mb: int | None = None
+    bytes: int | None = None
 
 
 def counts_of(request: Request | None) -> dict[str, int]:
@@ -123,6 +126,10 @@ def counts_of(request: Request | None) -> dict[str, int]:
         milliseconds = request.worked_until(datetime.fromisoformat(request.finish_time))
         duration = round(math.log(max(1, milliseconds), _CLASS_GROWTH))
         counts |= {f"n{duration}": 1, f"ms{duration}": milliseconds}
+    if request.status in (COMPLETED, FAILED) and request.peak_mb:
+        memory = round(math.log(request.peak_mb, _CLASS_GROWTH))
+        counts |= {f"k{memory}": 1, f"mb{memory}": request.peak_mb}
+        counts |= {"cpu": request.cpu_ms, "bytes": request.moved_bytes}
     return counts
 
 
@@ -145,7 +152,8 @@ def _stats(counts: Counter[str]) -> RequestFigures:
     # Negative if a request from before there were counts left a status to which it was never added.
     by_status = {status: counts[status] for status in sorted(STATES) if counts[status] > 0}
     ended = by_status.get(COMPLETED, 0) + by_status.get(FAILED, 0)
-    classes = sorted(int(name[1:]) for name, count in counts.items() if name[1:].isdigit() and count > 0)
+    classes, memories = _classes(counts, "n"), _classes(counts, "k")
+    measured = sum(counts[f"k{number}"] for number in memories)
     timed = sum(counts[f"n{number}"] for number in classes)
     milliseconds = sum(counts[f"ms{number}"] for number in classes)
     return RequestFigures(
@@ -154,6 +162,15 @@ def _stats(counts: Counter[str]) -> RequestFigures:
         success_rate=round(by_status.get(COMPLETED, 0) / ended, 4) if ended else None,
         mean_s=round(milliseconds / timed / 1000, 3) if timed else None,
         p95_s=_percentile(counts, classes, 0.95 * timed) if timed else None,
+        mean_cpu_s=round(counts["cpu"] / measured / 1000, 3) if measured else None,
+        peak_memory_mb=round(counts[f"mb{memories[-1]}"] / counts[f"k{memories[-1]}"]) if measured else None,
+        bytes=counts["bytes"] if measured else None,
+    )
+
+
+def _classes(counts: Counter[str], kind: str) -> list[int]:
+    return sorted(
+        int(name[1:]) for name, count in counts.items() if name[0] == kind and name[1:].isdigit() and count > 0
     )
 
 

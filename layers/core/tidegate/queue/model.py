@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from tidegate.errors import DomainError, Invalid, WrongState
 from tidegate.records import F, view_of
@@ -94,6 +94,10 @@ class Request:
     start_time: Annotated[str | None, F("when it started, ISO 8601 UTC")] = None
     # What the attempts before this one worked, in milliseconds.
     worked_ms: int = 0
+    # What all attempts used: CPU time, the most memory of one function, bytes that were moved.
+    cpu_ms: int = 0
+    peak_mb: int = 0
+    moved_bytes: int = 0
     finish_time: Annotated[str | None, F("when it ended, ISO 8601 UTC")] = None
     # When each function that works on this attempt sent its last heartbeat, in Unix seconds, by its name.
     beats: Annotated[dict[str, int], F(stored=False, shown=False)] = field(default_factory=dict)
@@ -157,6 +161,25 @@ def notice_kind(request_type: str, status: str) -> str:
     if request_type == "export":
         return "task.completed" if status == COMPLETED else "task.failed"
     return "batch.finished" if request_type == "batch" else "request.finished"
+
+
+class Usage(NamedTuple):
+    """What a function used for a request."""
+
+    cpu_ms: int = 0
+    peak_mb: int = 0
+    moved_bytes: int = 0
+
+    def added_to(self, request: Request) -> Request:
+        return replace(
+            request,
+            cpu_ms=request.cpu_ms + self.cpu_ms,
+            peak_mb=max(request.peak_mb, self.peak_mb),
+            moved_bytes=request.moved_bytes + self.moved_bytes,
+        )
+
+    def __str__(self) -> str:
+        return f"CPU {self.cpu_ms / 1000:.1f} s, memory {self.peak_mb} MB, {self.moved_bytes} bytes"
 
 
 # --- policies

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import count, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from aws_lambda_powertools import Logger
@@ -46,6 +47,7 @@ from tidegate.queue.model import (
     RUNNING,
     Policy,
     Request,
+    Usage,
     moved,
     notice_kind,
 )
@@ -266,19 +268,32 @@ class RunningAttempt:
         self._beating = threading.Lock()
         self._over = threading.Event()
         self._called_at = time.monotonic()
+        self._cpu_before = time.process_time()
+        # Of the functions that worked on this attempt before.
+        self._bytes_before = int((request.progress or {}).get("bytes") or 0)
+        self.moved_bytes = 0
+
+    @property
+    def used(self) -> Usage:
+        """What this function used so far. In Lambda a process runs one function at a time."""
+        cpu_ms = round((time.process_time() - self._cpu_before) * 1000)
+        return Usage(cpu_ms, _peak_megabytes(), self.moved_bytes)
 
     def __enter__(self) -> Self:
+        _forget_peak()
         threading.Thread(target=self._beat_on, name="heartbeat", daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
         self._over.set()
+        if isinstance(error, DomainError):
+            error.used = self.used
 
     def rest(self) -> None:
         """Call it if this function ends and another one will continue: until then no heartbeat is missing."""
         with self._beating:
             self._over.set()
-            self._queue.store.rest(self._request, self._queue.clock(), self._worker)
+            self._queue.store.rest(self._request, self._queue.clock(), self._worker, self.used)
 
     def _beat_on(self) -> None:
         while not self._over.wait(_BEAT_SECONDS):
@@ -305,6 +320,11 @@ class RunningAttempt:
 
     def __call__(self, progress: Mapping[str, Any] | None = None) -> None:
         self._called_at = time.monotonic()
+        if progress and "bytes" in progress:
+            # `fetched`, which is not shown, leaves out what earlier attempts had fetched.
+            moved = int(progress.get("fetched", int(progress["bytes"]) - self._bytes_before))
+            self.moved_bytes = max(self.moved_bytes, moved)
+            progress = {name: value for name, value in progress.items() if name != "fetched"}
         now = self._now()
         if now - self._last_read < self._timing.look:
             return
@@ -319,12 +339,32 @@ class RunningAttempt:
             self._report_progress(request, progress)
 
 
+def _forget_peak() -> None:
+    """Makes the kernel measure the most memory anew: a warm process has run other requests before."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        # Then it is the most since the process began.
+        return
+
+
+def _peak_megabytes() -> int:
+    """The most memory that the process had at once, in MB; 0 if the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    kilobytes = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
+    return math.ceil(int(kilobytes) / 1024)
+
+
 # --- queue
 # The request queue: submits requests, takes the heartbeats of running ones, and ends them or queues them again.
 
 # Compensation looks again after this long at a channel that waits, and at a request that no function works on.
 SILENCE_SECONDS = 60
 _TRIES = 5
+NOTHING_USED = Usage()
 # How long a dedupe_key is known after it was last used.
 _DEDUPE_KEPT_SECONDS = 90 * 86400
 
@@ -554,6 +594,7 @@ class Queue:
         result: Mapping[str, Any] | None = None,
         error: DomainError | None = None,
         extra_writes: Sequence[Any] = (),
+        used: Usage = NOTHING_USED,
         who: str = SYSTEM,
     ) -> Request:
         """Ends the request, or queues it again if the error is retryable. An outdated attempt changes nothing.
@@ -566,7 +607,8 @@ class Queue:
             if request.status != RUNNING or request.attempt != attempt:
                 return request
             try:
-                return self._end(request, result, error, extra_writes, without, who)
+                measured = (Usage(*error.used) if error and any(error.used) else used).added_to(request)
+                return self._end(measured, result, error, extra_writes, without, who)
             except Refused as refused:
                 if MUTEX in refused.parts:
                     # The mutex expired and another request may have run: this result may be outdated, so retry.

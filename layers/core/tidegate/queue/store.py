@@ -29,6 +29,7 @@ from tidegate.queue.model import (
     Request,
     Standing,
     Turn,
+    Usage,
     WaitingPlace,
     rank,
 )
@@ -78,7 +79,8 @@ def request_item(request: Request) -> Item:
 def request_from(item: Item) -> Request:
     texts = {name: json.loads(item[name]) for name in _TEXTS if item.get(name) is not None}
     beats = {name.removeprefix(_BEAT): int(at) for name, at in item.items() if name.startswith(_BEAT)}
-    return record_from(Request, item, **texts, beats=beats)
+    peak = max((int(value) for name, value in item.items() if name.startswith("peak_")), default=0)
+    return record_from(Request, item, **texts, beats=beats, peak_mb=peak)
 
 
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
@@ -439,13 +441,16 @@ class RequestStore:
         except ConditionFailed as error:
             raise LeaseLost("the request has ended, or another attempt runs it") from error
 
-    def rest(self, request: Request, now: datetime, worker: str) -> None:
-        """Stores that a worker has ended its step, so that nobody misses its heartbeats."""
+    def rest(self, request: Request, now: datetime, worker: str, used: Usage) -> None:
+        """Stores that a worker has ended its step, so that nobody misses its heartbeats, and what it used."""
         key = keys.request(request.project_id, request.request_id)
         due = keys.due(request.request_id, now.timestamp() + LOOK_SECONDS, "request")
         same = "#status = :running AND #attempt = :attempt"
         gone = (f"{_BEAT}{worker}",)
-        self._table.try_write(update(key, due, removes=gone, condition=same, running=RUNNING, attempt=request.attempt))
+        sets = due | {f"peak_{worker}": max(request.peak_mb, used.peak_mb)}
+        adds = {"cpu_ms": used.cpu_ms, "moved_bytes": used.moved_bytes}
+        write = update(key, sets, adds=adds, removes=gone, condition=same, running=RUNNING, attempt=request.attempt)
+        self._table.try_write(write)
 
     def set_due(self, request: Request, due_at: float | None) -> None:
         """Sets when compensation checks the request (None: not at all), unless the request has changed."""

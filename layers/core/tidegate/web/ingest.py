@@ -69,7 +69,18 @@ class SubscriptionChanges(ScheduleChange, changes=Subscription):
 
     @model_validator(mode="after")
     def _check_required(self) -> Self:
-        needed = ("name", "source_url", "timezone", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
+        needed = (
+            "name",
+            "source_url",
+            "timezone",
+            "biz_id",
+            "app_id",
+            "format",
+            "include",
+            "exclude",
+            "compare",
+            "concurrency",
+        )
         removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
         if removed:
             raise ValueError(f"{', '.join(removed)} cannot be null: leave out what is not to change")

@@ -168,6 +168,9 @@ class TypeStats(Answer):
     success_rate: Annotated[float | None, F("share that succeeded, 0 to 1")] = None
     mean_s: Annotated[float | None, F("mean run time in seconds")] = None
     p95_s: Annotated[float | None, F("95th percentile of the run time in seconds")] = None
+    mean_cpu_s: Annotated[float | None, F("mean CPU time of a request that ended, over all its attempts")] = None
+    peak_memory_mb: Annotated[int | None, F("the most memory that a function used for one, in MB, within 15 %")] = None
+    bytes: Annotated[int | None, F("bytes that were fetched, read or written for them")] = None
 
 
 class StatsAnswer(Answer):

@@ -29,7 +29,7 @@ def register(subparsers: Subparsers) -> None:
     audit.add_argument("--until", metavar="TIME", help="ISO 8601")
     add_paging(audit)
 
-    stats = add_command(subparsers, "stats", _stats, "show count, success rate, mean and p95 seconds for each type")
+    stats = add_command(subparsers, "stats", _stats, "show counts, times, CPU, memory and bytes for each type")
     stats.add_argument("--since", metavar="TIME", help="ISO 8601")
 
     archive = add_command(
@@ -109,7 +109,9 @@ def _stats(context: Context, args: argparse.Namespace) -> None:
         context.output.record(stats)
         return
     rows = [{"type": name, **figures} for name, figures in stats.get("types", {}).items()]
-    context.output.table(rows, ("type", "count", "success_rate", "mean_s", "p95_s"))
+    context.output.table(
+        rows, ("type", "count", "success_rate", "mean_s", "p95_s", "mean_cpu_s", "peak_memory_mb", "bytes")
+    )
 
 
 def _archive(context: Context, args: argparse.Namespace) -> None:

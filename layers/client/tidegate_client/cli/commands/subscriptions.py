@@ -80,7 +80,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 _SELECTION = ("format", "include", "exclude", "file_path")
-_OPTIONS = ("schedule", "timezone", "credentials", *_SELECTION, "priority", "concurrency")
+_OPTIONS = ("schedule", "timezone", "credentials", *_SELECTION, "compare", "priority", "concurrency")
 # For these "none" is a value like any other.
 _NOT_REMOVABLE = frozenset({"name", "source_url"})
 
@@ -93,6 +93,9 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_concurrency(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compare", choices=("auto", "head"), help="head: ask the server about each file (default auto)"
+    )
     parser.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     parser.add_argument("--concurrency", type=int, metavar="N", help="downloads of its files at a time (default 1)")
 

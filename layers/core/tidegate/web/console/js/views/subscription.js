@@ -34,6 +34,7 @@ export function subscription(root, { id, go }) {
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.id"), copyable(record.subscription_id)],
           [t("ingest.format"), t(`ingest.format_${record.format}`)],
+          [t("ingest.compare"), t(`ingest.compare_${record.compare}`)],
           [t("ingest.include"), record.include?.join(", ")],
           [t("ingest.exclude"), record.exclude?.join(", ")],
           [t("ingest.path"), record.file_path && code(record.file_path)],

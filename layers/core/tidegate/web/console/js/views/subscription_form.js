@@ -59,6 +59,7 @@ function fields(known) {
     h("div", { class: "pair" },
       field("include", t("ingest.include"), { rows: 2, value: (known.include || []).join("\n"), hint: t("ingest.globHint"), placeholder: "*.iso" }),
       field("exclude", t("ingest.exclude"), { rows: 2, value: (known.exclude || []).join("\n"), placeholder: "*.tmp" })),
+    field("compare", t("ingest.compare"), { options: [["auto", t("ingest.compare_auto")], ["head", t("ingest.compare_head")]], value: known.compare || "auto" }),
     field("file_path", t("ingest.path"), { value: known.file_path || "", hint: t("ingest.pathHint"), placeholder: "/podcasts/{year}/{name}" }),
     h("div", { class: "triple" },
       field("biz_id", t("files.biz"), { type: "number", min: 0, value: String(known.biz_id ?? 0) }),
@@ -72,7 +73,7 @@ function fields(known) {
 }
 
 function bodyOf(given) {
-  const body = { ...timingOf(given), name: given.name, source_url: given.source_url, format: given.format, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
+  const body = { ...timingOf(given), name: given.name, source_url: given.source_url, format: given.format, compare: given.compare, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
   if (given.priority) body.priority = Number(given.priority);
   for (const [name, value] of [["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
