@@ -82,7 +82,7 @@ def new(pages: Pages) -> None:
     for number, page in enumerate(pages):
         rows = read(page, number).rows
         for start in range(0, len(rows), BLOCK_ROWS):
-            packer.compress(writer.xml(rows[start : start + BLOCK_ROWS]))
+            packer.compress(writer.xml(rows[start : start + BLOCK_ROWS], number * PAGE + start + 2))
     packer.flush()
 
 
@@ -94,7 +94,7 @@ def range_worker(pages: Pages) -> None:
         rows = read(page, number).rows
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
-            fragments.add(writer.xml(block), len(block))
+            fragments.add(writer.xml(block, number * PAGE + start + 2), len(block))
     fragments.end()
 
 

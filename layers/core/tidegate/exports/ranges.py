@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -61,7 +62,7 @@ from tidegate.exports.store import (
 )
 from tidegate.queue.model import Request
 from tidegate.sheets.files import FragmentWriter, Measure, content_type
-from tidegate.sheets.joined import JoinedBook, JoinedParquet, JoinedText, Made, SheetRows, Sums
+from tidegate.sheets.joined import JoinedBook, JoinedParquet, JoinedText, Made, SheetRows, Sums, renumber
 from tidegate.sheets.parquet import Group
 from tidegate.sheets.rows import BLOCK_ROWS, shaped
 from tidegate.sheets.table import Row, flat_rows, keys_of
@@ -514,10 +515,19 @@ class _RangeRows:
         self._nonce = token_hex(6)
         self._writer: FragmentWriter | None = None
         self._sheet = -1
+        # The row of the sheet with which the next fragment begins.
+        self._fragment_row = 0
 
     @cached_property
     def rendering(self) -> JoinedFile:
         return self.context.file()
+
+    @cached_property
+    def _top(self) -> int:
+        """The row of a sheet with which the table's data begins, if the tables above it are as long as announced."""
+        file = self.rendering
+        counts = [table.pages.total or 0 for table in self.context.tables]
+        return file.first_rows(counts)[self.span.table] if isinstance(file, JoinedBook) else 0
 
     def end(self) -> RangeRecord:
         """Stores the record. Returns the one that counts."""
@@ -565,16 +575,17 @@ class _RangeRows:
                 sheet = self._position // rendering.capacity
                 room = min(room, (sheet + 1) * rendering.capacity - self._position)
             block = self.table.shape(rows[at : at + room])
-            self._on_sheet(sheet).add(rendering.text(block), len(block))
+            row = self._top + self._position - sheet * (rendering.capacity or 0)
+            self._on_sheet(sheet, row).add(rendering.text(block, row), len(block))
             at += len(block)
             self._position += len(block)
 
-    def _on_sheet(self, sheet: int) -> FragmentWriter:
+    def _on_sheet(self, sheet: int, row: int) -> FragmentWriter:
         if self._writer is None or sheet != self._sheet:
             if self._writer:
                 self._writer.end()
                 self._take_sheet()
-            self._sheet = sheet
+            self._sheet, self._fragment_row = sheet, row
             self._writer = FragmentWriter(self._send, packed=self.rendering.packed)
         return self._writer
 
@@ -598,8 +609,10 @@ class _RangeRows:
                 "crc": measure.crc,
                 "packed": len(data),
                 "rows": measure.rows,
+                "row": self._fragment_row,
             }
         )
+        self._fragment_row += measure.rows
 
 
 def sums_of(records: Sequence[RangeRecord]) -> list[Total | None]:
@@ -636,6 +649,8 @@ def join(objects: ExportBucket, request: Request, spec: ExportSpec) -> Rendered 
     if reason := file.unfit(made) or _unfit(context, made, file, planned_file):
         context.give_up(reason)
         return None
+    if isinstance(file, JoinedBook):
+        made = _numbered(objects, file, made, records)
     key = output_object(*ids, request.attempt)
     sums = [sums_of(table) for table in records]
     parts = plan_parts(file.pieces(made, sums, _groups(records)))
@@ -691,6 +706,38 @@ def _sheets(records: Sequence[RangeRecord]) -> list[SheetRows]:
             widths[sheet] = [max(pair) for pair in zip_longest(widths.get(sheet, ()), seen, fillvalue=0)]
     equal = {sheet: [part for record in records for at, part in record.equal if at == sheet] for sheet in found}
     return [SheetRows(found[number], widths.get(number, ()), equal[number]) for number in sorted(found)]
+
+
+def _numbered(
+    objects: ExportBucket, file: JoinedBook, made: Made, records: Sequence[Sequence[RangeRecord]]
+) -> list[list[SheetRows]]:
+    """The sheets with right row numbers: those of rows that follow a short page, or a table with another number of
+    rows than announced, were not known to the worker that wrote them. Such fragments are written anew."""
+    assumed = {each["key"]: each.get("row") for table in records for record in table for each in record.fragments}
+
+    def fragment(piece: StoredPiece, measure: Measure, row: int) -> list[tuple[StoredPiece, Measure]]:
+        # Workers of an older release wrote no numbers: a cell without one follows the cell before it.
+        if assumed[piece.key] in (row, None):
+            return [(piece, measure)]
+        found = list[tuple[StoredPiece, Measure]]()
+
+        def store(data: bytearray, measure: Measure) -> None:
+            key = f"{piece.key}-{row}-{len(found)}"
+            found.append((StoredPiece(key, objects.store(key, data), len(data)), measure))
+
+        data = objects.get(piece.key)
+        if data is None:
+            raise RecordNotFound("a stored fragment of this export is gone: retry the export")
+        renumber(data, row, store)
+        return found
+
+    def sheet(rows: SheetRows, first: int) -> SheetRows:
+        counts = accumulate((measure.rows for _, measure in rows.fragments), initial=first)
+        again = [fragment(*each, row) for each, row in zip(rows.fragments, counts, strict=False)]
+        return replace(rows, fragments=[each for fragments in again for each in fragments])
+
+    firsts = file.first_rows([sum(sheet.measure.rows for sheet in sheets) for sheets in made])
+    return [[sheet(rows, first) for rows in sheets] for sheets, first in zip(made, firsts, strict=True)]
 
 
 def _unfit(context: RangeContext, made: Made, file: JoinedFile, planned: JoinedFile) -> str:

@@ -13,7 +13,7 @@ from tidegate.common.sequences import Chunk
 from tidegate.sheets.fill import Filling, filled_chunks
 from tidegate.sheets.parquet import parquet_chunks
 from tidegate.sheets.rows import RowBlocks
-from tidegate.sheets.table import Row, column_of, leaves
+from tidegate.sheets.table import Row, columns_of, leaves
 from tidegate.sheets.values import (
     MARK,
     NUMBERS,
@@ -74,7 +74,7 @@ class CsvWriter:
         return head
 
     def lines(self, rows: Sequence[Row]) -> bytes:
-        columns = [self._cells(column_of(rows, key)) for key in self._keys]
+        columns = list(map(self._cells, columns_of(rows, self._keys)))
         return self._encoded(self._text(columns if self._options.header != "none" else _not_sylk(columns)))
 
     def _encoded(self, text: str) -> bytes:

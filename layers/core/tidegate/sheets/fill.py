@@ -21,7 +21,6 @@ from tidegate.sheets.fill_refs import (
     Formulas,
     Piece,
     RowMap,
-    letters,
     moved_area,
     moved_areas,
     moved_cell,
@@ -45,10 +44,10 @@ from tidegate.sheets.fill_template import (
     without,
 )
 from tidegate.sheets.rows import RowBlocks, value_text
-from tidegate.sheets.table import Row, SheetTable, column_of, leaves
+from tidegate.sheets.table import Row, SheetTable, column_of, leaves, letters
 from tidegate.sheets.values import text_element
 from tidegate.sheets.xlsx import SHEET_ROWS, TableRows
-from tidegate.sheets.xlsx_cells import Cells, Column, ColumnWriter, Notes, wire
+from tidegate.sheets.xlsx_cells import Cells, Column, ColumnWriter, Notes, text_cell, wire
 from tidegate.sheets.zip import Entry, zip_stream
 
 # --- order
@@ -271,7 +270,7 @@ class FilledBook:
     def _cell(self, sheet: TemplateSheet, cell: TemplateCell, number: int) -> str:
         at = f'r="{letters(cell.column)}{number}"'
         if cell.marked:
-            return f"<c {at}{self._marked(cell)[2:]}"
+            return f"<c {at[:-1]}{self._marked(cell)}"
         given = cell.attributes
         if match := FORMULA.search(cell.content):
             given = {name: value for name, value in given.items() if name != "t"}
@@ -293,7 +292,7 @@ class FilledBook:
         if mark := marked.only:
             return writer.cell(self._values.get(mark.name))
         parts = [(font, part if isinstance(part, str) else self._text(part)) for font, part in marked.parts]
-        return _text_cell(parts, cell.style)
+        return _rich_cell(parts, cell.style)
 
     def _text(self, mark: Mark) -> str:
         return value_text(self._values.get(mark.name))
@@ -406,11 +405,11 @@ def _blank(at: str, given: dict[str, str]) -> str:
     return f"<c {at}{attribute_text(given)}/>"
 
 
-def _text_cell(parts: Sequence[tuple[str, str]], style: int) -> str:
+def _rich_cell(parts: Sequence[tuple[str, str]], style: int) -> str:
     if any(font for font, _ in parts):
         runs = "".join(f"<r>{font}{text_element(text)}</r>" for font, text in parts if text)
-        return f'<c s="{style}" t="inlineStr"><is>{runs or "<t/>"}</is></c>'
-    return f'<c s="{style}" t="inlineStr"><is>{text_element("".join(text for _, text in parts))}</is></c>'
+        return f'" s="{style}" t="inlineStr"><is>{runs or "<t/>"}</is></c>'
+    return text_cell("".join(text for _, text in parts), style)
 
 
 # --- repeated rows
@@ -453,7 +452,7 @@ class BlockWriter:
         """A cell of a column; with `text`, the text that is put together from several."""
         self._add(f'<c r="{column}', number)
         self._slots.append((writer, text))
-        self._empty.append(f'<c r="{column}{number}"{writer.blank[2:]}')
+        self._empty.append(f'<c r="{column}{number}{writer.blank}')
 
     def _add(self, *slots: str | int) -> None:
         for slot in slots:
@@ -487,13 +486,13 @@ class BlockWriter:
                 writer, text = slot
                 cells = _cells(writer, text, rows)
                 if not cells.before:
-                    tracks.append([f'"{cell[2:]}' for cell in cells.texts])
+                    tracks.append(cells.texts)
                     continue
-                before, texts, blanks = [f'"{cells.before[2:]}'] * count, cells.texts, cells.blanks
+                before, texts, blanks = [cells.before] * count, cells.texts, cells.blanks
                 if blanks:
                     texts = list(texts)
                 for index in blanks:
-                    before[index], texts[index] = f'"{writer.blank[2:]}', ""
+                    before[index], texts[index] = writer.blank, ""
                 tracks += [before, texts]
                 after = cells.after
         flat = [""] * (len(tracks) * count)
@@ -513,7 +512,7 @@ def _cells(writer: ColumnWriter, text: MarkedText | None, rows: Sequence[Row]) -
         return writer.cells(list(map("".join, zip(*columns, strict=True))))
     fonts = [font for font, _ in text.parts]
     style = int(re.search(r"\d+", writer.blank)[0])  # type: ignore[index]
-    made = (_text_cell(list(zip(fonts, texts, strict=True)), style) for texts in zip(*columns, strict=True))
+    made = (_rich_cell(list(zip(fonts, texts, strict=True)), style) for texts in zip(*columns, strict=True))
     return Cells("", list(map(wire, made)), "", [])
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidegate.sheets.table import letters
 from tidegate.sheets.xlsx import SHEET_ROWS
 
 # --- rows that move
@@ -226,14 +227,6 @@ def _beside(written: str, columns: int) -> str:
 # --- cells and ranges
 
 _AREA = re.compile(r"\$?([A-Za-z]{1,3})\$?([0-9]{1,7})(?::\$?([A-Za-z]{1,3})\$?([0-9]{1,7}))?")
-
-
-def letters(column: int) -> str:
-    name = ""
-    while column > 0:
-        column, rest = divmod(column - 1, 26)
-        name = chr(65 + rest) + name
-    return name
 
 
 def column_number(name: str) -> int:

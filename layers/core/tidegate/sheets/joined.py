@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from isal import isal_zlib
+
 from tidegate.aws.s3 import Piece, StoredPiece
-from tidegate.sheets.files import ENDINGS, CsvWriter, Measure, Output, csv_columns, jsonl_lines, packed_piece, total
+from tidegate.sheets.files import (
+    ENDINGS,
+    CsvWriter,
+    FragmentWriter,
+    Measure,
+    Output,
+    csv_columns,
+    jsonl_lines,
+    packed_piece,
+    total,
+)
 from tidegate.sheets.parquet import MAGIC, Group, ParquetTable
 from tidegate.sheets.table import GAP_ROWS, HeadCell, Row, SheetTable
 from tidegate.sheets.xlsx import MEASURED_TABLES, SHEET_ROWS, TableRows, laid_out, sheet_name
@@ -28,7 +41,7 @@ from tidegate.sheets.xlsx_frame import (
     sheet_info,
     totals_row,
 )
-from tidegate.sheets.zip import HEADER, ZipEntry, directory, local_header, trailer
+from tidegate.sheets.zip import HEADER, WINDOW, ZipEntry, directory, local_header, trailer
 
 # --- joined files
 # Files whose rows are rendered by several workers and joined by one.
@@ -102,7 +115,7 @@ class TextTable:
     def head(self) -> bytes:
         return self._csv.head() if self._csv else b""
 
-    def text(self, rows: Sequence[Row]) -> bytes:
+    def text(self, rows: Sequence[Row], _first: int = 0) -> bytes:
         return self._csv.lines(rows) if self._csv else jsonl_lines(rows)
 
 
@@ -192,9 +205,10 @@ class BookTable:
         """Returns buffered output; rows are not buffered."""
         return b""
 
-    def text(self, rows: Sequence[Row]) -> bytes:
+    def text(self, rows: Sequence[Row], first: int) -> bytes:
+        """The XML of the rows; `first` is the row of the sheet that begins with them."""
         self._equal.add(rows)
-        return self._writer.xml(rows)
+        return self._writer.xml(rows, first)
 
     def take_equal(self) -> dict[str, Any]:
         return self._equal.take()
@@ -209,6 +223,24 @@ class BookTable:
     @property
     def sums(self) -> list[Total | None]:
         return self._writer.sums
+
+
+_NUMBERED = re.compile(rb'(<(?:row|c) r="[A-Z]*)\d+')
+_INFLATED = 1024 * 1024
+
+
+def renumber(fragment: bytes, row: int, send: Callable[[bytearray, Measure], None]) -> None:
+    """Sends the rows of a packed fragment anew, with row numbers from `row` on."""
+    reader, writer = isal_zlib.decompressobj(-WINDOW), FragmentWriter(send, packed=True)
+    text, data = b"", fragment
+    while data:
+        # A bit of text at a time: a fragment is ten times as long unpacked.
+        *rows, rest = (text + reader.decompress(data, _INFLATED)).split(b"</row>")
+        data, text = reader.unconsumed_tail, rest
+        made = (_NUMBERED.sub(b"\\g<1>%d" % at, each) + b"</row>" for at, each in enumerate(rows, row))
+        writer.add(b"".join(made), len(rows))
+        row += len(rows)
+    writer.end()
 
 
 class JoinedBook:
@@ -240,6 +272,15 @@ class JoinedBook:
 
     def _room(self, frame: TableFrame) -> int:
         return self._sheet_rows - (frame.layout.data_top - 1) - frame.layout.reserved_rows
+
+    def first_rows(self, counts: Sequence[int]) -> list[int]:
+        """The row where the data of each table begins on its sheets, for tables with so many rows."""
+        found, above = list[int](), 0
+        for table, count in zip(self.tables, counts, strict=True):
+            found.append(above + table.layout.data_top)
+            if self._shared:
+                above = found[-1] - 1 + count + table.layout.end_rows + GAP_ROWS
+        return found
 
     def unfit(self, made: Made) -> str:
         """Why the tables do not fit below each other on one sheet; empty if they do."""
@@ -327,12 +368,11 @@ class JoinedBook:
         rows, head, starts = list[tuple[Piece, Measure]](), None, list[int]()
         for number, (table, sheets, own_sums) in enumerate(zip(self.tables, made, sums, strict=True)):
             if number:
-                text += "<row/>" * GAP_ROWS
                 row += GAP_ROWS
                 starts.append(row)
             layout = table.layout
             merges += [merge(cell, row) for cell in layout.top_merges]
-            piece = packed_piece((text + self._frame.head_xml(number)).encode())
+            piece = packed_piece((text + self._frame.head_xml(number, row)).encode())
             if head is None:
                 head = piece
             else:
@@ -360,11 +400,11 @@ def _ending(
     """The XML of the rows below the data, and the number of the last row."""
     ending, layout = "", table.layout
     if layout.has_totals:
-        ending += totals_row(table.frame, sums, data_rows)
         row += 1
+        ending += totals_row(table.frame, sums, row, data_rows)
     if layout.footer:
         row += 1
-        ending += footer_row(table.frame)
+        ending += footer_row(table.frame, row)
         if layout.width > 1:
             merges.append(merge(HeadCell("", row, 1, 1, layout.width), 0))
     return ending, row

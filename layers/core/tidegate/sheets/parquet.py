@@ -280,7 +280,7 @@ class ParquetTable:
     def refused(self) -> int:
         return sum(column.refused for column in self.columns)
 
-    def text(self, rows: Sequence[Row]) -> bytes:
+    def text(self, rows: Sequence[Row], _first: int = 0) -> bytes:
         """Adds rows. Returns the bytes of a row group whenever one is full."""
         self._rows += len(rows)
         buffered = sum(column.add(rows) for column in self.columns)

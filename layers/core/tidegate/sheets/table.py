@@ -6,8 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from typing import Any
+
+from msgspec.structs import astuple
 
 from tidegate.common.json_input import read_json
 from tidegate.errors import BadTable
@@ -540,6 +543,25 @@ def column_of(rows: Sequence[Row], key: str) -> list[Any]:
         return list(map(itemgetter(key), rows))
     except KeyError:
         return [row.get(key) for row in rows]
+
+
+@cache
+def letters(column: int) -> str:
+    """The name of a column by its number: 1 is A, 27 is AA."""
+    name = ""
+    while column > 0:
+        column, rest = divmod(column - 1, 26)
+        name = chr(65 + rest) + name
+    return name
+
+
+def columns_of(rows: Sequence[Row], keys: Sequence[str]) -> list[list[Any]]:
+    """`column_of` of all keys, in fewer calls for typed rows."""
+    getters = getattr(type(rows[0]), "getters", None) if rows else None
+    if getters is None:
+        return [column_of(rows, key) for key in keys]
+    found = dict(zip(getters, zip(*map(astuple, rows), strict=True), strict=True))
+    return [list(found[key]) if key in found else [None] * len(rows) for key in keys]
 
 
 def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:

@@ -12,12 +12,11 @@ from tidegate.errors import BadTable
 from tidegate.sheets.rows import RowBlocks, gather
 from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Row, SheetTable, lay_out
 from tidegate.sheets.values import clean
-from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, text_cell
+from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, placed, text_cell
 from tidegate.sheets.xlsx_frame import (
     EqualRuns,
     Frame,
     SheetInfo,
-    TableFrame,
     cols_xml,
     column_widths,
     filter_range,
@@ -107,8 +106,8 @@ class _Book:
         layouts = [(each.table, layout) for each, (layout, _) in zip(tables, laid, strict=True)]
         self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
         self._streams = deque(
-            _TableStream(index, each.table, blocks, frame, self._frame.head_xml(index), sheet_rows)
-            for index, (each, blocks, frame) in enumerate(zip(tables, rows, self._frame.tables, strict=True))
+            _TableStream(index, each.table, blocks, self._frame, sheet_rows)
+            for index, (each, blocks) in enumerate(zip(tables, rows, strict=True))
         )
         self._together, self._sheet_rows, self._notes = together, sheet_rows, notes
         self._alone = not together or len(tables) == 1
@@ -131,7 +130,6 @@ class _Book:
         while self._streams and (not done or (self._together and self._streams[0].fits_below(row))):
             stream = self._streams[0]
             if done:
-                yield b"<row/>" * GAP_ROWS
                 row += GAP_ROWS
                 starts.append(row)
             for xml, height in stream.flow(row, merges):
@@ -157,13 +155,12 @@ class _Book:
 class _TableStream:
     """The heads, rows and footer of one table; continues on another sheet if one is full."""
 
-    def __init__(
-        self, index: int, table: SheetTable, rows: RowBlocks, frame: TableFrame, head_xml: str, sheet_rows: int
-    ) -> None:
+    def __init__(self, index: int, table: SheetTable, rows: RowBlocks, book_frame: Frame, sheet_rows: int) -> None:
         self.index, self.table = index, table
+        frame = book_frame.tables[index]
         self.layout: Layout = frame.layout
-        self._frame, self._head_xml, self._sheet_rows = frame, head_xml, sheet_rows
-        self.writer = RowWriter(frame.columns, frame.row_height)
+        self._book_frame, self._frame, self._sheet_rows = book_frame, frame, sheet_rows
+        self.writer = RowWriter(frame.columns, frame.row_height, self.layout.row_head_width)
         self._equal = EqualRuns(frame.layout)
         self._row_heads: list[HeadCell] = []
         self._heads: Iterator[str] | None = None
@@ -178,6 +175,8 @@ class _TableStream:
             raise BadTable(f"the table needs {self._needs} rows on one sheet, but a sheet has {sheet_rows}: split it")
         self._rows = rows
         self._begun = 0
+        # The rows above the table on the current sheet.
+        self._above = 0
         # The last row of data on the current sheet.
         self.data_end = 0
 
@@ -195,25 +194,26 @@ class _TableStream:
         """Yields pieces of XML and the number of rows in each, until the rows or the sheet end."""
         layout = self.layout
         self._begun += 1
-        yield self._head_xml.encode(), layout.data_top - 1
+        self._above = above
+        yield self._book_frame.head_xml(self.index, above).encode(), layout.data_top - 1
         merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
         row = above + layout.data_top - 1
         last = self._sheet_rows - layout.reserved_rows
         while block := self._rows.take(last - row):
-            row += len(block)
             heads = [next(self._heads) for _ in block] if self._heads else None
             self._equal.add(block)
-            yield self.writer.xml(block, heads), len(block)
+            yield self.writer.xml(block, row + 1, heads), len(block)
+            row += len(block)
         self.data_end = row
         merges += merged_cells(layout, [self._equal.take()], above + layout.data_top)
         if self.more():
             return
         if layout.has_totals:
             data_rows = (above + layout.data_top, row) if self._begun == 1 else None
-            yield totals_row(self._frame, self.writer.sums, data_rows).encode(), 1
+            yield totals_row(self._frame, self.writer.sums, row + 1, data_rows).encode(), 1
             row += 1
         if layout.footer:
-            yield footer_row(self._frame).encode(), 1
+            yield footer_row(self._frame, row + 1).encode(), 1
             if layout.width > 1:
                 merges.append(merge(HeadCell("", row + 1, 1, 1, layout.width), 0))
 
@@ -222,4 +222,5 @@ class _TableStream:
         style, width = self._frame.head_style, self.layout.row_head_width
         for row in range(self.layout.data_top, self.layout.data_top + count):
             cells = ((row, col) for col in range(1, width + 1))
-            yield "".join(text_cell(titles[at], style) if at in titles else blank_cell(style) for at in cells)
+            texts = (text_cell(titles[at], style) if at in titles else blank_cell(style) for at in cells)
+            yield placed(texts, self._above + row)

@@ -12,7 +12,7 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import reduce
 from typing import Any
 
-from tidegate.sheets.table import Node, Row, column_of
+from tidegate.sheets.table import Node, Row, column_of, columns_of, letters
 from tidegate.sheets.values import (
     MAX_CELL_UNITS,
     NUMBER,
@@ -31,6 +31,9 @@ from tidegate.sheets.values import (
 
 # --- typed cells
 # Cells of columns with a type in the template. A function returns None for a value that is not of its type.
+#
+# A cell is made from the closing quote of its reference on, `" s="1"><v>5</v></c>`: what precedes it, `<c r="B7`, is
+# the same for a whole column but for the number of the row.
 
 _BIGGEST = 9.99999999999999e307
 # Excel has no smaller numbers.
@@ -100,7 +103,7 @@ def _moment(value: object) -> datetime | None:
 def _boolean(value: object, style: int) -> str | None:
     text = str(value).strip().lower() if isinstance(value, str | int) else ""
     if text in _TRUE or text in _FALSE:
-        return f'<c s="{style}" t="b"><v>{text in _TRUE:d}</v></c>'
+        return f'" s="{style}" t="b"><v>{text in _TRUE:d}</v></c>'
     return None
 
 
@@ -112,11 +115,11 @@ def _link(value: object, style: int) -> str | None:
     if not text.lower().startswith(_LINK_STARTS) or len(text.encode("utf-16-le")) // 2 > _LONGEST_LITERAL:
         return None
     literal = escape(text.replace('"', '""'))
-    return f'<c s="{style}" t="str"><f>HYPERLINK("{literal}")</f><v>{escape(text)}</v></c>'
+    return f'" s="{style}" t="str"><f>HYPERLINK("{literal}")</f><v>{escape(text)}</v></c>'
 
 
 def _value(text: str, style: int) -> str:
-    return f'<c s="{style}"><v>{text}</v></c>'
+    return f'" s="{style}"><v>{text}</v></c>'
 
 
 def _is_exact_number(text: str) -> bool:
@@ -249,10 +252,10 @@ class ColumnWriter:
     def __init__(self, column: Column) -> None:
         self.key, self._style, self._kind = column.key, column.style, column.kind
         self.blank = blank_cell(column.style)
-        self._text = (f'<c s="{column.style}" t="inlineStr"><is><t>', "</t></is></c>")
-        self._number = (f'<c s="{column.style}"><v>', "</v></c>")
+        self._text = (f'" s="{column.style}" t="inlineStr"><is><t>', "</t></is></c>")
+        self._number = (f'" s="{column.style}"><v>', "</v></c>")
         of_booleans = column.style if column.boolean_style is None else column.boolean_style
-        self._bools = {value: f'<c s="{of_booleans}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
+        self._bools = {value: f'" s="{of_booleans}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
         self._typed_style = of_booleans if column.kind == "boolean" else column.style
         self._cache = _CellCache(self)
         self._was_text = False
@@ -391,11 +394,16 @@ def wire(text: str) -> str:
 
 
 def blank_cell(style: int) -> str:
-    return f'<c s="{style}"/>'
+    return f'" s="{style}"/>'
 
 
 def text_cell(text: str, style: int) -> str:
-    return f'<c s="{style}" t="inlineStr"><is>{text_element(text)}</is></c>'
+    return f'" s="{style}" t="inlineStr"><is>{text_element(text)}</is></c>'
+
+
+def placed(cells: Iterable[str], row: int, first: int = 1) -> str:
+    """The cells with their references, in this row from column number `first` on."""
+    return "".join(f'<c r="{letters(column)}{row}{cell}' for column, cell in enumerate(cells, first))
 
 
 def _plain_amounts(texts: list[str]) -> list[Decimal] | None:
@@ -515,11 +523,15 @@ _TALLEST_ROW = 409.0
 
 
 class RowWriter:
-    def __init__(self, columns: Sequence[Column], row_height: float | None = None) -> None:
+    """`left` columns of row heads precede the columns."""
+
+    def __init__(self, columns: Sequence[Column], row_height: float | None = None, left: int = 0) -> None:
         self._columns = [ColumnWriter(column) for column in columns]
+        self._keys = [column.key for column in columns]
         # A given row height takes precedence over the height of wrapped texts.
         self._wrapped = [] if row_height else [(column.key, column.wrapped) for column in columns if column.wrapped]
-        self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
+        self._opened = f'" ht="{row_height:g}" customHeight="1">' if row_height else '">'
+        self._starts = [f'<c r="{letters(left + at)}' for at in range(1, len(columns) + 1)]
 
     @property
     def cut(self) -> int:
@@ -538,43 +550,44 @@ class RowWriter:
             column.widest = 0
         return widths
 
-    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> bytes:
-        """The XML of the rows; `heads` has the row-head cells that precede each row."""
+    def xml(self, rows: Sequence[Row], first: int, heads: Sequence[str] | None = None) -> bytes:
+        """The XML of the rows, the first of which is row `first` of its sheet; `heads` precede the cells of each."""
         count = len(rows)
-        laid = [(Cells("", list(map(wire, heads)), "", []), "")] if heads is not None else []
-        laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
-        if not laid:
-            return b"<row></row>" * count
-        # A row is: markup before the first cell, its text, markup up to the next cell, …, the end of the row.
-        slots = 2 * len(laid) + 1
-        flat = [""] * (slots * count)
-        ended, blanks = self._open, list[int]()
-        for at, (cells, blank) in enumerate(laid):
-            between = [ended + cells.before] * count
-            if self._wrapped and at == 0:
-                between = [opened + cells.before for opened in self._opened(rows)]
-            for index in blanks:
-                between[index] = cells.before
-            flat[2 * at + 1 :: slots] = cells.texts
-            for index in cells.blanks:
-                between[index] = between[index].removesuffix(cells.before) + blank
-                flat[index * slots + 2 * at + 1] = ""
-            flat[2 * at :: slots] = between
-            ended, blanks = cells.after, cells.blanks
-        ends = [f"{ended}</row>"] * count
-        for index in blanks:
-            ends[index] = "</row>"
-        flat[slots - 1 :: slots] = ends
+        numbers = list(map(str, range(first, first + count)))
+        laid = [
+            writer.cells(values) for writer, values in zip(self._columns, columns_of(rows, self._keys), strict=True)
+        ]
+        # A row, with empty slots for what differs: its number, its heads, and the number and the text of each cell.
+        line = ['<row r="', "", self._opened, "", ""] if heads is not None else ['<row r="', "", self._opened]
+        cells_from = len(line)
+        for start, cells in zip(self._starts, laid, strict=True):
+            line[-1] += start
+            line += ["", cells.before, "", cells.after]
+        line[-1] += "</row>"
+        slots, flat = len(line), line * count
+        flat[1::slots] = numbers
+        if heads is not None:
+            flat[3::slots] = map(wire, heads)
+        if self._wrapped:
+            markup = line[2].removeprefix(self._opened)
+            flat[2::slots] = [opened + markup for opened in self._heights(rows)]
+        for at, cells in zip(range(cells_from, slots, 4), laid, strict=True):
+            flat[at::slots] = numbers
+            flat[at + 2 :: slots] = cells.texts
+            if cells.blanks:
+                blank = self._columns[(at - cells_from) // 4].blank
+                for slot in (index * slots + at for index in cells.blanks):
+                    flat[slot + 1 : slot + 4] = blank, "", line[at + 3].removeprefix(cells.after)
         return "".join(flat).encode("latin-1")
 
-    def _opened(self, rows: Sequence[Row]) -> list[str]:
-        """The start tag of each row, with the height of its wrapped texts: not every program measures them."""
+    def _heights(self, rows: Sequence[Row]) -> list[str]:
+        """The end of each row's start tag, with the height of its wrapped texts: not every program measures them."""
         lines = [1] * len(rows)
         for key, width in self._wrapped:
             needed = (lines_of(value, width) if type(value) is str else 1 for value in column_of(rows, key))
             lines = list(map(max, lines, needed))
-        return [self._open if each == 1 else _high_row(each) for each in lines]
+        return [self._opened if each == 1 else _high_row(each) for each in lines]
 
 
 def _high_row(lines: int) -> str:
-    return f'<row ht="{min(_TALLEST_ROW, _LINE_HEIGHT * lines):g}" customHeight="1">'
+    return f'" ht="{min(_TALLEST_ROW, _LINE_HEIGHT * lines):g}" customHeight="1">'

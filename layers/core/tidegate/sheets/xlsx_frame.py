@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from openpyxl import Workbook
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
-from openpyxl.utils import get_column_letter
 from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
@@ -29,6 +28,7 @@ from tidegate.sheets.table import (
     SheetTable,
     TextRow,
     column_of,
+    letters,
     text_height,
 )
 from tidegate.sheets.values import clean, lines_of, literal, width_of, write_exact
@@ -40,6 +40,7 @@ from tidegate.sheets.xlsx_cells import (
     Column,
     Total,
     blank_cell,
+    placed,
     shown_text,
     text_cell,
 )
@@ -159,12 +160,12 @@ def _digits(points: float) -> float:
 # --- frame
 # The styled frame of a workbook, made by openpyxl: styles, heads, widths, print set-up.
 #
-# Rows are streamed into it later. The heads are cut out of the saved frame as XML without row numbers, so that a head
-# fits wherever the rows above it end.
+# Rows are streamed into it later. The heads are cut out of the saved frame as XML, and get the row numbers of the place
+# where the rows above them end.
 
 _THIN = Border(*(Side(style="thin"),) * 4)
 _HEAD_FILL = PatternFill("solid", start_color="FFDFDFDF")
-_NUMBERING = re.compile(r'(<row|<c) r="[A-Z]*\d+"(?: spans="[^"]*")?')
+_NUMBERING = re.compile(r'(<row|<c) r="([A-Z]*)(\d+)"(?: spans="[^"]*")?')
 _LINK_COLOR = "0563C1"
 _TALLEST_FROZEN = 250.0
 # Columns up to this total width, in characters, are legible on a portrait page.
@@ -225,10 +226,10 @@ class Frame:
         """The XML of the draft sheets. Made on first use: a worker that renders only rows does not need it."""
         return [_sheet_xml(sheet) for sheet in self._book.worksheets]
 
-    def head_xml(self, index: int) -> str:
-        """The rows above the data of one table."""
+    def head_xml(self, index: int, above: int = 0) -> str:
+        """The rows above the data of one table, which begins below the first `above` rows of its sheet."""
         rows = _ROW.findall(self._sheets_xml[index])[: self.tables[index].layout.data_top - 1]
-        return _NUMBERING.sub(r"\1", "".join(rows))
+        return _NUMBERING.sub(lambda at: f'{at[1]} r="{at[2]}{int(at[3]) + above}"', "".join(rows))
 
     def edges(self, index: int) -> tuple[str, str]:
         """The XML before a sheet's columns, and after its merges."""
@@ -242,13 +243,13 @@ class Frame:
             self._book.remove(draft)
         for info in sheets:
             sheet = self._book.create_sheet(info.name)
-            sheet.print_area = f"A1:{get_column_letter(info.last_col)}{info.last_row}"
+            sheet.print_area = f"A1:{letters(info.last_col)}{info.last_row}"
             if info.title_rows:
                 sheet.print_title_rows = "{}:{}".format(*info.title_rows)
             if info.filtered:
                 sheet.auto_filter.ref = info.filtered
             if info.title_cols:
-                sheet.print_title_cols = f"A:{get_column_letter(info.title_cols)}"
+                sheet.print_title_cols = f"A:{letters(info.title_cols)}"
         for name, text in self._saved():
             if not name.startswith("xl/worksheets/"):
                 yield name, [text.encode()]
@@ -389,33 +390,34 @@ MOST_MERGED = 60_000
 PRINTED_ROWS = 45
 
 
-def totals_row(frame: TableFrame, sums: Sequence[Total | None], rows: tuple[int, int] | None) -> str:
-    """The row of totals; `rows` are the first and last row of the data if all of it is on this sheet."""
-    layout, cells = frame.layout, list[str]()
+def totals_row(frame: TableFrame, sums: Sequence[Total | None], row: int, rows: tuple[int, int] | None) -> str:
+    """The row of totals, number `row`; `rows` are the first and last row of the data if all of it is on this sheet."""
+    layout = frame.layout
+    cells = [blank_cell(frame.head_style)] * layout.row_head_width
     for at, (total, style) in enumerate(zip(sums, frame.total_styles, strict=True)):
-        column = get_column_letter(layout.row_head_width + at + 1)
+        column = letters(layout.row_head_width + at + 1)
         if total is None:
             cells.append(text_cell(_label(layout), style) if at == 0 else blank_cell(style))
         elif (number := total.as_number) is None:
             cells.append(text_cell(total.as_text, style))
         elif not total.fixed and rows and rows[0] <= rows[1]:
             formula = f"SUBTOTAL(109,{column}{rows[0]}:{column}{rows[1]})"
-            cells.append(f'<c s="{style}"><f>{formula}</f><v>{number}</v></c>')
+            cells.append(f'" s="{style}"><f>{formula}</f><v>{number}</v></c>')
         else:
-            cells.append(f'<c s="{style}"><v>{number}</v></c>')
-    return f"<row>{blank_cell(frame.head_style) * layout.row_head_width}{''.join(cells)}</row>"
+            cells.append(f'" s="{style}"><v>{number}</v></c>')
+    return f'<row r="{row}">{placed(cells, row)}</row>'
 
 
 def _label(layout: Layout) -> str:
     return "Total" if all(leaf.title.isascii() for leaf in layout.columns) else "合计"
 
 
-def footer_row(frame: TableFrame) -> str:
+def footer_row(frame: TableFrame, row: int) -> str:
     footer, style = frame.layout.footer, frame.footer_style
     if footer is None:
         return ""
-    cells = text_cell(footer.text, style) + blank_cell(style) * (frame.layout.width - 1)
-    return f'<row ht="{footer.height:g}" customHeight="1">{cells}</row>'
+    cells = [text_cell(footer.text, style), *[blank_cell(style)] * (frame.layout.width - 1)]
+    return f'<row r="{row}" ht="{footer.height:g}" customHeight="1">{placed(cells, row)}</row>'
 
 
 def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence[int] = ()) -> str:
@@ -520,7 +522,7 @@ def filter_range(table: SheetTable, layout: Layout, last_row: int) -> str:
         return ""
     if any(leaf.style.merge for leaf in layout.columns):
         return ""
-    return f"A{layout.data_top - 1}:{get_column_letter(layout.width)}{max(last_row, layout.data_top - 1)}"
+    return f"A{layout.data_top - 1}:{letters(layout.width)}{max(last_row, layout.data_top - 1)}"
 
 
 def sheet_info(name: str, layout: Layout, row: int, last_col: int, *, alone: bool, filtered: str = "") -> SheetInfo:
@@ -536,5 +538,5 @@ def page_breaks(starts: Sequence[int], last_row: int) -> Sequence[int]:
 
 def merge(cell: HeadCell, above: int) -> str:
     top, bottom = cell.row + above, cell.row + above + cell.height - 1
-    first, last = get_column_letter(cell.col), get_column_letter(cell.col + cell.width - 1)
+    first, last = letters(cell.col), letters(cell.col + cell.width - 1)
     return f'<mergeCell ref="{first}{top}:{last}{bottom}"/>'

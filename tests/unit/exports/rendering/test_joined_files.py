@@ -72,7 +72,8 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
             writer = FragmentWriter(keep, packed=file.packed)
             while at < end:
                 block = rows[at : min(at + 97, end)]
-                writer.add(file.tables[0].text(block), len(block))
+                top = file.first_rows([0])[0] if isinstance(file, JoinedBook) else 0
+                writer.add(file.tables[0].text(block, top + at - sheet * (capacity or 0)), len(block))
                 at += len(block)
             writer.end()
             if output.type == "excel":
@@ -209,7 +210,7 @@ def test_sheet_over_4_gb_has_equal_versions_in_both_headers(tmp_path: Path) -> N
     rows = [{"a": f"{number:08d}" * 4000} for number in range(300)]
     kept = list[tuple[bytes, Measure]]()
     writer = FragmentWriter(lambda data, measure: kept.append((bytes(data), measure)), packed=True)
-    writer.add(file.tables[0].text(rows), len(rows))
+    writer.add(file.tables[0].text(rows, 2), len(rows))
     writer.end()
     ((data, measure),) = kept
     times = 2**32 // measure.size + 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from hypothesis import given, settings
@@ -25,6 +26,11 @@ def former(rows: list[dict[str, Any]], kind: str | None = None) -> bytes:
     return former_cells.RowWriter([former_cells.Column(key, 1, kind) for key in KEYS]).xml(rows).encode()
 
 
+def without_numbers(xml: bytes) -> bytes:
+    """The predecessor wrote no references; text has no `<`, so only those of rows and cells match."""
+    return re.sub(rb'<(row|c) r="[A-Z]*\d+"', rb"<\1", xml)
+
+
 def test_typed_and_plain_rows_give_the_same_bytes() -> None:
     for rows in (list(mixed_rows(1000)), list(with_nulls(mixed_rows(1000)))):
         body = page(rows)
@@ -34,8 +40,8 @@ def test_typed_and_plain_rows_give_the_same_bytes() -> None:
         for kind in (None, "string", "number"):
             writer = RowWriter([Column(key, 1, kind) for key in KEYS])
             expected = former(json.loads(body)["data"]["data"], kind)
-            assert writer.xml(typed) == expected
-            assert writer.xml(read_exact(body)["data"]["data"]) == expected
+            assert without_numbers(writer.xml(typed, 1)) == expected
+            assert without_numbers(writer.xml(read_exact(body)["data"]["data"], 1)) == expected
 
 
 values = st.one_of(
@@ -53,8 +59,8 @@ values = st.one_of(
 def test_any_rows_give_the_same_bytes(rows: list[dict[str, Any]]) -> None:
     new = RowWriter([Column("a", 1), Column("b", 2)], 20)
     old = former_cells.RowWriter([former_cells.Column("a", 1), former_cells.Column("b", 2)], 20)
-    assert new.xml(rows) == old.xml(rows).encode()
-    assert new.xml(rows) == old.xml(rows).encode()
+    assert without_numbers(new.xml(rows, 1)) == old.xml(rows).encode()
+    assert without_numbers(new.xml(rows, 1)) == old.xml(rows).encode()
 
 
 def test_page_with_new_key_or_shape_is_not_read_as_typed_rows() -> None:

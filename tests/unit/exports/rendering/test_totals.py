@@ -126,9 +126,9 @@ def test_any_numbers_in_any_blocks_have_the_exact_sum(values: list[Any], block: 
     rows = [{"a": value} for value in values]
     writers = [RowWriter([Column("a", 1, kind, summed=True)]) for _ in range(2)]
     for start in range(0, len(rows), block):
-        writers[0].xml(rows[start : start + block])
+        writers[0].xml(rows[start : start + block], 1)
     for start in range(0, len(rows), BLOCK_ROWS):
-        writers[1].xml(rows[start : start + BLOCK_ROWS])
+        writers[1].xml(rows[start : start + BLOCK_ROWS], 1)
     with localcontext(prec=1000):
         texts = (bytes(each).decode() if isinstance(each, Digits) else str(each) for each in values if each)
         expected = sum(map(Decimal, texts), Decimal(0))
@@ -145,13 +145,13 @@ def test_parts_of_a_column_add_up_to_the_whole(values: list[Any], cut: int) -> N
     def total(part: list[Any]) -> Total:
         writer = RowWriter([Column("a", 1, summed=True)])
         for value in part:
-            writer.xml([{"a": value}])
+            writer.xml([{"a": value}], 1)
         assert writer.sums[0] is not None
         return writer.sums[0]
 
     whole = RowWriter([Column("a", 1, summed=True)])
     if values:
-        whole.xml([{"a": value} for value in values])
+        whole.xml([{"a": value} for value in values], 1)
     assert total(values[:cut]) + total(values[cut:]) == whole.sums[0]
 
 

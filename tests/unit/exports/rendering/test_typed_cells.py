@@ -125,7 +125,7 @@ def test_libreoffice_shows_each_type(office: str, tmp_path: Path) -> None:
 def test_value_at_the_limit_of_its_type_makes_this_cell(kind: str, value: Any, cell: str) -> None:
     from tidegate.sheets.xlsx_cells import Column, RowWriter
 
-    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}]).decode()
+    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}], 1).decode()
 
 
 def test_totals_are_below_the_data_and_exact() -> None:

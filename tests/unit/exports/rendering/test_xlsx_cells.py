@@ -1,18 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import zipfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from defusedxml import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openpyxl.utils import get_column_letter
 
-from tidegate.sheets.table import SheetTable
+from tidegate.sheets.table import ROW_HEAD, SheetTable, keys_of, letters, parse_template
 from tidegate.sheets.values import clean, escape
-from tidegate.sheets.xlsx import TableRows
+from tidegate.sheets.xlsx import TableRows, xlsx_chunks
 from tidegate.sheets.xlsx_cells import Column, RowWriter
 
 Render = Callable[..., Any]
+MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
 def column(render: Render, *values: Any) -> list[Any]:
@@ -97,15 +102,56 @@ def test_block_equals_its_rows_written_one_by_one(rows: list[tuple[Any, Any]]) -
     writer = RowWriter([Column("a", 1), Column("b", 2)])
     dicts = [{"a": a, "b": b} for a, b in rows]
 
-    assert writer.xml(dicts) == b"".join(writer.xml([row]) for row in dicts)
+    assert writer.xml(dicts, 7) == b"".join(writer.xml([row], at) for at, row in enumerate(dicts, 7))
 
 
 @pytest.mark.parametrize(("text", "number"), [("1.50", 1.5), (" 7 ", 7), ("+3", 3), ("1e3", 1000), ("-0.5", -0.5)])
 def test_type_number_converts_numeric_text(text: str, number: float) -> None:
-    assert f"<v>{text.strip().lstrip('+')}</v>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}]).decode()
+    assert f"<v>{text.strip().lstrip('+')}</v>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}], 1).decode()
     assert float(text) == number
 
 
 @pytest.mark.parametrize("text", ["1234567890123456", "1,000", "０", "1e999", ""])
 def test_type_number_keeps_other_text(text: str) -> None:
-    assert f"<t>{text}</t>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}]).decode()
+    assert f"<t>{text}</t>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}], 1).decode()
+
+
+def references(data: bytes) -> Iterator[tuple[str | None, list[str | None]]]:
+    """The reference of each row of each sheet, and those of its cells."""
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    for name in archive.namelist():
+        if name.startswith("xl/worksheets/"):
+            for row in ElementTree.fromstring(archive.read(name)).iter(f"{MAIN}row"):
+                yield row.get("r"), [cell.get("r") for cell in row.iter(f"{MAIN}c")]
+
+
+HEADS = {"col": [{"name": "a", "style": {"wrap": True, "total": True}}, {"name": "b"}], "row": [{"name": "g"}]}
+LAID_OUT = {
+    "plain": SheetTable(),
+    "texts": SheetTable(title="T", summary="s", header={"a": "b"}, footer={"x": "y"}, default_height=30),
+    "totals": SheetTable(parse_template([{"name": "a", "style": {"total": True, "wrap": True}}, {"name": "b"}])),
+    "row heads": SheetTable(parse_template(HEADS)),
+}
+VALUES: list[Any] = [None, 1, "text", "two\nlines", 2.5, True, "", " x", 10**17]
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+@pytest.mark.parametrize("multi_type", ["page", "tab"])
+def test_every_row_and_cell_has_its_reference(name: str, multi_type: str) -> None:
+    table = LAID_OUT[name]
+    head = {ROW_HEAD: "g"} if table.template.rows else {}
+    rows = [{"a": value, "b": other, **head} for value in VALUES for other in VALUES]
+    tables = [TableRows(table, keys_of(rows), rows) for _ in range(2)]
+    found = list(references(b"".join(xlsx_chunks(tables, multi_type=multi_type, sheet_rows=1000))))
+
+    assert len(found) > 2 * len(rows)
+    for row, cells in found:
+        assert row
+        assert cells == [f"{letters(at)}{row}" for at in range(1, len(cells) + 1)]
+    numbers = [int(row or 0) for row, _ in found]
+    first_sheet = len(numbers) if multi_type == "page" else len(numbers) // 2
+    assert numbers[:first_sheet] == sorted(set(numbers[:first_sheet]))
+
+
+def test_letters_are_those_of_openpyxl() -> None:
+    assert [letters(at) for at in range(1, 16385)] == [get_column_letter(at) for at in range(1, 16385)]
