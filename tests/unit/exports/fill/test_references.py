@@ -11,11 +11,11 @@ from tidegate.sheets.fill_refs import (
     RowMap,
     column_number,
     copied,
-    letters,
     moved_area,
     moved_areas,
     moved_cell,
 )
+from tidegate.sheets.table import letters
 
 ROWS = RowMap([Block("", 5, 5)], {"": 100})
 FORMULAS = Formulas({"report": ROWS})
