@@ -255,6 +255,7 @@ class App:
             projects=projects.projects,
             project_store=projects.store,
             credentials=projects.credentials,
+            root_secret=projects.root_secret,
             check_urls=self.notifications.callbacks.check,
             topic=self.notifications.topic,
             runner_time=projects.runner_time,

@@ -152,9 +152,11 @@ def test_only_functions_that_sign_or_show_callback_secrets_reach_their_root() ->
     name = {"Fn::Sub": "/tidegate/${AWS::StackName}/callback-root"}
     for function, properties in FUNCTIONS.items():
         used = {action for action in actions(function) if action.startswith("ssm:")}
-        assert used == ({"ssm:GetParameter", "ssm:PutParameter"} if function in SIGNERS else set()), function
+        # The renderer opens the passwords of files; those were sealed with the root that exists.
+        reads = {"ssm:GetParameter"} if function == "RenderExportFunction" else set[str]()
+        assert used == ({"ssm:GetParameter", "ssm:PutParameter"} if function in SIGNERS else reads), function
         known = variables(properties).get("CALLBACK_ROOT_NAME")
-        assert known == (name if function in SIGNERS else None), function
+        assert known == (name if used else None), function
         for action in used:
             (arn,) = allowed(function, action)
             assert arn["Fn::Sub"].endswith(":parameter" + name["Fn::Sub"])

@@ -57,6 +57,7 @@ class Exports:
     projects: Projects
     project_store: ProjectStore
     credentials: CredentialStore
+    root_secret: Callable[[], bytes]
     check_urls: Callable[[str, Mapping[str, str | None]], None]
     topic: Topic
     runner_time: RunnerTime

@@ -124,6 +124,11 @@ class Orders:
         now = self._exports.clock()
         spec = self.with_masks(project_id, spec)
         task_id = task_id or new_id(domain.PREFIX, now)
+        if spec.password:
+            from tidegate.projects.secrets import sealed
+
+            kept = sealed(self._exports.root_secret(), spec.password, project_id, task_id)
+            spec = replace(spec, password=None, sealed_password=kept)
         spec_key = spec_object(project_id, task_id)
         from tidegate.sheets.values import write_exact
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -133,11 +133,24 @@ class ExportSpec:
         bool, F("write columns that the project masks as they are; needs a key of scope `unmask`, and is audited")
     ] = False
     fill: Annotated[Fill | None, F("an Excel template to fill with the rows and with values; excel only")] = None
+    password: Annotated[
+        str | None,
+        F(
+            "encrypts the file: a workbook as Excel does it (up to 100 MB), all else as a zip with AES-256. Printable "
+            "ASCII. It is never shown, and kept encrypted until the file is made",
+            min_length=8,
+            max_length=100,
+            pattern=r"^[ -~]+$",
+        ),
+    ] = field(default=None, repr=False)
     # The project's masks when the export was queued.
     masks: Mapping[str, Any] | None = None
+    # The password, as a queued export keeps it.
+    sealed_password: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        return asdict(self)
+        """What is stored: never the password itself."""
+        return asdict(self) | {"password": None}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
@@ -154,7 +167,8 @@ class ExportSpec:
         from tidegate.sheets.files import CsvOptions, Output
 
         options = CsvOptions(self.bom, self.csv_header, self.csv_guard, self.delimiter, self.encoding, self.line_end)
-        return Output(self.type, self.multi_type, self.rows_per_file, options, self.compression)
+        more = self.rows_per_file, options, self.compression, self.password
+        return Output(self.type, self.multi_type, *more)
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
         """The table to render; `header`, `footer` and `template` that its source sent replace those of the order."""

@@ -368,7 +368,8 @@ class RangePlan:
 def can_be_in_ranges(spec: ExportSpec, tables: Sequence[TablePages]) -> bool:
     """Whether several workers can render it: not with row heads, whose rows one worker has to gather, nor if short."""
     # The rows of a filled template are numbered, and formulas follow their count: one worker writes them.
-    if spec.fill or any(ROW_HEAD in pages.all_keys() for pages in tables):
+    # A cipher goes from the first byte to the last.
+    if spec.fill or spec.sealed_password or any(ROW_HEAD in pages.all_keys() for pages in tables):
         return False
     if any(spec.table(number, pages.answered).template.rows for number, pages in enumerate(tables)):
         return False

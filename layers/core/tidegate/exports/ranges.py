@@ -53,6 +53,7 @@ from tidegate.exports.store import (
     ExportBucket,
     fragment_object,
     given_up_object,
+    numbered_object,
     output_object,
     output_prefix,
     page_object,
@@ -722,7 +723,7 @@ def _numbered(
         found = list[tuple[StoredPiece, Measure]]()
 
         def store(data: bytearray, measure: Measure) -> None:
-            key = f"{piece.key}-{row}-{len(found)}"
+            key = numbered_object(piece.key, row, len(found))
             found.append((StoredPiece(key, objects.store(key, data), len(data)), measure))
 
         data = objects.get(piece.key)

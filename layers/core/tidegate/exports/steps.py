@@ -298,6 +298,7 @@ def render(exports: Exports, event: Event) -> dict[str, Any]:
             rendered = join(exports.objects, request, spec)
             # The rows could not be rendered in ranges: stage the pages.
             return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
+        spec = _with_password(exports, request, spec)
         return {"next": PUBLISH, "file": asdict(render_pages(exports.objects, request, spec, heartbeat))}
 
     return _step(exports, event, step, counted=True)
@@ -404,6 +405,18 @@ def _spec(exports: Exports, request: Request) -> ExportSpec:
     if data is None:
         raise RecordNotFound("the order of this export was deleted: submit the export again")
     return ExportSpec.from_data(read_exact(data))
+
+
+def _with_password(exports: Exports, request: Request, spec: ExportSpec) -> ExportSpec:
+    if not spec.sealed_password:
+        return spec
+    from tidegate.projects.secrets import opened
+
+    try:
+        password = opened(exports.root_secret(), spec.sealed_password, request.project_id, request.request_id)
+    except ValueError:
+        raise RecordNotFound("the password of this export can no longer be read: submit the export again") from None
+    return replace(spec, password=password)
 
 
 def _push_progress(exports: Exports, request: Request, progress: Mapping[str, Any]) -> None:

@@ -173,6 +173,12 @@ def given_up_object(project_id: str, task_id: str) -> str:
     return f"{ranges_prefix(project_id, task_id)}given-up.txt"
 
 
+def numbered_object(fragment: str, row: int, number: int) -> str:
+    """A fragment with corrected row numbers, from `row` on. Equal for each run of the joiner, like its content."""
+    folder, _, name = fragment.rpartition("/")
+    return f"{folder}/numbered/{name}-{row}-{number}"
+
+
 def fragment_object(project_id: str, task_id: str, table: int, first: int, nonce: str, number: int) -> str:
     """Unique for each run of a range, so that a late duplicate cannot overwrite a fragment that a record names."""
     return f"{ranges_prefix(project_id, task_id)}{table:03d}-{first:07d}-{nonce}-{number:04d}"

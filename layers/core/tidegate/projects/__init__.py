@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidegate.projects.keys import ApiKeys, ApiKeyStore, Authentication
     from tidegate.projects.limits import RateLimiter, Rule, RunnerTime, SlowCalls, UsageStore
     from tidegate.projects.projects import Projects, ProjectStore
-    from tidegate.projects.secrets import CallbackSecrets, CredentialRecords, CredentialStore
+    from tidegate.projects.secrets import CallbackSecrets, CredentialRecords, CredentialStore, RootSecret
     from tidegate.settings import Settings
 
 
@@ -79,10 +79,16 @@ class Tenancy:
     # --- secrets
 
     @cached_property
-    def callback_secrets(self) -> CallbackSecrets:
-        from tidegate.projects.secrets import CallbackSecrets, RootSecret
+    def root_secret(self) -> RootSecret:
+        from tidegate.projects.secrets import RootSecret
 
-        return CallbackSecrets(self.store, RootSecret(self.ssm, self.settings.callback_root_name), self.clock)
+        return RootSecret(self.ssm, self.settings.callback_root_name)
+
+    @cached_property
+    def callback_secrets(self) -> CallbackSecrets:
+        from tidegate.projects.secrets import CallbackSecrets
+
+        return CallbackSecrets(self.store, self.root_secret, self.clock)
 
     @cached_property
     def credentials(self) -> CredentialStore:

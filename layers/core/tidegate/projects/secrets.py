@@ -129,6 +129,37 @@ def _derived(root: bytes, *info: str) -> str:
     return "whsec_" + base64.b64encode(hkdf_sha256(root, "\0".join(info).encode())).decode()
 
 
+# --- sealed secrets
+# Secrets of callers that have to be kept for a while: encrypted by AES-256-GCM under a key that one owner alone has.
+
+_SEALED_INFO = "tidegate sealed secret"
+_NONCE = 12
+
+
+def sealed(root: bytes, secret: str, *owner: str) -> str:
+    """The secret as text that only `opened` with the same owner reads."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce, key = secrets.token_bytes(_NONCE), _sealing_key(root, owner)
+    return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, secret.encode(), None)).decode()
+
+
+def opened(root: bytes, text: str, *owner: str) -> str:
+    """The secret. ValueError if it was sealed for another owner, or under another root secret."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    data = base64.b64decode(text)
+    try:
+        return AESGCM(_sealing_key(root, owner)).decrypt(data[:_NONCE], data[_NONCE:], None).decode()
+    except InvalidTag:
+        raise ValueError("sealed for another owner, or under another root secret") from None
+
+
+def _sealing_key(root: bytes, owner: Sequence[str]) -> bytes:
+    return hkdf_sha256(root, "\0".join((_SEALED_INFO, *owner)).encode())
+
+
 # --- callback secrets
 # The secrets that sign a project's outgoing requests: one for each receiver, and the older one that all share.
 #

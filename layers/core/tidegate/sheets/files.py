@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import DEFLATED
 
 from isal import isal_zlib
 
 from tidegate.common.sequences import Chunk
+from tidegate.errors import BadTable
 from tidegate.sheets.fill import Filling, filled_chunks
 from tidegate.sheets.parquet import parquet_chunks
 from tidegate.sheets.rows import RowBlocks
@@ -188,6 +190,7 @@ class Output:
     rows_per_file: int | None = None
     csv: CsvOptions = PLAIN_CSV
     compression: str | None = None
+    password: str | None = field(default=None, repr=False)
 
     @property
     def is_packed(self) -> bool:
@@ -200,6 +203,12 @@ class Output:
 
 
 def extension(output: Output, tables: Sequence[TableRows], total: int) -> str:
+    """With a password, a workbook stays one, and all else becomes an encrypted zip."""
+    ending = _ending(output, tables, total)
+    return "zip" if output.password and ending != "xlsx" else ending
+
+
+def _ending(output: Output, tables: Sequence[TableRows], total: int) -> str:
     if _is_split(output, tables, total) or (output.type != "excel" and output.multi_type == "tab" and len(tables) > 1):
         return "zip"
     return ENDINGS[output.type] + (".gz" if output.is_packed else "")
@@ -219,15 +228,48 @@ def render(
     filling: Filling | None = None,
 ) -> Iterator[Chunk]:
     """The bytes of the file; `total` is the number of rows of all tables. With `filling`, a filled template."""
+    made, password = _rendered(output, tables, total, notes, filling), output.password
+    ending = _ending(output, tables, total)
+    if password is None or ending == "zip":
+        return made
+    if ending == "xlsx":
+        return _encrypted_workbook(made, password)
+    return zip_stream([(f"export.{ending}", made)], stored=output.is_stored or output.is_packed, password=password)
+
+
+# A workbook is encrypted as a whole, in memory.
+MOST_ENCRYPTED = 100 * 1000 * 1000
+
+
+def _encrypted_workbook(chunks: Iterable[Chunk], password: str) -> Iterator[bytes]:
+    """The workbook, encrypted as Excel does it: ECMA-376 agile, AES-256 and SHA-512."""
+    from msoffcrypto.method.ecma376_agile import ECMA376Agile
+
+    held, size = list[Chunk](), 0
+    for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size > MOST_ENCRYPTED:
+            raise BadTable(
+                f"a workbook with a password may have {MOST_ENCRYPTED // 10**6} MB: choose csv, or split the rows into "
+                "several files with rows_per_file, which makes an encrypted zip"
+            )
+    yield ECMA376Agile.encrypt(password, io.BytesIO(b"".join(held)))
+
+
+def _rendered(
+    output: Output, tables: Sequence[TableRows], total: int, notes: Notes | None, filling: Filling | None
+) -> Iterator[Chunk]:
     if _is_split(output, tables, total):
-        return zip_stream(_split(output, tables[0], total, notes, filling), stored=output.is_stored)
+        files = _split(output, tables[0], total, notes, filling)
+        return zip_stream(files, stored=output.is_stored, password=output.password)
     if filling:
         return filled_chunks(filling, tables, notes)
     if output.type == "excel":
         return xlsx_chunks(tables, multi_type=output.multi_type, notes=notes)
-    if extension(output, tables, total) == "zip":
-        ending = ENDINGS[output.type]
-        return zip_stream((f"{number}.{ending}", _text(output, table)) for number, table in enumerate(tables, 1))
+    if _ending(output, tables, total) == "zip":
+        files = ((f"{number}.{ENDINGS[output.type]}", _text(output, table)) for number, table in enumerate(tables, 1))
+        return zip_stream(files, password=output.password)
     page = _page(output, tables, notes)
     return gzip_stream(page) if output.is_packed else page
 

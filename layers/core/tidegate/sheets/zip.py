@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from secrets import token_bytes
 from zlib import DEFLATED
 
 from isal import isal_zlib
@@ -19,6 +22,8 @@ from tidegate.common.sequences import Chunk, Later
 
 STORED = 0
 _UTF8_NAME = 0x0800
+_ENCRYPTED = 1
+_AES = 99
 _MAX32 = 0xFFFFFFFF
 _MAX16 = 0xFFFF
 # 1980-01-01: a fixed date, so that equal rows give equal bytes.
@@ -32,6 +37,23 @@ class ZipEntry:
     size: int
     packed: int
     method: int = DEFLATED
+    # Whether it is encrypted by AES: `method` is then that of the encrypted bytes.
+    encrypted: bool = False
+
+    @property
+    def aes(self) -> bytes:
+        """The extra field of an encrypted entry: AE-2, AES-256."""
+        return struct.pack("<3H2sBH", 0x9901, 7, 2, b"AE", 3, self.method) if self.encrypted else b""
+
+    @property
+    def needs(self) -> int:
+        """The version of the format. Excel compares that of the local header with that of the directory."""
+        return 51 if self.encrypted else 45 if self.big else 20
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """The flags and the method."""
+        return (_UTF8_NAME | _ENCRYPTED, _AES) if self.encrypted else (_UTF8_NAME, self.method)
 
     @property
     def big(self) -> bool:
@@ -41,9 +63,9 @@ class ZipEntry:
 def local_header(entry: ZipEntry) -> bytes:
     name = entry.name.encode()
     extra = struct.pack("<2H2Q", 1, 16, entry.size, entry.packed) if entry.big else b""
+    extra += entry.aes
     sizes = (_MAX32, _MAX32) if entry.big else (entry.packed, entry.size)
-    version = 45 if entry.big else 20
-    fields = (version, _UTF8_NAME, entry.method, 0, _DATE, entry.crc, *sizes, len(name), len(extra))
+    fields = (entry.needs, *entry.kind, 0, _DATE, entry.crc, *sizes, len(name), len(extra))
     return struct.pack("<4s5H3I2H", b"PK\x03\x04", *fields) + name + extra
 
 
@@ -69,10 +91,10 @@ def _central_record(entry: ZipEntry, offset: int) -> bytes:
         extra += struct.pack("<Q", offset)
     if extra:
         extra = struct.pack("<2H", 1, len(extra)) + extra
-    # The version depends on the size of the entry only, not on its offset, to equal that of the local header.
-    needs = 45 if entry.big else 20
+    made_by = max(entry.needs, 45 if extra else 20)
+    extra += entry.aes
     packed, size = (_MAX32, _MAX32) if entry.big else (entry.packed, entry.size)
-    fields = (45 if extra else 20, needs, _UTF8_NAME, entry.method, 0, _DATE, entry.crc, packed, size)
+    fields = (made_by, entry.needs, *entry.kind, 0, _DATE, entry.crc, packed, size)
     head = struct.pack("<4s6H3I", b"PK\x01\x02", *fields)
     return head + struct.pack("<5H2I", len(name), len(extra), 0, 0, 0, 0, min(offset, _MAX32)) + name + extra
 
@@ -84,14 +106,16 @@ def _central_record(entry: ZipEntry, offset: int) -> bytes:
 
 LEVEL = 1
 WINDOW = 15
+_AES_BYTES = 256 * 1024
 
 Entry = tuple[str, Iterable[Chunk]]
 
 
-def zip_stream(entries: Iterable[Entry], *, stored: bool = False) -> Iterator[Chunk]:
+def zip_stream(entries: Iterable[Entry], *, stored: bool = False, password: str | None = None) -> Iterator[Chunk]:
     """The bytes of a zip; the chunks of an entry are read only when they are written.
 
-    With `stored`, entries are not compressed; they may be archives with headers that are filled in later.
+    With `stored`, entries are not compressed; they may be archives with headers that are filled in later. With a
+    password, entries are encrypted, and a stored one is held in memory.
     """
     written: list[tuple[ZipEntry, int]] = []
     offset = 0
@@ -99,8 +123,14 @@ def zip_stream(entries: Iterable[Entry], *, stored: bool = False) -> Iterator[Ch
         header = Later()
         yield header
         content = _Stored(chunks) if stored else _Deflated(chunks)
-        yield from content
-        entry = ZipEntry(name, content.crc, content.size, content.packed, content.method)
+        if password is None:
+            yield from content
+            entry = ZipEntry(name, content.crc, content.size, content.packed, content.method)
+        else:
+            # Headers that are filled in later have no place in the stream of a cipher before their length is known.
+            aes = _Aes([b"".join(content)] if stored else content, password)
+            yield from aes
+            entry = ZipEntry(name, 0, content.size, aes.packed, content.method, encrypted=True)
         header.fill(local_header(entry))
         written.append((entry, offset))
         offset += len(header) + entry.packed
@@ -165,6 +195,44 @@ class _Stored:
             self.crc = isal_zlib.crc32_combine(self.crc, crc, length)
             self.size += length
         self.packed = self.size
+
+
+class _Aes:
+    """The bytes of an entry, encrypted as WinZip's AE-2 says: a salt, AES-256 in counter mode, and an HMAC."""
+
+    def __init__(self, chunks: Iterable[Chunk], password: str) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES
+        from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+        self._chunks, salt = chunks, token_bytes(16)
+        # The format fixes SHA-1 and the number of rounds.
+        keys = hashlib.pbkdf2_hmac("sha1", password.encode(), salt, 1000, 66)
+        # Its counters are little-endian, which the counter mode of libraries is not.
+        self._block = Cipher(AES(keys[:32]), ECB()).encryptor()  # noqa: S305 - only encrypts counters
+        self._hmac = hmac.new(keys[32:64], digestmod="sha1")
+        self._head = salt + keys[64:]
+        self._used = 0
+        self.packed = len(self._head)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._head
+        for chunk in self._chunks:
+            for start in range(0, len(chunk), _AES_BYTES):
+                data = self._encrypted(bytes(chunk[start : start + _AES_BYTES]))
+                self._hmac.update(data)
+                self.packed += len(data)
+                yield data
+        self.packed += 10
+        yield self._hmac.digest()[:10]
+
+    def _encrypted(self, data: bytes) -> bytes:
+        skip, first = self._used % 16, self._used // 16 + 1
+        blocks = -(-(skip + len(data)) // 16)
+        stream = self._block.update(b"".join(n.to_bytes(16, "little") for n in range(first, first + blocks)))
+        self._used += len(data)
+        mask = int.from_bytes(stream[skip : skip + len(data)], "little")
+        return (int.from_bytes(data, "little") ^ mask).to_bytes(len(data), "little")
 
 
 # --- gzip stream

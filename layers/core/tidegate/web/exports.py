@@ -21,7 +21,7 @@ from pydantic import (
 
 from tidegate.app import app
 from tidegate.common.json_input import read_json
-from tidegate.errors import ContentTooLarge
+from tidegate.errors import ContentTooLarge, Invalid
 from tidegate.exports.model import (
     Align,
     Delivery,
@@ -225,7 +225,9 @@ class FillBody(Body, record=Fill):
     `{list.name}` that of one of several tables, named by its title or its number. `\\{` is a brace."""
 
 
-class ExportBody(Body, record=(ExportOptions, ExportSpec), without=("tables", "multi_type", "credential", "masks")):
+class ExportBody(
+    Body, record=(ExportOptions, ExportSpec), without=("tables", "multi_type", "credential", "masks", "sealed_password")
+):
     """Fields that exports of one table and of several tables share."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -652,6 +654,10 @@ def _texts_of_table(given: Any, number: int) -> Any:
 
 def _from_query(model: type[SyncBody] | type[SyncMultipleBody]) -> Response[Any]:
     query = dict(router.current_event.query_string_parameters or {})
+    if "password" in query:
+        # Addresses are in the logs of servers and in the history of browsers.
+        detail = "a password must not be in a URL: send it in the body of a POST request, and choose another one"
+        raise Invalid(detail, errors=[{"loc": ["query", "password"], "msg": detail}])
     body = validated(model, query, "query")
     return _file_response(body, with_exact_texts(body.spec(query.get("source_data")), query))
 

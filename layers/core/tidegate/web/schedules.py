@@ -11,6 +11,7 @@ from pydantic import ConfigDict, create_model
 from tidegate.app import app
 from tidegate.batches.model import SOURCE_FIELDS, NewBatch
 from tidegate.batches.schedules import BatchSchedule
+from tidegate.errors import Invalid
 from tidegate.exports.model import ExportSpec
 from tidegate.exports.schedules import ExportSchedule, ScheduledOrder
 from tidegate.queue.schedules import Status, TimeZone, When
@@ -132,6 +133,7 @@ class BatchRunList(Page):
 
 # Fields of a table; an export of several tables has a list of each.
 _TABLE_FIELDS = ("source_url", "source", "template", "title", "summary", "header", "footer")
+_NOT_SHOWN = ("tables", "credential", "multi_type", "masks", "password", "sealed_password")
 _ALIGNS = ("header_align", "footer_align")
 _SOURCES = ("source_url", "source", "source_data")
 
@@ -140,9 +142,7 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
     """The request body that would create this export, without its rows."""
     spec, options = order.spec, asdict(order.options)
     common = asdict(ExportSpec(tables=()))
-    fields = {
-        name: getattr(spec, name) for name in common if name not in ("tables", "credential", "multi_type", "masks")
-    }
+    fields = {name: getattr(spec, name) for name in common if name not in _NOT_SHOWN}
     if spec.fill:
         fields["fill"] = asdict(spec.fill)
     if spec.credential:
@@ -159,6 +159,9 @@ def order_fields(order: ScheduledOrder) -> dict[str, Any]:
 def _ordered(body: TaskBody | MultipleBody, exact: Any) -> ScheduledOrder:
     """`exact`: the rows with decimals as they were written."""
     spec = permitted(with_exact_texts(body.spec(exact)))
+    if spec.password:
+        detail = "a recurring export keeps no password: leave it out, or order each export with POST /v1/task"
+        raise Invalid(detail, errors=[{"loc": ["body", "password"], "msg": detail}])
     return ScheduledOrder(spec, body.options(), multiple=isinstance(body, MultipleBody))
 
 

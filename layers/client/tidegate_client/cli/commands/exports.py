@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import getpass
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,11 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--fill", metavar="FILE_ID", help="the .xlsx of the library to fill (with --type excel)")
     submit.add_argument(
         "--value", action="append", type=_value, metavar="NAME=VALUE", help="a value for the template (repeatable)"
+    )
+    submit.add_argument(
+        "--password",
+        action="store_true",
+        help="encrypt the file; asks for the password, or takes it from TIDEGATE_FILE_PASSWORD",
     )
     submit.add_argument("--credential", metavar="NAME", help="the stored credential to send to the source")
     submit.add_argument(
@@ -158,6 +165,18 @@ def _rows(source: str) -> Any:
     return text if lossy else rows
 
 
+def _password() -> str:
+    """Never an argument: those are in the history of the shell and in the list of processes."""
+    if given := os.environ.get("TIDEGATE_FILE_PASSWORD"):
+        return given
+    if not sys.stdin.isatty():
+        raise UsageError("--password asks at a terminal: set TIDEGATE_FILE_PASSWORD to give it without one")
+    password = getpass.getpass("Password of the file: ")
+    if getpass.getpass("Again: ") != password:
+        raise UsageError("the two passwords are not equal")
+    return password
+
+
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     simple = ("name", "source_url", "type", "file_name", "template", "title", "summary", "header", "footer")
     more = (
@@ -183,6 +202,8 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
         raise UsageError("--value is for a template: give --fill too")
     if args.fill:
         fields["fill"] = {"file_id": args.fill, "values": dict(args.value or ())}
+    if args.password:
+        fields["password"] = _password()
     if args.data:
         fields["source_data"] = _rows(args.data)
     if args.schedule:

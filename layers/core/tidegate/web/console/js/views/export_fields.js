@@ -41,6 +41,7 @@ export function advancedFields(direct) {
     h("div", { class: "pair" },
       field("email", t("exports.email"), { rows: 2, hint: t("exports.emailHint"), placeholder: "ann@example.com" }),
       field("source_rate", t("exports.source_rate"), { type: "number", min: 1, max: 1000, hint: t("exports.sourceRateHint") })),
+    field("password", t("exports.password"), { type: "password", autocomplete: "new-password", hint: t("exports.passwordHint") }),
     noteField(),
     field("unmask", t("exports.unmask"), { options: [["", t("action.no")], ["true", t("action.yes")]], hint: t("exports.unmaskHint") }),
     field("source_timeout", t("exports.source_timeout"), { type: "number", min: 1, max: 600, hint: t("exports.sourceTimeoutHint") }),
@@ -59,6 +60,7 @@ export function commonOf(given) {
   if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
   if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
   if (given.unmask) body.unmask = true;
+  if (given.password) body.password = given.password;
   if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };
   const addresses = (given.email || "").split(/[\s,;]+/).filter(Boolean);
   if (addresses.length) body.email = addresses;
