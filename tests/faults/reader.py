@@ -1,7 +1,8 @@
 """A caller who reads every record all the time, while eventually consistent reads return earlier states.
 
 What it was shown must stay true: an ended record does not change any more, a list shows what the record's own route
-shows, and a Job's counts add up to its targets.
+shows, and a Job's counts add up to its targets. A release's counts are those of its hosts, no host goes to a lower
+revision, and none is shown to have one that was withdrawn.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ KINDS = (
     Kind("file", "/v1/files", "/v1/files/{}", "file_id", frozenset({"ready", "failed"}), "state"),
     Kind("callback", "/v1/callbacks", "/v1/callbacks/{}", "delivery_id", frozenset({"delivered"}), "callback_state"),
 )
+# A revision that has passed, or was taken back, is so for good.
+RELEASE = Kind("release", "/v1/releases", "/v1/releases/{}", "name", frozenset({"converged", "failed", "rolled_back"}))
 
 
 @dataclass
@@ -53,6 +56,8 @@ class Reader:
     reads: int = 0
     _writes: int = 0
     _ended: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    # By project and release, and by host of it: the highest revision that was shown.
+    _highest: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def after_write(self, name: str) -> None:
         self._writes += 1
@@ -85,6 +90,8 @@ class Reader:
                     tasks[shown["job_id"], shown["target_agent_id"]] = status
                 if kind.name == "Job":
                     self._check_job(project, shown, tasks, when)
+        for listed in self._items(project, "/v1/releases"):
+            self._check_release(project, f"/v1/releases/{listed['name']}", when)
 
     def _note(self, kind: Kind, found: str, status: str, when: str) -> None:
         before = self._ended.get((kind.name, found))
@@ -106,6 +113,29 @@ class Reader:
         ended = Counter(target["status"].lower() for target in targets)
         if job["status"] in ENDED and ended != Counter({name: count for name, count in counts.items() if count}):
             self.wrong.append(f"{when}: Job {job['key']} is {job['status']} with {counts}, its targets are {ended}")
+
+    def _check_release(self, project: Project, path: str, when: str) -> None:
+        before, hosts = self._get(project, path), list(self._items(project, f"{path}/hosts"))
+        after = self._get(project, path)
+        if before is None or after is None:
+            return
+        found = Counter(host["state"] for host in hosts)
+        expected = Counter({name: count for name, count in before["counts"].items() if count and name != "desired"})
+        # While machines wait, the clock of the tests moves, and hosts go offline.
+        if before == after and found != expected:
+            self.wrong.append(f"{when}: {path} counts {before['counts']}, its hosts are {found}")
+        revision = before["revision"]
+        self._note(RELEASE, f"{path} revision {revision}", before["status"], when)
+        self._rises((project.id, path), revision, when)
+        for host in hosts:
+            self._rises((project.id, path, host["agent_id"]), host["revision"], when)
+            if host["revision"] in after["withdrawn"] and host["state"] in ("current", "staged"):
+                self.wrong.append(f"{when}: {host['agent_id']} is shown with {host['revision']}, which was withdrawn")
+
+    def _rises(self, what: tuple[str, ...], revision: int, when: str) -> None:
+        if revision < self._highest.get(what, 0):
+            self.wrong.append(f"{when}: {what} went from {self._highest[what]} to {revision}")
+        self._highest[what] = max(revision, self._highest.get(what, 0))
 
     def _items(self, project: Project, path: str) -> Iterator[dict[str, Any]]:
         cursor = ""

@@ -582,6 +582,9 @@ class Release(Model):
     hook: Optional[str]
     # how a host finds out whether it is healthy with the revision (not returned by `GET /v1/releases`, in `items`)
     health: Optional[ReleaseHealth]
+    # a CloudWatch alarm by name or ARN, which an admin allowed the project: in ALARM it fails the wave; while it
+    # has no data or cannot be read, the wave waits (not returned by `GET /v1/releases`, in `items`)
+    alarm: Optional[str]
     # when a wave fails: take the revision back, or stop where it is (not returned by `GET /v1/releases`, in
     # `items`)
     on_failure: Optional[str]
@@ -723,6 +726,9 @@ class Revision(Model):
     hook: Optional[str]
     # how a host finds out whether it is healthy with the revision
     health: Optional[ReleaseHealth]
+    # a CloudWatch alarm by name or ARN, which an admin allowed the project: in ALARM it fails the wave; while it
+    # has no data or cannot be read, the wave waits
+    alarm: Optional[str]
     # when a wave fails: take the revision back, or stop where it is
     on_failure: str
     # former revisions whose content a host keeps
@@ -1437,6 +1443,8 @@ class ProjectDetail(Project):
     # what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`,
     # `athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows
     read_from: list[str]
+    # CloudWatch alarms that may stop the project's releases: patterns of names
+    alarms: list[str]
     # columns that exports hide, and how
     masks: Model
     # whether requests are also signed with the secret that all receivers share; off: only with the secret of the

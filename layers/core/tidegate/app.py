@@ -234,6 +234,7 @@ class App:
             clock=self.clock,
             distribution=self.distribution,
             files=self.files.store,
+            cloudwatch=self.cloudwatch,
             machine_arn=self.settings.release_machine_arn,
         )
 

@@ -13,6 +13,7 @@ from tests.faults.scenarios import (
     ingest,
     job_control,
     key_end,
+    releases,
     schedules,
     subscription,
     upload,
@@ -46,4 +47,7 @@ ALL: tuple[Scenario, ...] = (
     batch.ASIDE,
     batch.RESULTS_ASIDE,
     batch.DELETED,
+    releases.WAVES,
+    releases.BAD,
+    releases.ROLLBACK,
 )

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer, MotoCloud
-from tests.support.releases import ReleaseWorld
+from tests.support.releases import Host, ReleaseWorld
 from tidegate.aws import keys
 from tidegate.aws.table import put
 
@@ -497,3 +498,152 @@ def test_other_projects_release_is_404(world: ReleaseWorld) -> None:
     stranger = world.cloud.project()
     assert world.cloud.http("GET", "/v1/releases/app", key=stranger.key).status == 404
     assert world.cloud.http("GET", "/v1/releases", key=stranger.key).json()["items"] == []
+
+
+# --- the alarm as a gate
+
+
+def set_alarm(world: ReleaseWorld, state: str, name: str = "shop-5xx") -> str:
+    """Returns the alarm's ARN."""
+    cloudwatch = world.cloud.client("cloudwatch")
+    cloudwatch.put_metric_alarm(
+        AlarmName=name,
+        Namespace="Shop",
+        MetricName="5xx",
+        Statistic="Sum",
+        Period=60,
+        EvaluationPeriods=1,
+        Threshold=5,
+        ComparisonOperator="GreaterThanThreshold",
+    )
+    cloudwatch.set_alarm_state(AlarmName=name, StateValue=state, StateReason="7 errors in a minute")
+    return str(cloudwatch.describe_alarms(AlarmNames=[name])["MetricAlarms"][0]["AlarmArn"])
+
+
+def allow_alarms(world: ReleaseWorld, *patterns: str) -> Answer:
+    path = f"/v1/projects/{world.fleet.project.id}"
+    return world.cloud.http("PATCH", path, key=world.cloud.admin_key, json={"alarms": list(patterns)})
+
+
+def soaking(world: ReleaseWorld, **more: Any) -> list[Host]:
+    """Ten hosts with a first revision, half of them with a second one that has an alarm."""
+    assert allow_alarms(world, "shop-*").status == 200
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    waves = [{"percent": 50, "wait_s": 60}]
+    body = {"signature": world.fleet.store(b"two"), "waves": waves, "alarm": "shop-5xx", **more}
+    assert world.put(**body).status == 201
+    world.round(*hosts)
+    return hosts
+
+
+def test_alarm_takes_a_revision_back_from_healthy_hosts(world: ReleaseWorld) -> None:
+    set_alarm(world, "OK")
+    hosts = soaking(world)
+    assert world.show()["share"] == 50
+    set_alarm(world, "ALARM")
+    world.look()
+    shown = world.show()
+    assert (shown["status"], shown["withdrawn"]) == ("rolled_back", [2])
+    assert shown["reason"] == "the alarm shop-5xx is in ALARM: 7 errors in a minute"
+    world.round(*hosts)
+    assert {host.content["app"] for host in hosts} == {world.fleet.signature}
+
+
+def test_alarm_with_on_failure_stop_stops_the_roll_out(world: ReleaseWorld) -> None:
+    set_alarm(world, "ALARM")
+    soaking(world, on_failure="stop")
+    assert (world.show()["status"], world.show()["withdrawn"]) == ("failed", [2])
+
+
+def test_alarm_that_stays_quiet_lets_the_wave_pass(world: ReleaseWorld) -> None:
+    arn = set_alarm(world, "OK")
+    hosts = soaking(world, alarm=arn)
+    world.cloud.clock.advance(60)
+    world.look()
+    assert world.show()["share"] == 100
+    world.round(*hosts)
+    assert world.show()["status"] == "converged"
+
+
+@pytest.mark.parametrize("trouble", ["INSUFFICIENT_DATA", "absent", "of another account", "no longer allowed"])
+def test_alarm_without_a_verdict_holds_the_wave_and_says_so(world: ReleaseWorld, trouble: str) -> None:
+    arn = set_alarm(world, "INSUFFICIENT_DATA" if trouble == "INSUFFICIENT_DATA" else "OK")
+    more = {"alarm": arn.replace("123456789012", "210987654321")} if trouble == "of another account" else {}
+    hosts = soaking(world, **more)
+    if trouble == "absent":
+        world.cloud.client("cloudwatch").delete_alarms(AlarmNames=["shop-5xx"])
+    if trouble == "no longer allowed":
+        allow_alarms(world)
+    for _ in range(3):
+        world.cloud.clock.advance(120)
+        for host in hosts:
+            world.poll(host)
+        world.look()
+    shown = world.show()
+    assert (shown["status"], shown["share"], shown["withdrawn"]) == ("waiting", 50, [])
+    assert "the roll-out waits" in shown["reason"]
+    assert shown["counts"]["failed"] == 0
+    if trouble == "INSUFFICIENT_DATA":
+        set_alarm(world, "OK")
+        world.look()
+        assert (world.show()["status"], world.show()["reason"]) == ("rolling", None)
+
+
+def test_alarm_that_cannot_be_read_holds_the_wave(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_alarm(world, "OK")
+    soaking(world)
+
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "DescribeAlarms")
+
+    monkeypatch.setattr(world.cloud.app.releases.cloudwatch, "describe_alarms", refuse, raising=False)
+    world.cloud.clock.advance(120)
+    world.look()
+    shown = world.show()
+    assert (shown["status"], shown["share"]) == ("waiting", 50)
+    assert "cannot be read" in shown["reason"]
+
+
+def test_alarm_that_no_admin_allowed_is_refused_at_the_put(world: ReleaseWorld) -> None:
+    set_alarm(world, "OK")
+    for patterns, alarm in (((), "shop-5xx"), (("shop-*",), "bank-5xx"), (("shop-*",), "Shop-5xx")):
+        allow_alarms(world, *patterns)
+        refused = world.put(alarm=alarm)
+        assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", "alarm"])
+    assert allow_alarms(world, *["x"] * 21).status == 422
+    path, key = f"/v1/projects/{world.fleet.project.id}", world.fleet.project.key
+    assert world.cloud.http("PATCH", path, key=key, json={"alarms": ["*"]}).status == 403
+
+
+# --- two callers at once
+
+
+@pytest.mark.parametrize("step", ["gate", "resume", "activate"])
+def test_step_decided_on_an_older_revision_does_not_touch_a_newer_one(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    bad = world.fleet.store(b"bad")
+    host.bad.add(bad)
+    world.put(signature=bad, on_failure="stop", activate="manual" if step == "activate" else "now")
+    if step == "resume":
+        world.round(host)
+        assert world.show()["status"] == "failed"
+    store = type(world.cloud.app.releases.store)
+    read = store.require
+
+    def then_another_puts(self: Any, project_id: str, name: str) -> Any:
+        found = read(self, project_id, name)
+        monkeypatch.setattr(store, "require", read)
+        assert world.put(signature=world.fleet.store(b"three"), activate="manual").status == 201
+        return found
+
+    monkeypatch.setattr(store, "require", then_another_puts)
+    refused = judge(world, passes=False) if step == "gate" else world.act(step)
+    assert (refused.status, refused.json()["code"]) == (409, "conflict")
+    shown = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
+    assert (shown.desired, shown.shown_status, shown.opened < 3) == (3, "rolling", True)

@@ -280,6 +280,15 @@ class Alarm:
     since: str | None
 
 
+def alarm_state(client: Any, name: str, arn: str | None) -> tuple[str, str] | None:
+    """State (OK, ALARM or INSUFFICIENT_DATA) and its reason of a metric or composite alarm; None if there is none."""
+    found = client.describe_alarms(AlarmNames=[name], AlarmTypes=["MetricAlarm", "CompositeAlarm"])
+    for alarm in (*found.get("MetricAlarms", ()), *found.get("CompositeAlarms", ())):
+        if alarm["AlarmName"] == name and arn in (None, alarm["AlarmArn"]):
+            return alarm["StateValue"], alarm.get("StateReason", "")
+    return None
+
+
 def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
     """Every alarm of the stack. CloudFormation names one `{stack}-{logical id}-{random}`.
 

@@ -252,6 +252,8 @@ class Project:
     deliver_to: tuple[str, ...] = ()
     # What its exports may read directly: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
     read_from: tuple[str, ...] = ()
+    # CloudWatch alarms of the operator's account that may stop its releases: patterns (fnmatch) of names.
+    alarms: tuple[str, ...] = ()
     gse: GseGrant = field(default_factory=GseGrant)
     # By column: how exports hide its values, unless a key of scope `unmask` orders them.
     masks: Mapping[str, Any] = field(default_factory=dict)
@@ -259,3 +261,6 @@ class Project:
     shared_signatures: bool = True
     # Increases with every change that an operator makes.
     revision: int = 0
+
+    def has_alarm(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.alarms)

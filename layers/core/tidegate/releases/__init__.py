@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.aws.table import Table
@@ -23,6 +23,7 @@ class Releases:
     clock: Clock
     distribution: Distribution
     files: FileStore
+    cloudwatch: Any
     machine_arn: str
     # By project: valid until, and the releases. Only for comparisons that a consistent read follows.
     remembered: dict[str, tuple[float, list[Release]]] = field(default_factory=dict)

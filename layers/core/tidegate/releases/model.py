@@ -132,6 +132,15 @@ class Revision:
         HookName | None, F("run after the files were put in place, if the host's operator allowed it by this name")
     ] = None
     health: Annotated[HealthCheck | None, F("how a host finds out whether it is healthy with the revision")] = None
+    alarm: Annotated[
+        str | None,
+        F(
+            "a CloudWatch alarm by name or ARN, which an admin allowed the project: in ALARM it fails the wave; while "
+            "it has no data or cannot be read, the wave waits",
+            max_length=400,
+            pattern=r"^[^\x00-\x1f\x7f]+$",
+        ),
+    ] = None
     on_failure: Annotated[
         str, F("when a wave fails: take the revision back, or stop where it is", pattern="^(rollback|stop)$")
     ] = ROLLBACK
@@ -145,7 +154,7 @@ class Revision:
     @property
     def content(self) -> str:
         """Equal for revisions that put the same on hosts in the same way."""
-        what = {name: getattr(self, name) for name in ("activate", "hook", "on_failure", "keep", "heal")}
+        what = {name: getattr(self, name) for name in ("activate", "hook", "alarm", "on_failure", "keep", "heal")}
         parts = [asdict(file) for file in sorted(self.files, key=lambda file: file.paths)]
         rest = [list(self.waves), asdict(self.health) if self.health else None]
         return digest(repr([what, parts, rest]))
@@ -337,12 +346,15 @@ def files_in_place(report: HostReport, revision: Revision) -> Iterator[HostFile]
 
 
 class Host(NamedTuple):
-    """A host that a release is for, as a look at the fleet and at the reports shows it."""
+    """A host that a release is for, as a look at the fleet and at the reports shows it.
+
+    `lost`: it was there when the present wave had opened, and went offline before it reached its goal."""
 
     agent_id: str
     state: str
     revision: int
     online: bool
+    lost: bool = False
 
 
 def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now: datetime) -> Host:
@@ -356,7 +368,8 @@ def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now:
     if not online:
         seen = datetime.fromisoformat(agent.last_seen) if agent.last_seen else None
         gone = seen is not None and (now - seen).days >= GONE_DAYS
-        return Host(agent.agent_id, GONE if gone else OFFLINE, revision, online)
+        lost = seen is not None and seen.timestamp() > release.wave_at > 0
+        return Host(agent.agent_id, GONE if gone else OFFLINE, revision, online, lost)
     return Host(agent.agent_id, BEHIND, revision, online)
 
 
@@ -377,24 +390,52 @@ def next_share(revision: Revision, wave: int) -> int:
     return revision.waves[wave].percent if wave < len(revision.waves) else 100
 
 
-def decide(release: Release, revision: Revision, hosts: Sequence[Host], now: float) -> Release:
+def alarm_name(alarm: str) -> str:
+    """The name of an alarm that was given by name or ARN."""
+    return alarm.partition(":alarm:")[2] if alarm.startswith("arn:") else alarm
+
+
+class AlarmSays(NamedTuple):
+    """The state of the revision's alarm, as CloudWatch names it; UNREADABLE if it could not be read."""
+
+    state: str
+    reason: str
+
+
+OK, ALARM, UNREADABLE = "OK", "ALARM", "UNREADABLE"
+QUIET = AlarmSays(OK, "")
+
+
+def decide(
+    release: Release, revision: Revision, hosts: Sequence[Host], now: float, alarm: AlarmSays = QUIET
+) -> Release:
     """The release after a look at its hosts: it waits, opens the next wave, is converged, stopped or taken back.
 
     Silence is no success: a wave passes when nine tenths of its connected hosts have reported, one at least, few
-    enough failed, and that has held for the soak time. Offline hosts neither fail a wave nor hold it."""
+    enough failed, and that has held for the soak time. Hosts that were offline before neither fail a wave nor hold it;
+    those that vanish in it may be what the revision does to hosts: they hold it for an hour, or, if not one has
+    reported, until one does. An alarm fails the
+    wave; one that has no data, or cannot be read, holds it and is named: nobody knows whether the hosts are well."""
     desired = revision.number
     if release.paused or not release.is_rolling or release.desired != desired:
         return release
     inside = [host for host in hosts if release.goal(host.agent_id) == desired]
     told = [host for host in inside if host.revision == desired and host.state != STAGED]
     failed = [host for host in told if host.state == HOST_FAILED]
+    lost = [host for host in inside if host.lost]
     expected = [host for host in inside if host.online]
+    expected += lost if now - release.wave_at < WATCHED_SECONDS else []
     heard = [host for host in expected if host.revision > desired or host in told]
     wave = revision.waves[release.wave] if release.wave < len(revision.waves) else None
     if failed and len(failed) * 100 > (wave.max_failed_percent if wave else 0) * len(told):
         return refused(release, revision, f"{len(failed)} of {len(told)} hosts failed, {failed[0].agent_id} among them")
+    if alarm.state == ALARM:
+        return refused(release, revision, alarm.reason)
+    if alarm.state != OK:
+        return replace(release, status=WAITING, held_since=None, reason=alarm.reason)
+    release = replace(release, reason=None)
     status = WAITING if release.holds(desired) else ROLLING
-    silent = len(heard) < _HEARD * len(expected) or (expected and not told)
+    silent = len(heard) < _HEARD * len(expected) or ((expected or lost) and not told)
     is_last = release.share >= 100
     if silent or (is_last and not told):
         return replace(release, status=status, held_since=None)

@@ -31,6 +31,7 @@ from tidegate.releases.model import (
     Revision,
     Selector,
     after_put,
+    alarm_name,
     counted,
     files_in_place,
     host_of,
@@ -82,6 +83,8 @@ def put(
         )
     for file in files:
         require_admin(file.target_file_dir, is_admin)
+    if order.alarm:
+        _require_alarm(r, project_id, alarm_name(order.alarm))
     before = r.store.get(project_id, order.name)
     now = r.clock()
     wanted = replace(
@@ -111,6 +114,13 @@ def put(
     saved = r.store.save(before, after, revision=wanted, line=line, due_at=now.timestamp())
     start_watch(r, saved)
     return saved, True
+
+
+def _require_alarm(r: Releases, project_id: str, name: str) -> None:
+    project = r.distribution.project_store.get(project_id)
+    if project is None or not project.has_alarm(name):
+        why = f"this project may not use the alarm {name}: an admin allows it with alarms of PATCH /v1/projects/{{id}}"
+        raise Invalid(why, errors=[FieldError(loc=["body", "alarm"], msg=why)])
 
 
 def _watched(r: Releases, before: Release, after: Release, line: AuditLine) -> Release:
@@ -273,7 +283,7 @@ def _taken_back(r: Releases, before: Release, number: int, why: str, who: str) -
 
 def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
     """Hosts take and activate nothing new until `resume`."""
-    return _change(r, project_id, name, who, "release.pause", paused=True)
+    return _change(r, r.store.require(project_id, name), who, "release.pause", paused=True)
 
 
 def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
@@ -287,7 +297,7 @@ def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
     else:
         raise WrongState(f"the release {name} is {before.shown_status}: there is nothing to resume")
     again = {"wave_at": r.clock().timestamp(), "held_since": None}
-    return _change(r, project_id, name, who, "release.resume", paused=False, **again, **more)
+    return _change(r, before, who, "release.resume", paused=False, **again, **more)
 
 
 def activate(r: Releases, project_id: str, name: str, who: str) -> Release:
@@ -296,7 +306,7 @@ def activate(r: Releases, project_id: str, name: str, who: str) -> Release:
     if before.opened >= before.desired:
         raise WrongState(f"revision {before.desired} of {name} is active already, or becomes so on arrival")
     again = {"wave_at": r.clock().timestamp(), "held_since": None}
-    return _change(r, project_id, name, who, "release.activate", opened=before.desired, **again)
+    return _change(r, before, who, "release.activate", opened=before.desired, **again)
 
 
 def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, who: str) -> Release:
@@ -305,14 +315,14 @@ def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, wh
     if not before.is_rolling:
         raise WrongState(f"the release {name} is {before.shown_status}: no wave waits for a verdict")
     if passed:
-        return _change(r, project_id, name, who, "release.gate", held_since=0.0)
+        return _change(r, before, who, "release.gate", held_since=0.0)
     why = reason or "the caller's gate did not pass"
     revision = r.store.revision(project_id, name, before.desired)
     failed = refused(before, revision, why)
     if failed.desired != before.desired:
         return _taken_back(r, before, before.stable, why, who)
     verdict = {"status": failed.status, "reason": why, "withdrawn": failed.withdrawn}
-    return _change(r, project_id, name, who, "release.gate", **verdict)
+    return _change(r, before, who, "release.gate", **verdict)
 
 
 def remove(r: Releases, project_id: str, name: str, who: str) -> None:
@@ -321,10 +331,9 @@ def remove(r: Releases, project_id: str, name: str, who: str) -> None:
     r.store.remove(release, act(project_id, name, r.clock(), who, "release.delete", f"revision {release.desired}"))
 
 
-def _change(r: Releases, project_id: str, name: str, who: str, action: str, **sets: Any) -> Release:
-    before, now = r.store.require(project_id, name), r.clock()
+def _change(r: Releases, before: Release, who: str, action: str, **sets: Any) -> Release:
+    """Conflict if the release is no longer as the caller's step has seen it: it may have another revision now."""
     after = replace(before, **sets)
     states = (before.shown_status, after.shown_status)
-    return _watched(
-        r, before, after, act(project_id, name, now, who, action, f"revision {before.desired}", states=states)
-    )
+    line = act(before.project_id, before.name, r.clock(), who, action, f"revision {before.desired}", states=states)
+    return _watched(r, before, after, line)

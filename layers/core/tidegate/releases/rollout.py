@@ -11,7 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
 
+from tidegate.aws.clients import alarm_state
 from tidegate.common.ids import digest, iso
 from tidegate.distribution.fleet import spread_seconds, wake_soon
 from tidegate.distribution.model import FleetAgent, Target, TransferSpec
@@ -21,15 +23,21 @@ from tidegate.notifications.notices import Notice, notice_id_for
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.releases import Releases
 from tidegate.releases.model import (
+    ALARM,
     CONVERGED,
     DRIFTED,
     FAILED,
+    OK,
+    QUIET,
     STAGED,
+    UNREADABLE,
     WATCHED_SECONDS,
+    AlarmSays,
     Host,
     HostReport,
     Release,
     Revision,
+    alarm_name,
     counted,
     decide,
     goals_digest,
@@ -210,7 +218,7 @@ def look(r: Releases, project_id: str, name: str, number: int, generation: int, 
     revision = r.store.revision(project_id, name, number)
     release = _opened_in_time(release, revision, now)
     hosts = hosts_of(r, release)
-    after = decide(release, revision, hosts, now.timestamp())
+    after = decide(release, revision, hosts, now.timestamp(), _alarm(r, release, revision))
     if after.desired != number:
         return _step("wait", 1, 0, _take_back(r, release, after.reason or ""))
     counts = counted(hosts)
@@ -231,6 +239,26 @@ def look(r: Releases, project_id: str, name: str, number: int, generation: int, 
     # Compensation starts the next execution.
     is_last = over or looks + 1 >= _LOOKS_AN_EXECUTION
     return _step("done" if is_last else "wait", wait, looks + 1, after)
+
+
+def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
+    """What the revision's alarm says, if it has one and a wave waits for it."""
+    if revision.alarm is None or release.paused or not release.is_rolling:
+        return QUIET
+    name = alarm_name(revision.alarm)
+    project = r.distribution.project_store.get(release.project_id, consistent=True)
+    if project is None or not project.has_alarm(name):
+        return AlarmSays(UNREADABLE, f"the roll-out waits: this project may no longer use the alarm {name}")
+    try:
+        found = alarm_state(r.cloudwatch, name, revision.alarm if revision.alarm != name else None)
+    except (BotoCoreError, ClientError) as error:
+        return AlarmSays(UNREADABLE, f"the roll-out waits: the alarm {name} cannot be read: {error}"[:500])
+    if found is None:
+        return AlarmSays(UNREADABLE, f"the roll-out waits: there is no alarm {revision.alarm}")
+    state, why = found
+    if state in (ALARM, OK):
+        return AlarmSays(state, f"the alarm {name} is in ALARM: {why}"[:500])
+    return AlarmSays(state, f"the roll-out waits: the alarm {name} is in {state}")
 
 
 def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Release:

@@ -87,7 +87,9 @@ class HealthGoal(Answer, record=HealthCheck):
 
 
 class GoalAnswer(
-    Answer, record=Revision, without=("number", "waves", "activate", "on_failure", "note", "created_at", "created_by")
+    Answer,
+    record=Revision,
+    without=("number", "waves", "activate", "alarm", "on_failure", "note", "created_at", "created_by"),
 ):
     """The revision that the host should have. It takes no number that is not above the one it has."""
 

@@ -140,6 +140,14 @@ class ProjectChange(Body):
             max_length=20,
         ),
     ] = []
+    alarms: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=255)]],
+        F(
+            "CloudWatch alarms of the operator's account that may stop the project's releases: patterns (`*`, `?`, "
+            "`[…]`, letter case counts) of names",
+            max_length=20,
+        ),
+    ] = []
     gse: Annotated[
         GseBody, F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it")
     ] = GseBody()
@@ -217,6 +225,7 @@ class ProjectDetail(ProjectAnswer):
             "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows"
         ),
     ]
+    alarms: Annotated[list[str], F("CloudWatch alarms that may stop the project's releases: patterns of names")]
     masks: Annotated[dict[str, Any], F("columns that exports hide, and how")]
     shared_signatures: Annotated[
         bool,
@@ -249,6 +258,7 @@ class ProjectDetail(ProjectAnswer):
             swarm=project.swarm,
             deliver_to=list(project.deliver_to),
             read_from=list(project.read_from),
+            alarms=list(project.alarms),
             masks=dict(project.masks),
             shared_signatures=project.shared_signatures,
             quotas=QuotasAnswer.model_validate(project.quotas),

@@ -105,6 +105,12 @@ def register(subparsers: Subparsers) -> None:
         "replaces the whole list, an empty value clears it",
     )
     update.add_argument(
+        "--alarm",
+        action="append",
+        metavar="PATTERN",
+        help="CloudWatch alarms that may stop its releases; replaces the whole list, an empty value clears it",
+    )
+    update.add_argument(
         "--mask",
         action="append",
         metavar="COLUMN=KIND",
@@ -250,6 +256,7 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         "shared_signatures": args.shared_signatures,
         "deliver_to": _without_empty(args.deliver_to),
         "read_from": _without_empty(args.read_from),
+        "alarms": _without_empty(args.alarm),
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.group is not None:
@@ -264,7 +271,7 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
     if not changes:
         raise UsageError(
             "nothing to change: give --name, --group, --allow-private-urls, --shared-signatures, --swarm, "
-            "--deliver-to, --read-from, --mask, --gse-target, --gse-dir, --gse-user or --quota"
+            "--deliver-to, --read-from, --alarm, --mask, --gse-target, --gse-dir, --gse-user or --quota"
         )
     context.output.record(context.client.projects.update(args.project_id, changes))
 

@@ -71,6 +71,9 @@ def _add_put(put: argparse.ArgumentParser) -> None:
     put.add_argument("--health", metavar="URL|NAME", help="a page on a loopback port, or a hook of the hosts")
     put.add_argument("--health-timeout", type=int, metavar="SECONDS", help="until the check has failed (default 30)")
     put.add_argument("--soak", type=int, metavar="SECONDS", help="for which a wave must hold (default 0)")
+    put.add_argument(
+        "--alarm", metavar="NAME|ARN", help="a CloudWatch alarm that fails a wave; an admin allows it to the project"
+    )
     put.add_argument("--activate", metavar="now|manual|TIME", help="when hosts put the files in place (default now)")
     put.add_argument("--on-failure", choices=("rollback", "stop"), help="what a failed wave does (default rollback)")
     put.add_argument("--keep", type=int, metavar="N", help="former revisions whose content hosts keep (default 2)")
@@ -106,7 +109,7 @@ def _put(context: Context, args: argparse.Namespace) -> None:
         body["health"] = {kind: args.health} | {name: value for name, value in seconds.items() if value is not None}
     elif args.soak is not None or args.health_timeout is not None:
         raise UsageError("--soak and --health-timeout need --health")
-    more = {name: getattr(args, name) for name in ("hook", "activate", "on_failure", "keep", "note")}
+    more = {name: getattr(args, name) for name in ("hook", "alarm", "activate", "on_failure", "keep", "note")}
     body |= {name: value for name, value in more.items() if value is not None}
     context.output.record(context.client.releases.put(args.name, body))
 

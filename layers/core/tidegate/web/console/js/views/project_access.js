@@ -15,7 +15,7 @@ const MASK = /^(.+?)\s*=\s*(?:(phone|id|card|email)|(\d{1,2}),(\d{1,2}))$/;
 const GSE = { targets: /^[^\s/]+(\/[^\s/]+)?$/, dirs: /^(\/(?!\/)[^\\]*|[A-Za-z]:[\\/].*)$/, users: /^.+$/ };
 const EXAMPLES = {
   deliver_to: "acme-reports/shop/*", read_from: "s3://acme-data/orders/*\ndynamodb://orders\nathena://reports/shop",
-  masks: "mobile = phone\nid_card = id\nname = 1,0", targets: "web-*\nweb-1/*", dirs: "/data/app", users: "app",
+  alarms: "shop-*", masks: "mobile = phone\nid_card = id\nname = 1,0", targets: "web-*\nweb-1/*", dirs: "/data/app", users: "app",
 };
 
 export function accessCard(record, path, refresh) {
@@ -27,6 +27,10 @@ export function masksCard(record, path, refresh) {
   const lines = Object.entries(record.masks).map(([name, mask]) => `${name} = ${mask.start === undefined && mask.end === undefined ? mask : `${mask.start || 0},${mask.end || 0}`}`);
   const save = ({ masks }) => patch(path, { masks: Object.fromEntries(masks.map((line) => MASK.exec(line)).map(([, name, kind, start, end]) => [name, kind || { start: Number(start), end: Number(end) }])) });
   return listsCard("masked", { masks: MASK }, { masks: lines }, save, refresh);
+}
+
+export function alarmsCard(record, path, refresh) {
+  return listsCard("stops", { alarms: /^.{1,255}$/ }, record, (lists) => patch(path, lists), refresh);
 }
 
 export function gseCard(record, path, refresh) {

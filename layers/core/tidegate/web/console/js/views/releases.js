@@ -67,7 +67,7 @@ export function releasePage(root, { id, query, go }) {
           ])),
         card(t("releases.files"), { id: "files" }, h("ul", { class: "rows" }, release.files.map((file) =>
           h("li", { class: "row", "data-key": file.target_file_dir + file.file_name }, h("strong", null, `${file.target_file_dir.replace(/\/$/, "")}/${file.file_name}`), h("span", { class: "under" }, `${file.target_user} ${file.mode || ""} ${file.signature.slice(0, 12)}`)))),
-        facts([[t("releases.hook"), release.hook], [t("releases.health"), release.health && (release.health.url || release.health.hook)], [t("releases.onFailure"), t(`releases.${release.on_failure}`)], [t("field.note"), release.note]])),
+        facts([[t("releases.hook"), release.hook], [t("releases.health"), release.health && (release.health.url || release.health.hook)], [t("releases.alarm"), release.alarm], [t("releases.onFailure"), t(`releases.${release.on_failure}`)], [t("field.note"), release.note]])),
         card(t("releases.hosts"), { id: "hosts", wide: true },
           statusChips(t("field.status"), STATES, state, (chosen) => go(`releases/${at(id)}`, { state: chosen })),
           hosts.items.length ? hostList(hosts.items) : state ? noMatch() : empty(t("releases.noHosts"), t("releases.noHostsAdvice")),

@@ -18,6 +18,7 @@ export const enSchedules = {
   projects: {
     access: "Buckets and tables of exports", deliver_to: "Copies may go to", read_from: "Rows may come from", nowhere: "nowhere", badPattern: "“{line}” has another form. {hint}",
     masked: "Columns that exports hide", masks: "Masked columns", masksHint: "One per line: column = phone, id, card, email, or START,END, the characters that stay visible.", deliver_toHint: "One pattern per line: bucket/key, * stands for anything. The parameter DeliveryBucket must allow the bucket too.", read_fromHint: "One pattern per line: s3://bucket/key, dynamodb://table, athena://workgroup/database, or athena://workgroup for all its databases. In a key, * stands for anything. The parameters SourceBucket, SourceTable and SourceWorkgroup must allow it too.",
+    stops: "Alarms of releases", alarms: "Alarms that may stop releases", alarmsHint: "CloudWatch alarms of the operator's account. One pattern of names per line, such as shop-*. Letter case counts.",
     gse: "Targets with GSE", targets: "Files may go to", dirs: "Into directories", users: "As users", targetsHint: "Used only if the parameter TransferEngine is gse. One pattern per line: a host (web-*) or a container (web-1/*); a host's pattern does not include its containers. Letter case counts.",
     dirsHint: "One absolute directory per line; everything below it is included. Without one, the project sends nothing.", usersHint: "One name per line, exactly as on the host.",
   },
