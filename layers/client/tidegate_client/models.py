@@ -1434,25 +1434,28 @@ class ProjectDetail(Project):
     allow_private_urls: bool
     # when it was created, ISO 8601 UTC
     created_at: str
-    # where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it
-    gse: ProjectGse
-    # `auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3
+    # limits of the project, as they are in force; one without a value has no limit, which only projects have that
+    # were created before quotas had defaults
+    quotas: ProjectQuotas
+    # `auto`: hosts of a site also send the file to each other, except those in an availability zone of the bucket's
+    # region, which S3 serves for free; `on`: those too; `off`: every host downloads it from S3
     swarm: str
     # where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`
     deliver_to: list[str]
     # what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`,
     # `athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows
     read_from: list[str]
-    # CloudWatch alarms that may stop the project's releases: patterns of names
+    # CloudWatch alarms of the operator's account that may stop the project's releases: patterns (`*`, `?`, `[…]`,
+    # letter case counts) of names
     alarms: list[str]
-    # columns that exports hide, and how
+    # where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it
+    gse: ProjectGse
+    # columns that exports hide, by name: `phone`, `id`, `card`, `email`, or how many characters stay visible at the
+    # start and the end; a key of scope `unmask` lifts them. A change replaces all
     masks: Model
     # whether requests are also signed with the secret that all receivers share; off: only with the secret of the
     # receiver's origin
     shared_signatures: bool
-    # limits of the project, as they are in force; one without a value has no limit, which only projects have that
-    # were created before quotas had defaults
-    quotas: ProjectQuotas
     # the quotas that have the default, because nobody set them: each `true`
     defaults: dict[str, bool]
     # usage of the quotas: `stored_bytes`, `queued`, `export_schedules`, `batch_schedules`, `subscriptions`,
@@ -1465,11 +1468,13 @@ class ProjectGse(Model):
     """Where the project may send files with `TransferEngine=gse`; without targets, directories or users: nowhere.
     Returned by `GET /v1/projects/{project_id}`, in `gse`."""
 
-    # patterns of the hosts (`web-*`) and containers (`web-1/*`) that it may send to
+    # patterns (`*`, `?`, `[…]`, letter case counts) of agent ids, for hosts themselves, or of
+    # `agent_id/container_id`, for containers
     targets: list[str]
-    # directories below which its files may be written
+    # absolute directories; files may go into them and below. Compared part by part, letter case included:
+    # `/data/app` does not cover `/data/application`
     dirs: list[str]
-    # users to whom its files may belong
+    # names of users, compared exactly
     users: list[str]
 
 
@@ -1536,19 +1541,19 @@ class KeyRecord(Model):
 
     # id of the key, by which it is listed, rotated and revoked
     key_id: str
-    # what the key is for
-    name: Optional[str]
     # what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`
     scopes: list[str]
     # the host that a key of scope `agent` is for
     agent_id: Optional[str]
     # when it was created, ISO 8601 UTC
     created_at: Optional[str]
+    # what the key is for
+    name: Optional[str]
     # key_id of its creator
     created_by: Optional[str]
-    # until when it is valid, ISO 8601 UTC
-    expires_at: Optional[str]
     # when it was last used, to the hour
     last_used_at: Optional[str]
+    # until when it is valid, ISO 8601 UTC
+    expires_at: Optional[str]
     # `active`, `expired` or `revoked`
     state: str

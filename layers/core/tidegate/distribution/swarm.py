@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from tidegate.aws import keys
 from tidegate.aws.clients import region
@@ -22,7 +22,7 @@ from tidegate.distribution.model import Job
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.reading import SMALLEST_FILE
 from tidegate.projects.audit import AuditLine, audit_write
-from tidegate.records import item_of, record_from
+from tidegate.records import F, item_of, record_from
 
 # --- presence
 # The presence of agents: their site, and the addresses at which peers reach them.
@@ -49,13 +49,19 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:
-    """A project's settings: whether to use swarms, the networks of peers, and sites that S3 serves for free.
+    """A project's settings: whether to use swarms, the networks of peers, and sites that S3 serves for free."""
 
-    `swarm`: `auto`, `off`, or `on` for hosts in the bucket's region too, which S3 serves for free."""
-
-    swarm: str = "auto"
-    peer_networks: tuple[str, ...] = ()
-    free_sites: tuple[str, ...] = ()
+    swarm: Annotated[
+        str,
+        F(
+            "`auto`: hosts of a site also send the file to each other, except those in an availability zone of the "
+            "bucket's region, which S3 serves for free; `on`: those too; `off`: every host downloads it"
+        ),
+    ] = "auto"
+    peer_networks: Annotated[
+        tuple[str, ...], F("networks (CIDR) in which peers may have addresses; private networks if empty")
+    ] = ()
+    free_sites: Annotated[tuple[str, ...], F("sites between which traffic is free of charge")] = ()
 
     @property
     def enabled(self) -> bool:
@@ -297,10 +303,7 @@ class SwarmSettingsStore:
         self._table = table
 
     def get(self, project_id: str) -> SwarmSettings:
-        item = self._table.get(keys.project(project_id)) or {}
-        return SwarmSettings(
-            item.get("swarm", "auto"), tuple(item.get("peer_networks", ())), tuple(item.get("free_sites", ()))
-        )
+        return record_from(SwarmSettings, self._table.get(keys.project(project_id)) or {})
 
     def put(self, project_id: str, settings: SwarmSettings, line: AuditLine) -> bool:
         """False if there is no such project."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from random import SystemRandom
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from tidegate.aws import keys
@@ -16,6 +16,7 @@ from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.errors import FetchTimeout, WrongState
 from tidegate.projects.audit import AuditLine, audit_write
+from tidegate.records import F, item_of, record_from
 
 # --- delivery model
 # Deliveries of callbacks: when they are retried, and when they are given up.
@@ -35,11 +36,11 @@ GONE = 410
 class Attempt:
     """One call of the receiver: the status it answered, or the error if there was no answer."""
 
-    at: str
-    duration_ms: int
-    status: int | None = None
-    error: str | None = None
-    detail: str | None = None
+    at: Annotated[str, F("when, ISO 8601 UTC")]
+    duration_ms: Annotated[int, F("how long the call took, in milliseconds")]
+    status: Annotated[int | None, F("HTTP status of the receiver's answer, if there was one")] = None
+    error: Annotated[str | None, F("kind of failure, if there was no answer")] = None
+    detail: Annotated[str | None, F("what went wrong")] = None
 
     @property
     def succeeded(self) -> bool:
@@ -59,19 +60,24 @@ class Attempt:
 class CallbackDelivery:
     """`tries` counts since the start or the latest redelivery; `next_attempt_at`, `gives_up_at` are epoch seconds."""
 
-    delivery_id: str
+    delivery_id: Annotated[str, F("id of the callback, which its receiver gets as `webhook-id`")]
     project_id: str
-    record_id: str
-    kind: str
-    url: str
-    body: str
-    state: str
-    created_at: str
+    record_id: Annotated[str, F("id of the record that the callback is about", shown="task_id")]
+    kind: Annotated[str, F("type of the message, such as `task.completed`", shown="type")]
+    url: Annotated[str, F("where it is sent")]
+    # Empty in lists.
+    body: Annotated[str, F("the JSON that is sent, as text")]
+    state: Annotated[str, F("`pending`, `delivered` or `dead` (given up after 24 hours)", shown="callback_state")]
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
     gives_up_at: float
     next_attempt_at: float
-    tries: int = 0
-    attempts: tuple[Attempt, ...] = ()
-    delivered_at: str | None = None
+    tries: Annotated[int, F("how often it was sent")] = 0
+    attempts: Annotated[tuple[Attempt, ...], F("every delivery attempt: when, how long, with which result")] = ()
+    delivered_at: Annotated[str | None, F("when the receiver answered 2xx")] = None
+
+    @property
+    def sent_again_at(self) -> Annotated[str | None, F("when it is sent again, ISO 8601 UTC", shown="next_attempt_at")]:
+        return iso(datetime.fromtimestamp(self.next_attempt_at, UTC)) if self.state == PENDING else None
 
     @property
     def host(self) -> str:
@@ -209,13 +215,7 @@ _MUTABLE = ("state", "tries", "attempts", "next_attempt_at", "gives_up_at", "del
 
 
 def delivery_of(item: Item) -> CallbackDelivery:
-    known: dict[str, Any] = {name: item.get(name) for name in CallbackDelivery.__dataclass_fields__}
-    return CallbackDelivery(**known | {"attempts": tuple(Attempt(**attempt) for attempt in item.get("attempts", ()))})
-
-
-def _plain(delivery: CallbackDelivery) -> dict[str, Any]:
-    attempts = [{k: v for k, v in asdict(attempt).items() if v is not None} for attempt in delivery.attempts]
-    return asdict(delivery) | {"attempts": attempts}
+    return record_from(CallbackDelivery, item, body=item.get("body", ""))
 
 
 class DeliveryStore:
@@ -233,7 +233,7 @@ class DeliveryStore:
             "gsi2sk": f"{delivery.created_at}#{delivery.delivery_id}",
         }
         kept = {"lease_until": lease_until, "expires_at": int(lease_until) + KEPT_SECONDS}
-        item = keys.callback(delivery.project_id, delivery.delivery_id) | _plain(delivery) | lists | kept
+        item = keys.callback(delivery.project_id, delivery.delivery_id) | item_of(delivery) | lists | kept
         return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
 
     def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> CallbackDelivery | None:
@@ -252,7 +252,7 @@ class DeliveryStore:
 
     def settle(self, delivery: CallbackDelivery, lease_until: float, now: float) -> bool:
         """Writes the result and releases the lease. False if the lease was lost meanwhile."""
-        sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE}
+        sets = {name: value for name, value in item_of(delivery).items() if name in _MUTABLE}
         sets["expires_at"] = int(now) + KEPT_SECONDS
         removes = ["lease_until"]
         if delivery.state == PENDING:
@@ -270,7 +270,7 @@ class DeliveryStore:
 
     def restart(self, delivery: CallbackDelivery, now: float, line: AuditLine) -> None:
         """Starts the delivery again. WrongState while an attempt is running, whose result would be lost."""
-        sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
+        sets = {name: value for name, value in item_of(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
             keys.callback(delivery.project_id, delivery.delivery_id),
             sets

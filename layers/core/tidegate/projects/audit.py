@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from tidegate.aws import keys
 from tidegate.aws.table import Item, Table, Write, decode_cursor, encode_cursor, put, unknown_cursor
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
+from tidegate.records import F, item_of, record_from
 
 # --- audit
 # Who did what to a record, when and why.
@@ -29,20 +30,20 @@ class AuditLine:
     """`who` is the caller's key_id, or `system` for what Tidegate does by itself."""
 
     project_id: str
-    record_id: str
-    at: str
-    who: str
-    action: str
-    from_state: str | None
-    to_state: str | None
-    why: str
-    attempt: int = 0
+    record_id: Annotated[str, F("id of the record that was changed", shown="record")]
+    at: Annotated[str, F("when, ISO 8601 UTC")]
+    who: Annotated[str, F("the same as `actor`; its older name")]
+    action: Annotated[str, F("what was done, such as `key.create`")]
+    from_state: Annotated[str | None, F("the state before the change", shown="from")] = None
+    to_state: Annotated[str | None, F("the state after the change", shown="to")] = None
+    why: Annotated[str, F("the reason, if there is one")] = ""
+    attempt: Annotated[int, F("attempt of the request, from 1; 0 for other records")] = 0
     # Orders the lines of one record within a millisecond.
     version: int = 0
 
-    def shown(self) -> dict[str, object]:
-        line = {"record": self.record_id, "at": self.at, "actor": self.who, "who": self.who, "action": self.action}
-        return line | {"from": self.from_state, "to": self.to_state, "why": self.why, "attempt": self.attempt}
+    @property
+    def actor(self) -> Annotated[str, F("key_id of whoever made the change, or `system`")]:
+        return self.who
 
 
 def named_at(name: str, url: str) -> str:
@@ -71,7 +72,6 @@ def act(
 # The audit trail. Each line is written in the transaction of the change that it records.
 
 _KEPT = timedelta(days=60)
-_FIELDS = tuple(field.name for field in fields(AuditLine))
 # In the class below, `list` is a method.
 Items = list[Item]
 _ORDER = re.compile(r"[0-9TZ:.#a-f-]{1,60}")
@@ -95,7 +95,7 @@ def audit_item(line: AuditLine) -> Item:
     order = f"{line.at}#{line.version:08d}#{tail}"
     spread = int(tail, 16) % keys.AUDIT_SPREAD
     expires_at = datetime.fromisoformat(line.at) + _KEPT
-    item = {"pk": keys.audit_trail(line.project_id, line.record_id), "sk": order} | asdict(line)
+    item = {"pk": keys.audit_trail(line.project_id, line.record_id), "sk": order} | item_of(line)
     item |= {"gsi1pk": keys.audit_list(line.project_id, spread), "gsi1sk": order}
     if line.who != SYSTEM:
         item |= {"gsi2pk": keys.audit_by_actor(line.project_id, line.who, spread), "gsi2sk": order}
@@ -104,10 +104,6 @@ def audit_item(line: AuditLine) -> Item:
 
 def audit_write(line: AuditLine) -> Write:
     return put(audit_item(line))
-
-
-def _line(item: Item) -> AuditLine:
-    return AuditLine(**{name: item.get(name) for name in _FIELDS})  # type: ignore[arg-type]
 
 
 class AuditStore:
@@ -136,7 +132,9 @@ class AuditStore:
             complete_to = max(complete_to, reached)
         found = sorted((item for item in found if item["sk"] >= complete_to), key=_order, reverse=True)
         following = str(found[limit - 1]["sk"]) if len(found) > limit else complete_to
-        return Listed([_line(item) for item in found[:limit]], _cursor(following) if following else None)
+        return Listed(
+            [record_from(AuditLine, item) for item in found[:limit]], _cursor(following) if following else None
+        )
 
     @staticmethod
     def _partitions(project_id: str, wanted: AuditFilter) -> Sequence[str]:

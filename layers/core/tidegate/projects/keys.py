@@ -8,9 +8,9 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 from aws_lambda_powertools import Logger
 
@@ -21,6 +21,7 @@ from tidegate.common.sequences import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongState
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
 from tidegate.projects.model import Project
+from tidegate.records import F, item_of, record_from
 
 # --- keys
 # A key of a caller, and what its text tells about it.
@@ -37,17 +38,21 @@ _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    key_id: str
+    key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
     project_id: str
-    scopes: tuple[str, ...]
-    agent_id: str | None
+    scopes: Annotated[
+        tuple[str, ...],
+        F("what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`"),
+    ]
+    agent_id: Annotated[str | None, F("the host that a key of scope `agent` is for")]
     key_sha256: str
-    created_at: str
-    name: str | None = None
-    created_by: str | None = None
+    # Empty for the deployment's own key.
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
+    name: Annotated[str | None, F("what the key is for")] = None
+    created_by: Annotated[str | None, F("key_id of its creator")] = None
     # Seconds since 1970. Not named `expires_at`, because the table's TTL deletes by that attribute.
     valid_until: int | None = None
-    last_used_at: str | None = None
+    last_used_at: Annotated[str | None, F("when it was last used, to the hour")] = None
     revoked_at: str | None = None
     replaced_by: str | None = None
     # The life of its agent: how often that host had been deleted or replaced when the key was created.
@@ -57,6 +62,10 @@ class ApiKey:
     def record_id(self) -> str:
         """The id of its record. The bootstrap key's includes its hash, so a new key has a new record."""
         return f"{self.key_id}-{self.key_sha256}" if self.is_bootstrap else self.key_id
+
+    @property
+    def expires_at(self) -> Annotated[str | None, F("until when it is valid, ISO 8601 UTC")]:
+        return None if self.valid_until is None else iso(datetime.fromtimestamp(self.valid_until, UTC))
 
     @property
     def is_bootstrap(self) -> bool:
@@ -106,18 +115,12 @@ def key_id_of(key: str) -> str | None:
 # --- key store
 # API keys in the table: hash, state, expiry, last use.
 
-_FIELDS = tuple(field.name for field in fields(ApiKey))
 # Keys from before a key was also stored under its agent: read in pages, so many at most for one call.
 _OLD_KEYS_A_PAGE, _OLD_KEY_PAGES = 500, 20
 
 
 def key_of(item: dict[str, Any]) -> ApiKey:
-    known = {name: item[name] for name in _FIELDS if name in item}
-    known |= {"scopes": tuple(item["scopes"]), "agent_id": item.get("agent_id")}
-    for number in ("valid_until", "life"):
-        if number in known:
-            known[number] = int(known[number])
-    return ApiKey(**known)
+    return record_from(ApiKey, item, agent_id=item.get("agent_id"))
 
 
 def _listing(key: ApiKey) -> dict[str, str]:
@@ -139,8 +142,7 @@ def _end(key: ApiKey, at: int) -> dict[str, Any]:
 def new_key(key: ApiKey) -> list[Write]:
     """The key, and for an agent's key its place under the agent."""
     end = {} if key.valid_until is None else _end(key, key.valid_until)
-    known = {name: value for name, value in asdict(key).items() if value is not None}
-    writes = [put_new(keys.api_key(key.record_id) | known | _listing(key) | end)]
+    writes = [put_new(keys.api_key(key.record_id) | item_of(key) | _listing(key) | end)]
     return [*writes, put(_place(key, key.agent_id))] if key.agent_id else writes
 
 

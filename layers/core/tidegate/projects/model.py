@@ -215,11 +215,21 @@ class GseGrant:
 
     All comparisons are exact, letter case included."""
 
-    # Patterns (fnmatch) of `agent_id`, for hosts themselves, or of `agent_id/container_id`, for containers.
-    targets: tuple[str, ...] = ()
-    # Absolute directories, each with everything below it.
-    dirs: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
+    targets: Annotated[
+        tuple[str, ...],
+        F(
+            "patterns (`*`, `?`, `[…]`, letter case counts) of agent ids, for hosts themselves, or of "
+            "`agent_id/container_id`, for containers"
+        ),
+    ] = ()
+    dirs: Annotated[
+        tuple[str, ...],
+        F(
+            "absolute directories; files may go into them and below. Compared part by part, letter case included: "
+            "`/data/app` does not cover `/data/application`"
+        ),
+    ] = ()
+    users: Annotated[tuple[str, ...], F("names of users, compared exactly")] = ()
 
     def has_target(self, agent_id: str, container_id: str) -> bool:
         # A pattern without a slash is for the host alone: its containers may belong to other projects.
@@ -236,29 +246,77 @@ class GseGrant:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    project_id: str
-    name: str
-    group: str | None
-    allow_private_urls: bool
-    created_at: str
+    project_id: Annotated[str, F("id of the project")]
+    name: Annotated[str, F("a name for people", changes=True)]
+    group: Annotated[str | None, F("a label of your choice for projects; it has no effect", changes=True)] = None
+    allow_private_urls: Annotated[
+        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses", changes=True)
+    ] = False
+    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")] = ""
     # Newest first. During a rotation there are two secrets, and both sign.
     secret_generations: tuple[int, ...] = ()
     # Stored secrets of projects from before secrets were derived; removed when their next rotation ends.
     callback_secrets: tuple[str, ...] = ()
-    quotas: Quotas = field(default_factory=Quotas)
-    # Whether its hosts may send files to each other: "auto" or "off".
-    swarm: str = "auto"
-    # Where its exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`.
-    deliver_to: tuple[str, ...] = ()
-    # What its exports may read directly: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
-    read_from: tuple[str, ...] = ()
-    # CloudWatch alarms of the operator's account that may stop its releases: patterns (fnmatch) of names.
-    alarms: tuple[str, ...] = ()
-    gse: GseGrant = field(default_factory=GseGrant)
-    # By column: how exports hide its values, unless a key of scope `unmask` orders them.
-    masks: Mapping[str, Any] = field(default_factory=dict)
-    # Whether requests also carry the signature of the secret that all receivers share, for those set up with it.
-    shared_signatures: bool = True
+    quotas: Annotated[
+        Quotas,
+        F(
+            "limits of the project, as they are in force; one without a value has no limit, which only projects have "
+            "that were created before quotas had defaults",
+            stored=False,
+            changes=True,
+        ),
+    ] = field(default_factory=Quotas)
+    swarm: Annotated[
+        str,
+        F(
+            "`auto`: hosts of a site also send the file to each other, except those in an availability zone of the "
+            "bucket's region, which S3 serves for free; `on`: those too; `off`: every host downloads it from S3",
+            changes=True,
+        ),
+    ] = "auto"
+    deliver_to: Annotated[
+        tuple[str, ...],
+        F(
+            "where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`",
+            changes=True,
+        ),
+    ] = ()
+    read_from: Annotated[
+        tuple[str, ...],
+        F(
+            "what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`, "
+            "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows",
+            changes=True,
+        ),
+    ] = ()
+    alarms: Annotated[
+        tuple[str, ...],
+        F(
+            "CloudWatch alarms of the operator's account that may stop the project's releases: patterns (`*`, `?`, "
+            "`[…]`, letter case counts) of names",
+            changes=True,
+        ),
+    ] = ()
+    gse: Annotated[
+        GseGrant,
+        F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it", changes=True),
+    ] = GseGrant()
+    masks: Annotated[
+        Mapping[str, Any],
+        F(
+            "columns that exports hide, by name: `phone`, `id`, `card`, `email`, or how many characters stay visible "
+            "at the start and the end; a key of scope `unmask` lifts them. A change replaces all",
+            changes=True,
+        ),
+    ] = field(default_factory=dict)
+    shared_signatures: Annotated[
+        bool,
+        F(
+            "whether requests are also signed with the secret that all receivers share; off: only with the secret of "
+            "the receiver's origin",
+            changes=True,
+        ),
+    ] = True
     # Increases with every change that an operator makes.
     revision: int = 0
 

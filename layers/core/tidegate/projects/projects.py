@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from tidegate.aws import keys
@@ -13,34 +13,18 @@ from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, ProjectExists, RecordNotFound
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act, audit_write
 from tidegate.projects.model import GseGrant, Project, Quotas
+from tidegate.records import declared, item_of, record_from
 
 # --- store
 # Projects in the table.
 
 
 def _project(item: dict[str, Any]) -> Project:
-    return Project(
-        project_id=item["project_id"],
-        name=item["name"],
-        group=item.get("group"),
-        allow_private_urls=item["allow_private_urls"],
-        created_at=item["created_at"],
-        secret_generations=tuple(int(generation) for generation in item.get("secret_generations", ())),
-        callback_secrets=tuple(item.get("callback_secrets", ())),
-        quotas=Quotas.stored(item),
-        swarm=item.get("swarm", "auto"),
-        deliver_to=tuple(item.get("deliver_to", ())),
-        read_from=tuple(item.get("read_from", ())),
-        alarms=tuple(item.get("alarms", ())),
-        gse=_grant(item),
-        masks=item.get("masks", {}),
-        shared_signatures=item.get("shared_signatures", True),
-        revision=int(item.get("revision", 0)),
-    )
+    return record_from(Project, item, quotas=Quotas.stored(item))
 
 
-def _grant(item: dict[str, Any]) -> GseGrant:
-    return GseGrant(**{name: tuple(listed) for name, listed in item.get("gse", {}).items()})
+def _changeable() -> list[str]:
+    return [field.name for field in declared(Project).values() if field.f.changes]
 
 
 def _exists(project: Project) -> ProjectExists:
@@ -53,8 +37,7 @@ class ProjectStore:
 
     def create(self, project: Project, line: AuditLine) -> None:
         quotas = {"quotas": project.quotas.set_limits(), "has_default_quotas": True}
-        record = keys.project(project.project_id) | asdict(project) | quotas
-        del record["callback_secrets"]
+        record = keys.project(project.project_id) | item_of(project) | quotas
         listing = {"gsi1pk": keys.projects_list(), "gsi1sk": project.project_id}
         try:
             self._table.transact([put_new(record | listing), put_new(self._name_of(project)), audit_write(line)])
@@ -71,7 +54,8 @@ class ProjectStore:
 
     def gse_grant(self, project_id: str) -> GseGrant:
         """What the project may reach through GSE at this moment; nothing if there is no such project."""
-        return _grant(self._table.get(keys.project(project_id), consistent=True) or {})
+        item = self._table.get(keys.project(project_id), consistent=True) or {}
+        return record_from(GseGrant, item.get("gse", {}))
 
     def quotas(self, project_id: str) -> Quotas:
         """Without limits if there is no such project: an admin may act without one."""
@@ -79,24 +63,13 @@ class ProjectStore:
 
     def change(self, was: Project, now: Project, line: AuditLine) -> bool:
         """Writes what an operator may change. False if the project changed since `was` was read."""
+        # `swarm` only if it changes: another route sets it too.
+        names = [name for name in _changeable() if name != "swarm" or now.swarm != was.swarm]
+        stored = item_of(now) | {"quotas": now.quotas.set_limits()}
         changed = update(
             keys.project(was.project_id),
-            {
-                "name": now.name,
-                "group": now.group,
-                "allow_private_urls": now.allow_private_urls,
-                "quotas": now.quotas.set_limits(),
-                "deliver_to": list(now.deliver_to),
-                "read_from": list(now.read_from),
-                "alarms": list(now.alarms),
-                "gse": asdict(now.gse),
-                "masks": dict(now.masks),
-                "shared_signatures": now.shared_signatures,
-                # Only if it changes: another route sets it too.
-                **({"swarm": now.swarm} if now.swarm != was.swarm else {}),
-                "revision": was.revision + 1,
-            },
-            removes=["group"] if now.group is None else [],
+            {name: stored.get(name) for name in names} | {"revision": was.revision + 1},
+            removes=[name for name in names if name not in stored],
             # Old items have no revision.
             condition="attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)",
             was=was.revision,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from botocore.exceptions import ClientError
 
@@ -33,7 +33,7 @@ from tidegate.http.guard import Credential, origin_of_text, read_origin
 from tidegate.projects.audit import SYSTEM, AuditLine, act, audit_write
 from tidegate.projects.model import Project
 from tidegate.projects.projects import ProjectStore
-from tidegate.records import item_of, record_from
+from tidegate.records import F, item_of, record_from
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
@@ -282,13 +282,13 @@ def signed_headers(
 
 @dataclass(frozen=True, slots=True)
 class CredentialRecord:
-    """`headers` are the names of its headers, without their values."""
+    """What may be shown of a credential: not the values of its headers."""
 
-    name: str
-    origins: Sequence[str]
-    headers: Sequence[str]
-    updated_at: str
-    updated_by: str
+    name: Annotated[str, F("name of the credential")]
+    origins: Annotated[Sequence[str], F("the only origins that get the headers")]
+    headers: Annotated[Sequence[str], F("names of the headers; their values are never shown")]
+    updated_at: Annotated[str, F("when it was last stored, ISO 8601 UTC")]
+    updated_by: Annotated[str, F("key_id of whoever stored it")]
 
 
 # Of one project. Each is a secret that AWS bills, and the list of them is one answer.

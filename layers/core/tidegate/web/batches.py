@@ -230,7 +230,7 @@ class ResultTaken(Answer):
     accepted: Annotated[bool, F("always true: a result that does not count is refused with 409")]
 
 
-class OutcomeAnswer(Answer):
+class ItemAnswer(Answer):
     index: Annotated[int, F("index of the item")]
     state: Annotated[str, F("`failed`, `abandoned` or `recovered` (succeeded after a retry)")]
     attempts: Annotated[int, F("number of attempts so far")]
@@ -240,7 +240,7 @@ class OutcomeAnswer(Answer):
 
 
 class ItemList(Page):
-    items: list[OutcomeAnswer]
+    items: list[ItemAnswer]
 
 
 class ResultsAnswer(Answer):
@@ -494,7 +494,7 @@ def items(
     if fit < len(found):
         # The cursor of this list is the index of the last item.
         found, following = found[:fit], str(found[fit - 1]["index"])
-    return ItemList(items=[OutcomeAnswer.model_validate(item) for item in found], next_cursor=following)
+    return ItemList(items=[ItemAnswer.model_validate(item) for item in found], next_cursor=following)
 
 
 @router.get(

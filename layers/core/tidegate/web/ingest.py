@@ -155,14 +155,8 @@ class CredentialBody(Body):
         return self
 
 
-class CredentialAnswer(Answer):
+class CredentialAnswer(Answer, record=CredentialRecord):
     """A stored credential, without the values of its headers."""
-
-    name: Annotated[str, F("name of the credential")]
-    origins: Annotated[list[str], F("the only origins that get the headers")]
-    headers: Annotated[list[str], F("names of the headers; their values are never shown")]
-    updated_at: Annotated[str, F("when it was last stored, ISO 8601 UTC")]
-    updated_by: Annotated[str, F("key_id of whoever stored it")]
 
 
 class CredentialList(Answer):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
-from tidegate.common.ids import iso
 from tidegate.errors import Invalid
 from tidegate.http.guard import read_origin
-from tidegate.notifications.deliveries import PENDING, CallbackDelivery
+from tidegate.notifications.deliveries import Attempt, CallbackDelivery
 from tidegate.notifications.websocket import Holder
-from tidegate.records import F
+from tidegate.records import F, view_of
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Page
@@ -24,44 +21,15 @@ from tidegate.web.schemas import Answer, Page
 # Answers of callbacks, callback secrets and WebSocket tickets.
 
 
-class AttemptAnswer(Answer):
-    at: Annotated[str, F("when, ISO 8601 UTC")]
-    duration_ms: Annotated[int, F("how long the call took, in milliseconds")]
-    status: Annotated[int | None, F("HTTP status of the receiver's answer, if there was one")] = None
-    error: Annotated[str | None, F("kind of failure, if there was no answer")] = None
-    detail: Annotated[str | None, F("what went wrong")] = None
+class AttemptAnswer(Answer, record=Attempt):
+    pass
 
 
-class CallbackAnswer(Answer):
+class CallbackAnswer(Answer, record=CallbackDelivery):
     """A callback and its delivery attempts."""
 
-    delivery_id: Annotated[str, F("id of the callback, which its receiver gets as `webhook-id`")]
-    type: Annotated[str, F("type of the message, such as `task.completed`")]
-    task_id: Annotated[str, F("id of the record that the callback is about")]
-    url: Annotated[str, F("where it is sent")]
-    callback_state: Annotated[str, F("`pending`, `delivered` or `dead` (given up after 24 hours)")]
-    tries: Annotated[int, F("how often it was sent")]
-    attempts: Annotated[list[AttemptAnswer], F("every delivery attempt: when, how long, with which result")]
-    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
-    next_attempt_at: Annotated[str | None, F("when it is sent again, ISO 8601 UTC")] = None
-    delivered_at: Annotated[str | None, F("when the receiver answered 2xx")] = None
-    body: Annotated[str | None, F("the JSON that is sent, as text")] = None
-
-    @classmethod
-    def of(cls, delivery: CallbackDelivery, as_text: Callable[[float], str]) -> CallbackAnswer:
-        return cls(
-            delivery_id=delivery.delivery_id,
-            type=delivery.kind,
-            task_id=delivery.record_id,
-            url=delivery.url,
-            callback_state=delivery.state,
-            tries=delivery.tries,
-            attempts=[AttemptAnswer.model_validate(attempt) for attempt in delivery.attempts],
-            created_at=delivery.created_at,
-            next_attempt_at=as_text(delivery.next_attempt_at) if delivery.state == PENDING else None,
-            delivered_at=delivery.delivered_at,
-            body=delivery.body or None,
-        )
+    attempts: list[AttemptAnswer]
+    body: str | None = None
 
 
 class CallbackList(Page):
@@ -96,7 +64,7 @@ _TAGS = ["Notifications"]
 
 
 def _shown(delivery: CallbackDelivery) -> CallbackAnswer:
-    return CallbackAnswer.of(delivery, lambda epoch: iso(datetime.fromtimestamp(epoch, UTC)))
+    return CallbackAnswer.model_validate(view_of(delivery) | {"body": delivery.body or None})
 
 
 @router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with their delivery attempts")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from aws_lambda_powertools.event_handler import Response
 from pydantic import AfterValidator, ConfigDict, Field
 
 from tidegate.app import app
-from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
 from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
 from tidegate.projects.keys import ApiKey
-from tidegate.projects.model import Project, Quotas, path_parts
+from tidegate.projects.model import GseGrant, Project, Quotas, path_parts
 from tidegate.queue.model import MAX_CAPACITY
-from tidegate.records import F
+from tidegate.records import F, declared, record_from, view_of
 from tidegate.web.idempotency import idempotent, idempotent_secret
 from tidegate.web.queue import ChannelName
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -33,6 +31,10 @@ SourcePattern = Annotated[
     str, Field(max_length=300, pattern=r"^(s3://[^/*?\[]+/.+|dynamodb://[^/*?\[]+|athena://[^/*?\[]+(/[^/*?\[]+)?)$")
 ]
 ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
+# A new project has the defaults of all other fields.
+_NOT_GIVEN = tuple(declared(Project).keys() - {"name", "group", "allow_private_urls"})
+# Shown of one project, not in lists.
+_ONLY_DETAILS = ("quotas", "swarm", "deliver_to", "read_from", "alarms", "masks", "shared_signatures")
 _TEN_YEARS = 10 * 365 * 86400
 _NINETY_DAYS = 90 * 86400
 Lifetime = Annotated[
@@ -61,28 +63,14 @@ TargetPattern = Annotated[str, Field(max_length=260, pattern=r"^[^\s/]+(/[^\s/]+
 GrantedDirectory = Annotated[FilePath, AfterValidator(_comparable)]
 
 
-class GseBody(Body):
+class GseBody(Body, record=GseGrant):
     """Lists that are left out stay as they are. An empty list grants nothing."""
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
-    targets: Annotated[
-        list[TargetPattern],
-        F(
-            "patterns (`*`, `?`, `[…]`, letter case counts) of agent ids, for hosts themselves, or of "
-            "`agent_id/container_id`, for containers",
-            max_length=100,
-        ),
-    ] = []
-    dirs: Annotated[
-        list[GrantedDirectory],
-        F(
-            "absolute directories; files may go into them and below. Compared part by part, letter case included: "
-            "`/data/app` does not cover `/data/application`",
-            max_length=100,
-        ),
-    ] = []
-    users: Annotated[list[Text], F("names of users, compared exactly", max_length=100)] = []
+    targets: Annotated[list[TargetPattern], Field(max_length=100)] = []
+    dirs: Annotated[list[GrantedDirectory], Field(max_length=100)] = []
+    users: Annotated[list[Text], Field(max_length=100)] = []
 
 
 class VisibleBody(Body):
@@ -94,12 +82,12 @@ class VisibleBody(Body):
     end: Annotated[int, F("characters that stay visible at its end", ge=0, le=64)] = 0
 
 
-class ProjectBody(Body):
-    name: Annotated[ProjectName, F("a name for people")]
-    group: Annotated[Text | None, F("a label of your choice for projects; it has no effect")] = None
-    allow_private_urls: Annotated[
-        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses")
-    ] = False
+class ProjectBody(
+    Body, record=Project, without=tuple(set(declared(Project)) - {"name", "group", "allow_private_urls"})
+):
+    name: ProjectName
+    group: Text | None = None
+    allow_private_urls: bool = False
 
 
 class QuotasBody(Body, changes=Quotas):
@@ -109,70 +97,22 @@ class QuotasBody(Body, changes=Quotas):
     share: Shares | None = None
 
 
-class ProjectChange(Body):
+class ProjectChange(Body, changes=Project):
     """Fields that are left out stay as they are; `group: null` removes the group."""
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
-    name: Annotated[ProjectName, F("a name for people")] = ""
-    group: Annotated[Text | None, F("a label of your choice for projects; it has no effect")] = None
-    allow_private_urls: Annotated[
-        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses")
-    ] = False
-    swarm: Annotated[
-        Literal["auto", "on", "off"],
-        Field(
-            description="whether the project's hosts send files to each other: `auto` those outside the bucket's region"
-        ),
-    ] = "auto"
-    deliver_to: Annotated[
-        list[CopyPattern],
-        F(
-            "where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`",
-            max_length=20,
-        ),
-    ] = []
-    read_from: Annotated[
-        list[SourcePattern],
-        F(
-            "what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`, "
-            "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows",
-            max_length=20,
-        ),
-    ] = []
-    alarms: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=255)]],
-        F(
-            "CloudWatch alarms of the operator's account that may stop the project's releases: patterns (`*`, `?`, "
-            "`[…]`, letter case counts) of names",
-            max_length=20,
-        ),
-    ] = []
-    gse: Annotated[
-        GseBody, F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it")
-    ] = GseBody()
-    masks: Annotated[
-        dict[ColumnName, MaskName | VisibleBody],
-        F(
-            "columns that exports hide, by name: `phone`, `id`, `card`, `email`, or how many characters stay visible "
-            "at the start and the end; replaces all",
-            max_length=200,
-        ),
-    ] = {}
-    shared_signatures: Annotated[
-        bool,
-        F(
-            "whether requests are also signed with the secret that all receivers share; off: only with the secret of "
-            "the receiver's origin"
-        ),
-    ] = True
-    quotas: Annotated[
-        QuotasBody,
-        F(
-            "limits of the project, as they are in force; one without a value has no limit, which only projects have "
-            "that were created before quotas had defaults"
-        ),
-    ] = QuotasBody()
+    name: ProjectName = ""
+    group: Text | None = None
+    allow_private_urls: bool = False
+    swarm: Literal["auto", "on", "off"] = "auto"
+    deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
+    read_from: Annotated[list[SourcePattern], Field(max_length=20)] = []
+    alarms: Annotated[list[Annotated[str, Field(min_length=1, max_length=255)]], Field(max_length=20)] = []
+    gse: GseBody = GseBody()
+    masks: Annotated[dict[ColumnName, MaskName | VisibleBody], Field(max_length=200)] = {}
+    shared_signatures: bool = True
+    quotas: QuotasBody = QuotasBody()
 
     def fields(self) -> dict[str, Any]:
         named = self.model_dump(exclude_unset=True, exclude={"quotas", "gse"})
@@ -185,62 +125,21 @@ class ProjectChange(Body):
         return self.gse.model_dump(exclude_unset=True)
 
 
-class GseAnswer(Answer):
+class GseAnswer(Answer, record=GseGrant):
     """Where the project may send files with `TransferEngine=gse`; without targets, directories or users: nowhere."""
 
-    targets: Annotated[list[str], F("patterns of the hosts (`web-*`) and containers (`web-1/*`) that it may send to")]
-    dirs: Annotated[list[str], F("directories below which its files may be written")]
-    users: Annotated[list[str], F("users to whom its files may belong")]
 
-
-class ProjectAnswer(Answer):
-    project_id: Annotated[str, F("id of the project")]
-    name: Annotated[str, F("a name for people")]
-    group: Annotated[str | None, F("a label of your choice for projects; it has no effect")] = None
-    allow_private_urls: Annotated[
-        bool, F("whether the project's URLs (sources, callbacks, process_url) may have private addresses")
-    ] = False
-    created_at: Annotated[str, F("when it was created, ISO 8601 UTC")]
-    gse: Annotated[
-        GseAnswer, F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it")
-    ]
+class ProjectAnswer(Answer, record=Project, without=_ONLY_DETAILS):
+    gse: GseAnswer
 
 
 class QuotasAnswer(Answer, record=Quotas):
     share: dict[str, int] | None = None
 
 
-class ProjectDetail(ProjectAnswer):
-    swarm: Annotated[
-        str, F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3")
-    ]
-    deliver_to: Annotated[
-        list[str],
-        F("where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`"),
-    ]
-    read_from: Annotated[
-        list[str],
-        F(
-            "what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`, "
-            "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows"
-        ),
-    ]
-    alarms: Annotated[list[str], F("CloudWatch alarms that may stop the project's releases: patterns of names")]
-    masks: Annotated[dict[str, Any], F("columns that exports hide, and how")]
-    shared_signatures: Annotated[
-        bool,
-        F(
-            "whether requests are also signed with the secret that all receivers share; off: only with the secret of "
-            "the receiver's origin"
-        ),
-    ]
-    quotas: Annotated[
-        QuotasAnswer,
-        F(
-            "limits of the project, as they are in force; one without a value has no limit, which only projects have "
-            "that were created before quotas had defaults"
-        ),
-    ]
+class ProjectDetail(Answer, record=Project):
+    quotas: QuotasAnswer
+    gse: GseAnswer
     defaults: Annotated[dict[str, bool], F("the quotas that have the default, because nobody set them: each `true`")]
     usage: Annotated[
         dict[str, Any],
@@ -251,53 +150,21 @@ class ProjectDetail(ProjectAnswer):
         ),
     ]
 
-    @classmethod
-    def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
-        return cls(
-            **ProjectAnswer.model_validate(project).model_dump(),
-            swarm=project.swarm,
-            deliver_to=list(project.deliver_to),
-            read_from=list(project.read_from),
-            alarms=list(project.alarms),
-            masks=dict(project.masks),
-            shared_signatures=project.shared_signatures,
-            quotas=QuotasAnswer.model_validate(project.quotas),
-            defaults=dict.fromkeys(project.quotas.at_default, True),
-            usage=usage,
-        )
-
 
 class ProjectList(Page):
     items: list[ProjectAnswer]
 
 
-class SwarmSettingsBody(Body):
+class SwarmSettingsBody(Body, record=SwarmSettings):
     """Whether a project's hosts send files to each other, and in which networks."""
 
-    swarm: Annotated[
-        Literal["auto", "on", "off"],
-        Field(
-            description="`auto`: hosts of a site also send the file to each other, except those in an availability "
-            "zone of the bucket's region, which S3 serves for free; `on`: those too; `off`: every host downloads it"
-        ),
-    ] = "auto"
-    peer_networks: Annotated[
-        list[Annotated[str, Field(max_length=64)]],
-        F("networks (CIDR) in which peers may have addresses; private networks if empty", max_length=32),
-    ] = []
-    free_sites: Annotated[
-        list[Annotated[str, Field(max_length=64)]], F("sites between which traffic is free of charge", max_length=100)
-    ] = []
+    swarm: Literal["auto", "on", "off"] = "auto"
+    peer_networks: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=32)] = []
+    free_sites: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=100)] = []
 
 
-class SwarmSettingsAnswer(Answer):
-    swarm: Annotated[
-        str, F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3")
-    ]
-    peer_networks: Annotated[
-        list[str], F("networks (CIDR) in which peers may have addresses; private networks if empty")
-    ]
-    free_sites: Annotated[list[str], F("sites between which traffic is free of charge")]
+class SwarmSettingsAnswer(Answer, record=SwarmSettings):
+    pass
 
 
 class AdminKeyBody(Body):
@@ -346,34 +213,9 @@ class KeyAnswer(NewKeyAnswer):
     ] = None
 
 
-class KeyRecord(Answer):
-    key_id: Annotated[str, F("id of the key, by which it is listed, rotated and revoked")]
-    name: Annotated[str | None, F("what the key is for")] = None
-    scopes: Annotated[
-        list[str], F("what the key may do: `read`, `write`, `agent`, `unmask` (lift the masks of exports), `admin`")
-    ]
-    agent_id: Annotated[str | None, F("the host that a key of scope `agent` is for")] = None
-    created_at: Annotated[str | None, F("when it was created, ISO 8601 UTC")] = None
-    created_by: Annotated[str | None, F("key_id of its creator")] = None
-    expires_at: Annotated[str | None, F("until when it is valid, ISO 8601 UTC")] = None
-    last_used_at: Annotated[str | None, F("when it was last used, to the hour")] = None
+class KeyRecord(Answer, record=ApiKey):
+    created_at: str | None = None
     state: Annotated[Literal["active", "expired", "revoked"], F("`active`, `expired` or `revoked`")]
-
-    @classmethod
-    def of(cls, key: ApiKey, now: datetime) -> KeyRecord:
-        return cls.model_validate(
-            {
-                "key_id": key.key_id,
-                "name": key.name,
-                "scopes": list(key.scopes),
-                "agent_id": key.agent_id,
-                "created_at": key.created_at or None,
-                "created_by": key.created_by,
-                "expires_at": None if key.valid_until is None else iso(datetime.fromtimestamp(key.valid_until, UTC)),
-                "last_used_at": key.last_used_at,
-                "state": key.state(now),
-            }
-        )
 
 
 class KeyList(Page):
@@ -387,7 +229,10 @@ router = Router()
 
 
 def _shown(project: Project) -> ProjectDetail:
-    return ProjectDetail.of(project, app().queue.project_usage(project.project_id))
+    figures = {"usage": app().queue.project_usage(project.project_id)}
+    defaults = dict.fromkeys(project.quotas.at_default, True)
+    fields = {name: getattr(project, name) for name in declared(Project)}
+    return ProjectDetail.model_validate(fields | figures | {"defaults": defaults})
 
 
 @router.post(
@@ -437,7 +282,7 @@ def show_swarm_settings(project_id: str) -> SwarmSettingsAnswer:
     "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Replace a project's swarm settings"
 )
 def change_swarm_settings(project_id: str, body: SwarmSettingsBody) -> SwarmSettingsAnswer:
-    wanted = SwarmSettings(body.swarm, tuple(body.peer_networks), tuple(body.free_sites))
+    wanted = record_from(SwarmSettings, body.model_dump())
     line = act(project_id, project_id, app().clock(), router.caller.key_id, "project.swarm", body.swarm)
     return SwarmSettingsAnswer.model_validate(app().distribution.presences.change_settings(project_id, wanted, line))
 
@@ -450,7 +295,11 @@ _TAGS = ["Projects"]
 
 def _key_list(page: Listed[ApiKey]) -> KeyList:
     now = app().clock()
-    return KeyList(items=[KeyRecord.of(key, now) for key in page.items], next_cursor=page.next_cursor)
+    items = [
+        KeyRecord.model_validate(view_of(key) | {"created_at": key.created_at or None, "state": key.state(now)})
+        for key in page.items
+    ]
+    return KeyList(items=items, next_cursor=page.next_cursor)
 
 
 @router.post(
@@ -534,10 +383,6 @@ def delete_key(key_id: str) -> Response[Any]:
 # A ticket opens the console without anybody copying a key: `make run` and `tidegate console` print a link with one.
 
 
-def _valid_until(key: ApiKey) -> str:
-    return iso(datetime.fromtimestamp(key.valid_until or 0, UTC))
-
-
 @router.post(
     "/v1/sign-in-tickets",
     scope="admin",
@@ -548,7 +393,7 @@ def _valid_until(key: ApiKey) -> str:
 )
 def create_sign_in_ticket() -> Response[SignInTicketAnswer]:
     ticket, text = app().projects.api_keys.sign_in_ticket(router.caller.key_id)
-    return answer(SignInTicketAnswer(ticket=text, expires_at=_valid_until(ticket)), 201)
+    return answer(SignInTicketAnswer(ticket=text, expires_at=ticket.expires_at or ""), 201)
 
 
 @router.post(
@@ -560,4 +405,4 @@ def create_sign_in_ticket() -> Response[SignInTicketAnswer]:
 )
 def sign_in() -> Response[SignedInAnswer]:
     key, text = app().projects.api_keys.sign_in(router.caller.key_id)
-    return answer(SignedInAnswer(key_id=key.key_id, key=text, expires_at=_valid_until(key)), 201)
+    return answer(SignedInAnswer(key_id=key.key_id, key=text, expires_at=key.expires_at or ""), 201)

@@ -13,13 +13,13 @@ from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.compensation.poll import PollState
 from tidegate.errors import Invalid, WrongState
-from tidegate.projects.audit import NO_PROJECT, AuditFilter, act
+from tidegate.projects.audit import NO_PROJECT, AuditFilter, AuditLine, act
 from tidegate.projects.secrets import CREDENTIAL_NAME
 from tidegate.queue import control
 from tidegate.queue.log import counts_since, stats_by_type
 from tidegate.queue.model import ALL, MAX_CAPACITY, Request, name_fault
 from tidegate.queue.retention import FOREIGN, clean, foreign_store, mark_again, read_archive, stopped_runs
-from tidegate.records import F
+from tidegate.records import F, view_of
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer, invalid_fields
 from tidegate.web.schemas import (
@@ -179,18 +179,8 @@ class StatsAnswer(Answer):
     types: Annotated[dict[str, TypeStats], F("figures by type of request")]
 
 
-class AuditAnswer(Answer):
+class AuditAnswer(Answer, record=AuditLine):
     """One change of a record."""
-
-    record: Annotated[str, F("id of the record that was changed")]
-    at: Annotated[str, F("when, ISO 8601 UTC")]
-    actor: Annotated[str, F("key_id of whoever made the change, or `system`")]
-    who: Annotated[str, F("the same as `actor`; its older name")]
-    action: Annotated[str, F("what was done, such as `key.create`")]
-    from_: Annotated[str | None, F("the state before the change")] = Field(alias="from")
-    to: Annotated[str | None, F("the state after the change")]
-    why: Annotated[str, F("the reason, if there is one")]
-    attempt: Annotated[int, F("attempt of the request, from 1; 0 for other records")]
 
 
 class AuditList(Page):
@@ -426,7 +416,7 @@ def audit(
 ) -> AuditList:
     wanted = AuditFilter(record, actor, action, _bound(since), _bound(until))
     page = app().projects.audit.list(router.caller.required_project(), limit, cursor, wanted)
-    items = [AuditAnswer.model_validate(line.shown()) for line in page.items]
+    items = [AuditAnswer.model_validate(view_of(line)) for line in page.items]
     return AuditList(items=items, next_cursor=page.next_cursor)
 
 
