@@ -43,7 +43,9 @@ class Ledger:
     items: int
     seed: int
     calls: bytearray = field(init=False)
-    # (when, how many items were called before with the same attempt)
+    # Calls without an answer: the same attempt may be made again.
+    lost: set[int] = field(default_factory=set)
+    # (when, how many items were called before with the same attempt, and answered)
     repeats: list[tuple[float, int]] = field(default_factory=list)
     called: int = 0
 
@@ -70,12 +72,10 @@ class Ledger:
         """Answers one call with several items."""
         entries = json.loads(request.body())["items"]
         chance = self._note(entries)
-        # An item whose answer is lost too often would fail, which is not its fate.
-        late = any(entry["attempt"] >= 3 for entry in entries)
-        if chance < _LOST and not late:
+        if chance < _LOST:
             request.close_connection = True
             return
-        if chance < _LOST + _BROKEN and not late:
+        if chance < _LOST + _BROKEN:
             request.answer(500)
             return
         if chance < _LOST + _BROKEN + _SLOW:
@@ -88,12 +88,17 @@ class Ledger:
             known = 0
             for entry in entries:
                 place = entry["index"] * RETRIES + entry["attempt"] - 1
-                known += self.calls[place] > 0
+                known += self.calls[place] > 0 and place not in self.lost
                 self.called += self.calls[place] == 0 and entry["attempt"] == 1
                 self.calls[place] = min(255, self.calls[place] + 1)
             if known:
                 self.repeats.append((time.monotonic(), known))
-            return self._chance.uniform(0, 1000)
+            # An item whose answer is lost too often would fail, which is not its fate.
+            late = any(entry["attempt"] >= 3 for entry in entries)
+            chance = self._chance.uniform(_LOST + _BROKEN if late else 0, 1000)
+            if chance < _LOST + _BROKEN:
+                self.lost |= {entry["index"] * RETRIES + entry["attempt"] - 1 for entry in entries}
+            return chance
 
     def _answer(self, index: int, attempt: int) -> dict[str, str]:
         fate, failures = self.fate(index)
@@ -140,7 +145,13 @@ def run(
     with serve(ledger) as port:
         biz = project.http("POST", "/v1/biz", json={"name": "chaos", "process_url": f"http://127.0.0.1:{port}/items"})
         order = {"biz_id": biz.json()["biz_id"], "name": "exact", "total": items, "rate": rate, "runners": runners}
-        order |= {"items_per_call": items_per_call, "retries": RETRIES, "retry_delay": 1, "on_item_failure": "skip"}
+        order |= {
+            "report": True,
+            "items_per_call": items_per_call,
+            "retries": RETRIES,
+            "retry_delay": 1,
+            "on_item_failure": "skip",
+        }
         made = project.http("POST", "/v1/batches", json=order)
         assert made.status == 201, made.body
         assert made.json()["runners"] == runners, "the channel has too few slots"
@@ -160,9 +171,10 @@ def run(
             batch = _shown(project, batch_id)
         seconds = time.monotonic() - began
         lines = _lines(deployed, project, batch_id)
+        report = _lines(deployed, project, batch_id, all="true")
     repeats = [sum(count for at, count in ledger.repeats if start <= at < end) for start, end in _spans(killed)]
     unexplained = sum(count for _, count in ledger.repeats) - sum(repeats)
-    faults = list(_faults(ledger, batch, lines))
+    faults = [*_faults(ledger, batch, lines), *_report_faults(items, lines, report)]
     faults += [f"{unexplained} calls were repeated before the first kill"] if unexplained else []
     faults += [f"only {len(killed)} of {kills} processes were killed"] if moments else []
     counts = {name: int(batch["progress"][name]) for name in ("processed", "succeeded", "failed", "abandoned")}
@@ -194,8 +206,20 @@ def _faults(ledger: Ledger, batch: dict[str, Any], lines: Sequence[dict[str, Any
             yield f"item {index} is {state} in the results; it should be {fate}, after {failures} failures"
 
 
-def _lines(deployed: Deployed, project: DeployedProject, batch_id: str) -> list[dict[str, Any]]:
-    link = project.http("GET", f"/v1/batches/{batch_id}/results").json()["url"]
+def _report_faults(items: int, lines: Sequence[dict[str, Any]], report: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The report of all items has each of them once, and agrees with the list of those that did not just succeed."""
+    states = {line["index"]: line["state"] for line in report}
+    if len(report) != items or len(states) != items:
+        yield f"the report has {len(report):,} lines for {len(states):,} items"
+    unlike = {index: state for index, state in states.items() if state != "succeeded"}
+    if unlike != {line["index"]: line["state"] for line in lines}:
+        yield "the report and the results disagree"
+
+
+def _lines(deployed: Deployed, project: DeployedProject, batch_id: str, **query: str) -> list[dict[str, Any]]:
+    while (answer := project.http("GET", f"/v1/batches/{batch_id}/results", query=query)).status == 409:
+        assert answer.json()["code"] == "not_ready", answer.body
+    link = answer.json()["url"]
     return [json.loads(line) for line in deployed.pool.request("GET", link).data.splitlines()]
 
 
@@ -212,9 +236,10 @@ def _shown(project: DeployedProject, batch_id: str) -> dict[str, Any]:
 def _kill_one(deployed: Deployed, port: int, chance: random.Random) -> bool:
     """Sends SIGKILL to one process that is connected to the business. False if there is none."""
     found = [pid for pid in workers(deployed, "RunBatchSliceFunction") if alive(pid) and _is_connected(pid, port)]
-    if not found:
+    try:
+        os.kill(chance.choice(sorted(found)), signal.SIGKILL)
+    except (IndexError, ProcessLookupError):
         return False
-    os.kill(chance.choice(sorted(found)), signal.SIGKILL)
     return True
 
 

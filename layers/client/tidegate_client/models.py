@@ -971,6 +971,8 @@ class Batch(Model):
     items_per_call: int
     # functions that process the batch in parallel and share its rate
     runners: int
+    # record every item, for GET …/results?all=true: one object more for each second of a runner
+    report: bool
     # batches with the same key run one after another
     concurrency_key: Optional[str]
     # times of day, in UTC, during which no items are sent

@@ -37,6 +37,8 @@ def run(world: World, **options: Any) -> None:
         ended = _ended(world, project, batch)
         assert (ended["status"], ended["progress"]["processed"]) == ("finished", TOTAL), ended
         _check_outcomes(world, project, batch, EXPECTED)
+        if options.get("report"):
+            _check_report(world, project, batch)
         world.settle(lambda: batch in world.notified())
         world.settle(world.idle_channels)
     _check_number_of_calls(called)
@@ -194,10 +196,20 @@ def _check_outcomes(world: World, project: Project, batch: str, expected: dict[i
     assert _items(world, project, batch) == expected
     states = Counter(expected.values())
     assert (progress["failed"], progress["abandoned"]) == (states["failed"], states["abandoned"]), progress
-    link = urlsplit(world.shown(f"/v1/batches/{batch}/results", project)["url"])
-    key = unquote(link.path).removeprefix(f"/{world.cloud.names.refs['FilesBucket']}").removeprefix("/")
-    lines = [json.loads(line) for line in world.read(key).splitlines()]
+    lines = _lines(world, project, f"/v1/batches/{batch}/results")
     assert [(line["index"], line["state"]) for line in lines] == sorted(expected.items()), lines
+
+
+def _check_report(world: World, project: Project, batch: str) -> None:
+    lines = _lines(world, project, f"/v1/batches/{batch}/results?all=true")
+    found = sorted((line["index"], line["state"]) for line in lines)
+    assert found == [(index, EXPECTED.get(index, "succeeded")) for index in range(TOTAL)], lines
+
+
+def _lines(world: World, project: Project, path: str) -> list[dict[str, Any]]:
+    link = urlsplit(world.shown(path, project)["url"])
+    key = unquote(link.path).removeprefix(f"/{world.cloud.names.refs['FilesBucket']}").removeprefix("/")
+    return [json.loads(line) for line in world.read(key).splitlines()]
 
 
 def _check_number_of_calls(called: Counter[int]) -> None:
@@ -224,7 +236,7 @@ def _with_items_aside(run: Callable[..., None], **options: Any) -> Callable[[Wor
 
 
 SCENARIO = Scenario("batch", run)
-SEVERAL_RUNNERS = Scenario("batch_runners", lambda world: run(world, runners=2, items_per_call=3))
+SEVERAL_RUNNERS = Scenario("batch_runners", lambda world: run(world, runners=2, items_per_call=3, report=True))
 ASIDE = Scenario("batch aside", _with_items_aside(run, runners=2))
 RESULTS_ASIDE = Scenario("batch results aside", _with_items_aside(run_with_results))
 WITH_RESULTS = Scenario("batch results", lambda world: run_with_results(world, runners=2))

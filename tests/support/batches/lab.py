@@ -135,6 +135,7 @@ class MemoryOutcomes(Outcomes):
         self.parts: list[tuple[tuple[int, int], ItemOutcome]] = []
         self.written: list[tuple[int, int]] = []
         self.merged: list[list[int]] = []
+        self.report_lines: list[tuple[tuple[int, int], ItemOutcome]] = []
 
     def write_part(
         self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[ItemOutcome], items: Items
@@ -143,6 +144,14 @@ class MemoryOutcomes(Outcomes):
         key = (runner, part)
         self.written.append((part, fence))
         self.parts = [entry for entry in self.parts if entry[0] != key] + [(key, outcome) for outcome in indexed]
+
+    def write_report(
+        self, batch: Batch, runner: int, part: int, fence: int, done: Sequence[ItemOutcome], items: Items
+    ) -> None:
+        key = (runner, part)
+        indexed = [replace(outcome, index=items.index(outcome.index)) for outcome in done]
+        others = [entry for entry in self.report_lines if entry[0] != key]
+        self.report_lines = others + [(key, outcome) for outcome in indexed]
 
     def merge(self, batch: Batch, parts: Sequence[int]) -> str:
         self.merged.append(list(parts))

@@ -53,7 +53,8 @@ class Batches:
 
         `optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, backoff, priority,
         source, on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
-        concurrency_key, pause_windows, progress_url with progress_every_items or progress_every_percent."""
+        report (record every item, for `report`), concurrency_key, pause_windows, progress_url with
+        progress_every_items or progress_every_percent."""
         return Batch(self._http.create("/v1/batches", _batch_body(biz_id, name, total, rate, optional)))
 
     def get(self, batch_id: str) -> Batch:
@@ -95,6 +96,14 @@ class Batches:
     def results(self, batch_id: str) -> dict[str, Any]:
         """A record whose `url` leads to all these items as JSONL."""
         return dict(self._http.get(f"/v1/batches/{path_part(batch_id)}/results"))
+
+    def report(self, batch_id: str, *, format: str = "jsonl") -> dict[str, Any]:
+        """A record whose `url` leads to every item that is done, as `jsonl` or `csv`: its state, attempts, time and the
+        answer's msg. The batch must have ended, and be created with `report=True`.
+
+        Conflict (`not_ready`) while a large report is put together: ask again, each call does a part of it."""
+        query = {"all": "true", "format": format}
+        return dict(self._http.get(f"/v1/batches/{path_part(batch_id)}/results", query))
 
     def redrive(self, batch_id: str, *, states: Sequence[str] | None = None) -> Batch:
         """Creates a new batch, not started, of the failed items only."""

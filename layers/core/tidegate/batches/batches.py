@@ -422,6 +422,20 @@ def results(b: Batches, project_id: str, batch_id: str) -> dict[str, Any]:
     return {"url": url, "file_name": name, "expires_in": RESULTS_LINK_SECONDS}
 
 
+def report(b: Batches, project_id: str, batch_id: str, form: str) -> dict[str, Any]:
+    """Returns a presigned link to a file of all items that are done. NotReady while it is being put together."""
+    batch = get(b, project_id, batch_id)
+    if not batch.report:
+        raise WrongState("the batch records no report: create batches with `report: true` to have one")
+    if batch.status not in ENDED:
+        raise WrongState(
+            f"the batch is {batch.status}: the report of all items is made when it has stopped or finished"
+        )
+    parts = [record.progress.report_parts for record in b.store.runners(batch)]
+    url, name = b.outcomes.report(batch, parts, form)
+    return {"url": url, "file_name": name, "expires_in": RESULTS_LINK_SECONDS}
+
+
 def redrive(b: Batches, project_id: str, batch_id: str, states: Sequence[str], *, who: str = SYSTEM) -> Batch:
     """Creates a batch of the items that failed in this one, with the same options. Does not start it."""
     batch = get(b, project_id, batch_id)

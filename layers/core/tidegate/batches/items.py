@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+from io import StringIO
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.aws import keys
@@ -28,6 +31,7 @@ from tidegate.batches.model import (
 )
 from tidegate.batches.rows import RowBucket, Rows
 from tidegate.batches.store import progress_from
+from tidegate.common.ids import iso
 from tidegate.errors import FetchError, LeaseLost, TooManyRequests, WrongState
 from tidegate.http.model import Reply, error_for
 
@@ -281,8 +285,9 @@ def read_answer(answer: object) -> ParsedAnswer:
     if not isinstance(answer, dict) or answer.get("result") not in RESULTS or answer.get("stop") not in STOPS:
         return _invalid_answer(_EXPECTED)
     lines = tuple(_lines(answer.get("logs")))
-    reason = answer.get("msg") or (lines[0][1] if lines else "")
-    detail = _text(reason) if answer["result"] != "ok" or answer.get("stop") else ""
+    is_plain = answer["result"] == "ok" and not answer.get("stop")
+    reason = answer.get("msg") or (lines[0][1] if lines and not is_plain else "")
+    detail = _text(reason) if reason else ""
     return ParsedAnswer(ItemResult(answer["result"], detail, stop=answer.get("stop")), lines)
 
 
@@ -328,6 +333,10 @@ RESULTS_LINK_SECONDS = 3600
 # Up to this many parts are merged by an API call while the batch runs; the runner merges them at the end.
 _MOST_PARTS_A_CALL = 2000
 _READERS = 16
+_REPORT_FIELDS = ("index", "state", "attempts", "time", "msg")
+_CSV_HEAD = ",".join(_REPORT_FIELDS).encode() + b"\n"
+_CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl"}
+_COMPACT: Any = {"separators": (",", ":")}
 
 
 class Outcomes:
@@ -387,6 +396,27 @@ class Outcomes:
         name = f"{batch.batch_id}-results.jsonl"
         return self._objects.link(self.merge(batch, parts), RESULTS_LINK_SECONDS, name), name
 
+    def write_report(
+        self, batch: Batch, runner: int, part: int, fence: int, done: Sequence[ItemOutcome], items: Items
+    ) -> None:
+        """Stores what became of these items. Parts are numbered and valid like those of outcomes."""
+        lines = (_report_line(outcome, items.index(outcome.index)) for outcome in done)
+        self._objects.put(f"{_report(batch, runner)}{part:09d}-{fence:09d}.jsonl", "".join(lines).encode())
+
+    def report(self, batch: Batch, parts: Parts, form: str) -> tuple[str, str]:
+        """Returns (presigned URL, file name) of a file with a line for each item that is done.
+
+        NotReady if there is not enough time for all of it: the next call goes on where this one ended."""
+        name = f"{batch.batch_id}-report.{form}"
+        key = f"{_folder(batch)}report-{sum(parts):09d}.{form}"
+        if self._objects.size(key) is None:
+            head = _CSV_HEAD if form == "csv" else b""
+            rows = _as_csv if form == "csv" else lambda text: text
+            found = [self._objects.sizes(_report(batch, runner)) if count else {} for runner, count in enumerate(parts)]
+            valid = [_valid(sizes, count) for sizes, count in zip(found, parts, strict=True)]
+            self._objects.assemble(key, list(chain.from_iterable(valid)), head, rows, _CONTENT_TYPES[form])
+        return self._objects.link(key, RESULTS_LINK_SECONDS, name), name
+
     def _refuse_too_many(self, batch: Batch, parts: Parts) -> None:
         """An active batch merges its outcomes itself when it ends; an ended one may have been unable to."""
         if batch.status not in ACTIVE or sum(parts) <= _MOST_PARTS_A_CALL:
@@ -434,6 +464,30 @@ def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
     return line | data
 
 
+def _valid(sizes: Mapping[str, int], count: int) -> list[tuple[str, int]]:
+    """Returns (key, size) of the valid parts of one runner, in their order."""
+    # Keys are listed in order, so the highest fencing token of a part comes last.
+    chosen = {int(key.rpartition("/")[2].partition("-")[0]): (key, size) for key, size in sizes.items()}
+    return [chosen[part] for part in sorted(chosen) if part <= count]
+
+
+def _report_line(outcome: ItemOutcome, index: int) -> str:
+    time = iso(datetime.fromtimestamp(outcome.at, UTC))
+    line = {"index": index, "state": outcome.state, "attempts": outcome.attempts, "time": time}
+    return json.dumps(line | ({"msg": outcome.answer.detail} if outcome.answer.detail else {}), **_COMPACT) + "\n"
+
+
+def _as_csv(text: bytes) -> bytes:
+    from tidegate.sheets.values import guard
+
+    rows = StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    for line in map(json.loads, text.splitlines()):
+        # The business wrote `msg`, and somebody opens the file in a spreadsheet.
+        writer.writerow([guard(str(line.get(name, ""))) for name in _REPORT_FIELDS])
+    return rows.getvalue().encode()
+
+
 def folder_of(project_id: str, batch_id: str) -> str:
     """Under which all objects of a batch are."""
     return f"batches/{project_id}/{batch_id}/"
@@ -445,6 +499,10 @@ def _folder(batch: Batch) -> str:
 
 def _parts(batch: Batch, runner: int) -> str:
     return f"{_folder(batch)}outcomes-{runner:02d}/" if runner else f"{_folder(batch)}outcomes/"
+
+
+def _report(batch: Batch, runner: int) -> str:
+    return f"{_folder(batch)}report-{runner:02d}/"
 
 
 def _merged(batch: Batch, parts: Parts) -> str:

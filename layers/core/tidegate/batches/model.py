@@ -102,6 +102,8 @@ class Share:
 
 # States of items that did not succeed at their first attempt.
 FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
+# Only in reports: an item that succeeded at its first attempt.
+SUCCEEDED = "succeeded"
 WINDOW_SECONDS = 10
 # Limit for items of one runner that were called and are not done: they must fit into its record.
 MOST_OPEN = 20_000
@@ -164,12 +166,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ItemOutcome:
-    """An item that failed, was abandoned, or succeeded only after retries."""
+    """An item that failed, was abandoned, or succeeded only after retries; with a report, also one that succeeded."""
 
     index: int
     state: str
     attempts: int
     answer: ItemResult
+    # Epoch seconds.
+    at: float = 0.0
+    # False: its failure stops the batch, and it is called again when that is started.
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +468,9 @@ class BatchOptions:
     runners: Annotated[
         int, F("functions that process the batch in parallel and share its rate", ge=1, le=MOST_RUNNERS)
     ] = 1
+    report: Annotated[
+        bool, F("record every item, for GET …/results?all=true: one object more for each second of a runner")
+    ] = False
     concurrency_key: Annotated[
         str | None, F("batches with the same key run one after another", pattern=r"^[\w.:/-]{1,100}$")
     ] = None
@@ -642,6 +651,8 @@ class BatchProgress:
     carried: Carried = field(default_factory=Carried)
     # How many parts of outcomes in S3 are valid.
     outcome_parts: int = 0
+    # The same of the report, if there is one.
+    report_parts: int = 0
     # Epoch seconds: there is nothing to do until then, and no function runs.
     wake_at: float | None = None
     # Epoch seconds: when the last item will be called, at the current pace.

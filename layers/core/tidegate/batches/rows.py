@@ -8,11 +8,12 @@ import json
 import math
 import re
 import threading
+import time
 import zlib
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.aws.s3 import CHUNK, Bucket, S3Sink
 from tidegate.batches.model import BLOCK_ITEMS, GZIP, UTF8, UTF16, RowSource, RowText
 from tidegate.common.json_input import read_json
-from tidegate.errors import Invalid, RecordNotFound
+from tidegate.errors import Invalid, NotReady, RecordNotFound
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -293,6 +294,24 @@ def _check_row_length(length: int) -> None:
 # Objects of batches in the bucket: files with rows, their indexes, outcomes.
 
 
+# Small objects that make one part of an upload: as CSV they have about half as many bytes, and S3 wants 5 MiB.
+_GROUP_BYTES, _PORTION_READERS = 16 * 1024 * 1024, 16
+# The API answers within 29 s.
+_ASSEMBLE_SECONDS = 15.0
+
+
+def _grouped(portions: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    names, size = list[str](), 0
+    for name, length in portions:
+        names.append(name)
+        size += length
+        if size >= _GROUP_BYTES:
+            yield names
+            names, size = [], 0
+    if names:
+        yield names
+
+
 class RowBucket:
     def __init__(self, client: S3Client, bucket: Bucket) -> None:
         self._client = client
@@ -327,6 +346,60 @@ class RowBucket:
     def keys(self, prefix: str) -> Iterator[str]:
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix):
             yield from (entry["Key"] for entry in page.get("Contents", []))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Returns the sizes of the objects by their keys, in order."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix)
+        return {entry["Key"]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
+
+    def assemble(
+        self,
+        key: str,
+        portions: Sequence[tuple[str, int]],
+        head: bytes,
+        convert: Callable[[bytes], bytes],
+        content_type: str,
+    ) -> None:
+        """Writes one object of the content of many small ones, each of them converted, after `head`.
+
+        Holds one part of the upload in memory. NotReady when its time is up: what is uploaded stays, and the next call
+        goes on there. Two calls at once upload the same bytes.
+        """
+        until, groups = time.monotonic() + _ASSEMBLE_SECONDS, list(_grouped(portions))
+        if len(groups) <= 1:
+            names = [name for name, _ in portions]
+            self._client.put_object(
+                Bucket=self._bucket.name,
+                Key=key,
+                Body=head + self._joined(names, convert),
+                ContentType=content_type,
+            )
+            return
+        place: Any = {"Bucket": self._bucket.name, "Key": key}
+        begun = self._client.list_multipart_uploads(Bucket=self._bucket.name, Prefix=key).get("Uploads", [])
+        upload = next((one["UploadId"] for one in begun if one["Key"] == key), None)
+        if upload is None:
+            upload = self._client.create_multipart_upload(**place, ContentType=content_type)["UploadId"]
+        try:
+            pages = self._client.get_paginator("list_parts").paginate(**place, UploadId=upload)
+            sent = {part["PartNumber"]: part["ETag"] for page in pages for part in page.get("Parts", [])}
+            missing = [number for number in range(1, len(groups) + 1) if number not in sent]
+            for number in missing:
+                if time.monotonic() > until and number != missing[0]:
+                    why = f"{len(sent)} of {len(groups)} parts of the report are ready: ask again"
+                    raise NotReady(why, retry_after=1)
+                body = (head if number == 1 else b"") + self._joined(groups[number - 1], convert)
+                sent[number] = self._client.upload_part(**place, UploadId=upload, PartNumber=number, Body=body)["ETag"]
+            parts: Any = [{"PartNumber": number, "ETag": sent[number]} for number in sorted(sent)]
+            self._client.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": parts})
+        except self._client.exceptions.NoSuchUpload:
+            # Another call has completed it.
+            if self.size(key) is None:
+                raise NotReady("the report is being assembled by another call: ask again", retry_after=1) from None
+
+    def _joined(self, names: Sequence[str], convert: Callable[[bytes], bytes]) -> bytes:
+        with ThreadPoolExecutor(_PORTION_READERS, thread_name_prefix="portions") as pool:
+            return b"".join(pool.map(lambda name: convert(b"".join(self.chunks(name))), names))
 
     def lines(self, key: str) -> Iterator[bytes]:
         pending = b""

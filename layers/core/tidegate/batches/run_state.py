@@ -32,6 +32,7 @@ from tidegate.batches.model import (
     NO_OUTAGE,
     RECOVERED,
     STOPPED,
+    SUCCEEDED,
     Carried,
     Counts,
     Decision,
@@ -221,6 +222,8 @@ class RunState:
     asynchronous: bool = False
     # False while rows are still being counted: `extend` adds further items.
     complete: bool = True
+    # Whether items that succeed at once are outcomes, too.
+    reports: bool = False
     # With several runners: the items of the whole batch, and how many items of the others did not succeed.
     batch_total: int | None = None
     other_errors: int = 0
@@ -625,9 +628,11 @@ class RunState:
             self.window.acknowledge(call.index)
             if answer.result == "abandon":
                 self._abandoned += 1
-                self._unsuccessful(call, ABANDONED, answer)
+                self._unsuccessful(call, ABANDONED, answer, now)
             elif call.attempt > 1 or call.index in self._reopened:
-                self._add_outcome(call, RECOVERED, answer)
+                self._add_outcome(call, RECOVERED, answer, now)
+            elif self.reports:
+                self._add_outcome(call, SUCCEEDED, answer, now)
         if answer.stop == "finish":
             self.verdict = Verdict(FINISHED)
         elif answer.stop == "stop":
@@ -643,22 +648,22 @@ class RunState:
         elif self.rules.skip_failed:
             self.window.acknowledge(call.index)
             self._failed += 1
-            self._unsuccessful(call, FAILED, answer)
+            self._unsuccessful(call, FAILED, answer, now)
         else:
             calls = self._number(call.index, call.attempt)
-            self._add_outcome(call, FAILED, answer)
+            self._add_outcome(call, FAILED, answer, now, done=False)
             # If the batch is started again, the item is called again, from its first attempt.
             self._reopened[call.index] = calls
             because = f": {answer.detail}" if answer.detail else ""
             name = self.index_of(call.index)
             self.halt(f"item {name} failed {call.attempt} times{because}; {SKIP_ADVICE}", failed=True)
 
-    def _add_outcome(self, call: ItemCall, state: str, answer: ItemResult) -> None:
+    def _add_outcome(self, call: ItemCall, state: str, answer: ItemResult, now: float, *, done: bool = True) -> None:
         self._reopened.pop(call.index, None)
-        self.outcomes.append(ItemOutcome(call.index, state, call.attempt, answer))
+        self.outcomes.append(ItemOutcome(call.index, state, call.attempt, answer, now, done))
 
-    def _unsuccessful(self, call: ItemCall, state: str, answer: ItemResult) -> None:
-        self._add_outcome(call, state, answer)
+    def _unsuccessful(self, call: ItemCall, state: str, answer: ItemResult, now: float) -> None:
+        self._add_outcome(call, state, answer, now)
         self._check_limits()
 
     def _check_limits(self) -> None:

@@ -18,6 +18,7 @@ from tidegate.batches.model import (
     FINISHED,
     STOPPED,
     STOPPING,
+    SUCCEEDED,
     Batch,
     BatchLogLine,
     BatchProgress,
@@ -273,6 +274,9 @@ class Slice:
     # Outcomes that are not in a part yet, and the parts that this runner has written.
     outcomes: list[ItemOutcome] = field(default_factory=list)
     parts: int = field(init=False)
+    # The same of the report.
+    done: list[ItemOutcome] = field(default_factory=list)
+    report_parts: int = field(init=False)
     # The last milestone for which the progress webhook was sent.
     last_milestone: int = field(init=False)
     # The request was cancelled, paused or retried: this run must not end the batch.
@@ -288,6 +292,7 @@ class Slice:
     def __post_init__(self) -> None:
         self.lease_end = self._lease_end(self.began)
         self.parts, self.last_milestone = self.progress.outcome_parts, self.progress.last_milestone
+        self.report_parts = self.progress.report_parts
 
     def run(self) -> SliceEnd:
         if self.progress.verdict:
@@ -352,6 +357,7 @@ class Slice:
             index_of=work.items.index,
             asynchronous=batch.ack == ASYNC,
             complete=extent.complete,
+            reports=batch.report,
             batch_total=extent.items,
         )
         self._apply_controls(state, rules, self.now())
@@ -642,7 +648,12 @@ class Slice:
         """Saves the progress; the outcomes first, to S3, because an item that counts as done is not called again."""
         moment, former = time.monotonic(), self.progress
         progress, fresh = self.pool.snapshot()
-        self.outcomes += fresh
+        self.outcomes += [one for one in fresh if one.state != SUCCEEDED]
+        self.done += [one for one in fresh if one.done] if self.batch.report else []
+        if self.done:
+            part = self.report_parts + 1
+            self.b.outcomes.write_report(self.batch, self.runner, part, self.fence, self.done, self.work.items)
+            self.report_parts, self.done = part, []
         if self.outcomes:
             part = self.parts + 1
             self.b.outcomes.write_part(self.batch, self.runner, part, self.fence, self.outcomes, self.work.items)
@@ -658,6 +669,7 @@ class Slice:
             rate_now=round(rate_now, 1),
             verdict=None if forgotten else progress.verdict,
             outcome_parts=self.parts,
+            report_parts=self.report_parts,
             wake_at=self.wake_at,
         )
         if self._is_reporter:

@@ -469,6 +469,7 @@ def progress_from(item: Mapping[str, Any]) -> BatchProgress:
         verdict=Verdict(**verdict) if verdict else None,
         carried=carried,
         outcome_parts=item.get("outcome_parts", 0),
+        report_parts=item.get("report_parts", 0),
         wake_at=item.get("asleep_until"),
         eta=item.get("eta"),
         last_milestone=item.get("told", 0),
@@ -494,6 +495,7 @@ def progress_attributes(progress: BatchProgress) -> dict[str, Any]:
         "open_items": pack_open(carried.open_items),
         "reopened": {str(index): calls for index, calls in sorted(carried.reopened.items())},
         "outcome_parts": progress.outcome_parts,
+        "report_parts": progress.report_parts or None,
         "asleep_until": progress.wake_at,
         "eta": progress.eta,
         "told": progress.last_milestone,
@@ -531,7 +533,7 @@ def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
     return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
 
 
-_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage")
+_UNSET = ("verdict", "tokens_at", "asleep_until", "eta", "outage", "report_parts")
 
 
 def fair_rates(limit: float, wanted: Mapping[str, float]) -> dict[str, float]:

@@ -244,7 +244,7 @@ class ItemList(Page):
 
 
 class ResultsAnswer(Answer):
-    url: Annotated[str, F("a presigned URL of a JSON lines file, with one line for each item")]
+    url: Annotated[str, F("a presigned URL of a file with one line for each item: JSON lines, or CSV if asked for")]
     file_name: Annotated[str, F("name of the file")]
     expires_in: Annotated[int, F("seconds for which it is valid")]
 
@@ -500,8 +500,19 @@ def items(
 @router.get(
     "/v1/batches/<batch_id>/results", scope="read", tags=_TAGS, summary="Download items that did not succeed at once"
 )
-def results(batch_id: str) -> ResultsAnswer:
-    return ResultsAnswer.model_validate(batches.results(app().batches, router.caller.project_id, batch_id))
+def results(
+    batch_id: str,
+    all: Annotated[
+        bool, Query(description="all items that are done, of a batch that was created with `report`")
+    ] = False,
+    format: Annotated[
+        Literal["jsonl", "csv"], Query(description="of the report of all items: `jsonl` or `csv`")
+    ] = "jsonl",
+) -> ResultsAnswer:
+    project_id = router.caller.project_id
+    if all:
+        return ResultsAnswer.model_validate(batches.report(app().batches, project_id, batch_id, format))
+    return ResultsAnswer.model_validate(batches.results(app().batches, project_id, batch_id))
 
 
 @router.post(

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from tidegate_client.cli.commands.exports import follow_export
 from tidegate_client.cli.context import Context, Exit, Group, Subparsers, add_paging, add_timeout, add_timezone, given
 from tidegate_client.cli.views import follow
-from tidegate_client.errors import UsageError
+from tidegate_client.errors import Conflict, UsageError
 
 _WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)'"
 
@@ -52,7 +53,9 @@ def register(subparsers: Subparsers) -> None:
     items = _with_id(batch.command("items", _items, "list items that failed, were abandoned or needed retries"))
     items.add_argument("--state", choices=("failed", "abandoned", "recovered"))
     add_paging(items)
-    _with_id(batch.command("results", _results, "print a link to all these items as JSONL"))
+    results = _with_id(batch.command("results", _results, "print a link to all these items as JSONL"))
+    results.add_argument("--all", action="store_true", help="to every item, of a batch created with --report")
+    results.add_argument("--format", choices=("jsonl", "csv"), default="jsonl", help="with --all (default: jsonl)")
     redrive = _with_id(batch.command("redrive", _redrive, "create a new batch of the failed items only"))
     redrive.add_argument("--state", action="append", choices=("failed", "abandoned"), help="default: failed")
     redrive.add_argument("--start", action="store_true", help="start it at once")
@@ -118,6 +121,9 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
     )
     create.add_argument("--items-per-call", type=int, metavar="N", help="items in one call, 1 to 100")
     create.add_argument("--runners", type=int, metavar="N", help="functions that share the items and the rate, 1 to 32")
+    create.add_argument(
+        "--report", action="store_true", default=None, help="record every item, for `batch results --all`"
+    )
     create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
 
 
@@ -160,7 +166,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
         how = {"format": args.rows_format, "encoding": args.rows_encoding, "delimiter": delimiter}
         source = {"source": {"file_id": args.rows} | {name: value for name, value in how.items() if value}}
-    return {**given(args, *simple, *failures, "runners", "concurrency_key", "note"), **source}
+    return {**given(args, *simple, *failures, "runners", "report", "concurrency_key", "note"), **source}
 
 
 def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -257,7 +263,18 @@ def _items(context: Context, args: argparse.Namespace) -> None:
 
 
 def _results(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.results(args.batch_id))
+    context.output.record(_report(context, args) if args.all else context.client.batches.results(args.batch_id))
+
+
+def _report(context: Context, args: argparse.Namespace) -> dict[str, Any]:
+    """Each call puts a part of a large report together."""
+    while True:
+        try:
+            return context.client.batches.report(args.batch_id, format=args.format)
+        except Conflict as error:
+            if error.code != "not_ready":
+                raise
+            time.sleep(1)
 
 
 def _redrive(context: Context, args: argparse.Namespace) -> None:

@@ -56,6 +56,9 @@ function actions(batch, refresh, go) {
       if (batch.progress[state]) made.push(button(t(label), () => act(async () => { location.hash = `#/batches/${at((await post(`${path}/redrive`, { states: [state] })).batch_id)}`; }, t("batches.redriven"), refresh), { key: `redrive-${state}` }));
     }
   }
+  if (batch.report && ["stopped", "finished"].includes(batch.status)) {
+    made.push(button(t("batches.report"), () => act(async () => window.open((await get(`${path}/results`, { all: true, format: "csv" })).url, "_blank", "noopener")), { key: "report" }));
+  }
   made.push(button(t("batches.exportLogs"), () => act(async () => { location.hash = `#/exports/${at((await post(`${path}/logs/export`)).task_id)}`; }), { key: "logs" }));
   made.push(button(t("action.change"), () => changeBatchDialog(batch, refresh), { key: "change" }));
   if (["created", "stopped", "finished"].includes(batch.status)) {

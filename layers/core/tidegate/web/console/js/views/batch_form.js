@@ -57,7 +57,7 @@ export async function changeScheduleDialog(path, refresh) {
 
 function changesOf(wanted, known) {
   const changes = {};
-  for (const name of [...TEXTS, ...NUMBERS, "job_data", "pause_windows"]) {
+  for (const name of [...TEXTS, ...NUMBERS, "job_data", "pause_windows", "report"]) {
     const given = wanted[name] !== undefined;
     if (given ? JSON.stringify(wanted[name]) !== JSON.stringify(known[name]) : name in known && OPTIONAL.includes(name)) changes[name] = given ? wanted[name] : null;
   }
@@ -92,6 +92,7 @@ function moreFields(known) {
     h("div", { class: "pair" }, number("max_failed", "maxFailed", known, { min: 0 }), number("max_failed_percent", "maxFailedPercent", known, { min: 0, max: 100, step: "any" })),
     h("div", { class: "pair" }, number("concurrency", "concurrency", known), number("items_per_call", "itemsPerCall", known, { max: 100 })),
     h("div", { class: "pair" }, number("runners", "runners", known, { max: 32, hint: t("batches.runnersHint") }), number("item_timeout", "itemTimeout", known, { max: 900 })),
+    field("report", t("batches.report"), { type: "checkbox", value: known.report, hint: t("batches.reportHint") }),
     h("div", { class: "pair" },
       field("ack", t("batches.ack"), { options: [["sync", t("batches.ackSync")], ["async", t("batches.ackAsync")]], value: known.ack || "sync" }),
       field("concurrency_key", t("batches.concurrencyKey"), { hint: t("batches.concurrencyKeyHint"), value: known.concurrency_key || "" })),
@@ -110,6 +111,7 @@ function bodyOf(given) {
   else if (!body.total && !Array.isArray(body.job_data)) throw new FieldError("total", t("batches.totalHint"));
   const windows = windowsOf(given.pause_windows);
   if (windows.length) body.pause_windows = windows;
+  body.report = Boolean(given.report);
   return body;
 }
 

@@ -69,7 +69,7 @@ export const zhPages = {
     rowsOf: "数据项取自文件的行", noFile: "不用文件：按序号", rowsOfHint: "文件库中的 CSV 或 NDJSON，逐行发送。", encoding: "文件编码", encodingDefault: "UTF-8，或按文件的字节序标记", delimiter: "列分隔符", delimiterDefault: "逗号", retryDelay: "重试前等待秒数", priority: "优先级", runners: "执行者数量", runnersHint: "共同分担数据项与速率的函数。", concurrencyKey: "互斥键", concurrencyKeyHint: "互斥键相同的批次依次运行。", pauses: "暂停时段（UTC）", pausesHint: "每天不调用的时段，每行一个：22:00-06:00", progressUrl: "进度通知地址", progressUrlHint: "按下面两项的间隔收到签名的 batch.progress。", everyItems: "每处理多少项", everyPercent: "每完成百分之几", jobDataHint: "JSON。留空则不变。", change: "修改批次", changed: "已修改", dryRun: "试运行", dryRunWhat: "业务对前几项的应答。不计数，也不写日志。", redriveOf: "重做自", redriveAbandoned: "重做已放弃的项",
     businesses: "业务", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他调用", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
     failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "数据项结果", ackSync: "随应答返回", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
-    deleteSure: "删除批次“{name}”及其结果和日志？", deleteBusinessSure: "删除业务“{name}”？它不能有批次和周期批次。",
+    deleteSure: "删除批次“{name}”及其结果和日志？", report: "全部条目的报告", reportHint: "记录每个条目：每个运行器每秒多写一个对象。", deleteBusinessSure: "删除业务“{name}”？它不能有批次和周期批次。",
     item: "数据项", answer: "应答", noOutcomes: "目前每项都一次成功", noOutcomesAdvice: "失败、放弃或重试后成功的数据项列在这里。", chartHint: "打开本页以来的每秒项数；虚线为设定速率。", id: "批次编号", exportLogs: "日志导出为 CSV", eta: "预计结束",
   },
   exports: {
