@@ -47,7 +47,7 @@ test: $(STAMP)  ## everything that must hold; ends with the time of each suite a
 	  $(SIDE_BY_SIDE) timed-integration || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-faults timed-workflow || ended=$$?; \
 	  $(SIDE_BY_SIDE) timed-browser timed-e2e || ended=$$?; \
-	  kill $$watcher; \
+	  kill $$watcher 2>/dev/null; \
 	  $(BIN)/python -m tests.support.suite_times report; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 

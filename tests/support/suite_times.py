@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
     elif command == "watch":
         watch()
     elif lines := report():
-        print(lines)
+        say(lines)
     return 0
 
 
