@@ -25,7 +25,7 @@ def house() -> bool:
     found = figures.modules()
     one_importer = figures.with_one_importer(found)
     disguised, doubled = figures.functions_in_disguise(found), figures.names_with_two_meanings(found)
-    cycles = figures.cycles_between_packages(found)
+    cycles, long_names = figures.cycles_between_packages(found), figures.long_test_names()
     held = [
         _say("product: modules", len(found), 230),
         _say("product: lines", sum(each.lines for each in found), 50_000),
@@ -34,6 +34,7 @@ def house() -> bool:
         _say("classes with one public method and an assigning constructor", len(disguised), 20),
         _say("core: class names with two meanings", len(doubled), 0),
         _say("client: packages that import each other", len(cycles), 0),
+        _say("tests: names of more than twelve words", len(long_names), 0),
     ]
     if "-v" in sys.argv:
         for title, names in (
@@ -41,6 +42,7 @@ def house() -> bool:
             ("one public method", disguised),
             ("two meanings", doubled),
             ("cycles", cycles),
+            ("long names", long_names),
         ):
             print(f"\n{title}:", *names, sep="\n  ")
     return all(held)

@@ -99,6 +99,16 @@ def names_with_two_meanings(found: list[Module]) -> list[str]:
     return sorted(name for name, times in classes.items() if times > 1)
 
 
+def long_test_names(most_words: int = 12) -> list[str]:
+    """Returns the tests whose names have more words than that: a name says the situation and the result."""
+    return sorted(
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name.count("_") > most_words
+    )
+
+
 def cycles_between_packages(found: list[Module]) -> list[str]:
     """Returns the pairs of the client's packages that import each other."""
     names = {module.name for module in found}

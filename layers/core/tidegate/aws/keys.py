@@ -42,7 +42,7 @@ def partition(project_id: str, kind: str, *parts: str) -> str:
 # --- the due index
 
 DUE_ATTRIBUTES = ("due_pk", "due_at", "due_kind")
-# Shard 0 is always read; the others only while it lists them (`aws/due_shards.py`).
+# Shard 0 is always read; the others only while it lists them (`DueShards` in `aws/table.py`).
 DUE_SHARDS = 64
 SHARD_KIND = "shard"
 
