@@ -41,6 +41,7 @@ class Selection(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     file_path: str | None
+    recursive: bool | None
 
 
 class SubscriptionOptions(Selection, total=False):
@@ -49,6 +50,7 @@ class SubscriptionOptions(Selection, total=False):
     app_id: int | None
     credentials: str | None
     compare: str | None
+    on_delete: str | None
     concurrency: int | None
     priority: int | None
     politeness: Politeness | None

@@ -1229,6 +1229,11 @@ class Subscription(Model):
     # how changed files are noticed: `auto` compares what the list shows, and asks the server (HEAD) about files of
     # which it shows neither date nor size; `head` asks about all
     compare: str
+    # also read the folders below a directory index, at most 16 deep
+    recursive: bool
+    # what happens to files that the source does not list any more: `keep`, or `trash`: they are deleted from the
+    # library after seven days, unless they are listed again
+    on_delete: str
     # how gently its files are fetched
     politeness: Optional[dict[str, float]]
     # how many of its downloads run in parallel; a change affects new ones only
@@ -1287,6 +1292,14 @@ class Preview(Model):
     skipped: int
     # why, for the first ten of them
     skipped_entries: Optional[list[str]]
+    # with `subscription_id`: files that it has not queued yet
+    new: Optional[int]
+    # with `subscription_id`: files that changed, as the list shows it
+    changed: Optional[int]
+    # with `subscription_id`: files that the source does not list any more
+    gone: Optional[int]
+    # URLs of the first hundred of them
+    gone_entries: Optional[list[str]]
 
 
 class PreviewEntry(Model):
@@ -1302,6 +1315,8 @@ class PreviewEntry(Model):
     size: Optional[int]
     # SHA-256 of the content, 64 hexadecimal digits
     signature: Optional[str]
+    # with `subscription_id`: `new`, `changed` or `same`, as the list shows it
+    plan: Optional[str]
 
 
 class Credential(Model):

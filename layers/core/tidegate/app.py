@@ -300,6 +300,7 @@ class App:
             files=self.files.store,
             bucket=self.files.bucket,
             uploads=lambda: self.files.uploads,
+            library=lambda: self.files.library,
             projects=self.projects.projects,
             credentials=self.projects.credentials,
             topic=self.notifications.topic,

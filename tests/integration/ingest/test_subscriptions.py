@@ -6,6 +6,7 @@ import hashlib
 import json
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -691,3 +692,185 @@ def test_empty_etag_of_a_source_is_none(library: Library, source: FileSource) ->
     source._send = with_empty_etag  # type: ignore[method-assign, assignment]
     assert scan(library, subscription)["result"]["listed"] == 1
     assert scan(library, subscription)["status"] == "completed"
+
+
+# --- mirrors
+
+
+def index(source: FileSource, path: str, *names: str, note: str = "16-Nov-2026 05:00 1") -> None:
+    """Hosts a directory index; a name with a slash at its end is a folder."""
+    lines = "".join(f'<a href="{name}">{name}</a> {"" if name.endswith("/") else note}\n' for name in names)
+    source.files[path] = Hosted(lines.encode(), content_type="text/html")
+    source.files |= {path + name: Hosted(name.encode()) for name in names if not name.endswith("/")}
+
+
+def mirror(library: Library, source: FileSource, **more: Any) -> str:
+    return subscribe(library, source.url("/pub/"), recursive=True, on_delete="trash", **more)
+
+
+def listed_urls(library: Library, source: FileSource, subscription: str) -> dict[str, Any]:
+    body = {"source_url": source.url("/pub/"), "recursive": True, "subscription_id": subscription}
+    return dict(library.cloud.http("POST", "/v1/subscriptions/preview", json=body, key=library.project.key).json())
+
+
+def test_recursive_subscription_brings_all_folders(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "x/", "../", "/other/", "http://elsewhere.example/y/")
+    index(source, "/pub/x/", "b", "y/", "/pub/")
+    index(source, "/pub/x/y/", "c")
+    index(source, "/other/", "d")
+
+    done = scan(library, mirror(library, source))["result"]
+
+    assert (done["listed"], done["queued"]) == (3, 3)
+    assert paths(library) == {"/pub/a", "/pub/x/b", "/pub/x/y/c"}
+    assert not [path for path, _ in source.seen if path.startswith("/other")]
+
+
+def test_link_to_a_folder_above_is_no_endless_tree(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "x/")
+    index(source, "/pub/x/", "b", "up/")
+    page = source.files["/pub/"]
+
+    def follow_link(handler: Handler) -> bool:
+        if not handler.path.endswith("/up/"):
+            return False
+        handler.answer(200, page.body, Content_Type="text/html")
+        return True
+
+    source.hook = follow_link
+    done = scan(library, mirror(library, source))["result"]
+
+    assert (done["listed"], done["skipped"]) == (2, 1)
+    assert "it is a loop" in done["skipped_entries"][0]
+
+
+def test_folders_of_one_name_in_each_other_are_no_loop(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "data/")
+    index(source, "/pub/data/", "data/")
+    index(source, "/pub/data/data/", "a")
+
+    assert scan(library, mirror(library, source))["result"]["queued"] == 1
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MAX_FOLDERS", "folders"), ("MAX_DEPTH", "deep")])
+def test_tree_beyond_a_limit_is_refused_or_cut(
+    library: Library, source: FileSource, monkeypatch: pytest.MonkeyPatch, name: str, limit: str
+) -> None:
+    monkeypatch.setattr(f"tidegate.ingest.sources.{name}", 2)
+    index(source, "/pub/", "a", "1/")
+    for depth in range(1, 4):
+        folder = "/pub/" + "".join(f"{number}/" for number in range(1, depth + 1))
+        index(source, folder, f"f{depth}", f"{depth + 1}/")
+
+    ended = scan(library, mirror(library, source))
+
+    said = ended["error"]["detail"] if limit == "folders" else ended["result"]["skipped_entries"][0]
+    assert limit in said
+
+
+def test_deleted_file_goes_after_seven_days_unless_it_returns(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b", "c")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    index(source, "/pub/", "a")
+    assert listed_urls(library, source, subscription)["gone"] == 2
+    first = scan(library, subscription)["result"]
+    assert (first["trashed"], first["in_trash"]) == (2, 2)
+
+    library.cloud.clock.advance(6 * 86400)
+    index(source, "/pub/", "a", "c")
+    assert scan(library, subscription)["result"]["restored"] == 1
+    assert paths(library) == {"/pub/a", "/pub/b", "/pub/c"}
+    library.cloud.clock.advance(2 * 86400)
+    assert scan(library, subscription)["result"]["deleted"] == 1
+
+    assert paths(library) == {"/pub/a", "/pub/c"}
+    again = scan(library, subscription)["result"]
+    assert (again["queued"], again.get("in_trash")) == (0, None)
+
+
+def test_scan_that_died_after_a_deletion_is_repeated(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    index(source, "/pub/", "a")
+    scan(library, subscription)
+    library.cloud.clock.advance(8 * 86400)
+    store = library.cloud.app.ingest.store
+    with patch.object(store, "drop_gone", side_effect=RuntimeError("killed")), pytest.raises(RuntimeError):
+        scan(library, subscription)
+    assert paths(library) == {"/pub/a"}
+
+    library.cloud.clock.advance(400)
+    again = scan(library, subscription)["result"]
+
+    assert (again["deleted"], again.get("in_trash")) == (1, None)
+    assert list(store.seen(library.project.id, subscription)) == [source.url("/pub/a")]
+
+
+def test_many_deletions_wait_for_confirmation(library: Library, source: FileSource) -> None:
+    names = [f"f{number}" for number in range(15)]
+    index(source, "/pub/", *names)
+    subscription = mirror(library, source, concurrency=16)
+    scan(library, subscription)
+    index(source, "/pub/", *names[:3])
+
+    held = scan(library, subscription)["result"]
+    assert (held["trash_held_back"], held.get("trashed")) == (12, None)
+    assert "confirm_trash=12" in held["trash_reason"]
+    path = f"/v1/subscriptions/{subscription}/download"
+    for number, trashed in ((11, None), (12, 12)):
+        asked = library.cloud.http("POST", path, query={"confirm_trash": number}, key=library.project.key)
+        assert asked.status == 202, asked.body
+        library.run()
+        assert library.request(asked.json()["request_id"])["result"].get("trashed") == trashed
+
+
+@pytest.mark.parametrize("fault", ["empty", "folder", "error"])
+def test_list_that_may_be_wrong_deletes_nothing(library: Library, source: FileSource, fault: str) -> None:
+    index(source, "/pub/", "a", "x/")
+    index(source, "/pub/x/", "b")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    library.cloud.clock.advance(1)
+    if fault == "empty":
+        index(source, "/pub/")
+    elif fault == "folder":
+        del source.files["/pub/x/"]
+    else:
+        source.files["/pub/"].refusals = [(404, None)]
+
+    ended = scan(library, subscription)
+
+    assert "trashed" not in (ended["result"] or {})
+    entries = library.cloud.app.ingest.store.seen(library.project.id, subscription).values()
+    assert [entry.gone_at for entry in entries] == [0, 0]
+    assert paths(library) == {"/pub/a", "/pub/x/b"}
+
+
+def test_change_to_keep_empties_the_trash(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    index(source, "/pub/", "a")
+    scan(library, subscription)
+    changed = {"on_delete": "keep"}
+    path = f"/v1/subscriptions/{subscription}"
+    assert library.cloud.http("PATCH", path, json=changed, key=library.project.key).status == 200
+    library.cloud.clock.advance(8 * 86400)
+
+    assert scan(library, subscription)["result"]["restored"] == 1
+    assert paths(library) == {"/pub/a", "/pub/b"}
+
+
+def test_plan_names_new_and_changed_files(library: Library, source: FileSource) -> None:
+    index(source, "/pub/", "a", "b")
+    subscription = mirror(library, source)
+    scan(library, subscription)
+    index(source, "/pub/", "a", "c", note="17-Nov-2026 05:00 1")
+
+    found = listed_urls(library, source, subscription)
+
+    assert (found["new"], found["changed"], found["gone"]) == (1, 1, 1)
+    assert [(item["file_name"], item["plan"]) for item in found["items"]] == [("a", "changed"), ("c", "new")]
+    assert found["gone_entries"] == [source.url("/pub/b")]

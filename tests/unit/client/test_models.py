@@ -127,7 +127,8 @@ def test_async_page_iterates_over_all_pages(url: str) -> None:
 def test_help_of_both_clients_shows_the_methods_of_resources() -> None:
     for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
         shown = pydoc.plain(pydoc.render_doc(client.subscriptions))
-        assert "preview(self, source_url: 'str', **selection: 'Unpack[Selection]')" in shown
+        assert "preview(self, source_url: 'str', *, subscription_id: " in shown
+        assert "**selection: 'Unpack[Selection]')" in shown
         assert "Lists the files that a source would bring" in shown
     assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
 

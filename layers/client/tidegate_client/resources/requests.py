@@ -103,7 +103,7 @@ class Subscriptions:
         """Subscribes to a source.
 
         Options: timezone (of the schedule), biz_id, app_id, credentials, format, include, exclude, file_path,
-        compare, concurrency, priority, politeness."""
+        recursive, compare, on_delete, concurrency, priority, politeness."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return Subscription(self._http.create("/v1/subscriptions", given))
@@ -121,10 +121,14 @@ class Subscriptions:
         repeatable = changes.get("revision") is None
         return Subscription(self._http.call("PATCH", path, body={**changes}, idempotent=repeatable).json())
 
-    def preview(self, source_url: str, **selection: Unpack[Selection]) -> Preview:
+    def preview(
+        self, source_url: str, *, subscription_id: str | None = None, **selection: Unpack[Selection]
+    ) -> Preview:
         """Lists the files that a source would bring, without ingesting them. `selection`: format, include, exclude,
-        file_path."""
-        body = {"source_url": source_url, **selection}
+        file_path, recursive. With a `subscription_id`, also what its scan would do: new, changed and gone files."""
+        body: dict[str, Any] = {"source_url": source_url, **selection}
+        if subscription_id:
+            body["subscription_id"] = subscription_id
         return Preview(self._http.act("/v1/subscriptions/preview", body, idempotent=True))
 
     def pause(self, subscription_id: str) -> Subscription:
@@ -138,9 +142,11 @@ class Subscriptions:
         path = f"/v1/subscriptions/{path_part(subscription_id)}/{action}"
         return Subscription(self._http.act(path, idempotent=True))
 
-    def download(self, subscription_id: str) -> Request:
-        """Scans the source now; new and changed files are queued."""
-        return Request(self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download", {}))
+    def download(self, subscription_id: str, *, confirm_trash: int | None = None) -> Request:
+        """Scans the source now; new and changed files are queued. `confirm_trash`: follow the deletion of so many files
+        at once, which a scan held back."""
+        query = f"?confirm_trash={confirm_trash}" if confirm_trash else ""
+        return Request(self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download{query}", {}))
 
     def tasks(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Request]:
         return one_page(self._http, f"/v1/subscriptions/{path_part(subscription_id)}/tasks", {}, limit, cursor, Request)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidegate.aws.s3 import MultipartStore, UploadBucket
     from tidegate.aws.table import Table
     from tidegate.common.ids import Clock
+    from tidegate.files.library import Library
     from tidegate.files.reading import ReadingTurn, TurnReader
     from tidegate.files.store import FileStore
     from tidegate.files.upload import Uploads
@@ -49,6 +50,7 @@ class Ingest:
     files: FileStore
     bucket: UploadBucket
     uploads: Callable[[], Uploads]
+    library: Callable[[], Library]
     projects: Projects
     credentials: CredentialStore
     topic: Topic

@@ -169,6 +169,8 @@ class Listing:
     more: list[str] = field(default_factory=list)
     # Why entries were left out, one text for each.
     skipped: list[str] = field(default_factory=list)
+    # Folders directly below a directory index.
+    folders: list[str] = field(default_factory=list)
 
 
 def unique(entries: Iterable[Entry]) -> list[Entry]:
@@ -409,8 +411,8 @@ class _Links(HTMLParser):
             self.found[-1][1].append(data)
 
 
-def from_html(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
-    """The files below the index: no parent folder, no links that sort, no subfolders, no other sites."""
+def from_html(text: str, base: str, skipped: list[str], folders: list[str]) -> Iterator[Entry]:
+    """The files below the index: no parent folder, no links that sort, no other sites. Its folders go to `folders`."""
     parser = _Links()
     try:
         parser.feed(text)
@@ -428,7 +430,10 @@ def from_html(text: str, base: str, skipped: list[str]) -> Iterator[Entry]:
         there = urlsplit(url)
         path = unquote(there.path)
         below = (there.scheme, there.netloc) == (here.scheme, here.netloc) and there.path.startswith(folder)
-        if not below or there.query or there.path.endswith("/") or there.path == here.path:
+        if not below or there.query or there.path in (here.path, folder):
+            continue
+        if there.path.endswith("/"):
+            folders.append(url)
             continue
         if fault := path_fault(path):
             skipped.append(f"entry {href[:200]!r}: path {fault}")
@@ -773,10 +778,12 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
         return from_xml(text, base, "auto")
     if kind == "json":
         return from_json(text, base)
-    read = {"html": from_html, "sums": from_sums}[kind]
     skipped: list[str] = []
-    found = unique(read(text, base, skipped))
-    if kind == "sums" and skipped and not found:
+    if kind == "html":
+        folders: list[str] = []
+        return Listing(kind, unique(from_html(text, base, skipped, folders)), [], skipped, list(dict.fromkeys(folders)))
+    found = unique(from_sums(text, base, skipped))
+    if skipped and not found:
         raise SourceBroken(skipped[0])
     return Listing(kind, found, skipped=skipped)
 

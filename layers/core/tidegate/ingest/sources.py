@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, check, delete, put, put_new, update
+from tidegate.common.ids import digest
 from tidegate.common.json_input import whole_number
 from tidegate.common.sequences import Listed
-from tidegate.errors import QuotaExceeded, SourceBroken
+from tidegate.errors import FetchError, QuotaExceeded, SourceBroken
 from tidegate.http.client import SafeHttp
 from tidegate.http.guard import Credential
 from tidegate.http.model import Limits, Reply
-from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, chosen, template_fault, unique
+from tidegate.ingest.feeds import MAX_BYTES, MAX_ENTRIES, Entry, Listing, chosen, template_fault, unique
 from tidegate.ingest.model import total_of
 from tidegate.projects.audit import AuditLine, audit_write
 from tidegate.projects.limits import count_write
@@ -28,6 +29,8 @@ from tidegate.records import F, Number, Priority, Text, record_from
 
 # Ten thousand files are ten pages of an S3 listing, or a few dozen sitemaps.
 MAX_PAGES = 50
+# Of a directory index that is read with all folders below it.
+MAX_FOLDERS, MAX_DEPTH = 500, 16
 LIMITS = Limits(total=120, max_bytes=MAX_BYTES)
 
 
@@ -68,6 +71,17 @@ Compare = Annotated[
 ]
 
 
+Recursive = Annotated[bool, F("also read the folders below a directory index, at most 16 deep", changes=True)]
+OnDelete = Annotated[
+    Literal["keep", "trash"],
+    F(
+        "what happens to files that the source does not list any more: `keep`, or `trash`: they are deleted from the "
+        "library after seven days, unless they are listed again",
+        changes=True,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """How a source is read, which of its files are chosen, and their paths in the library."""
@@ -76,6 +90,7 @@ class Selection:
     include: Globs = ()
     exclude: Globs = ()
     file_path: FilePath = None
+    recursive: Recursive = False
 
 
 # So many of the entries that cannot be read are named; all are counted.
@@ -92,6 +107,9 @@ class SourceList:
     etag: str | None = None
     # Why entries of the list were left out, one text for each.
     skipped: tuple[str, ...] = ()
+    # All URLs that it lists, chosen or not. Not all there are, if a folder could not be read.
+    urls: frozenset[str] = frozenset()
+    complete: bool = True
 
     @property
     def named(self) -> list[str]:
@@ -146,15 +164,85 @@ def read_source(
         entries += more.entries
         skipped += more.skipped
         to_read += more.more
+    complete = True
+    if selection.recursive and listing.folders:
+        tree = _Tree(get, first.url)
+        entries += tree.read(listing)
+        skipped += tree.skipped
+        complete = tree.complete
     found = unique(entries)
     taken = chosen(found, selection.include, selection.exclude, selection.file_path)
     return SourceList(
         taken,
         listing.format,
         len(found),
-        None if listing.more else first.headers.get("etag") or None,
+        # A page is the same although another one has changed.
+        None if listing.more or (selection.recursive and listing.folders) else first.headers.get("etag") or None,
         tuple(skipped),
+        frozenset(entry.url for entry in found),
+        complete,
     )
+
+
+class _Tree:
+    """Reads the folders below a directory index, with all that are below these."""
+
+    def __init__(self, get: Callable[[str, Mapping[str, str]], Reply], root: str) -> None:
+        self._get = get
+        self._root = root.partition("?")[0].rsplit("/", 1)[0] + "/"
+        self.skipped: list[str] = []
+        self.complete = True
+
+    def read(self, index: Listing) -> list[Entry]:
+        """The entries of all folders. SourceBroken if there are too many folders or files."""
+        from tidegate.ingest.feeds import listing_of
+
+        entries: list[Entry] = []
+        # Each folder with what those above it list.
+        top: tuple[str, ...] = (_content(index, self._root),)
+        to_read = deque((url, top) for url in index.folders)
+        seen = {self._root}
+        while to_read:
+            url, above = to_read.popleft()
+            if url in seen:
+                continue
+            seen.add(url)
+            if len(seen) > MAX_FOLDERS or len(entries) > MAX_ENTRIES:
+                raise SourceBroken(f"the source has more than {MAX_FOLDERS} folders or {MAX_ENTRIES} files: split it")
+            if len(above) > MAX_DEPTH:
+                self._leave_out(url, f"it is more than {MAX_DEPTH} folders deep")
+                continue
+            try:
+                reply = self._get(url, {})
+            except FetchError as error:
+                if error.retryable:
+                    raise
+                self._leave_out(url, error.detail)
+                continue
+            if not reply.url.startswith(self._root):
+                self._leave_out(url, "it leads to another place")
+                continue
+            listing = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, "html")
+            content = _content(listing, reply.url)
+            # A link to a folder above lists the same again. One without files may just look the same, once.
+            if above.count(content) > (0 if listing.entries else 1):
+                self.skipped.append(f"the folder {url} is left out: it lists the same as one above it, so it is a loop")
+                continue
+            entries += listing.entries
+            self.skipped += listing.skipped
+            to_read += ((folder, (*above, content)) for folder in listing.folders)
+        return entries
+
+    def _leave_out(self, url: str, why: str) -> None:
+        self.skipped.append(f"the folder {url} is left out: {why}")
+        self.complete = False
+
+
+def _content(listing: Listing, base: str) -> str:
+    """What a folder lists: the names of its files and folders, and what is shown of the files."""
+    folder = base.partition("?")[0].rsplit("/", 1)[0] + "/"
+    files = sorted(f"{entry.url.removeprefix(folder)} {entry.fingerprint}" for entry in listing.entries)
+    return digest(*files, "", *sorted(url.removeprefix(folder) for url in listing.folders), length=32)
 
 
 # --- subscription model
@@ -180,6 +268,8 @@ class Subscription(Schedule):
     exclude: Globs = ()
     file_path: FilePath = None
     compare: Compare = "auto"
+    recursive: Recursive = False
+    on_delete: OnDelete = "keep"
     politeness: Annotated[dict[str, int | float] | None, F("how gently its files are fetched", changes=True)] = None
     concurrency: Annotated[
         int,
@@ -204,7 +294,7 @@ class Subscription(Schedule):
 
     @property
     def selection(self) -> Selection:
-        return Selection(self.format, self.include, self.exclude, self.file_path)
+        return Selection(self.format, self.include, self.exclude, self.file_path, self.recursive)
 
 
 # --- store
@@ -259,6 +349,9 @@ class SeenEntry(NamedTuple):
     # What the server said of the file when it was downloaded or last compared, and the scan that compared it.
     version: FileVersion = NO_VERSION
     compared: int = 0
+    # Its path in the library; and since when the source does not list it any more, in Unix seconds.
+    path: str | None = None
+    gone_at: int = 0
 
     def is_queued(self, entry: Entry) -> bool:
         """Whether this version of the entry was queued, as far as the list shows it, and its download did not fail."""
@@ -284,7 +377,8 @@ def _seen(item: Mapping[str, Any]) -> SeenEntry:
     length = item.get("length")
     version = FileVersion(item.get("etag"), None if length is None else int(length), item.get("modified"))
     fingerprint, failed, listed = str(item.get("fingerprint", "")), item.get("failed"), item.get("listed")
-    return SeenEntry(fingerprint, failed, count, again, listed, version, compared)
+    gone_at = int(item.get("gone_at", 0))
+    return SeenEntry(fingerprint, failed, count, again, listed, version, compared, item.get("path"), gone_at)
 
 
 class SubscriptionStore:
@@ -337,6 +431,17 @@ class SubscriptionStore:
         items = self._table.query_all(pk, consistent=True, project=wanted)
         return {item["url"]: _seen(item) for item in items}
 
+    def mark_gone(self, subscription: Subscription, url: str, at: int | None) -> None:
+        """Stores since when the source does not list the entry; None if it does."""
+        key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
+        sets = None if at is None else {"gone_at": at}
+        self._table.try_write(update(key, sets, removes=("gone_at",) if at is None else ()))
+
+    def drop_gone(self, subscription: Subscription, url: str, gone_at: int) -> None:
+        """Forgets an entry whose files were deleted, unless a scan found it again meanwhile."""
+        key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
+        self._table.try_write(delete(key, "#gone_at = :seen", seen=gone_at))
+
     def compared(self, subscription: Subscription, url: str, version: FileVersion, scan: int) -> None:
         """Stores what the server said of an unchanged file."""
         key = keys.manifest_entry(subscription.project_id, subscription.subscription_id, url)
@@ -360,8 +465,8 @@ class SubscriptionStore:
             # What is known of earlier failures stays: they count if the download fails again.
             update(
                 known,
-                {"url": entry.url, "fingerprint": entry.fingerprint, "listed": listed},
-                removes=() if listed else ("listed",),
+                {"url": entry.url, "fingerprint": entry.fingerprint, "listed": listed, "path": entry.path},
+                removes=("gone_at",) if listed else ("listed", "gone_at"),
                 condition="attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
             ),

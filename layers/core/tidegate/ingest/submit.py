@@ -152,6 +152,7 @@ def scan(
     extra_writes: Sequence[Any] = (),
     not_before: datetime | None = None,
     by_schedule: bool = False,
+    confirm_trash: int | None = None,
 ) -> Request:
     if not subscription_id:
         raise Invalid(
@@ -161,6 +162,7 @@ def scan(
     subscription = subscription_of(ingest, project_id, subscription_id)
     payload: dict[str, Any] = {"credentials": subscription.credentials, "name": subscription.name}
     payload |= {"by_schedule": True} if by_schedule else {}
+    payload |= {"confirm_trash": confirm_trash} if confirm_trash else {}
     return ingest.queue.submit(
         project_id,
         "scan",

@@ -10,14 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aws_lambda_powertools import Logger
 
 from tidegate.aws import keys
 from tidegate.common.ids import digest, iso, new_id
 from tidegate.common.sequences import Listed
-from tidegate.errors import Conflict, FetchError, LeaseLost, NotSent, RecordNotFound, UrlNotAllowed, WrongState
+from tidegate.errors import (
+    Conflict,
+    FetchError,
+    InUse,
+    LeaseLost,
+    NotSent,
+    RecordNotFound,
+    UrlNotAllowed,
+    WrongState,
+)
 from tidegate.files.library import Announcement
 from tidegate.http.guard import Credential, origin_of_text
 from tidegate.http.model import Limits
@@ -113,7 +122,7 @@ def _write(ingest: Ingest, old: Subscription, new: Subscription, who: str, actio
     now = ingest.clock()
     new = replace(new.rescheduled(old, now), revision=old.revision + 1)
     line = act(new.project_id, new.subscription_id, now, who, action, why)
-    reads = ("source_url", "format", "include", "exclude", "file_path", "credentials", "compare")
+    reads = ("source_url", "format", "include", "exclude", "file_path", "credentials", "compare", "recursive")
     read_again = any(getattr(new, name) != getattr(old, name) for name in reads)
     if not ingest.store.change(old, new, line, read_again=read_again):
         raise Conflict("the subscription was changed by another request meanwhile: read it and try again")
@@ -126,10 +135,28 @@ def preview(ingest: Ingest, project_id: str, url: str, selection: Selection) -> 
     return read_source(ingest.http, project_id, url, selection, allow_private=allow_private, limits=_PREVIEW_LIMITS)
 
 
-def scan_now(ingest: Ingest, project_id: str, subscription_id: str, who: str) -> Request:
-    """Queues a scan of the source now."""
+class Plan(NamedTuple):
+    """What a scan of a subscription would do, as far as the list shows it."""
+
+    new: set[str]
+    changed: set[str]
+    gone: list[str]
+
+
+def plan_of(ingest: Ingest, project_id: str, subscription_id: str, found: SourceList) -> Plan:
     subscription_of(ingest, project_id, subscription_id)
-    return scan(ingest, project_id, subscription_id, priority=BY_HAND, who=who)
+    seen = ingest.store.seen(project_id, subscription_id)
+    entries = found.entries or []
+    changed = {entry.url for entry in entries if entry.url in seen and not seen[entry.url].is_queued(entry)}
+    return Plan({entry.url for entry in entries if entry.url not in seen}, changed, sorted(gone_of(found, seen)))
+
+
+def scan_now(
+    ingest: Ingest, project_id: str, subscription_id: str, who: str, confirm_trash: int | None = None
+) -> Request:
+    """Queues a scan of the source now. `confirm_trash`: so many files may be gone at once."""
+    subscription_of(ingest, project_id, subscription_id)
+    return scan(ingest, project_id, subscription_id, priority=BY_HAND, who=who, confirm_trash=confirm_trash)
 
 
 def tasks(ingest: Ingest, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
@@ -249,11 +276,11 @@ def scan_source(ingest: Ingest, step: Step) -> StepOutcome:
     compared = _Comparison(ingest, step, subscription, seen)
     fresh += compared.changed(found.entries)
     # While entries are put off or compared, the list must be read: a 304 would hide them.
-    read_again = put_off or any(map(compared.asks_for, found.entries))
+    read_again = put_off or subscription.on_delete == "trash" or any(map(compared.asks_for, found.entries))
     written = ingest.store.scanned_write(subscription, None if read_again else found.etag, now)
     refused = _queue_all(ingest, step, subscription, fresh, compared)
     result: dict[str, Any] = {"listed": found.listed, "queued": len(fresh) - refused, "refused": refused}
-    result |= compared.notes()
+    result |= compared.notes() | _follow_deletions(ingest, step, subscription, found, seen)
     if put_off:
         result |= {"put_off": len(put_off), "put_off_entries": put_off[:_PUT_OFF_NAMED]}
     if found.skipped:
@@ -283,6 +310,83 @@ def _read(ingest: Ingest, step: Step, subscription: Subscription) -> SourceList:
         allow_private=allow_private,
         on_page=lambda: step.heartbeat({}),
     )
+
+
+# --- deletions
+# Follows what the source has deleted, if the subscription says so.
+
+# So long files stay in the library after the source does not list them any more.
+TRASH_SECONDS = 7 * 86400
+# If more files than this, and a larger share, are gone at once, somebody must confirm it: the list may be wrong.
+MOST_GONE, MOST_GONE_PERCENT = 10, 20
+
+
+def _follow_deletions(
+    ingest: Ingest, step: Step, subscription: Subscription, found: SourceList, seen: Mapping[str, SeenEntry]
+) -> dict[str, Any]:
+    """Marks entries that are gone, deletes the files of those that are gone for long. Returns notes for the result."""
+    now = int(ingest.clock().timestamp())
+    follows = subscription.on_delete == "trash"
+    back = [url for url, entry in seen.items() if entry.gone_at and (url in found.urls or not follows)]
+    for url in back:
+        ingest.store.mark_gone(subscription, url, None)
+    notes: dict[str, Any] = {"restored": len(back)} if back else {}
+    gone = gone_of(found, seen) if follows else {}
+    if not gone:
+        return notes
+    fresh = [url for url, entry in gone.items() if not entry.gone_at]
+    held_back = _held_back(fresh, len(seen), found, step.request.payload.get("confirm_trash"))
+    if held_back:
+        notes |= {"trash_held_back": len(fresh), "trash_reason": held_back}
+        fresh = []
+    for url in fresh:
+        step.heartbeat({})
+        ingest.store.mark_gone(subscription, url, now)
+    over = [(url, entry) for url, entry in gone.items() if entry.gone_at and entry.gone_at <= now - TRASH_SECONDS]
+    # A list that may be wrong deletes nothing, whatever was gone before.
+    deleted = sum(_delete_gone(ingest, step, subscription, *one) for one in over) if not held_back else 0
+    in_trash = sum(1 for entry in gone.values() if entry.gone_at) + len(fresh) - deleted
+    counts = {"trashed": len(fresh), "deleted": deleted, "in_trash": in_trash}
+    return notes | {name: count for name, count in counts.items() if count}
+
+
+def gone_of(found: SourceList, seen: Mapping[str, SeenEntry]) -> dict[str, SeenEntry]:
+    """The entries that were listed before. None if the list cannot be trusted in this: a folder was not read."""
+    return {url: entry for url, entry in seen.items() if url not in found.urls} if found.complete else {}
+
+
+def _held_back(fresh: Sequence[str], known: int, found: SourceList, confirmed: object) -> str | None:
+    """Why the deletions are not followed; None if they are."""
+    if not found.urls:
+        return "the source lists nothing at all"
+    if len(fresh) <= max(MOST_GONE, known * MOST_GONE_PERCENT // 100):
+        return None
+    if isinstance(confirmed, int) and confirmed >= len(fresh):
+        return None
+    share = f"{len(fresh)} of {known} files are gone: more than {MOST_GONE}, and more than {MOST_GONE_PERCENT} %"
+    return f"{share}. If that is right, scan with confirm_trash={len(fresh)}"
+
+
+def _delete_gone(ingest: Ingest, step: Step, subscription: Subscription, url: str, entry: SeenEntry) -> bool:
+    """Deletes the files that came from a URL. False if one is in use: a later scan tries again."""
+    step.heartbeat({})
+    place = (subscription.biz_id, subscription.app_id, entry.path or "")
+    cursor: str | None = None
+    while entry.path:
+        page = ingest.files.find(subscription.project_id, place, _PAGE, cursor)
+        for file in page.items:
+            if file.source_url == url:
+                try:
+                    ingest.library().delete(subscription.project_id, file.file_id, who="subscription")
+                except RecordNotFound:
+                    continue
+                except (InUse, WrongState):
+                    return False
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    ingest.store.drop_gone(subscription, url, entry.gone_at)
+    return True
 
 
 # --- comparison

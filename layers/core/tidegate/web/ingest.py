@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.openapi.params import Path
+from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 from pydantic import AfterValidator, Field, model_validator
 
 from tidegate.app import app
@@ -79,6 +79,8 @@ class SubscriptionChanges(ScheduleChange, changes=Subscription):
             "include",
             "exclude",
             "compare",
+            "recursive",
+            "on_delete",
             "concurrency",
         )
         removed = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
@@ -89,6 +91,9 @@ class SubscriptionChanges(ScheduleChange, changes=Subscription):
 
 class PreviewBody(Body, record=Selection):
     source_url: SourceUrl
+    subscription_id: Annotated[
+        str | None, Field(max_length=100, description="also show what a scan of this subscription would do")
+    ] = None
 
 
 class PreviewEntry(Answer):
@@ -97,6 +102,7 @@ class PreviewEntry(Answer):
     file_name: Annotated[str, F("name of the file")]
     size: Annotated[int | None, F("size in bytes")] = None
     signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
+    plan: Annotated[str | None, F("with `subscription_id`: `new`, `changed` or `same`, as the list shows it")] = None
 
 
 class PreviewAnswer(Answer):
@@ -108,6 +114,10 @@ class PreviewAnswer(Answer):
     items: Annotated[list[PreviewEntry], F("the first hundred of them")]
     skipped: Annotated[int, F("entries of the list that cannot be read, and are left out")] = 0
     skipped_entries: Annotated[list[str] | None, F("why, for the first ten of them")] = None
+    new: Annotated[int | None, F("with `subscription_id`: files that it has not queued yet")] = None
+    changed: Annotated[int | None, F("with `subscription_id`: files that changed, as the list shows it")] = None
+    gone: Annotated[int | None, F("with `subscription_id`: files that the source does not list any more")] = None
+    gone_entries: Annotated[list[str] | None, F("URLs of the first hundred of them")] = None
 
 
 class SubscriptionAnswer(Answer, record=Subscription):
@@ -202,14 +212,24 @@ def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
 
 @router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
 def preview(body: PreviewBody) -> PreviewAnswer:
-    selection = Selection(**body.model_dump(exclude={"source_url"}))
+    selection = Selection(**body.model_dump(exclude={"source_url", "subscription_id"}))
     project_id = router.caller.project_id
     with app().projects.slow_calls.held(project_id):
         found = subscriptions.preview(app().ingest, project_id, body.source_url, selection)
     entries = found.entries or []
+    plan, planned = None, {}
+    if body.subscription_id:
+        plan = subscriptions.plan_of(app().ingest, project_id, body.subscription_id, found)
+        planned = dict.fromkeys((entry.url for entry in entries), "same")
+        planned |= dict.fromkeys(plan.new, "new") | dict.fromkeys(plan.changed, "changed")
     items = [
         PreviewEntry(
-            url=entry.url, file_path=entry.path, file_name=entry.name, size=entry.size, signature=entry.signature
+            url=entry.url,
+            file_path=entry.path,
+            file_name=entry.name,
+            size=entry.size,
+            signature=entry.signature,
+            plan=planned.get(entry.url),
         )
         for entry in entries[:_PREVIEWED]
     ]
@@ -220,6 +240,10 @@ def preview(body: PreviewBody) -> PreviewAnswer:
         items=items,
         skipped=len(found.skipped),
         skipped_entries=found.named or None,
+        new=len(plan.new) if plan else None,
+        changed=len(plan.changed) if plan else None,
+        gone=len(plan.gone) if plan else None,
+        gone_entries=plan.gone[:_PREVIEWED] if plan and plan.gone else None,
     )
 
 
@@ -283,9 +307,16 @@ def delete(subscription_id: str) -> Response[Any]:
     status_code=202,
     middlewares=[idempotent],
 )
-def download(subscription_id: str) -> Response[RequestAnswer]:
+def download(
+    subscription_id: str,
+    confirm_trash: Annotated[
+        int | None,
+        Query(ge=1, le=10_000, description="follow the deletion of so many files at once, which a scan held back"),
+    ] = None,
+) -> Response[RequestAnswer]:
     caller = router.caller
-    request = subscriptions.scan_now(app().ingest, caller.project_id, subscription_id, caller.key_id)
+    ids = (caller.project_id, subscription_id, caller.key_id)
+    request = subscriptions.scan_now(app().ingest, *ids, confirm_trash=confirm_trash)
     return answer(RequestAnswer.model_validate(request.shown()), 202)
 
 

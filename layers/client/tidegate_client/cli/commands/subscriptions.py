@@ -40,6 +40,7 @@ def register(subparsers: Subparsers) -> None:
         "preview", _preview, "list the files that a source would bring, without ingesting them"
     )
     preview.add_argument("source_url")
+    preview.add_argument("--subscription", metavar="ID", help="also show what its scan would do: new, changed, gone")
     _add_selection(preview)
     update = subscription.command("update", _update, "change a subscription")
     update.add_argument("subscription_id")
@@ -54,7 +55,11 @@ def register(subparsers: Subparsers) -> None:
         subscription.command(name, _switch(name), text).add_argument("subscription_id")
     subscription.command("show", _show, "show a subscription").add_argument("subscription_id")
     add_paging(subscription.command("list", _list, "list subscriptions"))
-    subscription.command("download", _download, "scan the source now").add_argument("subscription_id")
+    download = subscription.command("download", _download, "scan the source now")
+    download.add_argument("subscription_id")
+    download.add_argument(
+        "--confirm-trash", type=int, metavar="N", help="follow the deletion of N files at once, which a scan held back"
+    )
     tasks = subscription.command("tasks", _tasks, "list its requests, newest first")
     tasks.add_argument("subscription_id")
     add_paging(tasks)
@@ -79,8 +84,8 @@ def register(subparsers: Subparsers) -> None:
     credential.command("delete", _delete_credential, "delete stored headers").add_argument("name")
 
 
-_SELECTION = ("format", "include", "exclude", "file_path")
-_OPTIONS = ("schedule", "timezone", "credentials", *_SELECTION, "compare", "priority", "concurrency")
+_SELECTION = ("format", "include", "exclude", "file_path", "recursive")
+_OPTIONS = ("schedule", "timezone", "credentials", *_SELECTION, "compare", "on_delete", "priority", "concurrency")
 # For these "none" is a value like any other.
 _NOT_REMOVABLE = frozenset({"name", "source_url"})
 
@@ -89,10 +94,19 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"))
     parser.add_argument("--include", action="append", metavar="GLOB", help="only these (repeatable)")
     parser.add_argument("--exclude", action="append", metavar="GLOB", help="not these (repeatable)")
+    parser.add_argument(
+        "--recursive",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also the folders below a directory index",
+    )
     parser.add_argument("--file-path", metavar="TEMPLATE", help="path of each file, as in '/pod/{year}/{name}'")
 
 
 def _add_concurrency(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-delete", choices=("keep", "trash"), help="trash: delete files 7 days after the source did (default keep)"
+    )
     parser.add_argument(
         "--compare", choices=("auto", "head"), help="head: ask the server about each file (default auto)"
     )
@@ -101,9 +115,14 @@ def _add_concurrency(parser: argparse.ArgumentParser) -> None:
 
 
 def _preview(context: Context, args: argparse.Namespace) -> None:
-    found = context.client.subscriptions.preview(args.source_url, **given(args, *_SELECTION))
+    found = context.client.subscriptions.preview(
+        args.source_url, subscription_id=args.subscription, **given(args, *_SELECTION)
+    )
     context.output.note(f"{found.format}: {found.chosen} of {found.listed} files")
-    context.output.table(found["items"], ("file_path", "size", "signature", "url"))
+    if args.subscription:
+        context.output.note(f"{found.new} new, {found.changed} changed, {found.gone} gone")
+    plan = ("plan",) if args.subscription else ()
+    context.output.table(found["items"], ("file_path", *plan, "size", "signature", "url"))
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
@@ -143,7 +162,8 @@ def _list(context: Context, args: argparse.Namespace) -> None:
 
 
 def _download(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.subscriptions.download(args.subscription_id))
+    request = context.client.subscriptions.download(args.subscription_id, confirm_trash=args.confirm_trash)
+    context.output.record(request)
 
 
 def _tasks(context: Context, args: argparse.Namespace) -> None:

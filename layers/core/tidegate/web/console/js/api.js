@@ -69,7 +69,7 @@ async function jobKey(id) {
 const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export const get = (path, query) => call("GET", path, { query });
-export const post = (path, body) => call("POST", path, { body: body ?? {} });
+export const post = (path, body, query) => call("POST", path, { body: body ?? {}, query });
 export const put = (path, body) => call("PUT", path, { body });
 export const remove = (path) => call("DELETE", path);
 export const patch = (path, body, query) => call("PATCH", path, { body, query });

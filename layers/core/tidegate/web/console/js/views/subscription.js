@@ -34,6 +34,8 @@ export function subscription(root, { id, go }) {
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.id"), copyable(record.subscription_id)],
           [t("ingest.format"), t(`ingest.format_${record.format}`)],
+          [t("ingest.recursive"), record.recursive && t("action.yes")],
+          [t("ingest.onDelete"), t(`ingest.onDelete_${record.on_delete}`)],
           [t("ingest.compare"), t(`ingest.compare_${record.compare}`)],
           [t("ingest.include"), record.include?.join(", ")],
           [t("ingest.exclude"), record.exclude?.join(", ")],
@@ -43,6 +45,7 @@ export function subscription(root, { id, go }) {
           [t("queue.priority"), record.priority],
           [t("field.created"), moment(record.create_time)],
         ])),
+        heldBack(shown.items, path, refresh),
         (record.schedule || fired.items.length > 0) && runsCard(record, fired, { work: "request", area: "queue" }, runs.moreButton(fired, refresh)),
         card(t("ingest.requests"), { id: "requests", wide: true, tools: session.can("write") && bulkTools({ subscription_id: id }, refresh) },
           shown.items.length ? requestTable(shown.items, refresh) : empty(t("ingest.noRequests"), t("ingest.noRequestsAdvice")),
@@ -51,6 +54,14 @@ export function subscription(root, { id, go }) {
     quick: 3000,
     slow: 6000,
   });
+}
+
+// The last scan did not follow many deletions at once: somebody must confirm them.
+function heldBack(requests, path, refresh) {
+  const last = requests.find((one) => one.type === "scan" && one.result)?.result;
+  if (!last?.trash_held_back || !session.can("write")) return null;
+  const follow = () => act(() => post(`${path}/download`, {}, { confirm_trash: last.trash_held_back }), t("ingest.scanning"), refresh);
+  return card(t("ingest.onDelete"), { id: "held" }, h("p", null, last.trash_reason), button(t("ingest.confirmTrash", { count: last.trash_held_back }), follow, { key: "confirm-trash" }));
 }
 
 function actions(record, path, refresh, go) {

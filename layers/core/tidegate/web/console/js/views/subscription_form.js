@@ -34,7 +34,7 @@ function showForm(root, known, title, save) {
   const result = h("div", { class: "stack", "aria-live": "polite" });
   const element = form(fields(known), t("action.save"), (given, once) => save(bodyOf(given), once));
   const read = () => bodyOf(Object.fromEntries(new FormData(element)));
-  const previewButton = button(t("ingest.preview"), () => preview(result, read), { key: "preview" });
+  const previewButton = button(t("ingest.preview"), () => preview(result, read, known.subscription_id), { key: "preview" });
   draw(root);
   draw(root,
     crumbs(link(t("nav.ingest"), "#/ingest")),
@@ -59,6 +59,9 @@ function fields(known) {
     h("div", { class: "pair" },
       field("include", t("ingest.include"), { rows: 2, value: (known.include || []).join("\n"), hint: t("ingest.globHint"), placeholder: "*.iso" }),
       field("exclude", t("ingest.exclude"), { rows: 2, value: (known.exclude || []).join("\n"), placeholder: "*.tmp" })),
+    h("div", { class: "pair" },
+      field("recursive", t("ingest.recursive"), { options: [["", t("action.no")], ["yes", t("action.yes")]], value: known.recursive ? "yes" : "" }),
+      field("on_delete", t("ingest.onDelete"), { options: [["keep", t("ingest.onDelete_keep")], ["trash", t("ingest.onDelete_trash")]], value: known.on_delete || "keep" })),
     field("compare", t("ingest.compare"), { options: [["auto", t("ingest.compare_auto")], ["head", t("ingest.compare_head")]], value: known.compare || "auto" }),
     field("file_path", t("ingest.path"), { value: known.file_path || "", hint: t("ingest.pathHint"), placeholder: "/podcasts/{year}/{name}" }),
     h("div", { class: "triple" },
@@ -73,19 +76,20 @@ function fields(known) {
 }
 
 function bodyOf(given) {
-  const body = { ...timingOf(given), name: given.name, source_url: given.source_url, format: given.format, compare: given.compare, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
+  const body = { ...timingOf(given), name: given.name, source_url: given.source_url, format: given.format, compare: given.compare, recursive: given.recursive === "yes", on_delete: given.on_delete, include: textLines(given.include, /[\n,]+/), exclude: textLines(given.exclude, /[\n,]+/), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
   if (given.priority) body.priority = Number(given.priority);
   for (const [name, value] of [["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
 }
 
-async function preview(result, read) {
+async function preview(result, read, subscription_id) {
   draw(result, skeleton(3));
   try {
-    const { source_url, format, include, exclude, file_path } = read();
-    const found = await post("v1/subscriptions/preview", { source_url, format, include, exclude, ...(file_path ? { file_path } : {}) });
+    const { source_url, format, include, exclude, recursive, file_path } = read();
+    const found = await post("v1/subscriptions/preview", { source_url, format, include, exclude, recursive, ...(file_path ? { file_path } : {}), ...(subscription_id ? { subscription_id } : {}) });
     draw(result,
       h("p", null, t("ingest.found", { format: found.format, chosen: count(found.chosen), listed: count(found.listed) })),
+      subscription_id && h("p", null, t("ingest.plan", { new: count(found.new), changed: count(found.changed), gone: count(found.gone) })),
       found.items.length ? table(t("ingest.preview"), [
         { title: t("field.name"), kind: "main", cell: (entry) => [h("span", { class: "strong", title: entry.url }, entry.file_name), h("span", { class: "under clip" }, entry.file_path)] },
         { title: t("field.size"), kind: "nowrap", cell: (entry) => bytes(entry.size) },
