@@ -18,7 +18,7 @@ WORKERS = 4
 # Runs a suite, runs its failed tests once more, and records which they were.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help walk house run demo smoke clean test deployed lint weekly format types unit integration workflow faults faults-all mutants soak fuzz corpora exact e2e clients build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
+.PHONY: help walk house run demo smoke clean test deployed lint weekly format types unit integration workflow faults faults-all mutants soak fuzz corpora exact e2e clients build-test build packages deploy bench browser test-browser screenshots lock lock-check newcomer setup compiled
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -161,6 +161,10 @@ build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts a
 build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer, and the client's wheel
 	@$(BIN)/python -m local.sam build
 	@$(BIN)/python -m local.client_wheel
+
+packages: $(STAMP)  ## the agent for hosts: .deb, .rpm and a single file; TRY=1 installs, upgrades and removes them too
+	@$(BIN)/python -m local.packages
+	@if [ -n "$(TRY)" ]; then $(BIN)/python -m tests.build.try_packages; fi
 
 deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS; PARAMS="Name=value …" sets parameters; DRY_RUN=yes only checks; BREAK_GLASS=yes: no alarm stops it
 	@PARAMS='$(PARAMS)' $(BIN)/python -m local.sam deploy

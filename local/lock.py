@@ -23,6 +23,8 @@ SAM_WANTED, SAM = ROOT / ".lock" / "sam.in", ROOT / ".lock" / "sam.txt"
 UV_WANTED, UV = ROOT / ".lock" / "uv.in", ROOT / ".lock" / "uv.txt"
 CHECKS_WANTED, CHECKS = ROOT / ".lock" / "checks.in", ROOT / ".lock" / "checks.txt"
 LAYER = ROOT / "layers" / "deps" / "requirements.txt"
+# What the packages of the agent contain, for the oldest Python of the hosts.
+CLIENT, AGENT = ROOT / "layers" / "client" / "pyproject.toml", ROOT / ".lock" / "agent.txt"
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 HASHES = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 COMPILE = ["pip", "compile", "-q", "--universal", "--python-version", "3.11", "--generate-hashes"]
@@ -34,6 +36,7 @@ def write() -> None:
     constraint = ["-c", str(DEV.relative_to(ROOT)), "--no-annotate"]
     files: list[tuple[Path, Path, list[str]]] = [(PROJECT, DEV, ["--all-extras"]), (PROJECT, LAYER, constraint)]
     files += [(SAM_WANTED, SAM, []), (UV_WANTED, UV, []), (CHECKS_WANTED, CHECKS, [])]
+    files += [(CLIENT, AGENT, ["--python-version", "3.9"])]
     for source, out, options in files:
         command = [uv, *COMPILE, str(source.relative_to(ROOT)), *options, "-o", str(out.relative_to(ROOT))]
         subprocess.run(command, cwd=ROOT, check=True)
@@ -65,7 +68,9 @@ def problems() -> list[str]:
     for wanted, path in ((SAM_WANTED, SAM), (UV_WANTED, UV), (CHECKS_WANTED, CHECKS)):
         found = unmet(wanted.read_text().split(), pins(path))
         lines += [f"{path.relative_to(ROOT)} does not satisfy {line}" for line in found]
-    locks = (DEV, LAYER, SAM, UV, CHECKS)
+    client = tomllib.loads(CLIENT.read_text())["project"]["dependencies"]
+    lines += [f".lock/agent.txt does not satisfy {line}" for line in unmet(client, pins(AGENT))]
+    locks = (DEV, LAYER, SAM, UV, CHECKS, AGENT)
     lines += [f"{path.relative_to(ROOT)} has no hash of {pin}" for path in locks for pin in unhashed(path)]
     missing = reachable(product) - set(layer)
     lines += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]

@@ -89,6 +89,29 @@ def test_unit_of_a_swarm_names_each_option_once(capsys: pytest.CaptureFixture[st
     assert "--zone rack-7" in started
 
 
+def test_enrolment_for_the_service_of_the_package_stores_key_and_id(
+    system: list[list[str]], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(handler: Handler) -> None:
+        handler.answer(
+            201, json.dumps({"project_id": "p", "agent_id": "web-7", "key_id": "k", "key": "tg_new"}).encode()
+        )
+
+    with serve(answer) as port:
+        url = f"http://127.0.0.1:{port}"
+        assert main(["agent", "enrol", "--service", "--url", url, "--token", "tge_x", "--agent-id", "web-7"]) == 0
+
+    stored = tmp_path / "env/tidegate-agent.env"
+    assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+    lines = dict(line.split("=", 1) for line in stored.read_text().splitlines())
+    wanted = {"TIDEGATE_API_URL": url, "TIDEGATE_KEY": "tg_new", "TIDEGATE_AGENT_ID": "web-7"}
+    assert {name: lines[name].strip('"') for name in wanted} == wanted
+    # The service is started without --agent-id.
+    monkeypatch.setenv("TIDEGATE_AGENT_ID", "web-7")
+    assert main(["agent", "install", "--root", str(root), "--allow-dir", "/"]) == 0
+    assert "--agent-id web-7" in (tmp_path / "units/tidegate-agent.service").read_text()
+
+
 def test_install_hides_the_key_and_starts_the_service(system: list[list[str]], root: Path, tmp_path: Path) -> None:
     assert main(["agent", "install", "--agent-id", AGENT, "--root", str(root)]) == 0
 

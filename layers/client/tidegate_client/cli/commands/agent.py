@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import hashlib
 import http.client
+import os
 import re
 import socket
 import sys
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tidegate_client.swarm.host import SwarmOptions
 
 LOOPBACK = "127.0.0.1"
+AGENT_ID = "TIDEGATE_AGENT_ID"
 # Who made this machine, and where an EC2 instance asks about itself.
 _VENDOR, _METADATA = Path("/sys/class/dmi/id/sys_vendor"), "169.254.169.254"
 
@@ -72,6 +74,11 @@ def register(subparsers: Subparsers) -> None:
     enrol.add_argument("--token", required=True, help="from `tidegate fleet token`; '-' reads it from stdin")
     enrol.add_argument("--url", help="the API's address (default: TIDEGATE_API_URL, or the stored one)")
     enrol.add_argument("--agent-id", default=argparse.SUPPRESS)
+    enrol.add_argument(
+        "--service",
+        action="store_true",
+        help="store it for the service of the package tidegate-agent, in /etc/tidegate (as root)",
+    )
     enrol.add_argument("--zone", default=argparse.SUPPRESS)
 
 
@@ -234,6 +241,9 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
     from tidegate_client.agent.options import AgentOptions
     from tidegate_client.agent.releases import allowed_hook
 
+    # `agent enrol --service` stores the id beside the key.
+    if not hasattr(args, "agent_id") and (known := os.environ.get(AGENT_ID)):
+        args.agent_id = known
     given = vars(args)
     required = {"agent_id": "give the name of this host in Tidegate", "root": "give the directory for all files"}
     for name, meaning in required.items():
@@ -403,9 +413,16 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
         enrolled = client.agents.enrol(
             token, agent_id, version=version(), zone=getattr(args, "zone", None), claim=config.host_claim()
         )
+    shown = {name: enrolled[name] for name in ("project_id", "agent_id", "key_id")}
+    if args.service:
+        login_of_service = [("TIDEGATE_API_URL", url), ("TIDEGATE_KEY", enrolled["key"]), (AGENT_ID, agent_id)]
+        path = agent_service.store_login(login_of_service)
+        context.output.record(shown)
+        context.output.note(f"the key is stored in {path}; next: systemctl enable --now {agent_service.NAME}")
+        return
     login = config.Config(api_url=url, key=enrolled["key"], project_id=enrolled["project_id"])
     path = config.save(login, profile=getattr(args, "profile", None))
-    context.output.record({name: enrolled[name] for name in ("project_id", "agent_id", "key_id")})
+    context.output.record(shown)
     context.output.note(f"the key is stored in {path}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 
 

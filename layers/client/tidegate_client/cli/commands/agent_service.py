@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,24 @@ def install(context: Context, args: argparse.Namespace, options: AgentOptions) -
     return None
 
 
+def store_login(environment: Sequence[tuple[str, str]]) -> Path:
+    """Stores a login where the service of the package reads it; the variables of the present environment that the
+    agent reads too (proxies, plain HTTP) are kept with it."""
+    from tidegate_client.agent.service import Service
+
+    service = Service(NAME, "", (), [*environment, *_inherited()], ())
+    _write(service.environment_path, service.environment_text(), 0o600)
+    return service.environment_path
+
+
+def _inherited() -> list[tuple[str, str]]:
+    """The variables that the agent itself would read, in either spelling; the lower-case one takes precedence there
+    too."""
+    names = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", ALLOW_HTTP)
+    found = ((name, os.environ.get(name.lower()) or os.environ.get(name)) for name in names)
+    return [(name, value) for name, value in found if value]
+
+
 def _release_key(options: AgentOptions) -> str | None:
     """The text of the release key, which is read once; None without --self-update."""
     from tidegate_client.agent.update import parse_keys
@@ -95,10 +114,7 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
     for profile in getattr(args, "also", ()):
         other = further_login(profile)
         environment += [(further_login_variable(profile), f"{checked_address(other.required_url())} {other.key or ''}")]
-    # The variables that the agent itself would read, in either spelling; the lower-case one takes precedence there too.
-    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", ALLOW_HTTP):
-        if value := os.environ.get(name.lower()) or os.environ.get(name):
-            environment.append((name, value))
+    environment += _inherited()
     if options.proxy:
         environment += [("HTTPS_PROXY", options.proxy), ("HTTP_PROXY", options.proxy)]
     writable: list[Path] = []
