@@ -19,6 +19,7 @@ import os
 import stat
 import tarfile
 import time
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,10 @@ MOST_BYTES = 10 * 2**30
 LONGEST_PATH, LONGEST_NAME, DEEPEST = 1024, 255, 64
 MOST_LINKS = 40
 # What tarfile and zipfile read at once: headers and the directory of a zip, whose sizes the archive itself names.
-LARGEST_TAR_HEADER, LARGEST_ZIP_DIRECTORY = 2**20, 64 * 2**20
+# zipfile makes an object of half a kilobyte from 50 bytes of it, and the service may use 512 MiB.
+LARGEST_TAR_HEADER, LARGEST_ZIP_DIRECTORY = CHUNK, 16 * 2**20
+# Steps in following all symlinks of an archive: each may lead over others.
+MOST_STEPS = 2_000_000
 # Left for others on the disk.
 RESERVE_BYTES = 64 * 2**20
 SPACE_EVERY = 64 * 2**20
@@ -138,6 +142,9 @@ def _of_tar(archive: BinaryIO) -> Iterator[_Found]:
         while (one := tar.next()) is not None:
             # It would remember all of them.
             tar.members = []  # type: ignore[attr-defined]
+            # Headers for all entries after them, which it collects.
+            if sum(len(name) + len(value) for name, value in tar.pax_headers.items()) > LARGEST_TAR_HEADER:
+                raise RefusedArchive("it has a header that is too large")
             if one.isfile() and not one.issparse():
 
                 def content(one: tarfile.TarInfo = one) -> Any:
@@ -242,6 +249,8 @@ class _Unpacking:
         if found.kind == FOLDER:
             self._make_folder(path, found.mode)
         elif found.kind == LINK:
+            if len(found.link) > LONGEST_PATH:
+                raise RefusedArchive(f"{path!r} in it is a symlink that is too long")
             # Made when all else is there: nothing is written through one.
             self._note(Entry(path, LINK, 0o777, content=found.link))
         elif found.is_hard_link:
@@ -251,9 +260,9 @@ class _Unpacking:
 
     def _note(self, entry: Entry) -> Entry:
         # On some disks two such names are one file.
-        folded = entry.path.casefold()
+        folded = unicodedata.normalize("NFC", entry.path.casefold())
         if folded in self._folded:
-            raise RefusedArchive(f"{entry.path!r} is in it twice, perhaps with other capitals")
+            raise RefusedArchive(f"{entry.path!r} is in it twice, perhaps with other capitals or accents")
         if len(self.entries) >= MOST_ENTRIES:
             raise RefusedArchive(f"it has more than {MOST_ENTRIES} entries")
         self._folded.add(folded)
@@ -320,8 +329,9 @@ class _Unpacking:
     def finish(self) -> list[Entry]:
         """Makes the symlinks, gives all to its owner, and writes all to the disk."""
         links = {entry.path: entry.content for entry in self.entries.values() if entry.kind == LINK}
+        steps = MOST_STEPS
         for path, target in links.items():
-            _require_inside(path, target, links)
+            steps -= _require_inside(path, target, links, steps)
             with _above(self.root, path) as (directory, name):
                 os.symlink(target, name, dir_fd=directory)
                 os.chown(name, *self.owner, dir_fd=directory, follow_symlinks=False)
@@ -344,10 +354,14 @@ def _folder_mode(mode: int) -> int:
     return (mode & 0o777 & ~WRITABLE_BY_OTHERS or 0o755) | 0o700
 
 
-def _require_inside(path: str, target: str, links: dict[str, str]) -> None:
-    """RefusedArchive if the symlink leaves the tree, perhaps by other symlinks of it."""
-    place, left, followed = path.split("/")[:-1], [target], 0
+def _require_inside(path: str, target: str, links: dict[str, str], most_steps: int = MOST_STEPS) -> int:
+    """How many steps it took to follow the symlink. RefusedArchive if it leaves the tree, perhaps by other symlinks."""
+    place, left, followed, steps = path.split("/")[:-1], [target], 0, 0
     while left:
+        steps += 1
+        # No directory of the tree is deeper.
+        if steps > most_steps or len(place) > DEEPEST:
+            raise RefusedArchive(f"the symlink {path!r} in it, or all of them together, take too long to follow")
         text = left.pop()
         if text.startswith("/") or "\0" in text or len(os.fsencode(text)) > LONGEST_PATH or not text:
             raise RefusedArchive(f"the symlink {path!r} in it leads to {target[:200]!r}")
@@ -367,6 +381,7 @@ def _require_inside(path: str, target: str, links: dict[str, str]) -> None:
             left.append(further)
         else:
             place.append(first)
+    return steps
 
 
 def _sync(root: int) -> None:

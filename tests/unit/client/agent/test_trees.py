@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import stat
+import struct
 import subprocess
 import tarfile
 import zipfile
@@ -361,6 +362,23 @@ def unpacked(tmp_path: Path, content: bytes, kind: str = "tar") -> Path:
     return target
 
 
+def _global_headers() -> bytes:
+    """Small ones, which tarfile collects: a gigabyte in its memory would be a megabyte as gzip."""
+    made = io.BytesIO()
+    for number in range(30):
+        made.write(tarfile.TarInfo.create_pax_global_header({f"k{number}": "x" * 50_000}))
+        made.write(member(f"f{number}")[0].tobuf())
+    return gzip.compress(made.getvalue() + bytes(1024))
+
+
+def _slow_links() -> bytes:
+    """Each leads over 39 others, and each of those goes to and fro."""
+    there = [member("a", kind=tarfile.DIRTYPE)]
+    chain = [member(f"l{number}", linkname="a/../" * 190 + f"l{number + 1}", **LINK) for number in range(39)]
+    ends = [member(f"e{number}", linkname="l0", **LINK) for number in range(300)]
+    return tar(*there, *chain, member("l39", b"x"), *ends)
+
+
 def _pax_bomb() -> bytes:
     """A header of a gigabyte, which is a megabyte as gzip."""
     info = tarfile.TarInfo("./PaxHeaders/x")
@@ -432,6 +450,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "damaged": (app("x" * 10_000)[:150], "cannot be read|cut short"),
     "no archive": (b"\x1f\x8bnothing", "cannot be read"),
     "empty": (tar(), "empty"),
+    "long link": (tar(member("l", linkname="x/" * 100_000, **LINK)), "symlink that is too long"),
+    "accents": (tar(member("\u00e9", b"x"), member("e\u0301", b"y")), "accents"),
+    "collected headers": (_global_headers(), "header that is too large"),
+    "links to follow for hours": (_slow_links(), "too long to follow"),
     "text": (b"hello" * 1000, "cannot be read"),
 }
 
@@ -460,6 +482,16 @@ def test_hostile_zip_is_refused(tmp_path: Path, content: bytes, reason: str) -> 
     with pytest.raises(RefusedArchive, match=reason):
         unpacked(tmp_path, content, "zip")
     assert names(tmp_path) == ["target"]
+
+
+def test_zip_with_a_directory_of_millions_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    """Each entry becomes an object of half a kilobyte: the service would be killed for its memory, again and again."""
+    count = 400_000
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\x01\x02", 20, 3, 20, 0, *[0] * 4, *[0] * 3, 1, *[0] * 4, 0, 0) + b"x"
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFE, 0xFFFE, count * len(entry), 0, 0)
+
+    with pytest.raises(RefusedArchive, match="directory is too large"):
+        unpacked(tmp_path, entry * count + end, "zip")
 
 
 def test_zip_whose_content_was_changed_is_refused(tmp_path: Path) -> None:
