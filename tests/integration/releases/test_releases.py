@@ -44,6 +44,26 @@ def test_revision_reaches_all_hosts_of_its_groups(world: ReleaseWorld) -> None:
     assert len(world.fleet.get("/v1/jobs")["items"]) == 1
 
 
+def test_what_is_being_sent_to_a_host_is_not_sent_again(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    (goal,) = world.ask(host)
+    assert goal["sending"] == [world.fleet.signature]
+    world.window()
+    # The file is on its way; the host asks for another reason.
+    host.kept.add(world.fleet.signature)
+    assert world.ask(host)[0]["sending"] == []
+    world.window()
+    assert len(world.fleet.get("/v1/jobs")["items"]) == 1
+
+
+def test_paused_release_says_that_it_sends_nothing(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    assert world.act("pause").status == 202
+    assert [goal["sending"] for goal in world.ask(host)] == [[]]
+
+
 def test_host_that_was_down_gets_it_when_it_returns(world: ReleaseWorld) -> None:
     up, down = world.add_hosts("host-1", "host-2")
     world.put()

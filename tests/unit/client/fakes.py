@@ -207,8 +207,8 @@ class AgentApi:
             self._take(handler, body["items"])
         elif handler.command == "PUT" and handler.path.endswith("/releases"):
             self.asks.append(body)
-            self._send_missing(body["has"])
-            handler.answer(200, json.dumps({"items": self.goals}).encode())
+            items = [goal | {"sending": self._send_missing(goal, body["has"])} for goal in self.goals]
+            handler.answer(200, json.dumps({"items": items}).encode())
         elif handler.command == "PUT":
             self.presences.append(body)
             handler.answer(200, b"{}")
@@ -219,20 +219,18 @@ class AgentApi:
             )
             handler.answer(200, json.dumps({"items": self._inbox(handler), "releases": asks}).encode())
 
-    def _send_missing(self, has: list[str]) -> None:
-        """Offers the content of every goal that the host does not have, as the window's Jobs do."""
-        offered = {one["signature"] for one in self.transfers.values() if not self.finals(one["transfer_id"])}
-        for goal in self.goals:
-            for file in goal["files"]:
-                if file["signature"] not in has and file["signature"] not in offered:
-                    content = self.store.objects[file["signature"]]
-                    self.add(
-                        file["file_name"],
-                        content,
-                        object=file["signature"],
-                        release=goal["name"],
-                        **{name: file[name] for name in ("target_file_dir", "target_user", "signature", "size")},
-                    )
+    def _send_missing(self, goal: dict[str, Any], has: list[str]) -> list[str]:
+        """Offers the content of a goal that the host does not have, as the window's Jobs do: at each ask again."""
+        missing = [file for file in goal["files"] if file["signature"] not in has]
+        for file in missing:
+            self.add(
+                file["file_name"],
+                self.store.objects[file["signature"]],
+                object=file["signature"],
+                release=goal["name"],
+                **{name: file[name] for name in ("target_file_dir", "target_user", "signature", "size")},
+            )
+        return [file["signature"] for file in missing]
 
     def _take(self, handler: Handler, items: list[dict[str, Any]]) -> None:
         if any(item["transfer_id"] in self.unknown for item in items):
@@ -245,9 +243,9 @@ class AgentApi:
         handler.answer(200, json.dumps({"taken": len(items)}).encode())
 
     def _inbox(self, handler: Handler) -> list[dict[str, Any]]:
-        deadline = idle_clock() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))
+        deadline = time.monotonic() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))
         while not (open_transfers := [one for one in self.transfers.values() if not self.finals(one["transfer_id"])]):
-            if idle_clock() > deadline:
+            if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
         return [

@@ -311,6 +311,8 @@ class HostReleases:
     _look_at: float = 0.0
     # Contents that are not where a release needs them, though the host may have them elsewhere.
     _lacking: dict[str, set[str]] = field(default_factory=dict)
+    # Contents that were sent to this host, and until when it does not ask for them again.
+    _coming: dict[str, float] = field(default_factory=dict)
     _states: dict[str, State] = field(default_factory=dict)
     _wake: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -352,6 +354,7 @@ class HostReleases:
 
     def delivered(self, transfer: Transfer, error: Exception | None = None) -> None:
         """A transfer of a release ended: its content is on the host, or is not."""
+        self._coming.pop(transfer["signature"], None)
         if error is not None:
             self._not_delivered[transfer["signature"]] = (code_of(error), str(error))
         else:
@@ -403,8 +406,12 @@ class HostReleases:
         self._finish_begun()
         for _ in range(5):
             sent = (self._reports(), self._contents())
-            goals = self.client.agents.ask(self.agent_id, *sent)
+            now = time.monotonic()
+            coming = [signature for signature, until in list(self._coming.items()) if until > now]
+            goals = self.client.agents.ask(self.agent_id, sent[0], sorted({*sent[1], *coming})[:2000])
             self._note_goals(goals)
+            # Each file of a release that arrives makes the host ask: the others must not be sent once more each time.
+            self._coming |= {signature: now + ASK_AGAIN for goal in goals for signature in goal.get("sending", ())}
             for goal in goals:
                 self._converge(goal)
             if (self._reports(), self._contents()) == sent:

@@ -93,10 +93,13 @@ def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a host should have. `hold`: it stages the files and does not put them in place yet."""
+    """What a host should have. `hold`: it stages the files and does not put them in place yet.
+
+    `sending`: the contents that are on their way to it now, by signature."""
 
     revision: Revision
     hold: bool
+    sending: tuple[str, ...] = ()
 
 
 def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | None) -> bool:
@@ -128,7 +131,7 @@ def ask(
 ) -> list[Goal]:
     """Stores the host's reports and returns its goals. What it misses of them is sent to it by the window's Jobs.
 
-    `has`: the contents that the host has, by signature."""
+    `has`: the contents that the host has, or that were sent to it a moment ago, by signature."""
     known = r.store.reports_of_host(project_id, agent.agent_id)
     releases = {release.name: release for release in r.store.all(project_id) if release.targets.has(agent)}
     for report in reports:
@@ -148,18 +151,21 @@ def ask(
         if not number:
             continue
         goal = Goal(r.store.revision(project_id, release.name, number), frozen or release.holds(number))
-        goals.append(goal)
         last = known.get(release.name)
         reached = last is not None and last.life == agent.life and last.revision >= number
         if last is not None and last.state == DRIFTED and goal.revision.heal:
             reached = False
         if not (reached or release.paused or frozen):
-            _send_missing(r, project_id, agent, goal.revision, has)
+            goal = replace(goal, sending=_send_missing(r, project_id, agent, goal.revision, has))
+        goals.append(goal)
     return goals
 
 
-def _send_missing(r: Releases, project_id: str, agent: FleetAgent, revision: Revision, has: Collection[str]) -> None:
-    """Hosts that ask in the same seconds share a window's Job, and so a swarm."""
+def _send_missing(
+    r: Releases, project_id: str, agent: FleetAgent, revision: Revision, has: Collection[str]
+) -> tuple[str, ...]:
+    """Hosts that ask in the same seconds share a window's Job, and so a swarm. Returns what was sent."""
+    sent: list[str] = []
     for file in revision.files:
         if file.signature in has:
             continue
@@ -180,6 +186,9 @@ def _send_missing(r: Releases, project_id: str, agent: FleetAgent, revision: Rev
         except DomainError as error:
             # The host asks again; meanwhile the others of the release go on.
             logger.warning("a file of a release was not sent", release=revision.name, reason=error.detail)
+        else:
+            sent.append(file.signature)
+    return tuple(sent)
 
 
 # --- watching a roll-out

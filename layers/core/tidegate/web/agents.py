@@ -96,6 +96,9 @@ class GoalAnswer(
     name: Annotated[str, F("the name of the release")]
     revision: Annotated[int, F("the number of the revision")]
     hold: Annotated[bool, F("stage the files, and put them in place only when this is false")]
+    sending: Annotated[
+        list[str], F("contents that this call has sent to the host, by signature: until they come, `has` may list them")
+    ]
     files: list[FileGoal]
     health: HealthGoal | None = None
 
@@ -125,7 +128,10 @@ class AskBody(Body):
     """What the host has; the answer is what it should have."""
 
     releases: Annotated[list[ReleaseReport], F("what the host has of each release", max_length=200)] = []
-    has: Annotated[list[Signature], F("SHA-256 of the contents that the host has kept", max_length=2000)] = []
+    has: Annotated[
+        list[Signature],
+        F("SHA-256 of contents that the host has kept, or that are being sent to it", max_length=2000),
+    ] = []
 
 
 class SwarmResult(Body):
@@ -289,7 +295,7 @@ def _process(router: Router, caller: Caller) -> AgentProcess:
 
 
 def _goal(goal: rollout.Goal) -> GoalAnswer:
-    whole = asdict(goal.revision) | {"revision": goal.revision.number, "hold": goal.hold}
+    whole = asdict(goal.revision) | {"revision": goal.revision.number, "hold": goal.hold, "sending": goal.sending}
     return GoalAnswer.model_validate(whole)
 
 

@@ -90,6 +90,26 @@ def test_revision_is_put_in_place_with_owner_and_mode(api: AgentApi, start_agent
     assert hidden(root / "data") == []
 
 
+def test_file_that_is_on_its_way_is_not_sent_again(api: AgentApi, start_agent: StartAgent, root: Path) -> None:
+    """Each file that arrives makes the host ask, while the others are still on their way."""
+    files = [file_of(content, f"{number}.conf") for number, content in enumerate((ONE, TWO, THREE))]
+    put(api, goal_of(1, *files))
+    start_agent(parallel=1)
+    reported(api, 1, "current")
+    assert len(api.transfers) == 3
+    assert (root / "data/2.conf").read_bytes() == THREE
+
+
+def test_file_that_did_not_arrive_is_asked_for_again(
+    api: AgentApi, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "ASK_AGAIN", 0.5)
+    put(api, goal_of(1, file_of(ONE)))
+    monkeypatch.setattr(AgentApi, "_inbox", lambda *_: [])
+    start_agent()
+    until(lambda: len(api.transfers) > 1, "the lost file was not asked for again")
+
+
 def test_going_back_moves_no_byte(api: AgentApi, start_agent: StartAgent, root: Path) -> None:
     put(api, goal_of(1, file_of(ONE)))
     start_agent()
