@@ -23,7 +23,7 @@ from zlib import DEFLATED
 
 from isal import isal_zlib
 
-from tests.bench.figures import Figure, table
+from tests.bench.figures import Figure, few, table
 from tests.support.exports import former_cells
 from tests.support.exports.samples import mixed_rows, with_nulls
 from tidegate.exports.source import page_reader, read_page
@@ -185,10 +185,10 @@ def rounds(pages: Pages, count: int) -> Iterator[dict[str, float]]:
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    rows = 20_000 if quick else 60_000
+    rows = few(20_000 if quick else 60_000)
     for nulls in (False, True):
         pages = pages_of(rows, nulls=nulls)
-        results = list(rounds(pages, 7 if quick else 11))
+        results = list(rounds(pages, few(7 if quick else 11)))
         kind = "5 % nulls" if nulls else "no nulls"
         for name in WAYS:
             speed = rows / statistics.median(seconds[name] for seconds in results)

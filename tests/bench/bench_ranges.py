@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.bench.bench_export import peak_mb
-from tests.bench.figures import Figure, table
+from tests.bench.figures import Figure, few, table
 from tests.support.exports.samples import mixed_rows
 from tidegate.aws.s3 import PlannedPart, StoredPiece
 from tidegate.exports import PARALLEL
@@ -207,18 +207,20 @@ def pull_seconds(pages: int, wait: float) -> float:
 
 def measure(quick: bool) -> Iterator[Figure]:
     wait = 0.2
-    for pages, lanes in ((96, 1), (96, 4), (96, 8), *([] if quick else [(480, 4)])):
-        seconds = statistics.median(run(pages * STEP, wait, lanes).seconds for _ in range(ROUNDS if lanes == 4 else 1))
+    for pages, lanes in ((few(96, 20), 1), (few(96, 20), 4), (few(96, 20), 8), *([] if quick else [(480, 4)])):
+        seconds = statistics.median(
+            run(pages * STEP, wait, lanes).seconds for _ in range(few(ROUNDS) if lanes == 4 else 1)
+        )
         pull = pull_seconds(pages, wait)
         bar = 1.25 * pull / lanes if lanes == 4 else None
         ideal = f"pull alone ÷ {lanes}: {pull / lanes:.2f} s"
         name = f"source of 200 ms, {pages} pages, {lanes} workers of 4 threads ({ideal})"
         yield Figure(SECTION, name, round(seconds, 2), "s", bar)
-    ran = run(1_000_000, 0, 8)
+    ran = run(few(1_000_000, 20_000), 0, 8)
     yield Figure(SECTION, "S3 requests a million rows, 8 workers", sum(ran.asked.values()), "", 60)
     yield Figure(SECTION, "bytes through the joiner", round(ran.moved / 2**20, 1), "MiB", 10 * 9)
     millions = 1 if quick else 5
-    small, large = worker_peak(200_000), worker_peak(millions * 1_000_000)
+    small, large = worker_peak(few(200_000, 20_000)), worker_peak(few(millions * 1_000_000, 20_000))
     yield Figure(SECTION, "a worker's peak at 200,000 rows", round(small), "MB", 80)
     yield Figure(SECTION, f"a worker's peak at {millions} million rows", round(large), "MB", 80)
     yield Figure(SECTION, "that to the peak at 200,000", round(large / small, 2), "×", 1.10)

@@ -30,7 +30,7 @@ from local.emulator import Emulator
 from local.place import Place
 from tests.bench.bench_cells import KEYS
 from tests.bench.bench_ranges import REQUEST, STEP, Source, bench_exports, spec
-from tests.bench.figures import Figure, table
+from tests.bench.figures import Figure, few, table
 from tests.support.exports import former_cells
 from tests.support.http_servers import free_port
 from tidegate.aws.s3 import Bucket
@@ -121,7 +121,7 @@ WAYS: dict[str, Callable[[Store, int], None]] = {"former staged": former_staged,
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    rows, rounds = 100_000, 3 if quick else 7
+    rows, rounds = few(100_000, 20_000), few(3 if quick else 7)
     dice, seconds, calls = random.Random(7), {name: list[float]() for name in WAYS}, dict[str, int]()
     with s3_server() as client:
         store = Store(client)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.bench import flows
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, few
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate import app as composition
@@ -110,17 +110,19 @@ def idle_poll(cloud: MotoCloud) -> Iterator[Figure]:
 
 
 def exports(quick: bool) -> Iterator[Figure]:
-    calls_by_pages = {pages: flows.export(pages).calls for pages in ((1, 100) if quick else (1, 10, 100, 1_000))}
+    calls_by_pages = {
+        pages: flows.export(pages).calls for pages in ((1, few(100, 2)) if quick else (1, 10, 100, 1_000))
+    }
     for pages, calls in calls_by_pages.items():
         yield Figure(SECTION, f"an export of {pages:,} pages", calls.total(), "calls", note=_shown(calls))
-    few, many = min(calls_by_pages), max(calls_by_pages)
-    each = (calls_by_pages[many].total() - calls_by_pages[few].total()) / (many - few)
+    least, most = min(calls_by_pages), max(calls_by_pages)
+    each = (calls_by_pages[most].total() - calls_by_pages[least].total()) / (most - least)
     yield Figure(SECTION, "an export's page", each, "calls", note="in ranges from 16 pages on, staged below")
 
 
 def batches(quick: bool) -> Iterator[Figure]:
     """Counts batches at full rate, so that few of their calls depend on time."""
-    for items in (1_000,) if quick else (1_000, 10_000):
+    for items in (few(1_000),) if quick else (1_000, 10_000):
         calls = flows.batch(items, rate=2_000).calls
         note = f"{calls.total()} calls for {items:,}: {_shown(calls)}"
         yield Figure(SECTION, f"an item of a batch of {items:,}", calls.total() / items, "calls", note=note)
@@ -136,6 +138,6 @@ def measure(quick: bool) -> Iterator[Figure]:
     for section in (single_submits, batch_submit, idle_poll):
         with MotoCloud() as cloud:
             yield from section(cloud)
-    for targets in (1, 100, 1_000, 10_000) if quick else (1, 100, 1_000, 10_000, 100_000):
+    for targets in (1, 100, 1_000, 10_000, 100_000)[: few(400) if quick else 5]:
         with MotoCloud(COLLECT_WINDOW_SECONDS="300") as cloud:
             yield from job(cloud, targets)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, few
 from tests.support.template import ROOT, directory_of, functions
 
 SECTION = "Cold start: imports"
@@ -52,7 +52,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     times: dict[str, list[float]] = {name: [] for name in ("", *names, *REQUESTS)}
     modules: dict[str, int] = {}
     loads_openpyxl = []
-    for turn in range(7):
+    for turn in range(few(7)):
         # Interleaved, so that a busy moment affects all of them. Functions with a bar run in every turn.
         for name in times if turn < 2 or not quick else ("", *HOT, *REQUESTS):
             seconds, modules[name], openpyxl = _once(_code(name))

@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 import urllib3
 
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, few
 from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
 from tidegate.aws.table import Table
 from tidegate.common.ids import iso, new_id
@@ -148,7 +148,7 @@ def _status(project: DeployedProject, job_id: str) -> str:
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    hosts = 50 if quick else 1000
+    hosts = few(50 if quick else 1000, 3)
     params = {"JobTimeoutSeconds": "1800", "KeyCacheSeconds": "60"}
     with roomy(), tempfile.TemporaryDirectory() as home, deployed_at(Path(home) / "cloud", **params) as cloud:
         project = cloud.project()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from math import ceil
 
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, few
 from tests.support.batches.lab import Lab
 from tests.support.batches.processes import RunnerProcess, served_table
 from tests.support.batches.receiver import Receiver, receiver
@@ -48,7 +48,7 @@ def measure(quick: bool) -> Iterator[Figure]:
         lab = Lab(cloud.app.table, business.url)
         one_rate = 0.0
         for items_per_call, items in ((1, 12_000), (ITEMS_PER_CALL, 900_000)):
-            count = items // 3 if quick else items
+            count = few(items // 3 if quick else items)
             rounds = [_run(lab, business, address, n, n * count, items_per_call) for n in (1, 2, 1, 2)]
             one_rate, two_rate = max(rounds[0][0], rounds[2][0]), max(rounds[1][0], rounds[3][0])
             by_cpu = 2 * max(rounds[1][1], rounds[3][1]) / max(rounds[0][1], rounds[2][1])

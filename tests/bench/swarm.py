@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.bench.figures import Figure, table
+from tests.bench.figures import Figure, few, table
 from tests.support.swarm.dispatch import PlannedJob
 from tests.support.swarm.fleet import Behaviour, FleetRun, SwarmFleet
 from tests.support.swarm.lab import CountingOrigin, next_release, random_content
@@ -185,6 +185,8 @@ SCENARIOS = {
 
 def measure(quick: bool) -> Iterator[Figure]:
     scale = QUICK if quick else FULL
+    if few(100) == 1:
+        scale = Scale(12, 2 * MIB, 20 * MBIT, 0.5)
     for name, scenario in SCENARIOS.items():
         if not quick or name in ("plain", "cpu", "faults", "delta", "calls"):
             yield from scenario(scale)
