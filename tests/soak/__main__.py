@@ -27,8 +27,9 @@ from tidegate_client import Client
 
 # A message that a killed function had is hidden for three minutes on AWS. Less here: more happens in a minute.
 _HIDDEN_SECONDS = "25"
-# Records must outlast the run; on AWS they expire half an hour after their end.
-_PARAMETERS = {"RecordTtlSeconds": "36000"}
+# Records must outlast the run; on AWS they expire half an hour after their end. Ten minutes are enough for a Job
+# there, not on a machine on which everything else runs as well.
+_PARAMETERS = {"RecordTtlSeconds": "36000", "JobTimeoutSeconds": "3600"}
 # The end of a run waits for as long as something still goes on, and gives up after so many seconds without.
 _QUIET_SECONDS = 240
 

@@ -16,6 +16,7 @@ from tests.support.deployed import Deployed, DeployedProject
 # What a caller repeats: no answer, a busy or restarting service, a function that was killed.
 _AGAIN = {429, 500, 502, 503, 504}
 _PATIENCE = 240.0
+_IN_PROGRESS = "idempotency_in_progress"
 
 
 class Unanswered(Exception):
@@ -36,6 +37,9 @@ class Caller:
         deadline = time.monotonic() + _PATIENCE
         while True:
             status, answer = self._try(method, path, key or self.project.key, headers, options)
+            if status == 409 and answer["code"] == _IN_PROGRESS:
+                # The function that has the first try may be dead: the key is free again after a while.
+                status = 503
             if status in allowed or 200 <= status < 300:
                 self.ledger.count("calls answered")
                 return status, answer

@@ -128,3 +128,18 @@ def test_second_function_is_busy_while_lease_is_valid(lab: Lab) -> None:
     assert lab.slice(batch) == BUSY
     running.join(10)
     assert lab.slice(batch) == ENDED
+
+
+def test_slice_that_outlasts_its_lease_keeps_it(lab: Lab, business: Receiver) -> None:
+    """Three leases long: nobody else may take over, however often he tries, and one function processes everything."""
+    batch = lab.batch(90, rate=10)
+    outcomes: list[str] = []
+    first, other = replace(lab, url=business.url + "?kept"), replace(lab, url=business.url + "?other")
+    running = lab.in_background(lambda: outcomes.append(first.run(batch)))
+    wait_for_position(1, lab, batch)
+    while running.is_alive():
+        other.slice(batch)
+        time.sleep(0.2)
+    assert outcomes == [ENDED]
+    assert len(business.moments("/process?kept")) == 90
+    assert business.moments("/process?other") == []

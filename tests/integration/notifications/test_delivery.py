@@ -84,6 +84,18 @@ def test_every_duplicate_of_a_message_is_delivered_once(cloud: MotoCloud, projec
         assert len(at.seen) == 1
 
 
+def test_duplicate_message_during_the_back_off_calls_nobody(cloud: MotoCloud, project: Project) -> None:
+    with receiver(500, 200) as at:
+        notice = send_notice(project, at.url)
+        cloud.deliver("CallbacksQueue")
+        cloud.app.notifications.notifier.publish([notice, notice])
+        cloud.deliver("CallbacksQueue")
+        assert len(at.seen) == 1, "before its time"
+
+        pass_time(cloud, 600)
+        assert len(at.seen) == 2
+
+
 def test_gone_stops_at_once_and_is_dead(cloud: MotoCloud, project: Project) -> None:
     with receiver(410) as at:
         send_notice(project, at.url)

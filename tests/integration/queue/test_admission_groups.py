@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
+from tidegate.aws import keys
+from tidegate.aws.table import update
 from tidegate.queue import admission
 from tidegate.queue.admission import admit
 from tidegate.queue.control import repair_counts
@@ -155,3 +157,21 @@ def test_requests_with_a_mutex_are_admitted_one_by_one_between_groups(queue: Tes
     assert queue.statuses(*before, *after) == ["running"] * 6
     assert queue.statuses(*locked) == ["running", "queued"]
     assert queue.now(locked[1]).last_wait_reason == "mutex"
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_slots_taken_meanwhile_limit_a_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+    """Another admitter takes slots between the read of the channel and the transaction of the group."""
+    queue.capacity(no_cookie=3)
+    requests = [queue.submit() for _ in range(3)]
+    admit_group = RequestStore.admit_group
+
+    def late(store: RequestStore, *rest: Any) -> None:
+        monkeypatch.setattr(RequestStore, "admit_group", admit_group)
+        queue.cloud.app.table.write(update(keys.channel("no_cookie"), adds={"running": taken}))
+        admit_group(store, *rest)
+
+    monkeypatch.setattr(RequestStore, "admit_group", late)
+    queue.admit()
+    assert queue.statuses(*requests).count("running") == 3 - taken
+    assert queue.channel().running == 3

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support import sample
 from tests.support.fleet import Fleet, collect, messages
+from tidegate.aws import keys
+from tidegate.aws.table import delete
 from tidegate.distribution import submit, window
 from tidegate.distribution.model import Arrival, Job, Target, TransferSpec, job_key
 from tidegate.distribution.submit import TargetMessage
@@ -207,3 +209,33 @@ def test_submits_around_a_window_edge_are_each_delivered_once(fleet: Fleet) -> N
     assert set(dispatched) == set(tasks.values())
     seen = app.distribution.lookup._seen(fleet.project.id, app.distribution.tasks.get_many(fleet.project.id, tasks))
     assert {task["task_id"].rsplit(":", 1)[1]: task["status"] for task in seen} == dict.fromkeys(tasks, "Success")
+
+
+@pytest.mark.parametrize("why", ["closed", "cancelled", "expired"])
+def test_late_targets_beyond_one_transaction_all_move(fleet: Fleet, why: str) -> None:
+    """A transaction moves 90; whichever way they became late, none of 200 is dropped."""
+    names = [f"a-{number:03d}" for number in range(200)]
+    app, project = fleet.cloud.app, fleet.project
+    fleet.to_window_start()
+    if why == "cancelled":
+        first = fleet.submit("early")
+        collect(fleet, messages(fleet))
+        assert fleet.post(f"/v1/jobs/{job_key(first['job_id'])}/cancel", {}).status == 202
+        fleet.cloud.clock.advance(0.5)
+    submitted = fleet.submit_many(names)
+    late = messages(fleet)
+    fleet.pass_window()
+    if why == "expired":
+        app.table.write(delete(keys.job(project.id, job_key(submitted["job_id"]))))
+    else:
+        fleet.step("close_window", submitted["job_id"])
+
+    collect(fleet, late)
+
+    tasks = [fleet.task(task["task_id"]) for task in submitted["tasks"]]
+    assert {task["status"] for task in tasks} == {"Pending"}
+    found: dict[str, str] = {}
+    for job_id in {task["job_id"] for task in tasks}:
+        found |= fleet.states(job_id)
+    assert sorted(found) == names
+    assert submitted["job_id"] not in {task["job_id"] for task in tasks}
