@@ -34,6 +34,9 @@ def counted(cloud: MotoCloud) -> Iterator[Counter[str]]:
 
 def with_file(cloud: MotoCloud) -> Project:
     project = cloud.project()
+    # By default a project may send five requests a second.
+    quotas = {"quotas": {"requests_per_s": 10_000}}
+    assert cloud.http("PATCH", f"/v1/projects/{project.id}", json=quotas, key=cloud.admin_key).status == 200
     file = new_file(project.id, Announcement(1, 1, PATH, None, SHA, 5), READY, cloud.clock())
     cloud.client("s3").put_object(
         Bucket=cloud.app.files.bucket.name, Key=content_object(project.id, SHA), Body=b"calls"

@@ -11,7 +11,7 @@ from typing import Any
 
 JOB, TASK, EXPORT, BATCH, REQUEST = "job", "download", "export", "batch", "request"
 FINAL = {
-    JOB: {"Success", "Failed", "Timeout", "Cancelled"},
+    JOB: {"Success", "Failed", "Timeout", "Cancelled", "Superseded"},
     TASK: {"Success", "Failed", "Timeout", "Cancelled", "Superseded"},
     EXPORT: {"completed", "failed", "cancelled", "expired"},
     BATCH: {"finished", "stopped"},

@@ -25,7 +25,7 @@ def everything_ends(work: Work, _: Reader) -> Iterator[str]:
 def ends_well(work: Work, _: Reader) -> Iterator[str]:
     """Nothing here has a reason to fail but the sources that do not exist and what a caller cancelled."""
     good = {
-        JOB: {"Success"},
+        JOB: {"Success", "Superseded"},
         TASK: {"Success", "Superseded"},
         EXPORT: {"completed"},
         BATCH: {"finished"},
