@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
+from decimal import Context, Decimal
 from itertools import chain
 from typing import Any
 from zlib import DEFLATED
@@ -13,7 +14,7 @@ from zlib import DEFLATED
 from isal import isal_zlib
 
 from tidegate.sheets.rows import RowBlocks
-from tidegate.sheets.table import ROW_HEAD, Row, SheetTable, column_of, leaves
+from tidegate.sheets.table import MOST_PLACES, ROW_HEAD, LeafStyle, Row, SheetTable, column_of, leaves
 from tidegate.sheets.values import NUMBER, NUMBERS, nested_text, number_text
 from tidegate.sheets.xlsx_cells import Notes, Total
 
@@ -95,9 +96,13 @@ def varint(value: int) -> bytes:
 # Columns of a Parquet file: their types, and the encoding of their values.
 #
 # The template gives the type of a column; without one it is text, which loses nothing. Decimals become doubles only if
-# the template makes the column a number.
+# the template makes the column a number; `decimal` and `integer` keep every digit.
 
-BOOLEAN, INT32, INT64, DOUBLE, BYTE_ARRAY = 0, 1, 2, 5, 6
+BOOLEAN, INT32, INT64, DOUBLE, BYTE_ARRAY, FIXED_BYTES = 0, 1, 2, 5, 6, 7
+_LONGEST = 2**63
+# A decimal is a whole number of 16 bytes, which hold 38 digits, and a number of decimal places.
+_DECIMAL_BYTES, _DECIMAL_DIGITS = 16, 38
+_EXACT = Context(prec=100)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the wall time as written, without a zone
 _DAY_ZERO = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -127,6 +132,35 @@ def _number(value: object) -> float | None:
         return float(text) if NUMBER.fullmatch(text) or text in ("NaN", "Infinity", "-Infinity") else None
     except (ValueError, OverflowError):
         return None
+
+
+def _exact(value: object, scale: int) -> int | None:
+    """The value times 10 to the power of `scale`; None if that is no whole number of 38 digits."""
+    text = value.strip() if isinstance(value, str) else number_text(value) if type(value) in NUMBERS else ""  # type: ignore[arg-type]
+    if not NUMBER.fullmatch(text):
+        return None
+    number = Decimal(text)
+    # Not computed with a huge exponent, whose digits would fill the memory.
+    if number and not -_DECIMAL_DIGITS - MOST_PLACES <= number.adjusted() < _DECIMAL_DIGITS:
+        return None
+    scaled = _EXACT.scaleb(number, scale) if number else Decimal(0)
+    whole = int(scaled)
+    return whole if whole == scaled and abs(whole) < 10**_DECIMAL_DIGITS else None
+
+
+def _integer(value: object) -> int | None:
+    whole = value if type(value) is int else _exact(value, 0)
+    return whole if whole is not None and -_LONGEST <= whole < _LONGEST else None
+
+
+def _decimal(scale: int) -> Kind:
+    def convert(value: object) -> bytes | None:
+        whole = _exact(value, scale)
+        return None if whole is None else whole.to_bytes(_DECIMAL_BYTES, "big", signed=True)
+
+    # DECIMAL(scale, precision), as the older and as the newer readers look for it.
+    logical: Struct = {2: _DECIMAL_BYTES, 6: 5, 7: scale, 8: _DECIMAL_DIGITS, 10: {5: {1: scale, 2: _DECIMAL_DIGITS}}}
+    return Kind(FIXED_BYTES, convert, logical)
 
 
 def _percent(value: object) -> float | None:
@@ -164,6 +198,7 @@ TEXT = Kind(BYTE_ARRAY, _text, {6: 0})
 _NUMBER = Kind(DOUBLE, _number, {})
 KINDS: dict[str | None, Kind] = {
     "number": _NUMBER,
+    "integer": Kind(INT64, _integer, {}),
     "currency": _NUMBER,
     "percent": Kind(DOUBLE, _percent, {}),
     "date": Kind(INT32, _date, {6: 6}),
@@ -172,6 +207,10 @@ KINDS: dict[str | None, Kind] = {
     "boolean": Kind(BOOLEAN, _boolean, {}),
 }
 _FORMATS = {INT32: "i", INT64: "q", DOUBLE: "d"}
+
+
+def kind_of(style: LeafStyle) -> Kind:
+    return _decimal(style.scale) if style.type == "decimal" else KINDS.get(style.type, TEXT)
 
 
 class ColumnBytes:
@@ -202,6 +241,8 @@ class ColumnBytes:
         if self.kind.physical == BYTE_ARRAY:
             lengths = [len(value).to_bytes(4, "little") for value in found]
             self._data += b"".join(chain.from_iterable(zip(lengths, found, strict=True)))
+        elif self.kind.physical == FIXED_BYTES:
+            self._data += b"".join(found)
         elif self.kind.physical == BOOLEAN:
             self._bits += bytes(found)
         else:
@@ -268,10 +309,10 @@ class ParquetTable:
     def __init__(self, table: SheetTable, keys: Sequence[str]) -> None:
         named = leaves(table.template.cols)
         # What is masked is text.
-        types = {leaf.name: leaf.style.type for leaf in named if not leaf.style.mask}
-        types = {name: kind for name, kind in types.items() if name.casefold() not in table.masks}
+        kinds = {leaf.name: kind_of(leaf.style) for leaf in named if not leaf.style.mask}
+        kinds = {name: kind for name, kind in kinds.items() if name.casefold() not in table.masks}
         names = list(keys) or [leaf.name for leaf in named]
-        self.columns = [ColumnBytes(name, KINDS.get(types.get(name), TEXT)) for name in names]
+        self.columns = [ColumnBytes(name, kinds.get(name, TEXT)) for name in names]
         self.sums: list[Total | None] = []
         self.groups: list[Group] = []
         self._rows = 0

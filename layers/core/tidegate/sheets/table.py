@@ -34,6 +34,8 @@ class LeafStyle:
     type: str | None = None
     # An Excel number format.
     format: str | None = None
+    # Decimal places of a column of type decimal in Parquet, where they are part of the type.
+    scale: int = 2
     # Whether a totals row shows the sum of the column.
     total: bool = False
     # What is written in place of values, by their text; `map_default` for all others, None: they stay.
@@ -284,7 +286,9 @@ def joined(texts: Texts) -> str:
 MAX_DEPTH = 32
 MAX_ROWS = 1_048_576
 ALIGNMENTS = ("left", "center", "right")
-CELL_TYPES = ("string", "number", "date", "datetime", "currency", "percent", "boolean", "link")
+CELL_TYPES = ("string", "number", "integer", "decimal", "date", "datetime", "currency", "percent", "boolean", "link")
+# Decimal places of a decimal column in Parquet.
+MOST_PLACES = 18
 NODE_FIELDS = ("title", "name", "children", "row_count", "style")
 STYLE_FIELDS = (
     "width",
@@ -295,6 +299,7 @@ STYLE_FIELDS = (
     "wrap",
     "type",
     "format",
+    "scale",
     "total",
     "map",
     "map_default",
@@ -423,12 +428,21 @@ def _style(raw: object, where: str) -> LeafStyle:
         wrap=bool(raw.get("wrap")),
         type=_one_of(raw.get("type"), CELL_TYPES, f"{where}.style.type"),
         format=_format(raw.get("format"), f"{where}.style.format"),
+        scale=_scale(raw.get("scale"), f"{where}.style.scale"),
         total=bool(raw.get("total")),
         map=_map(raw.get("map"), f"{where}.style.map"),
         map_default=_scalar(raw.get("map_default"), f"{where}.style.map_default"),
         merge=bool(raw.get("merge")),
         mask=None if raw.get("mask") in (None, "") else parse_mask(raw["mask"], f"{where}.style.mask"),
     )
+
+
+def _scale(value: object, where: str) -> int:
+    if value is None:
+        return PLAIN.scale
+    if type(value) is int and 0 <= value <= MOST_PLACES:
+        return value
+    raise BadTable(f"{where} is the number of decimal places, 0 to {MOST_PLACES}, not {_shown(value)}")
 
 
 def _refuse_unknown(raw: Mapping[str, object], allowed: Sequence[str], where: str) -> None:

@@ -132,6 +132,8 @@ def _is_exact_number(text: str) -> bool:
 
 TYPED: dict[str | None, TypedCell] = {
     "number": _number,
+    "integer": _number,
+    "decimal": _number,
     "currency": _number,
     "percent": _percent,
     "date": _date,
@@ -139,7 +141,7 @@ TYPED: dict[str | None, TypedCell] = {
     "boolean": _boolean,
     "link": _link,
 }
-NUMERIC = frozenset({None, "number", "currency", "percent"})
+NUMERIC = frozenset({None, "number", "integer", "decimal", "currency", "percent"})
 # Types of columns in which a number is written as text: as a number, Excel would show something else.
 TEXTUAL = frozenset({"string", "date", "datetime"})
 # The number format of a type if the template has none.

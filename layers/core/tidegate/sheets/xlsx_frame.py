@@ -116,7 +116,7 @@ def _needed(style: LeafStyle, widest: int) -> float:
 
 def _is_followed(table: SheetTable, style: LeafStyle) -> bool:
     """Whether the width of a column follows its numbers: a program rounds those without a format to the width."""
-    formatted = style.type in ("number", "currency", "percent") or (style.format and style.type is None)
+    formatted = style.type in NUMERIC - {None} or (style.format and style.type is None)
     return bool(is_measured(table) and (formatted or style.total) and not (style.width or table.default_width))
 
 

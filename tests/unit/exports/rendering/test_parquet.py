@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from datetime import date, datetime
+from decimal import Context, Decimal
 from typing import Any
 
 import duckdb
@@ -13,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.exports.samples import mixed_rows, with_nulls
+from tidegate.errors import BadTable
 from tidegate.sheets import parquet as parquet_writer
 from tidegate.sheets.parquet import parquet_chunks
 from tidegate.sheets.table import SheetTable, keys_of, parse_template
-from tidegate.sheets.values import read_exact
+from tidegate.sheets.values import read_exact, write_exact
+from tidegate.sheets.xlsx_cells import Notes
 
 
 def write_parquet(rows: list[dict[str, Any]], table: SheetTable | None = None, keys: list[str] | None = None) -> bytes:
@@ -106,3 +109,49 @@ def test_any_parquet_reads_back_equal(rows: list[dict[str, Any]]) -> None:
         return value if value is None else str(value).encode(errors="replace").decode()
 
     assert read(write_parquet(rows)) == [{key: text(value) for key, value in row.items()} for row in rows]
+
+
+EXACT_38 = Context(prec=38)
+EXACT = parse_template(
+    [{"name": "n", "style": {"type": "integer"}}, {"name": "d", "style": {"type": "decimal", "scale": 4}}]
+)
+
+
+def test_integers_and_decimals_keep_their_digits_in_both_readers(tmp_path: Any) -> None:
+    numbers: list[Any] = [9_007_199_254_740_993, -(2**63), 2**63 - 1, "12", "-7", None, 3]
+    amounts: list[Any] = ["0.1000", "-1234567890123456789012345678901234.5678", 12, "1e3", "7.00000", None, "0"]
+    text = write_exact([{"n": number, "d": amount} for number, amount in zip(numbers, amounts, strict=True)])
+    notes = Notes()
+    data = b"".join(parquet_chunks(SheetTable(EXACT), ["n", "d"], read_exact(text), notes))
+
+    schema = pyarrow.parquet.read_schema(io.BytesIO(data))
+    assert [str(field.type) for field in schema] == ["int64", "decimal128(38, 4)"]
+    expected = [
+        {
+            "n": None if n is None else int(n),
+            "d": None if d is None else Decimal(d).quantize(Decimal("0.0001"), context=EXACT_38),
+        }
+        for n, d in zip(numbers, amounts, strict=True)
+    ]
+    assert read(data) == expected
+    path = tmp_path / "exact.parquet"
+    path.write_bytes(data)
+    found = duckdb.sql(f"SELECT n, d FROM '{path}'")
+    assert found is not None
+    assert found.fetchall() == [(row["n"], row["d"]) for row in expected]
+    assert not notes.refused_values
+
+
+def test_values_that_do_not_fit_integer_or_decimal_are_left_out() -> None:
+    bad: list[tuple[Any, Any]] = [(2**63, "0.00001"), ("1.5", "x"), (True, 10**34), ("1e999999", "1e-999999999")]
+    notes = Notes()
+    rows = [{"n": number, "d": amount} for number, amount in bad]
+    data = b"".join(parquet_chunks(SheetTable(EXACT), ["n", "d"], rows, notes))
+    assert read(data) == [{"n": None, "d": None}] * 4
+    assert notes.refused_values == 8
+
+
+@pytest.mark.parametrize("scale", [-1, 19, "2", True])
+def test_scale_outside_its_range_is_refused(scale: Any) -> None:
+    with pytest.raises(BadTable, match="0 to 18"):
+        parse_template([{"name": "d", "style": {"type": "decimal", "scale": scale}}])

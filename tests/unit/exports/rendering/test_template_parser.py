@@ -65,7 +65,7 @@ def test_leaf_style_is_parsed() -> None:
         ([{"style": {}}], "neither a name nor a title"),
         ([group("a", {"title": {}})], r"template\[0\].children\[0\].title"),
         ([leaf("a", "a", style={"align": "middle"})], "must be one of left, center, right"),
-        ([leaf("a", "a", style={"type": "day"})], "must be one of string, number, date"),
+        ([leaf("a", "a", style={"type": "day"})], "must be one of string, number, integer"),
         ([leaf("a", "a", style={"color": "12345"})], "not a colour"),
         ([leaf("a", "a", style={"width": -1})], "width"),
         ([leaf("a", "a", style={"format": '0"kg'})], "format"),

@@ -22,6 +22,8 @@ ROWS: list[dict[str, Any]] = [
     {
         "string": 7,
         "number": "12.50",
+        "integer": "42",
+        "decimal": "0.10",
         "date": "2026-11-16",
         "datetime": "2026-11-16T10:30:00+08:00",
         "currency": 1234.5,
@@ -33,6 +35,8 @@ ROWS: list[dict[str, Any]] = [
     {
         "string": "007",
         "number": "n/a",
+        "integer": "n/a",
+        "decimal": "n/a",
         "date": "soon",
         "datetime": 20261116,
         "currency": "x",
@@ -58,6 +62,8 @@ def test_openpyxl_reads_each_type() -> None:
     assert rows[0] == {
         "string": "7",
         "number": 12.5,
+        "integer": 42,
+        "decimal": 0.1,
         "date": datetime(2026, 11, 16),
         "datetime": datetime(2026, 11, 16, 10, 30),
         "currency": 1234.5,
@@ -67,10 +73,11 @@ def test_openpyxl_reads_each_type() -> None:
     }
     assert set(rows[1].values()) == {None}
     odd = {"date": "soon", "datetime": "20261116", "currency": "x", "percent": 0.5, "boolean": False, "link": "=1+1"}
-    assert rows[2] == {"string": "007", "number": "n/a", **odd}
+    assert rows[2] == {"string": "007", **dict.fromkeys(("number", "integer", "decimal"), "n/a"), **odd}
     formats = [cell.number_format for cell in sheet[2]]
     boolean = '"TRUE";"TRUE";"FALSE"'
-    assert formats == ["@", "General", "yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "#,##0.00", "0.00%", boolean, "General"]
+    numbers, times = ["General"] * 3, ["yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss"]
+    assert formats == ["@", *numbers, *times, "#,##0.00", "0.00%", boolean, "General"]
 
 
 def test_calamine_reads_each_type() -> None:
@@ -92,6 +99,8 @@ def test_libreoffice_shows_each_type(office: str, tmp_path: Path) -> None:
     assert first == [
         "7",
         "12.5",
+        "42",
+        "0.1",
         "2026-11-16",
         "2026-11-16 10:30:00",
         "1,234.50",

@@ -107,9 +107,21 @@ SCHEMAS: Fields = {
             "type": _field(
                 "string",
                 "type of its cells; a value of another type stays text",
-                enum=["string", "number", "date", "datetime", "currency", "percent", "boolean", "link"],
+                enum=[
+                    "string",
+                    "number",
+                    "integer",
+                    "decimal",
+                    "date",
+                    "datetime",
+                    "currency",
+                    "percent",
+                    "boolean",
+                    "link",
+                ],
             ),
             "format": _field("string", "an Excel number format, such as #,##0.00", maxLength=255),
+            "scale": _field("integer", "decimal places of a decimal in Parquet, default 2", minimum=0, maximum=18),
             "total": _field("boolean", "show the exact sum of the column below it"),
             "merge": _field("boolean", "merge equal neighbours down the column, within merged columns to its left"),
             "map": {

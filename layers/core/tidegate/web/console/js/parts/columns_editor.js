@@ -3,7 +3,7 @@ import { draw, h } from "../dom.js";
 import { t } from "../i18n.js";
 import { button, icon } from "./basics.js";
 
-const TYPES = ["", "string", "number", "date", "datetime", "currency", "percent", "boolean", "link"];
+const TYPES = ["", "string", "number", "integer", "decimal", "date", "datetime", "currency", "percent", "boolean", "link"];
 let lastId = 0;
 
 export class ColumnsEditor {

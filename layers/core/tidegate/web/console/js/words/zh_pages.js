@@ -77,7 +77,7 @@ export const zhPages = {
     credential: "数据源凭证", credentialHint: "已保存的名称；请求头只发往其来源。", parallel: "并行数", parallelHint: "留空则按需。", deliver: "另存一份到", deliverHint: "每行一个：桶/键，若在其他区域再写区域。以 / 结尾的键用文件名。",
     tables: "表格", tableN: "表 {n}", addTable: "再加一张表", dropTable: "移除此表", multiType: "多张表", onePage: "在同一工作表上下排列", oneTab: "每表一个工作表",
     warnings: "警告", nWarnings: "{n} 条警告", columns: "列", addColumn: "添加列", addGroup: "添加分组", columnTitle: "标题", columnField: "字段", columnFormat: "格式", asJson: "JSON 形式", moveUp: "上移", moveDown: "下移", nest: "并入上一项", unnest: "移出分组", removeColumn: "删除",
-    editorHint: "把一列拖到另一列上即可嵌套，拖到两列之间即可移动。", editorSides: "行表头请在下方以 JSON 编辑。", pull: "拉取示例数据", pulled: "{total} 行中的 {n} 行示例", type_string: "文本", type_number: "数字", type_date: "日期", type_datetime: "日期时间", type_currency: "货币", type_percent: "百分比", type_boolean: "是否", type_link: "链接", type_: "原样",
+    editorHint: "把一列拖到另一列上即可嵌套，拖到两列之间即可移动。", editorSides: "行表头请在下方以 JSON 编辑。", pull: "拉取示例数据", pulled: "{total} 行中的 {n} 行示例", type_string: "文本", type_number: "数字", type_integer: "整数", type_decimal: "小数", type_date: "日期", type_datetime: "日期时间", type_currency: "货币", type_percent: "百分比", type_boolean: "是否", type_link: "链接", type_: "原样",
     fromRows: "按数据生成列", newGroup: "分组", newColumn: "列", drag: "移动 {name}", typeLabel: "{name} 的类型",
   },
   files: { fetch: "从地址获取", signatureHint: "若已知则填写；不一致时拒绝入库。", fetching: "正在获取文件", deleteSure: "从文件库删除 {name}？" },
