@@ -175,7 +175,7 @@ class Journal:
             connection.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
 
     def stage(self, key: Key, body: str, path: Path) -> None:
-        """Records a staged file; from now on it is no part file, which another transfer uses or the sweep removes."""
+        """Records a staged file. It is then no longer a part file, so no transfer reuses it and no sweep removes it."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
             connection.execute("DELETE FROM hidden_files WHERE path = ?", (os.fspath(path),))
@@ -215,7 +215,7 @@ class Journal:
             connection.execute("DELETE FROM releases WHERE name = ?", (name,))
 
     def keep(self, directory: Path, signature: str, hidden: HiddenFile) -> None:
-        """Records content of a release that is kept beside its place; from now on it is no part file."""
+        """Records content of a release that is kept beside its place. It is then no longer a part file."""
         row = (os.fspath(directory), signature, os.fspath(hidden.path), hidden.secret)
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", row)
@@ -240,7 +240,7 @@ class Journal:
         ]
 
     def keep_tree(self, row: TreeRow, entries: bytes) -> None:
-        """Records a tree; from now on it is no part file. Called again with other `entries`."""
+        """Records a tree, or its new `entries`. It is then no longer a part file."""
         hidden = os.fspath(row.hidden.path)
         values = (
             os.fspath(row.path),

@@ -456,7 +456,7 @@ def stage(place: Place, hidden: HiddenFile, archive: BinaryIO, kind: str) -> lis
 
 
 def free_name(place: Place, number: int) -> str:
-    """The number of the revision; with a further number if there is such a directory, as of a tree that was changed."""
+    """A name for the tree's directory that is not taken: `7`, or `7-2` if somebody changed the tree in `7`."""
     with os.scandir(place.directory) as entries:
         taken = {entry.name for entry in entries}
     names = [str(number), *(f"{number}-{again}" for again in range(2, 1000))]

@@ -530,8 +530,9 @@ class Slice:
 
     @property
     def _working(self) -> int:
-        """How many runners share the rate. This one counts, even if it has just stored its verdict: it must not
-        announce the share of the others as its own."""
+        """How many runners share the rate: this one, and all others that have no verdict yet.
+
+        This one counts also after its own verdict, so that it does not take over the rate of the others."""
         return 1 + sum(1 for _, progress in self._others if progress.verdict is None)
 
     @property

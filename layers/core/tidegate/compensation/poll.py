@@ -441,7 +441,7 @@ class Compensator:
         return self._store.claim(item, now + timedelta(seconds=self._pace.overdue), _since(item))
 
     def _remove_from_index(self, items: Sequence[DueItem]) -> int:
-        """For requests of a channel that has no room: from now on the channel is due instead of each of them."""
+        """Removes requests from the due index because their channel has no room: the channel itself is due instead."""
         for item in items:
             try:
                 self._store.remove_from_index(item)

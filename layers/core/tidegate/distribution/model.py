@@ -679,8 +679,9 @@ def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, i
 
 
 def next_wait(wait: int, longest: int = LONGEST_WAIT) -> int:
-    """Seconds until the next poll, when the last interval was `wait`. Intervals grow by half, because hosts report most
-    in the first minute: with an activation time too, progress is visible while they fetch the file in advance."""
+    """Seconds until the next poll: half as many again as the last interval, `wait`.
+
+    The first intervals are short, because hosts report most in the first minute, also when they only stage the file."""
     return min(max(FIRST_WAIT, wait + (wait + 1) // 2), longest)
 
 

@@ -454,5 +454,10 @@ class FileStore:
             raise
 
     def has_content(self, project_id: str, signature: str) -> bool:
-        item = self._table.get(keys.content(project_id, signature), consistent=True)
-        return item is not None and item.get("state") == READY
+        return self.ready_object(project_id, signature) is not None
+
+    def ready_object(self, project_id: str, signature: str) -> str | None:
+        """The key of the content's object; None if the project does not have that content."""
+        item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
+        key = str(item.get("object") or content_object(project_id, signature))
+        return key if item.get("state") == READY else None

@@ -268,8 +268,8 @@ def _is_here(ingest: Ingest, project_id: str, signature: str) -> bool:
 
 def _stored(ingest: Ingest, project_id: str, signature: str) -> StoredObject | None:
     """The project's object with this content, if it has one."""
-    known = ingest.files.has_content(project_id, signature)
-    return ingest.parts.head(ingest.files.object_of(project_id, signature)) if known else None
+    key = ingest.files.ready_object(project_id, signature)
+    return ingest.parts.head(key) if key else None
 
 
 def _keep(ingest: Ingest, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None] | None:

@@ -270,7 +270,7 @@ _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed
 
 
 class Sent(NamedTuple):
-    """Ids of connections that did not get their message: those that no longer exist, and those that may be open."""
+    """Ids of connections that did not get their message. `gone` are closed; `failed` may still be open."""
 
     gone: set[str]
     failed: set[str]

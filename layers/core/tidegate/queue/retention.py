@@ -259,7 +259,7 @@ class RecordOwners:
         self._needs = needs
 
     def orphans(self, keys: Collection[str]) -> set[str]:
-        """The keys whose record does not exist or does not need them. Keys that are named otherwise are not ours."""
+        """The keys of objects that no record needs. Objects that Tidegate did not name are left alone."""
         owners = {key: owner for key in keys if (owner := self._owner(key)) is not None}
         wanted = {owner["pk"]: owner for owner in owners.values()}
         records = {item["pk"]: item for item in self._table.batch_get(wanted.values(), consistent=True)}
