@@ -16,6 +16,7 @@ from local.cloud import Up
 from local.demo.distribution import distribute
 from local.demo.guide import Guide, Unexpected
 from local.demo.library import upload_and_download
+from local.demo.releases import release
 from local.demo.swarm import swarm
 from local.demo.work import batch, bring_in, export
 from local.progress import Failure, moving, remember, say, usual_seconds
@@ -33,6 +34,7 @@ STEPS = [
     Step("A file into the library and out again", upload_and_download),
     Step("One file to five hosts through two windows", distribute),
     Step("One large file to eight hosts that send it to each other", swarm),
+    Step("A bad release that takes itself back", release),
     Step("A file brought in from a URL, through the queue", bring_in),
     Step("An Excel file from a paged source, and a callback", export),
     Step("A batch through a business's own URL", batch),

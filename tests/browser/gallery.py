@@ -5,6 +5,7 @@ Both themes, both languages, at 390 and 1440 pixels, in `.local/gallery`. Names 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import tempfile
@@ -53,6 +54,8 @@ class Shown:
             "submit": "distribution/new",
             "fleet": "fleet",
             "host": f"fleet/{self.host}",
+            "releases": "releases",
+            "release": "releases/edge-config",
             "files": "files",
             "ingest": "ingest",
             "subscription": f"ingest/{self.subscription}",
@@ -154,6 +157,7 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer, hos
     for number, host in enumerate(names[:24]):
         report(project, number, host)
         project.http("PATCH", f"/v1/agents/{host}", json={"groups": ["canary" if number % 6 == 0 else "north"]})
+    roll_out(deployed, project, names[:24])
     until(lambda: project.http("GET", f"/v1/subscriptions/{subscription}/tasks").json()["items"], bool)
     request = project.http("GET", "/v1/queue", query={"status": "failed"}).json()["items"][0]["request_id"]
     task = project.http("GET", "/v1/downloads", query={"job_id": job, "limit": 1}).json()["items"][0]["task_id"]
@@ -174,6 +178,30 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer, hos
         export_schedule=daily,
         batch_schedule=repeated,
     )
+
+
+def roll_out(deployed: Deployed, project: DeployedProject, names: list[str]) -> None:
+    """A revision that has passed, and one that stopped in its first wave."""
+    path, keys = "/v1/releases/edge-config", {name: project.agent_key(name) for name in names}
+    for number, content in enumerate((b"port = 80", b"port = eighty"), 1):
+        signature = hashlib.sha256(content).hexdigest()
+        deployed.store(project, "/conf/edge.conf", content, signature)
+        place = {"target_file_dir": "/etc/edge", "target_user": "root", "mode": "0640"}
+        body: dict[str, object] = {"files": [{"file_path": "/conf/edge.conf", "signature": signature, **place}]}
+        body |= {"targets": {"groups": ["north", "canary"]}, "hook": "reload", "on_failure": "stop"}
+        waves = {"waves": [{"percent": 10, "wait_s": 300}, {"percent": 50, "wait_s": 300}]} if number == 2 else {}
+        assert project.http("PUT", path, json=body | waves).status == 201
+        for name in names:
+            report: dict[str, object] = {"name": "edge-config", "revision": number, "state": "current"}
+            if number == 2:
+                hook = {"code": 1, "output": "edge: bad port in line 1"}
+                report |= {"state": "failed", "reason": "the hook failed with 1", "hook": hook, "placed": 1}
+            goals = deployed.http("PUT", f"/v1/agents/{name}/releases", key=keys[name], json={}).json()["items"]
+            if any(goal["revision"] == number for goal in goals):
+                sent = {"releases": [report]}
+                assert deployed.http("PUT", f"/v1/agents/{name}/releases", key=keys[name], json=sent).status == 200
+        ended = "converged" if number == 1 else "failed"
+        until(lambda: project.http("GET", path).json()["status"], lambda now, ended=ended: now == ended)  # type: ignore[misc]
 
 
 def take(tab: Console, name: str, route: str, look: str) -> None:

@@ -171,6 +171,7 @@ class AsyncDownloads:
         activate_at: str | None = ...,
         note: str | None = ...,
         callback: str | None = ...,
+        force: bool = ...,
         idempotency_key: str | None = ...,
     ) -> Submitted: ...
     async def submit_batch(
@@ -193,6 +194,7 @@ class AsyncDownloads:
         activate_at: str | None = ...,
         note: str | None = ...,
         callback: str | None = ...,
+        force: bool = ...,
         idempotency_key: str | None = ...,
     ) -> BatchSubmitted: ...
     async def get(self, task_id: str) -> Task: ...

@@ -123,6 +123,8 @@ class Transfer(TypedDict):
     activate_at: NotRequired[str | None]
     # The release that the content is for: it is kept aside until the release is switched.
     release: NotRequired[str | None]
+    # Replace the file also where a release has it.
+    force: NotRequired[bool | None]
     activate_until: NotRequired[str | None]
     staged_at: NotRequired[str | None]
 

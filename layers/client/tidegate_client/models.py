@@ -194,6 +194,8 @@ class Task(Model):
     activate_at: Optional[str]
     # the release whose content this is
     release: Optional[str]
+    # replace the file also where a release has it, which then shows it as drift
+    force: Optional[bool]
     # id of the Job: one file, one window, all its targets
     job_id: str
     # when it was created, ISO 8601 UTC
@@ -244,6 +246,8 @@ class Job(Model):
     activate_at: Optional[str]
     # the release whose content this is
     release: Optional[str]
+    # replace the file also where a release has it, which then shows it as drift
+    force: Optional[bool]
     # when the window closes and the Job is sent, ISO 8601 UTC
     window_closes_at: str
     # when it was created, ISO 8601 UTC
@@ -437,6 +441,8 @@ class Agent(Model):
     last_seen: Optional[str]
     # free space on the host's target disk, in bytes
     free_bytes: Optional[int]
+    # hooks and loopback ports that the host's operator allows releases, such as `reload,:8080`; `-`: none
+    allows: Optional[str]
     # when a second host with this id was refused, within the last 15 minutes; else null
     duplicate_at: Optional[str]
     # the newest Job for which the host asked for its transfer, and its result there
@@ -699,6 +705,8 @@ class ReleaseHost(Model):
     reported_at: Optional[str]
     # what the host should have now
     desired: int
+    # the wave in which it gets the desired revision, from 1
+    wave: int
 
 
 class RunResult(Model):

@@ -108,6 +108,10 @@ class PathTaken(DomainError):
     code, status, title = "path_taken", 409, "A release has this path"
 
 
+class HookNotAllowed(DomainError):
+    code, status, title = "hook_not_allowed", 409, "A host does not allow the hook or the check"
+
+
 class InUse(DomainError):
     code, status, title = "in_use", 409, "The record is still in use"
 

@@ -149,7 +149,7 @@ def test_bad_revision_takes_itself_back_from_the_first_wave(world: ReleaseWorld)
 
     shown = world.show()
     assert (shown["status"], shown["revision"], shown["stable"], shown["withdrawn"]) == ("rolled_back", 3, 3, [2])
-    assert "failed" in shown["reason"]
+    assert shown["reason"].endswith("among them: health: 500")
     assert {host.content["app"] for host in hosts} == {world.fleet.signature}
     assert {host.active["app"] for host in hosts} == {3}
     assert shown["counts"]["current"] == 20
@@ -518,6 +518,100 @@ def test_other_projects_release_is_404(world: ReleaseWorld) -> None:
     stranger = world.cloud.project()
     assert world.cloud.http("GET", "/v1/releases/app", key=stranger.key).status == 404
     assert world.cloud.http("GET", "/v1/releases", key=stranger.key).json()["items"] == []
+
+
+# --- what is refused at once, where it is known
+
+
+def test_plain_submit_to_a_path_of_a_release_is_refused_and_named(world: ReleaseWorld) -> None:
+    world.add_hosts("host-1")
+    world.add_hosts("host-2", groups=("db",))
+    world.put()
+    targets = [{"agent_id": "host-2"}, {"agent_id": "host-1"}]
+    one = world.fleet.body(target_agent_id="host-1")
+    many, selected = world.fleet.body(targets=targets), world.fleet.body(groups=["web"])
+    for path, body in (("downloads", one), ("downloads/batch", many), ("downloads/batch", selected)):
+        refused = world.fleet.post(f"/v1/{path}", body)
+        assert (refused.status, refused.json()["code"]) == (409, "path_taken")
+        assert "release app has /opt/app/app.bin on the host host-1" in refused.json()["detail"]
+        assert world.fleet.post(f"/v1/{path}", body | {"force": True}).status == 202
+    for other in ({"target_agent_id": "host-2"}, {"file_name": "b"}, {"target_container_id": "c-1"}):
+        assert world.fleet.post("/v1/downloads", one | other).status == 202
+
+
+def test_forced_transfer_tells_the_host_that_it_is_forced(world: ReleaseWorld) -> None:
+    world.add_hosts("host-1")
+    world.put()
+    job = world.fleet.submit("host-1", force=True)["job_id"]
+    world.fleet.run_until_dispatched(job)
+    assert [item["force"] for item in world.fleet.inbox("host-1")] == [True]
+
+
+def connect(world: ReleaseWorld, name: str, allows: str | None) -> None:
+    about = {"version": "1.1.0"} | ({"allows": allows} if allows else {})
+    fleet = world.cloud.app.distribution.fleet
+    fleet.connected(world.fleet.project.id, name, f"connection-{name}", about, 0)
+
+
+@pytest.mark.parametrize(
+    ("allows", "lacks"),
+    [("reload,:8080", None), (None, None), ("-", "(reload, :8080)"), ("reload", "(:8080)"), (":8080", "(reload)")],
+)
+def test_hook_that_a_connected_host_does_not_allow_is_refused(
+    world: ReleaseWorld, allows: str | None, lacks: str | None
+) -> None:
+    world.add_hosts("host-1")
+    connect(world, "host-1", allows)
+    world.add_hosts("host-2", groups=("db",))
+    connect(world, "host-2", "-")
+    answer = world.put(hook="reload", health={"url": "http://127.0.0.1:8080/healthz"})
+    if lacks is None:
+        assert answer.status == 201, answer.body
+    else:
+        assert (answer.status, answer.json()["code"]) == (409, "hook_not_allowed")
+        assert f"host-1 {lacks}" in answer.json()["detail"]
+        assert "host-2" not in answer.json()["detail"]
+
+
+def test_release_for_a_group_without_hosts_waits_for_them(world: ReleaseWorld) -> None:
+    made = world.put(targets={"groups": ["nobody-has-it"]})
+    assert (made.status, made.json()["status"]) == (201, "rolling")
+    world.look()
+    assert (world.show()["status"], world.show()["counts"]["desired"]) == ("rolling", 0)
+    (host,) = world.add_hosts("host-1", groups=("nobody-has-it",))
+    world.round(host)
+    assert (world.show()["status"], host.active) == ("converged", {"app": 1})
+
+
+def test_host_that_lies_changes_its_own_line_only(world: ReleaseWorld) -> None:
+    liar, *others = world.add_hosts(*names(10))
+    world.put()
+    world.round(liar, *others)
+    second = world.fleet.store(b"second")
+    world.put(signature=second)
+    for claim in ({"state": "current", "revision": 2}, {"state": "failed", "revision": 2, "placed": 1}):
+        liar.reports["app"] = {"name": "app", **claim}
+        world.ask(liar)
+    # It has said that it has the revision, and is shown so; a wave needs the others' word.
+    world.look()
+    shown = world.shown_hosts()
+    assert [shown[host.name]["revision"] for host in others] == [1] * 9
+    assert world.show()["share"] == 100
+    foreign = {"releases": [{"name": "other", "revision": 1, "state": "current"}], "has": ["0" * 64]}
+    path = f"/v1/agents/{liar.name}/releases"
+    assert world.cloud.http("PUT", path, key=liar.key, json=foreign).status == 200
+    assert world.cloud.http("PUT", f"/v1/agents/{others[0].name}/releases", key=liar.key, json=foreign).status == 403
+
+
+def test_host_that_was_not_seen_for_thirty_days_is_gone(world: ReleaseWorld) -> None:
+    up, lost = world.add_hosts("host-1", "host-2")
+    world.put()
+    world.cloud.clock.advance(30 * 86400)
+    world.poll(up)
+    world.round(up)
+    counts = world.show()["counts"]
+    assert (counts["desired"], counts["gone"], counts["current"]) == (1, 1, 1)
+    assert world.shown_hosts(state="gone").keys() == {lost.name}
 
 
 # --- the alarm as a gate

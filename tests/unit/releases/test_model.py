@@ -313,6 +313,13 @@ def inside(release: Release, count: int, of: Callable[[str], Host]) -> list[Host
     return [of(name) for name in names if release.goal(name) == release.desired][:count]
 
 
+def test_hosts_are_in_the_wave_that_opens_for_them() -> None:
+    for name in (f"h{number}" for number in range(300)):
+        release, wave = rolling(), model.wave_of(replace(revision(2, 2), name="app"), name)
+        goals = [replace(release, share=share).goal(name) for share in (10, 40, 100)]
+        assert goals == [1] * (wave - 1) + [2] * (4 - wave)
+
+
 def test_wave_opens_when_its_hosts_have_reported() -> None:
     release = rolling()
     hosts = inside(release, 10, lambda name: Host(name, "current", 2, True))

@@ -361,6 +361,7 @@ class Agent:
             "free_bytes": free_bytes(self._options.root),
             "zone": self._options.zone,
             "instance": self._instance,
+            "allows": self._releases.allows,
         }
         return {name: value for name, value in facts.items() if value is not None}
 
@@ -376,6 +377,7 @@ class Agent:
             return False
         new, lost_results = self._inbox.take_poll(items, has_result=self._journal.has_result)
         for transfer in new:
+            self._releases.coming(transfer)
             self._queue.put(transfer)
         for result in lost_results:
             self._reporter.report_again(result)
@@ -396,6 +398,7 @@ class Agent:
             figures, staged = self._delivery.run(transfer)
         except Cancelled:
             log.info("%s: cancelled; the bytes received so far are kept for the next attempt", name)
+            self._releases.coming(transfer, seconds=0.0)
             self._inbox.drop(key)
             self._stalls.pop(key, None)
             return

@@ -102,7 +102,7 @@ class Delivery:
         with self.place(transfer) as place:
             if transfer.get("release"):
                 return figures(self._keep(transfer, place)), None
-            if owner := self.owner_of(place.file):
+            if not transfer.get("force") and (owner := self.owner_of(place.file)):
                 raise OwnedByRelease(f"the release {owner} has {str(place.file)!r} on this host: change that release")
             return self._deliver(transfer, place, figures)
 

@@ -67,6 +67,8 @@ DRIFT_EVERY = 300.0
 READ_EVERY = 3600.0
 # A goal that is not reached is asked for again after this time: its transfer may have failed.
 ASK_AGAIN = 90.0
+# A transfer that takes longer may be lost: its content is asked for again.
+LONGEST_TRANSFER = 3600.0
 HOOK_SECONDS = 300
 CHECK_PAUSE = 1.0
 MOST_OUTPUT = 4096
@@ -334,6 +336,12 @@ class HostReleases:
             hashed.update(len(part.encode()).to_bytes(8, "big") + part.encode())
         return hashed.hexdigest()[:16]
 
+    @property
+    def allows(self) -> str | None:
+        """The hooks and ports that releases may use, for the API, which then refuses others at once."""
+        text = ",".join([*sorted(self.hooks), *(f":{port}" for port in sorted(self.check_ports))]) or "-"
+        return text if len(text) <= 1000 else None
+
     def trigger(self) -> None:
         self._wake.set()
 
@@ -351,6 +359,11 @@ class HostReleases:
                 elif directory / one["file_name"] == file:
                     return state.name
         return None
+
+    def coming(self, transfer: Transfer, seconds: float = LONGEST_TRANSFER) -> None:
+        """A transfer begins: for so long its content is not asked for again."""
+        if transfer.get("release"):
+            self._coming[transfer["signature"]] = time.monotonic() + seconds
 
     def delivered(self, transfer: Transfer, error: Exception | None = None) -> None:
         """A transfer of a release ended: its content is on the host, or is not."""

@@ -49,9 +49,11 @@ class Downloads:
         activate_at: str | None = None,
         note: str | None = None,
         callback: str | None = None,
+        force: bool = False,
         idempotency_key: str | None = None,
     ) -> Submitted:
-        """Sends a file to one host. Submits of the same file within the window share a Job.
+        """Sends a file to one host. Submits of the same file within the window share a Job. `force`: replace it also
+        where a release has it.
 
         `activate_at` (RFC 3339, at most 7 days ahead): the host fetches the file now and puts it in place then."""
         body: dict[str, object] = {
@@ -73,6 +75,8 @@ class Downloads:
             body["limit_rate"] = limit_rate
         if activate_at:
             body["activate_at"] = activate_at
+        if force:
+            body["force"] = True
         if note:
             body["note"] = note
         if callback:
@@ -99,6 +103,7 @@ class Downloads:
         activate_at: str | None = None,
         note: str | None = None,
         callback: str | None = None,
+        force: bool = False,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
         """Sends a file to `targets`, or to the hosts in any of the `groups` that have all of the `labels`.
@@ -125,6 +130,8 @@ class Downloads:
             body["limit_rate"] = limit_rate
         if activate_at:
             body["activate_at"] = activate_at
+        if force:
+            body["force"] = True
         if note:
             body["note"] = note
         if callback:

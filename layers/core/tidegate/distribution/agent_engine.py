@@ -67,6 +67,7 @@ class AgentEngine:
             limit_rate=spec.limit_rate,
             activate_at=spec.activate_at,
             release=spec.release,
+            force=spec.force,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -67,7 +67,7 @@ from tidegate.records import item_of, record_from
 # Agents in the table: one item each, spread over several partitions.
 
 _MEMBERSHIP = ("project_id", "agent_id", "groups", "labels")
-_STATE = ("connection_id", "connected_at", "last_seen", "life")
+_STATE = ("connection_id", "connected_at", "last_seen", "life", "allows")
 # Attributes of a host's process, which the next process does not take over.
 _OF_INSTANCE = ("connection_id", "connected_at", "former_instance")
 _NOT_NEWER = "attribute_not_exists(#life) OR #life <= :life"
@@ -310,6 +310,7 @@ _LONGEST_TEXT = 128
 _TRIES = 3
 _REFUSAL_NOTED_EVERY = timedelta(minutes=1)
 _INSTANCE = re.compile(r"([0-9A-Za-z_-]{8,64})(?: ([0-9A-Za-z_-]{8,64}))?")
+_ALLOWS = re.compile(r"[A-Za-z0-9_.:,-]{1,1000}")
 MOST_SELECTED = 100_000
 
 
@@ -571,7 +572,13 @@ def inventory_of(about: Mapping[str, str]) -> Inventory:
     """The inventory from a connection's query string. Omits malformed values: they are only shown to people."""
     free = about.get("free_bytes", "")
     is_count = free.isascii() and free.isdecimal() and len(free) < 19
-    return Inventory(_text(about.get("version")), _text(about.get("zone")), int(free) if is_count else None)
+    allows = about.get("allows", "")
+    return Inventory(
+        _text(about.get("version")),
+        _text(about.get("zone")),
+        int(free) if is_count else None,
+        allows if _ALLOWS.fullmatch(allows) else None,
+    )
 
 
 def _text(value: str | None) -> str | None:

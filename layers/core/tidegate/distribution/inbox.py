@@ -105,6 +105,7 @@ class InboxEntry:
         str | None, F("download the file now, and put it in place at this time by the host's clock")
     ] = None
     release: Annotated[str | None, F("the release that the content is for: keep it, and do not put it in place")] = None
+    force: Annotated[bool | None, F("replace the file also where a release has it")] = None
     state: Annotated[TargetState, F(stored=False, shown=False)] = UNREPORTED
     # No longer listed: its Job has ended, or the target has.
     withdrawn: Annotated[bool, F(stored=False, shown=False)] = False

@@ -351,6 +351,9 @@ class TransferSpec:
     ] = None
     # Hosts keep the content aside, and put it in place by themselves.
     release: Annotated[str | None, F("the release whose content this is")] = None
+    force: Annotated[bool | None, F("replace the file also where a release has it, which then shows it as drift")] = (
+        None
+    )
 
     @property
     def digest(self) -> str:
@@ -362,6 +365,7 @@ class TransferSpec:
         options += [f"redrive {self.redrive_of}"] if self.redrive_of else []
         options += [f"activate {self.activate_at}"] if self.activate_at else []
         options += [f"release {self.release}"] if self.release else []
+        options += ["force"] if self.force else []
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *options)
 
     def extra_seconds(self, each: int, now: float) -> int:
@@ -884,6 +888,8 @@ class Inventory:
     version: str | None = None
     zone: str | None = None
     free_bytes: int | None = None
+    # What its operator lets releases run: names of hooks, and loopback ports of checks, such as `:8080`. "-": nothing.
+    allows: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -974,6 +980,11 @@ class FleetAgent:
         in_group = not groups or not groups.isdisjoint(self.groups)
         return in_group and all(self.labels.get(name) == value for name, value in labels.items())
 
+    def forbids(self, wanted: Iterable[str]) -> list[str]:
+        """Which of these hooks and ports the host does not allow. Empty if it is too old to say so."""
+        allowed = self.inventory.allows
+        return [] if allowed is None else [one for one in wanted if one not in allowed.split(",")]
+
     def shown(self, now: datetime) -> dict[str, Any]:
         return {
             "agent_id": self.agent_id,
@@ -982,6 +993,7 @@ class FleetAgent:
             "zone": self.inventory.zone,
             "version": self.inventory.version,
             "free_bytes": self.inventory.free_bytes,
+            "allows": self.inventory.allows,
             "state": self.state(now),
             "last_seen": self.last_seen,
             "duplicate_at": self.rival_at if self.is_duplicate(now) else None,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from tidegate.common.ids import digest
 from tidegate.distribution.model import FleetAgent, Wave
@@ -162,6 +163,14 @@ class Revision:
     @property
     def paths(self) -> tuple[str, ...]:
         return tuple(path for file in self.files for path in file.paths)
+
+    @property
+    def needs(self) -> list[str]:
+        """What hosts must allow: hooks by name, and the port of the check as `:8080`."""
+        hooks = [name for name in (self.hook, self.health.hook if self.health else None) if name]
+        if self.health is None or self.health.url is None or self.health.hook:
+            return hooks
+        return [*hooks, f":{urlsplit(self.health.url).port or 80}"]
 
     @property
     def soak_s(self) -> int:
@@ -388,6 +397,12 @@ def counted(hosts: Iterable[Host]) -> dict[str, int]:
 def next_share(revision: Revision, wave: int) -> int:
     """Percent of the hosts in this wave and those before it. After the last wave: all."""
     return revision.waves[wave].percent if wave < len(revision.waves) else 100
+
+
+def wave_of(revision: Revision, host: str) -> int:
+    """The wave in which the host gets the revision, from 1; the one after the last is for all that are left."""
+    at = rank(revision.name, host) * 100
+    return 1 + sum(wave.percent <= at for wave in revision.waves)
 
 
 def alarm_name(alarm: str) -> str:

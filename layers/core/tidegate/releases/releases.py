@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from tidegate.aws.table import decode_cursor, encode_cursor, unknown_cursor
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
-from tidegate.distribution.model import absolute_path, four_digits
+from tidegate.distribution.model import ONLINE, absolute_path, four_digits
 from tidegate.distribution.submit import require_admin
-from tidegate.errors import FieldError, FileNotFound, Invalid, PathTaken, QuotaExceeded, WrongState
+from tidegate.errors import FieldError, FileNotFound, HookNotAllowed, Invalid, PathTaken, QuotaExceeded, WrongState
 from tidegate.files.model import READY, FilePath, Signature
 from tidegate.files.model import name_of as name_of_path
 from tidegate.projects.audit import AuditLine, act
@@ -42,6 +42,7 @@ from tidegate.releases.model import (
 from tidegate.releases.rollout import hosts_of, start_watch, take_back
 
 _QUOTA_RETRY_SECONDS = 3600
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ def put(
         )
     changed = replace(before, targets=targets, updated_at=iso(now))
     _require_free_paths(r, changed, wanted)
+    _require_allowed(r, changed, wanted)
     if before.version and _is_same(r, before, wanted):
         if targets == before.targets:
             return before, False
@@ -183,6 +185,24 @@ def _require_free_paths(r: Releases, release: Release, revision: Revision) -> No
         for other, path in rivals:
             if release.targets.has(agent) and other.targets.has(agent):
                 raise PathTaken(f"the release {other.name} has {path} on the host {agent.agent_id}")
+
+
+def _require_allowed(r: Releases, release: Release, revision: Revision) -> None:
+    """HookNotAllowed names connected hosts that would refuse the revision. Others say so when they have it."""
+    now, wanted = r.clock(), revision.needs
+    if not wanted:
+        return
+    found = [
+        f"{agent.agent_id} ({', '.join(missing)})"
+        for agent in r.distribution.fleet_store.memberships(release.project_id, states=True)
+        if release.targets.has(agent) and agent.state(now) == ONLINE and (missing := agent.forbids(wanted))
+    ]
+    if found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise HookNotAllowed(
+            f"these hosts do not allow it: {', '.join(found[:_NAMED])}{more}; their operators do with --allow-hook or "
+            "--allow-check of the agent"
+        )
 
 
 # --- looking

@@ -18,7 +18,7 @@ from tidegate.common.ids import digest, iso
 from tidegate.distribution.fleet import spread_seconds, wake_soon
 from tidegate.distribution.model import FleetAgent, Target, TransferSpec
 from tidegate.distribution.submit import submit
-from tidegate.errors import Conflict, DomainError
+from tidegate.errors import Conflict, DomainError, PathTaken
 from tidegate.notifications.notices import Notice, notice_id_for
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.releases import Releases
@@ -27,6 +27,7 @@ from tidegate.releases.model import (
     CONVERGED,
     DRIFTED,
     FAILED,
+    HOST_FAILED,
     OK,
     QUIET,
     STAGED,
@@ -43,6 +44,7 @@ from tidegate.releases.model import (
     goals_digest,
     host_of,
     next_look,
+    overlap,
     withdrawn,
 )
 
@@ -54,6 +56,8 @@ _LOOKS_AN_EXECUTION = 2000
 # Compensation looks after a roll-out whose execution has not looked for this long.
 _MISSED_SECONDS = 120
 _FROZEN_SECONDS = 60
+# More hosts than this are found by a look at the whole fleet.
+_READ_ALONE = 1000
 
 
 # --- telling hosts
@@ -106,6 +110,11 @@ def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | 
     """Whether a host's goals are others than those that it was given last. From a list that may be some seconds old."""
     if agent is None or told is None:
         return False
+    return goals_digest(_goals(_recent(r, project_id), agent)) != told
+
+
+def _recent(r: Releases, project_id: str) -> list[Release]:
+    """The project's releases of some seconds ago."""
     now = r.clock().timestamp()
     until, releases = r.remembered.get(project_id, (0.0, []))
     if until <= now:
@@ -113,7 +122,26 @@ def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | 
             r.remembered.clear()
         releases = r.store.all(project_id)
         r.remembered[project_id] = (now + _REMEMBERED_SECONDS, releases)
-    return goals_digest(_goals(releases, agent)) != told
+    return releases
+
+
+def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collection[str]) -> None:
+    """PathTaken if a release has this path on one of the hosts, as far as it is known here: hosts refuse it too."""
+    rivals = [release for release in _recent(r, project_id) if overlap([path], release.paths)]
+    if not rivals:
+        return
+    store = r.distribution.fleet_store
+    if len(agent_ids) <= _READ_ALONE:
+        known = store.get_many(project_id, agent_ids)
+    else:
+        known = {agent.agent_id: agent for agent in store.memberships(project_id)}
+    for agent_id in agent_ids:
+        agent = known.get(agent_id) or FleetAgent(project_id, agent_id)
+        for release in rivals:
+            if release.targets.has(agent):
+                raise PathTaken(
+                    f"the release {release.name} has {path} on the host {agent_id}: change that release, or use force"
+                )
 
 
 def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str, int, bool]]:
@@ -228,6 +256,8 @@ def look(r: Releases, project_id: str, name: str, number: int, generation: int, 
     release = _opened_in_time(release, revision, now)
     hosts = hosts_of(r, release)
     after = decide(release, revision, hosts, now.timestamp(), _alarm(r, release, revision))
+    if after.withdrawn != release.withdrawn:
+        after = replace(after, reason=f"{after.reason}{_words_of_a_host(r, release, hosts)}"[:500])
     if after.desired != number:
         return _step("wait", 1, 0, _take_back(r, release, after.reason or ""))
     counts = counted(hosts)
@@ -268,6 +298,15 @@ def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
     if state in (ALARM, OK):
         return AlarmSays(state, f"the alarm {name} is in ALARM: {why}"[:500])
     return AlarmSays(state, f"the roll-out waits: the alarm {name} is in {state}")
+
+
+def _words_of_a_host(r: Releases, release: Release, hosts: Sequence[Host]) -> str:
+    """What one of the hosts said that failed: it reports on the next revision soon, which replaces its words."""
+    failed = [one.agent_id for one in hosts if (one.revision, one.state) == (release.desired, HOST_FAILED)][:1]
+    for report in r.store.whole_reports(release.project_id, release.name, failed).values():
+        output = str((report.health or report.hook or {}).get("output", "")).strip().splitlines()
+        return ": " + "; ".join(filter(None, (report.reason, *output[-1:])))
+    return ""
 
 
 def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Release:

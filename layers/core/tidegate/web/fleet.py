@@ -70,6 +70,10 @@ class AgentAnswer(Answer):
     state: Annotated[AgentState, F("`online` or `offline`")]
     last_seen: Annotated[str | None, F("when the host last called the API, ISO 8601 UTC")] = None
     free_bytes: Annotated[int | None, F("free space on the host's target disk, in bytes")] = None
+    allows: Annotated[
+        str | None,
+        F("hooks and loopback ports that the host's operator allows releases, such as `reload,:8080`; `-`: none"),
+    ] = None
     duplicate_at: Annotated[
         str | None,
         Field(description="when a second host with this id was refused, within the last 15 minutes; else null"),

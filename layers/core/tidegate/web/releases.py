@@ -20,6 +20,7 @@ from tidegate.releases.model import (
     ReleaseFile,
     Revision,
     Selector,
+    wave_of,
 )
 from tidegate.releases.releases import FileOrder
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -145,6 +146,7 @@ class HookResult(Answer):
 
 class ReleaseHost(Answer, record=HostReport, without=("name",)):
     desired: Annotated[int, F("what the host should have now")]
+    wave: Annotated[int, F("the wave in which it gets the desired revision, from 1")]
     state: HostState
     hook: HookResult | None = None
     health: HookResult | None = None
@@ -261,13 +263,16 @@ def remove(name: Name) -> Response[Any]:
 
 
 def _hosts(name: str, state: str | None, limit: int, cursor: str | None) -> ReleaseHosts:
-    page = releases.hosts(app().releases, router.caller.project_id, name, state, limit, cursor)
+    r, project_id = app().releases, router.caller.project_id
+    page = releases.hosts(r, project_id, name, state, limit, cursor)
+    revision = r.store.revision(project_id, name, r.store.require(project_id, name).desired) if page.items else None
     items = []
     for host, report, goal in page.items:
         said = {"revision": host.revision, "desired": goal, "state": host.state, "agent_id": host.agent_id}
         told = ("reason", "hook", "health", "placed", "checked_at", "reported_at")
         texts = {each: getattr(report, each) for each in told} if report else {}
         drift = list(report.drift) or None if report else None
+        said |= {"wave": wave_of(revision, host.agent_id)} if revision else {}
         items.append(ReleaseHost.model_validate(texts | said | {"drift": drift}))
     return ReleaseHosts(items=items, next_cursor=page.next_cursor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -207,8 +208,19 @@ def build_router() -> Router:
     return router
 
 
+def _require_free_path(caller: Caller, spec: TransferSpec, targets: Sequence[Target]) -> None:
+    """409 if a release has the path on one of the hosts. Containers have paths of their own."""
+    hosts = [target.agent_id for target in targets if not target.container_id]
+    if hosts and not spec.force and app().distribution.uses_agents:
+        from tidegate.releases.rollout import require_free_path
+
+        path = f"{spec.target_file_dir.rstrip('/')}/{spec.file_name}"
+        require_free_path(app().releases, caller.project_id, path, hosts)
+
+
 def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
     spec = _transfer_spec(body)
+    _require_free_path(caller, spec, [target])
     submitted = submit.submit(
         app().distribution,
         caller.project_id,
@@ -227,6 +239,7 @@ def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
 def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
     spec = _transfer_spec(body)
     targets = _targets(caller, body)
+    _require_free_path(caller, spec, targets)
     submitted = submit.submit(
         app().distribution,
         caller.project_id,

@@ -212,13 +212,16 @@ def test_polling_host_is_online_for_minutes(fleet: Fleet, hosts: Hosts) -> None:
 
 
 def test_agent_shows_its_inventory(hosts: Hosts) -> None:
-    hosts.connect("a-1", version="1.2.3", zone="rack-7", free_bytes="1000000000000")
+    hosts.connect("a-1", version="1.2.3", zone="rack-7", free_bytes="1000000000000", allows="reload,:8080")
 
     shown = hosts.show("a-1")
+    assert shown["allows"] == "reload,:8080"
     assert (shown["version"], shown["zone"], shown["free_bytes"]) == ("1.2.3", "rack-7", 10**12)
 
 
-@pytest.mark.parametrize("odd", [{"version": ""}, {"free_bytes": "-1"}, {"zone": "x" * 500}, {"free_bytes": "9" * 40}])
+@pytest.mark.parametrize(
+    "odd", [{"version": ""}, {"free_bytes": "-1"}, {"zone": "x" * 500}, {"free_bytes": "9" * 40}, {"allows": "a b"}]
+)
 def test_malformed_inventory_is_ignored(hosts: Hosts, odd: dict[str, str]) -> None:
     hosts.connect("a-1", **odd)
 

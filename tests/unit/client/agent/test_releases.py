@@ -266,6 +266,19 @@ def test_plain_transfer_to_a_path_of_a_release_is_refused(api: AgentApi, start_a
     assert (root / "data/app.conf").read_bytes() == ONE
 
 
+def test_forced_transfer_replaces_the_file_and_shows_as_drift(
+    api: AgentApi, start_agent: StartAgent, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "DRIFT_EVERY", 0.2)
+    put(api, goal_of(1, file_of(ONE)))
+    start_agent()
+    reported(api, 1, "current")
+    forced = api.add("app.conf", TWO, object=sha256(TWO), sequence=99, force=True)
+    assert api.wait_for(forced)["error_code"] == 0
+    assert (root / "data/app.conf").read_bytes() == TWO
+    reported(api, 1, "drifted")
+
+
 def test_release_that_is_no_longer_for_the_host_leaves_its_files(
     api: AgentApi, start_agent: StartAgent, root: Path
 ) -> None:
@@ -352,6 +365,7 @@ class Disk:
         (self.root / "data").mkdir(parents=True)
         self.api: list[dict[str, Any]] = []
         self.told: list[list[dict[str, Any]]] = []
+        self.has: list[list[str]] = []
 
     @contextmanager
     def life(self) -> Iterator[HostReleases]:
@@ -363,8 +377,9 @@ class Disk:
         disk = self
 
         class Agents:
-            def ask(self, _agent: str, sent: list[dict[str, Any]], _has: list[str]) -> list[dict[str, Any]]:
+            def ask(self, _agent: str, sent: list[dict[str, Any]], has: list[str]) -> list[dict[str, Any]]:
                 disk.told.append(sent)
+                disk.has.append(has)
                 return disk.api
 
         class FakeClient:
@@ -539,6 +554,53 @@ def test_rename_that_fails_undoes_the_ones_before_it(tmp_path: Path, monkeypatch
     assert disk.contents() == [ONE, ONE]
     assert disk.told[-1][0]["state"] == "failed"
     assert "No space" in disk.told[-1][0]["reason"]
+
+
+def test_disk_that_fills_while_staging_fails_the_revision_and_keeps_the_former(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.api = [goal_of(1, file_of(ONE, "a"))]
+    with disk.life() as host:
+        disk.bring(host, ONE, "a")
+        host._round()
+        disk.api = [goal_of(2, file_of(TWO, "a"))]
+        host.delivered({"signature": sha256(TWO)}, OSError(28, "No space left on device"))  # type: ignore[typeddict-item]
+        host._round()
+    assert disk.contents() == [ONE, None]
+    assert (disk.told[-1][0]["state"], disk.told[-1][0]["placed"]) == ("failed", 1)
+    assert "No space" in disk.told[-1][0]["reason"]
+
+
+def test_agent_says_which_hooks_and_ports_it_allows(tmp_path: Path) -> None:
+    with Disk(tmp_path).life() as host:
+        assert host.allows == "-"
+        host.hooks, host.check_ports = {"reload": Hook(tmp_path), "check": Hook(tmp_path)}, frozenset({8080, 81})
+        assert host.allows == "check,reload,:81,:8080"
+        host.hooks = {f"hook-{number:03d}": Hook(tmp_path) for number in range(200)}
+        assert host.allows is None
+
+
+def test_content_on_its_way_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, transfer = Disk(tmp_path), {"signature": sha256(ONE), "release": "app"}
+    disk.api = [goal_of(1, file_of(ONE, "a"), sending=[sha256(ONE)])]
+
+    def asked() -> bool:
+        """Whether the host, told to ask, asks for the content."""
+        host._round()
+        return sha256(ONE) not in disk.has[-1]
+
+    with disk.life() as host:
+        assert [asked(), asked()] == [True, False]
+        host._coming[sha256(ONE)] = 0.0
+        assert [asked(), asked()] == [True, False]
+        host.coming(transfer)  # type: ignore[arg-type]
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 3000)
+        assert not asked()
+        host.delivered(transfer, OSError(5, "Input/output error"))  # type: ignore[arg-type]
+        host._not_delivered.clear()
+        assert asked()
+        host.coming(transfer, seconds=0.0)  # type: ignore[arg-type]
+        assert asked()
 
 
 def test_file_that_was_there_before_the_release_comes_back(tmp_path: Path) -> None:

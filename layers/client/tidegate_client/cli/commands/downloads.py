@@ -58,6 +58,7 @@ def register(subparsers: Subparsers) -> None:
         metavar="TIME",
         help="fetch it now and put it in place at TIME on all hosts, as 2026-12-24T18:00:00Z (at most 7 days ahead)",
     )
+    submit.add_argument("--force", action="store_true", help="replace the file also where a release has it")
     submit.add_argument("--note", metavar="TEXT", help="a remark for people, at most 500 characters")
     submit.add_argument("--callback", metavar="URL", help="called when it ends")
     submit.add_argument("--watch", action="store_true", help="show its progress until it ends")
@@ -153,6 +154,7 @@ def _file_and_place(context: Context, args: argparse.Namespace) -> dict[str, Any
         "mode": args.mode,
         "limit_rate": args.limit_rate,
         "activate_at": args.activate_at,
+        "force": args.force,
         "note": args.note,
         "callback": args.callback,
     }

@@ -10,7 +10,7 @@ from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
 from tidegate_client.errors import UsageError
 
 _COLUMNS = ("name", "status", "revision", "stable", "share", "reason")
-_HOSTS = ("agent_id", "state", "revision", "desired", "reason", "reported_at")
+_HOSTS = ("agent_id", "state", "revision", "desired", "wave", "reason", "reported_at")
 _STATES = ("current", "staged", "failed", "drifted", "behind", "offline", "gone")
 
 

@@ -12,7 +12,7 @@ import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
 import { session } from "../session.js";
 
-const STATES = ["", "current", "behind", "staged", "failed", "drifted", "offline"];
+const STATES = ["", "current", "behind", "staged", "failed", "drifted", "offline", "gone"];
 
 export function releases(root) {
   const pages = new Pages((page) => get("v1/releases", page), 50);
@@ -60,6 +60,7 @@ export function releasePage(root, { id, query, go }) {
             [t("releases.revision"), `${release.revision}`],
             [t("releases.stable"), release.stable ? `${release.stable}` : "–"],
             [t("releases.share"), `${release.share} %`],
+            [t("releases.waves"), waves(release)],
             [t("releases.withdrawn"), release.withdrawn.join(", ")],
             [t("fleet.groups"), release.targets.groups.join(", ")],
             [t("fleet.labels"), Object.entries(release.targets.labels).map(([name, value]) => `${name}=${value}`).join(", ")],
@@ -80,6 +81,13 @@ export function releasePage(root, { id, query, go }) {
   });
 }
 
+// Percent of the hosts by wave; the present one is set off.
+function waves(release) {
+  if (!release.waves.length) return "";
+  const percents = [...release.waves.map((wave) => wave.percent), 100].filter((percent, at, all) => percent !== all[at - 1]);
+  return h("span", null, percents.map((percent, at) => [at ? " → " : "", at + 1 === release.wave ? h("strong", null, `${percent} %`) : `${percent} %`]));
+}
+
 function actions(release, path, refresh, go) {
   const then = (doing, told) => act(async () => { await doing; refresh(); }, told);
   const waits = release.status === "waiting";
@@ -97,6 +105,7 @@ function hostList(items) {
     { title: t("fleet.host"), kind: "main", cell: (host) => link(host.agent_id, `#/fleet/${at(host.agent_id)}`, "strong") },
     { title: t("field.status"), cell: (host) => badge(host.state) },
     { title: t("releases.has"), cell: (host) => `${host.revision || "–"} / ${host.desired || "–"}` },
+    { title: t("releases.wave"), cell: (host) => `${host.wave}` },
     { title: t("releases.why"), cell: (host) => reasonOf(host) },
     { title: t("releases.reported"), cell: (host) => (host.reported_at ? when(host.reported_at) : "–") },
   ], items, { keyOf: (host) => host.agent_id });

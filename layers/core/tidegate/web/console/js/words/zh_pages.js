@@ -33,7 +33,7 @@ export const zhPages = {
   system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "起始时间", parameters: "参数", noAlarm: "没有触发的告警。", quiet: "未触发的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。", frozen: "已冻结：不启动新的工作。{reason}", freezeTitle: "冻结", freezeWhat: "冻结期间不启动新的工作，运行中的工作结束或暂存，提交照常接受并等待。", freeze: "冻结", thaw: "解冻", thawSure: "解冻并启动所有到期的工作？", thawed: "已解冻", reason: "原因", reasonHint: "所有人可见。" },
   releases: {
     title: "发布", lead: "哪些主机上应该有什么。之后恢复或新加入的主机也会得到。", none: "还没有发布", noneAdvice: "发布声明主机上应有的内容，并一直保持。用命令创建：",
-    revision: "版本", stable: "最近通过的版本", share: "主机占比", hosts: "主机", progress: "进度", withdrawn: "已撤回", named: "指定的主机", files: "文件", hook: "钩子", health: "健康检查", alarm: "CloudWatch 告警", onFailure: "某一批失败时", stop: "停止",
+    revision: "版本", stable: "最近通过的版本", share: "主机占比", wave: "批次", waves: "批次", hosts: "主机", progress: "进度", withdrawn: "已撤回", named: "指定的主机", files: "文件", hook: "钩子", health: "健康检查", alarm: "CloudWatch 告警", onFailure: "某一批失败时", stop: "停止",
     rollback: "回退", rollbackSure: "让所有主机立即恢复 {name} 之前的内容？", rolledBack: "主机正在回退", activate: "激活", activated: "主机正在启用", resumed: "已继续", paused: "已暂停", deleteSure: "删除 {name}？主机上的文件保留。", deleted: "发布已删除",
     has: "现有 / 应有", why: "原因", reported: "上报时间", noHosts: "没有匹配的主机", noHostsAdvice: "给主机加上它的分组或标签，或直接指定主机。", revisions: "版本历史", content: "内容", contentOf: "与版本 {number} 相同",
   },
