@@ -64,6 +64,7 @@ read   GET    /v1/batches
 write  POST   /v1/batches
 read   GET    /v1/batches/{batch_id}
 write  PATCH  /v1/batches/{batch_id}
+write  DELETE /v1/batches/{batch_id}
 write  POST   /v1/batches/{batch_id}/biz-start
 write  POST   /v1/batches/{batch_id}/biz-stop
 write  POST   /v1/batches/{batch_id}/data
@@ -80,6 +81,7 @@ write  POST   /v1/batches/{batch_id}/stop
 read   GET    /v1/biz
 write  POST   /v1/biz
 read   GET    /v1/biz/{biz_id}
+write  DELETE /v1/biz/{biz_id}
 write  PUT    /v1/biz/{biz_id}
 read   GET    /v1/callbacks
 read   GET    /v1/callbacks/{delivery_id}

@@ -415,6 +415,9 @@ class BatchTour(Tour):
         self.call("DELETE /v1/batch-schedules/{schedule_id}", status=204, **in_path)
 
     def _business_side(self, business: Business) -> None:
+        unused = self.world.register()
+        self.call("DELETE /v1/batches/{batch_id}", status=204, batch_id=self.world.create(unused))
+        self.call("DELETE /v1/biz/{biz_id}", status=204, biz_id=unused)
         biz_id = self.world.register("before_run", auth_code="4711")
         in_path: dict[str, Any] = {"batch_id": self.world.create(biz_id)}
         code = {"auth_code": "4711"}
