@@ -15,8 +15,8 @@ from tests.support.deployed import Deployed, DeployedProject
 
 # What a caller repeats: no answer, a busy or restarting service, a function that was killed.
 _AGAIN = {429, 500, 502, 503, 504}
-_PATIENCE = 240.0
-_IN_PROGRESS = "idempotency_in_progress"
+_PATIENCE = 600.0
+_TRY_AGAIN = {"idempotency_in_progress", "conflict"}
 
 
 class Unanswered(Exception):
@@ -37,8 +37,8 @@ class Caller:
         deadline = time.monotonic() + _PATIENCE
         while True:
             status, answer = self._try(method, path, key or self.project.key, headers, options)
-            if status == 409 and answer["code"] == _IN_PROGRESS:
-                # The function that has the first try may be dead: the key is free again after a while.
+            if status == 409 and answer["code"] in _TRY_AGAIN:
+                # It says so itself. The function that has the first try may be dead: the key is free after a while.
                 status = 503
             if status in allowed or 200 <= status < 300:
                 self.ledger.count("calls answered")

@@ -127,7 +127,7 @@ class Work:
                 self.ledger.count("batches stopped and started again")
                 self.caller.post(f"/v1/batches/{batch_id}/start", allowed=(409,))
                 # What a caller reads until the start is seen must not count as the end.
-                self._wait(asked.path, {"waiting_biz", "running", "stopping", "finished"})
+                asked.states.append(self._wait(asked.path, {"waiting_biz", "running", "stopping", "finished"}))
         asked.goes_on = False
 
     def _wait(self, path: str, states: set[str]) -> str:
