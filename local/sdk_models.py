@@ -62,6 +62,10 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "ExportProgress": ("GET /v1/task progress",),
     "ExportDelivery": ("GET /v1/task deliveries",),
     "ExportEmail": ("GET /v1/task emails",),
+    "Placeholders": ("GET /v1/task/placeholders",),
+    "TemplateList": ("GET /v1/task/placeholders lists",),
+    "TemplateSheet": ("GET /v1/task/placeholders sheets",),
+    "TemplateCell": ("GET /v1/task/placeholders sheets cells",),
     "ExportSchedule": ("GET /v1/export-schedules/{schedule_id}", "GET /v1/export-schedules items"),
     "ExportRun": ("GET /v1/export-schedules/{schedule_id}/runs items",),
     # Batches.

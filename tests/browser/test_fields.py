@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Route
 from tests.support.console import Console, console
 from tests.support.console_routes import fields, matches, table
 from tests.support.deployed import Deployed, DeployedProject
+from tests.support.exports.fill import sheet_of
 
 WITHOUT = table()["without"]
 # Fills every field of a form with a value of its kind; `values` has those of fields that need a special one.
@@ -137,7 +138,8 @@ def records(deployed: Deployed) -> tuple[DeployedProject, dict[str, str]]:
         assert answer.status in (201, 202), answer.body
         return str(answer.json()[name])
 
-    deployed.store(project, "/a.bin", b"a", hashlib.sha256(b"a").hexdigest())
+    for path, content in (("/a.bin", b"a"), ("/a.xlsx", sheet_of({"A1": "{customer}", "A2": "{.a}"}))):
+        deployed.store(project, path, content, hashlib.sha256(content).hexdigest())
     key = project.agent_key("host-1")
     assert deployed.http("GET", "/v1/agents/host-1/transfers", key=key).status == 200
     biz = made("/v1/biz", {"name": "Ledger", "process_url": "https://business.example/item"}, "biz_id")
@@ -183,6 +185,9 @@ def sent_by(office: Console, form: Form, filling: Mapping[str, str | None], reco
             page.locator(form.inside).get_by_role("button", name=name, exact=True).first.click()
         asked = page.locator("dialog form" if form.opens and TABLES not in form.opens else "#view form").first
         asked.wait_for()
+        if form.route == "exports/new":
+            # Templates of the library are offered once they were listed.
+            page.locator("select[name=fill] option").nth(1).wait_for(state="attached")
         page.evaluate(FILL, [asked.element_handle(), {**VALUES, **filling}])
         page.locator(".form-error", has_text="only looked at").wait_for(timeout=15_000)
     finally:

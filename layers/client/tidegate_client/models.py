@@ -71,6 +71,7 @@ __all__ = [
     "Model",
     "Page",
     "PartsPlan",
+    "Placeholders",
     "Politeness",
     "Presence",
     "Preview",
@@ -104,6 +105,9 @@ __all__ = [
     "Target",
     "Task",
     "TaskRef",
+    "TemplateCell",
+    "TemplateList",
+    "TemplateSheet",
     "Ticket",
     "Transfer",
     "TransferResult",
@@ -841,6 +845,63 @@ class ExportEmail(Model):
     state: str
     # why it was not sent, or why the result is unknown
     error: Optional[str]
+
+
+class Placeholders(Model):
+    """What a template asks for, and what its sheets look like. Returned by `GET /v1/task/placeholders`."""
+
+    # names of its values, such as `customer` for `{customer}`
+    values_: list[str]
+    # its lists, in the order of the sheets
+    lists: list[TemplateList]
+    # its first sheets, at most 5
+    sheets: list[TemplateSheet]
+
+
+class TemplateList(Model):
+    """A list of a template: the rows of the sheet that are repeated, and the columns that they name. Returned by
+    `GET /v1/task/placeholders`, in `lists`."""
+
+    # title or number of its table; empty for `{.name}`, which is the first table
+    name: str
+    # name of its sheet
+    sheet: str
+    # the first row that is repeated, from 1
+    row: int
+    # the last row that is repeated with it
+    last_row: int
+    # keys, or titles of the order's `template`, that its placeholders name
+    columns: list[str]
+
+
+class TemplateSheet(Model):
+    """Returned by `GET /v1/task/placeholders`, in `sheets`."""
+
+    # name of the sheet
+    name: str
+    # cells of its first 40 rows and 26 columns, for a preview
+    cells: list[TemplateCell]
+    # merged areas that begin in these rows, such as `A1:C1`
+    merges: list[str]
+
+
+class TemplateCell(Model):
+    """Returned by `GET /v1/task/placeholders`, in `sheets`."""
+
+    # row, from 1
+    row: int
+    # column, from 1
+    column: int
+    # text with placeholders, a formula with `=`, or a number as it is stored; at most 200 characters
+    text: str
+    # whether it is bold
+    bold: Optional[bool]
+    # horizontal alignment, if it is set
+    align: Optional[str]
+    # colour of the text, six hexadecimal digits
+    color: Optional[str]
+    # colour of the cell, six hexadecimal digits
+    bg_color: Optional[str]
 
 
 class ExportSchedule(Model):

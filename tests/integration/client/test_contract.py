@@ -56,6 +56,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     ),
     "exports.submit": lambda c: c.exports.submit({"name": "nn", "source_data": []}),
     "exports.submit_multiple": lambda c: c.exports.submit({"name": "nn", "source_data": []}, multiple=True),
+    "exports.placeholders": lambda c: c.exports.placeholders("f"),
     "exports.get": lambda c: c.exports.get("t"),
     "exports.list": lambda c: c.exports.list(
         status="failed", operator_id="o", merchant_type=1, merchant_id="m", name="n", limit=1, cursor="c"

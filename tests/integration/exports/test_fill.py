@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import ExitStack
 from typing import Any
 
+import openpyxl
 import pytest
+from openpyxl.styles import Alignment, Font, PatternFill
 
-from tests.support.exports.fill import cells, opened, sheet_of
+from tests.support.exports.fill import cells, opened, saved, sheet_of
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
+from tests.support.moto.cloud import Answer
 from tidegate.files.model import upload_object
+from tidegate.sheets.table import letters
 
 TEMPLATE = {
     "A1": "{customer}: {rate}",
@@ -61,6 +67,69 @@ def test_several_tables_fill_lists_named_by_title_or_number(world: ExportWorld) 
 
     assert cells(data) == [[1], [2], [], [3]]
     assert shown["warnings"] == ["fill: nothing was given for {who}, so these cells are empty"]
+
+
+def placeholders(world: ExportWorld, file_id: str, key: str | None = None) -> Answer:
+    return world.cloud.http("GET", "/v1/task/placeholders", query={"file_id": file_id}, key=key or world.project.key)
+
+
+def test_template_tells_its_placeholders_and_first_cells(world: ExportWorld) -> None:
+    def design(sheet: Any) -> None:
+        sheet["A1"].font = Font(bold=True, color="FF0000AA")
+        sheet["A1"].fill = PatternFill("solid", fgColor="00FFEE00")
+        sheet["A1"].alignment = Alignment(horizontal="center")
+        sheet.merge_cells("A1:C1")
+        sheet["A200"] = "far below"
+
+    content = sheet_of({"A1": "Bill of {customer}", "A2": "plain & <text>", "A3": "{2.b}", "C4": "=SUM(A3:A3)"}, design)
+    found = placeholders(world, template(world, content)).json()
+
+    assert found["values"] == ["customer"]
+    assert found["lists"] == [{"name": "2", "sheet": "Report", "row": 3, "last_row": 3, "columns": ["b"]}]
+    [sheet] = found["sheets"]
+    assert (sheet["name"], sheet["merges"]) == ("Report", ["A1:C1"])
+    shown = {(cell["row"], cell["column"]): cell for cell in sheet["cells"] if cell["text"]}
+    look = {"bold": True, "align": "center", "color": "0000AA", "bg_color": "FFEE00"}
+    assert shown.pop((1, 1)) == {"row": 1, "column": 1, "text": "Bill of {customer}"} | look
+    assert {place: cell["text"] for place, cell in shown.items()} == {
+        (2, 1): "plain & <text>",
+        (3, 1): "{2.b}",
+        (4, 3): "=SUM(A3:A3)",
+    }
+
+
+def test_placeholders_of_another_project_or_no_workbook_are_refused(world: ExportWorld) -> None:
+    file_id = template(world)
+    other = world.cloud.project("other")
+    not_ready = template(world, ready=False)
+
+    assert placeholders(world, file_id).status == 200
+    assert placeholders(world, file_id, other.key).status == 404
+    assert placeholders(world, "file-none").status == 404
+    for refused in (not_ready, template(world, b"PK no workbook")):
+        answer = placeholders(world, refused)
+        assert (answer.status, answer.json()["code"]) == (422, "bad_table")
+
+
+def test_placeholders_that_do_not_fit_an_answer_are_refused(world: ExportWorld) -> None:
+    names = [f"{{{number:06d}{'n' * 190}}}" for number in range(30_000)]
+    many = sheet_of({f"A{row}": "".join(names[row * 150 : row * 150 + 150]) for row in range(1, 200)})
+    wide = sheet_of({f"{letters(column)}{row}": "中" * 300 for column in range(1, 27) for row in range(1, 41)})
+    book = openpyxl.load_workbook(io.BytesIO(wide))
+    for _ in range(4):
+        book.copy_worksheet(book.active)
+
+    assert placeholders(world, template(world, many)).json()["code"] == "content_too_large"
+    found = placeholders(world, template(world, saved(book)))
+    assert (found.status, 0 < len(found.json()["sheets"]) < 5) == (200, True)
+
+
+def test_placeholders_count_as_a_slow_call(world: ExportWorld) -> None:
+    file_id = template(world)
+    with ExitStack() as others:
+        for _ in range(20):
+            others.enter_context(world.cloud.app.projects.slow_calls.held(world.project.id))
+        assert placeholders(world, file_id).json()["code"] == "rate_limited"
 
 
 def test_synchronous_export_fills_a_template_too(world: ExportWorld) -> None:

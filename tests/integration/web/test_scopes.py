@@ -181,6 +181,7 @@ read   GET    /v1/task
 write  PATCH  /v1/task
 write  POST   /v1/task
 write  POST   /v1/task/multiple
+read   GET    /v1/task/placeholders
 write  POST   /v1/task/sample
 read   GET    /v1/tasks
 write  POST   /v1/tasks/delete

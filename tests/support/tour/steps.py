@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.batches.world import BatchWorld, Business
+from tests.support.exports.fill import sheet_of
 from tests.support.exports.running import MACHINE
 from tests.support.fleet import Fleet
 from tests.support.http_servers import Handler, serve
@@ -203,6 +204,12 @@ class Tour:
             "template": TEMPLATE,
             "callback": f"{self.shop}/callbacks",
         }
+        template = {"biz_id": 1, "app_id": 1, "file_path": "/templates/invoice.xlsx"}
+        file_id = str(self.cloud.http("POST", "/v1/files", json=template, key=self.project.key).json()["file_id"])
+        key, content = upload_object(self.project.id, file_id), sheet_of({"A1": "{customer}", "A2": "{.order}"})
+        self.cloud.client("s3").put_object(Bucket=self.cloud.app.files.bucket.name, Key=key, Body=content)
+        assert self.cloud.http("POST", f"/v1/files/{file_id}/complete", key=self.project.key).status == 200
+        self.call("GET /v1/task/placeholders", query={"file_id": file_id})
         self.call("POST /v1/task/sample", {"source_url": f"{self.shop}/orders"})
         task_id = self.call("POST /v1/task", order, status=202)["task_id"]
         self._export(task_id)

@@ -8,7 +8,7 @@ from tidegate_client.download import download_to
 from tidegate_client.errors import problem_of
 from tidegate_client.http import Http, path_part
 from tidegate_client.model import Model, Page
-from tidegate_client.models import Export, ExportRun, ExportSchedule, Link
+from tidegate_client.models import Export, ExportRun, ExportSchedule, Link, Placeholders
 from tidegate_client.resources.paging import one_page
 from tidegate_client.uploads import Progress
 
@@ -80,6 +80,10 @@ class Exports:
     def sample(self, source_url: str) -> Model:
         """The first rows of a source: `{rows, total, answered}`. Nothing is queued or stored."""
         return Model(self._http.act("/v1/task/sample", {"source_url": source_url}, idempotent=True))
+
+    def placeholders(self, file_id: str) -> Placeholders:
+        """What a template of the library asks for: its values, its lists with their columns, its first cells."""
+        return Placeholders(self._http.get("/v1/task/placeholders", {"file_id": file_id}))
 
     def get(self, task_id: str) -> Export:
         return Export(self._http.get("/v1/task", {"task_id": task_id}))

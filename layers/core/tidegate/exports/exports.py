@@ -271,18 +271,27 @@ def _unmasked(project_id: str, task_id: str, now: datetime, who: str, spec: Expo
 
 def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
     """The template that the order fills. BadTable if it cannot be filled with these tables."""
-    from tidegate.files.library import ContentStore
-    from tidegate.files.model import READY
-    from tidegate.files.store import FileStore
     from tidegate.sheets.fill import check_lists
-    from tidegate.sheets.fill_template import MAX_BYTES, FillTemplate
+    from tidegate.sheets.fill_template import FillTemplate
 
     assert spec.fill is not None
     if spec.type != EXCEL:
         raise BadTable("only an export of type excel can fill a template: set type to excel, or leave out fill")
     if any(spec.table(number).template.rows for number in range(len(spec.tables))):
         raise BadTable("a template is filled with rows, not with row heads: leave out `row` of the template")
-    file = FileStore(exports.table).require(project_id, spec.fill.file_id)
+    data = template_bytes(exports, project_id, spec.fill.file_id)
+    check_lists(FillTemplate(data), [table.title or "" for table in spec.tables])
+    return data
+
+
+def template_bytes(exports: Exports, project_id: str, file_id: str) -> bytes:
+    """The content of a file of the library that may be a template. BadTable if it is not ready or too large."""
+    from tidegate.files.library import ContentStore
+    from tidegate.files.model import READY
+    from tidegate.files.store import FileStore
+    from tidegate.sheets.fill_template import MAX_BYTES
+
+    file = FileStore(exports.table).require(project_id, file_id)
     if file.state != READY or file.signature is None:
         raise BadTable(f"the file {file.file_id} is {file.state}: wait until it is ready")
     if (file.size or 0) > MAX_BYTES:
@@ -291,7 +300,6 @@ def template_of(exports: Exports, project_id: str, spec: ExportSpec) -> bytes:
     data = exports.objects.get(key)
     if data is None:
         raise RecordNotFound(f"the content of the file {file.file_id} is gone: upload it again")
-    check_lists(FillTemplate(data), [table.title or "" for table in spec.tables])
     return data
 
 

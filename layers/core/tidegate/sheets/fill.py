@@ -333,7 +333,7 @@ class FilledBook:
                 if cell.marked and any(mark.list is not None for mark in cell.marked.marks):
                     self._put_marked(writer, at, cell, key_of)
                 elif cell.marked:
-                    writer.put(column, at, [self._marked(cell)[2:]])
+                    writer.put(column, at, [self._marked(cell)[1:]], cell.style)
                 elif match := FORMULA.search(cell.content):
                     given = {name: value for name, value in cell.attributes.items() if name != "t"}
                     formula = self.formula(sheet, number, cell.column, match)

@@ -360,7 +360,34 @@ class ListMarks:
     name: str
     sheet: str
     row: int
+    last_row: int
     columns: tuple[str, ...]
+
+
+# How much of a workbook a sketch has.
+_SKETCH_SHEETS, _SKETCH_ROWS, _SKETCH_COLUMNS, _SKETCH_TEXT = 5, 40, 26, 200
+
+
+@dataclass(frozen=True, slots=True)
+class SketchCell:
+    """A cell as a preview shows it: `=` and the formula if it has one, placeholders as they are."""
+
+    row: int
+    column: int
+    text: str
+    bold: bool | None = None
+    align: str | None = None
+    color: str | None = None
+    bg_color: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The first rows of a sheet, as far as a preview needs them."""
+
+    name: str
+    cells: tuple[SketchCell, ...]
+    merges: tuple[str, ...]
 
 
 class FillTemplate:
@@ -397,7 +424,7 @@ class FillTemplate:
                     if mark.list is not None:
                         columns[mark.list][mark.name] = None
         return {
-            name: ListMarks(name, sheet.name, block.first, tuple(columns[name]))
+            name: ListMarks(name, sheet.name, block.first, block.last, tuple(columns[name]))
             for name, (sheet, block) in self._places.items()
         }
 
@@ -416,13 +443,71 @@ class FillTemplate:
     @cached_property
     def kinds(self) -> list[str | None]:
         """By style: the type of value that its number format shows."""
-        styles = [part for kind, part in self.package.rels(self.package.main).values() if kind == "styles"]
-        if not styles or styles[0] not in self.package.names:
-            return []
-        root = fromstring(self.package.read(styles[0]))
+        root = self._styles
         formats = {each.get("numFmtId"): each.get("formatCode", "") for each in _all(root, "numFmt")}
         found = next(iter(_all(root, "cellXfs")), ())
         return [_kind(each.get("numFmtId", "0"), formats) for each in found]
+
+    @cached_property
+    def _styles(self) -> Any:
+        """The root element of the styles; an empty one if the workbook has none."""
+        styles = [part for kind, part in self.package.rels(self.package.main).values() if kind == "styles"]
+        if not styles or styles[0] not in self.package.names:
+            return fromstring("<styleSheet/>")
+        return fromstring(self.package.read(styles[0]))
+
+    @cached_property
+    def sketches(self) -> list[Sketch]:
+        """What the first rows of the first sheets look like."""
+        looks, found = self._looks(), list[tuple[TemplateSheet, list[tuple[int, TemplateCell]]]]()
+        for sheet in self.sheets[:_SKETCH_SHEETS]:
+            rows = [row for row in sheet.rows if row.number <= _SKETCH_ROWS]
+            cells = [
+                (row.number, cell)
+                for row in rows
+                for cell in row.cells or self._cells(_content(row), row.number, {})
+                if cell.column <= _SKETCH_COLUMNS
+            ]
+            found.append((sheet, cells))
+        shared = {_number(cell) for _, cells in found for _, cell in cells if cell.attributes.get("t") == "s"}
+        texts = self._string_texts(shared)
+        return [
+            Sketch(
+                sheet.name,
+                tuple(
+                    SketchCell(row, cell.column, _cell_text(cell, texts)[:_SKETCH_TEXT], **looks.get(cell.style, {}))
+                    for row, cell in cells
+                ),
+                tuple(merge for merge in sheet.merges if _is_sketched(merge)),
+            )
+            for sheet, cells in found
+        ]
+
+    def _looks(self) -> dict[int, dict[str, Any]]:
+        """By style: what a preview shows of it. Colours of the workbook's theme are left out."""
+        root = self._styles
+        fonts, fills = ([list(each) for each in next(iter(_all(root, name)), ())] for name in ("fonts", "fills"))
+        looks = dict[int, dict[str, Any]]()
+        for number, style in enumerate(next(iter(_all(root, "cellXfs")), ())):
+            font, fill = (_nth(of, style.get(name)) for of, name in ((fonts, "fontId"), (fills, "fillId")))
+            by_tag = {each.tag.rpartition("}")[2]: each for each in (*font, *fill, *style)}
+            ground = next(iter(_all(by_tag["patternFill"], "fgColor")), None) if "patternFill" in by_tag else None
+            bold, aligned = by_tag.get("b"), by_tag.get("alignment")
+            look = {
+                "bold": (bold is not None and bold.get("val", "1") not in ("0", "false")) or None,
+                "align": aligned.get("horizontal") if aligned is not None else None,
+                "color": _rgb(by_tag.get("color")),
+                "bg_color": _rgb(ground),
+            }
+            looks[number] = look | {"align": look["align"] if look["align"] in ("left", "center", "right") else None}
+        return looks
+
+    def _string_texts(self, wanted: set[int]) -> dict[int, str]:
+        parts = [part for kind, part in self.package.rels(self.package.main).values() if kind == "sharedStrings"]
+        if not wanted or not parts or parts[0] not in self.package.names:
+            return {}
+        strings = enumerate(_STRING.finditer(self.package.text(parts[0])))
+        return {n: _plain_text(_PHONETIC.sub("", match[2] or "")) for n, match in strings if n in wanted}
 
     # --- reading
 
@@ -490,6 +575,46 @@ class FillTemplate:
 
 
 _SHARED = re.compile(r"<v>(\d+)</v>")
+_VALUE = element("v")
+_RGB = re.compile("[0-9A-Fa-f]{6}")
+
+
+def _is_sketched(merge: str) -> bool:
+    corner = place(merge.partition(":")[0])
+    return corner is not None and corner[0] <= _SKETCH_ROWS and corner[1] <= _SKETCH_COLUMNS
+
+
+def _content(row: TemplateRow) -> str:
+    match = ROW.match(row.xml)
+    return (match[2] or "") if match else ""
+
+
+def _number(cell: TemplateCell) -> int:
+    """The index of the cell's shared string."""
+    value = _VALUE.search(cell.content)
+    return int(value[2]) if value and (value[2] or "").strip().isdigit() else -1
+
+
+def _cell_text(cell: TemplateCell, texts: dict[int, str]) -> str:
+    kind, formula, value = cell.attributes.get("t"), FORMULA.search(cell.content), _VALUE.search(cell.content)
+    if formula and formula[2]:
+        return f"={unescape(formula[2])}"
+    if kind == "s":
+        return texts.get(_number(cell), "")
+    if kind == "inlineStr":
+        return _plain_text(_PHONETIC.sub("", cell.content))
+    return unescape(value[2] or "") if value else ""
+
+
+def _nth(entries: list[Any], index: str | None) -> Any:
+    number = int(index) if index and index.isdigit() else 0
+    return entries[number] if number < len(entries) else ()
+
+
+def _rgb(color: Any) -> str | None:
+    """Its last six digits: the first two are an opacity that Excel ignores."""
+    rgb = (color.get("rgb") or "")[-6:] if color is not None else ""
+    return rgb if _RGB.fullmatch(rgb) else None
 
 
 def _own_formula(content: str, row: int, column: int, shared: dict[str, tuple[int, int, str]]) -> str:

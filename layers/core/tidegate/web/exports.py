@@ -392,6 +392,42 @@ class SampleAnswer(Answer):
     answered: Annotated[dict[str, Any], F("what the source's answer contains besides rows: header, footer, template")]
 
 
+class TemplateList(Answer):
+    """A list of a template: the rows of the sheet that are repeated, and the columns that they name."""
+
+    name: Annotated[str, F("title or number of its table; empty for `{.name}`, which is the first table")]
+    sheet: Annotated[str, F("name of its sheet")]
+    row: Annotated[int, F("the first row that is repeated, from 1")]
+    last_row: Annotated[int, F("the last row that is repeated with it")]
+    columns: Annotated[list[str], F("keys, or titles of the order's `template`, that its placeholders name")]
+
+
+class TemplateCellAnswer(Answer):
+    row: Annotated[int, F("row, from 1")]
+    column: Annotated[int, F("column, from 1")]
+    text: Annotated[
+        str, F("text with placeholders, a formula with `=`, or a number as it is stored; at most 200 characters")
+    ]
+    bold: Annotated[bool | None, F("whether it is bold")] = None
+    align: Annotated[Literal["left", "center", "right"] | None, F("horizontal alignment, if it is set")] = None
+    color: Annotated[str | None, F("colour of the text, six hexadecimal digits")] = None
+    bg_color: Annotated[str | None, F("colour of the cell, six hexadecimal digits")] = None
+
+
+class TemplateSheetAnswer(Answer):
+    name: Annotated[str, F("name of the sheet")]
+    cells: Annotated[list[TemplateCellAnswer], F("cells of its first 40 rows and 26 columns, for a preview")]
+    merges: Annotated[list[str], F("merged areas that begin in these rows, such as `A1:C1`")]
+
+
+class PlaceholdersAnswer(Answer):
+    """What a template asks for, and what its sheets look like."""
+
+    values: Annotated[list[str], F("names of its values, such as `customer` for `{customer}`")]
+    lists: Annotated[list[TemplateList], F("its lists, in the order of the sheets")]
+    sheets: Annotated[list[TemplateSheetAnswer], F("its first sheets, at most 5")]
+
+
 class TaskIds(Body):
     task_ids: Annotated[list[Text], F("ids of the exports, up to 100", min_length=1, max_length=100)]
 
@@ -501,6 +537,24 @@ def sample(body: SampleBody) -> SampleAnswer:
             "create the export without a sample"
         )
     return SampleAnswer(rows=rows, total=found.total, answered=found.answered)
+
+
+@router.get("/v1/task/placeholders", scope="read", tags=_TAGS, summary="Get the placeholders of a template")
+def placeholders(file_id: Annotated[str, Query(min_length=1, max_length=100)]) -> PlaceholdersAnswer:
+    project_id = router.caller.project_id
+    from tidegate.exports.exports import template_bytes
+    from tidegate.sheets.fill_template import FillTemplate
+
+    with app().projects.slow_calls.held(project_id):
+        template = FillTemplate(template_bytes(app().exports, project_id, file_id))
+        made = {"values": template.values, "lists": list(template.lists.values()), "sheets": template.sketches}
+    found = PlaceholdersAnswer.model_validate(made)
+    shown = found.model_dump()
+    sheets, asked = shown.pop("sheets"), shown
+    if not fits(asked):
+        raise ContentTooLarge("the template has more placeholders than this call can return")
+    found.sheets = found.sheets[: count_that_fit([asked, *sheets]) - 1]
+    return found
 
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:

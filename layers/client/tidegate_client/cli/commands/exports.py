@@ -1,4 +1,4 @@
-"""export submit, status, note, list, get, delete; schedules, runs, change, pause, resume, unschedule"""
+"""export submit, status, note, list, get, delete, placeholders; schedules, runs, change, pause, resume, unschedule"""
 
 from __future__ import annotations
 
@@ -87,6 +87,9 @@ def register(subparsers: Subparsers) -> None:
 
     delete = export.command("delete", _delete, "delete exports and their files")
     delete.add_argument("task_id", nargs="+")
+
+    placeholders = export.command("placeholders", _placeholders, "show what a template asks for (submit --fill)")
+    placeholders.add_argument("file_id")
 
     schedules = export.command("schedules", _schedules, "list recurring exports")
     add_paging(schedules)
@@ -263,6 +266,15 @@ def _fetch(context: Context, task_id: str, output: Path | None) -> None:
 
 def _delete(context: Context, args: argparse.Namespace) -> None:
     context.output.record({"deleted": context.client.exports.delete(args.task_id)})
+
+
+def _placeholders(context: Context, args: argparse.Namespace) -> None:
+    found = context.client.exports.placeholders(args.file_id)
+    asked = {f"{{{name}}}": "a value" for name in found.values_ or ()}
+    for each in found.lists or ():
+        table = f"table {each.name or 1}, {each.sheet}, row {each.row}"
+        asked |= {f"{{{each.name}.{column}}}": f"a column of {table}" for column in each.columns or ()}
+    context.output.event(found, "\n".join(f"{name}  {what}" for name, what in asked.items()) or "no placeholders")
 
 
 def _schedules(context: Context, args: argparse.Namespace) -> None:

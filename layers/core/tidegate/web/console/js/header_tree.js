@@ -34,7 +34,7 @@ function node(raw, where) {
 
 const leaf = (title, name, rowCount) => ({ title, name, children: [], rowCount, style: {} });
 
-function leavesOf(tree) {
+export function leavesOf(tree) {
   return tree.flatMap((item) => (item.children.length ? leavesOf(item.children) : [item]));
 }
 

@@ -40,6 +40,14 @@ export class ColumnsEditor {
     this.notify();
   }
 
+  // Gives the column with this title to a key; there is a new one if none has the title.
+  assign(title, name) {
+    const leaf = leavesOf(this.nodes).find((node) => node.title === title);
+    if (leaf) leaf.name = name;
+    else this.nodes.push({ title, name, children: null, style: {} });
+    this.notify();
+  }
+
   notify() {
     this.show();
     this.changed(this.template());
@@ -156,6 +164,7 @@ export class ColumnsEditor {
   }
 }
 
+const leavesOf = (nodes) => nodes.flatMap((node) => (node.children ? leavesOf(node.children) : [node]));
 const isTree = (value) => typeof value === "object" && value !== null;
 const smallButton = (content, label, act, disabled = false) => h("button", { type: "button", class: "button quiet", title: label, "aria-label": label, onclick: act, disabled }, content);
 const contains = (group, node) => Boolean(group.children?.some((child) => child === node || contains(child, node)));

@@ -52,7 +52,7 @@ function linesOf(pairs) {
   return Object.entries(pairs).map(([name, value]) => `${name}：${value ?? ""}`).join(" ".repeat(8));
 }
 
-function styleOf(style) {
+export function styleOf(style) {
   const rules = {};
   if (style?.align) rules["text-align"] = style.align;
   if (style?.bold) rules["font-weight"] = "700";
@@ -62,9 +62,9 @@ function styleOf(style) {
 }
 
 const colour = (value) => (/^[0-9a-f]{3}([0-9a-f]{3})?$/i.test(value) ? `#${value}` : String(value));
-const shown = (value) => (value === undefined || value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value));
+export const shown = (value) => (value === undefined || value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
-function letter(number) {
+export function letter(number) {
   let text = "";
   for (let left = number; left > 0; left = Math.floor((left - 1) / 26)) text = String.fromCharCode(65 + ((left - 1) % 26)) + text;
   return text;

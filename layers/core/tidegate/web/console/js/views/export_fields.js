@@ -3,6 +3,7 @@ import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field, FieldError, readJson, textLines } from "../parts/form.js";
 import { noteField } from "../parts/note.js";
+import { fillOf } from "./export_fill.js";
 import { delimiters, sourceOf } from "./export_source.js";
 
 const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "note", "header_align", "footer_align"];
@@ -59,6 +60,8 @@ export function commonOf(given) {
   }
   if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
   if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
+  const fill = fillOf(given);
+  if (fill) body.fill = fill;
   if (given.unmask) body.unmask = true;
   if (given.password) body.password = given.password;
   if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };

@@ -10,6 +10,7 @@ import { field, form, readJson } from "../parts/form.js";
 import { scheduleFields, timingOf } from "../parts/schedule.js";
 import { sheet } from "../parts/sheet.js";
 import { advancedFields, bodyOf, fileFields, JSON_FIELDS } from "./export_fields.js";
+import { ExportFill, fillTable } from "./export_fill.js";
 import { pretty, samples } from "./export_samples.js";
 import { DirectSource } from "./export_source.js";
 import { EMPTY, ExportTables } from "./export_tables.js";
@@ -27,12 +28,18 @@ export function exportForm(root, { go, repeat = false }) {
   });
   const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(element)));
   const direct = new DirectSource();
+  const template = new ExportFill(editor, () => tables.at, () => redraw());
   const schedule = scheduleFields({ schedule: repeat ? "cron(0 2 * * ? *)" : "" }, {
     label: t("schedules.repeatExport"), none: repeat ? undefined : t("schedules.once"), hint: t("schedules.exportHint", { date: "{date}", time: "{time}", from: "{from}", to: "{to}" }),
     onchange: (chosen) => draw(element.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
   });
-  const element = form(fields(editor, tables, direct, schedule, () => pull(element, editor, redraw)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
-  const redraw = () => show(preview, { sample: element.dataset.sample, ...Object.fromEntries(new FormData(element)) });
+  const element = form(fields({ editor, tables, direct, schedule, template }, () => pull(element, editor, redraw)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
+  const redraw = () => {
+    const given = { sample: element.dataset.sample, ...Object.fromEntries(new FormData(element)) };
+    template.root.hidden = given.type !== "excel";
+    if (!template.asked) template.show([]);
+    show(preview, given, template.asked && !template.root.hidden && ((parts) => filledSheets(template, tables, given, parts)));
+  };
   element.addEventListener("input", (event) => {
     if (event.target.name === "template") loadTemplate(editor, element);
     if (event.target.name === "source_data") readKeys(editor, element);
@@ -101,12 +108,13 @@ async function pull(element, editor, redraw) {
   toast(t("exports.pulled", { n: rows.length, total: total ?? "?" }));
 }
 
-function fields(editor, tables, direct, schedule, pullSample) {
+function fields({ editor, tables, direct, schedule, template }, pullSample) {
   return [
     h("div", { class: "pair" },
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
       field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"], ["parquet", "Parquet"]], value: "excel" })),
     tables.root,
+    template.root,
     h("fieldset", null, h("legend", null, t("exports.columns")), editor.root),
     h("details", null, h("summary", null, t("exports.asJson")), h("div", null, field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }))),
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
@@ -131,11 +139,20 @@ function fields(editor, tables, direct, schedule, pullSample) {
 const aligns = () => [["", t("exports.alignDefault")], ["left", t("exports.left")], ["center", t("exports.center")], ["right", t("exports.right")]];
 const number = (name, more) => field(name, t(`exports.${name}`), { type: "number", ...more });
 
-function show(preview, given) {
+// The sheets of a chosen template with what was typed: values of their own, then labels, then title and summary.
+function filledSheets(template, tables, given, { header, footer, title, summary }) {
+  const all = tables.kept.map((table, number) => fillTable(number === tables.at ? { ...given, sample: given.source_url && given.sample } : table));
+  template.show(all);
+  return template.preview(all, { title, summary, ...asPairs(footer), ...asPairs(header) });
+}
+
+const asPairs = (texts) => (texts && typeof texts === "object" ? texts : {});
+
+function show(preview, given, filled) {
   try {
     const read = Object.fromEntries(JSON_FIELDS.map((name) => [name, readJson(name, given[name])]));
     const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data ?? (given.source_url && given.sample ? JSON.parse(given.sample) : undefined), template: readTemplate(read.template) };
-    draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
+    draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), filled ? filled(parts) : sheet(parts));
   } catch (error) {
     const fault = error instanceof TemplateError ? t("exports.badNode", { where: error.message }) : error.message;
     draw(preview, h("p", { class: "notice warn" }, fault));

@@ -36,13 +36,7 @@ async function upload(file, place, uploads, refresh) {
   const show = (share, note, kind) => draw(line, h("div", { class: "row-head" }, h("span", { class: "strong clip" }, file.name), h("span", { class: "muted" }, note)), bar(share, file.name, kind));
   show(0, t("files.announcing"));
   try {
-    const file_path = place.folder.replace(/\/*$/, "/") + file.name;
-    const body = { biz_id: Number(place.biz_id), app_id: Number(place.app_id), file_path, file_name: file.name, size: file.size };
-    const made = await create("v1/files", body, onceKey());
-    const progress = (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`);
-    const parts = made.upload ? await putParts(made, file, progress) : void await put(made.upload_url, made.upload_headers, file, progress);
-    show(1, t("files.checking"));
-    await checked(await post(`v1/files/${at(made.file_id)}/complete`, parts && { parts }));
+    await store(file, place, show);
     show(1, t("status.ready"), "good");
     toast(t("files.uploaded", { name: file.name }));
     setTimeout(() => line.remove(), 6000);
@@ -53,6 +47,17 @@ async function upload(file, place, uploads, refresh) {
   refresh();
 }
 
+// Puts a file into the library and returns its record once it is ready. `show` gets the share that is done, and a note.
+export async function store(file, place, show) {
+  const file_path = place.folder.replace(/\/*$/, "/") + file.name;
+  const body = { biz_id: Number(place.biz_id), app_id: Number(place.app_id), file_path, file_name: file.name, size: file.size };
+  const made = await create("v1/files", body, onceKey());
+  const progress = (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`);
+  const parts = made.upload ? await putParts(made, file, progress) : void await put(made.upload_url, made.upload_headers, file, progress);
+  show(1, t("files.checking"));
+  return checked(await post(`v1/files/${at(made.file_id)}/complete`, parts && { parts }));
+}
+
 // The server verifies a large file after the upload, which takes a while.
 async function checked(record) {
   while (record.state === "verifying") {
@@ -60,6 +65,7 @@ async function checked(record) {
     record = await get(`v1/files/${at(record.file_id)}`);
   }
   if (record.state === "failed") throw new Error(record.error);
+  return record;
 }
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
