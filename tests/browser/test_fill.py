@@ -73,8 +73,8 @@ def test_dropped_template_is_mapped_previewed_and_filled(invoice: Console) -> No
 
 def test_list_without_a_table_and_a_wrong_file_are_told(invoice: Console) -> None:
     page = invoice.page
-    other = {"name": "other.xlsx", "mimeType": "", "buffer": sheet_of({"A1": "{lines.sku}"})}
-    page.locator("#pick-template").set_input_files(other)
+    other = sheet_of({"A1": "{lines.sku}"})
+    page.locator("#pick-template").set_input_files({"name": "other.xlsx", "mimeType": "", "buffer": other})
     expect(page.locator(".fill-list")).to_contain_text("add a table with this title")
     page.get_by_label("Title", exact=True).fill("lines")
     expect(page.locator(".fill-list")).to_contain_text("Columns of table 1")

@@ -117,7 +117,7 @@ def test_placeholders_that_do_not_fit_an_answer_are_refused(world: ExportWorld) 
     wide = sheet_of({f"{letters(column)}{row}": "中" * 300 for column in range(1, 27) for row in range(1, 41)})
     book = openpyxl.load_workbook(io.BytesIO(wide))
     for _ in range(4):
-        book.copy_worksheet(book.active)
+        book.copy_worksheet(book["Report"])
 
     assert placeholders(world, template(world, many)).json()["code"] == "content_too_large"
     found = placeholders(world, template(world, saved(book)))
