@@ -171,8 +171,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "of two writers of a part of outcomes the fenced one counts",
         "layers/core/tidegate/batches/items.py",
-        'chosen[int(key.removeprefix(prefix).partition("-")[0])] = key',
-        'chosen.setdefault(int(key.removeprefix(prefix).partition("-")[0]), key)',
+        "(key, size) for key, size in sizes.items()}",
+        "(key, size) for key, size in reversed(list(sizes.items()))}",
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
     ),
     # --- callbacks

@@ -14,7 +14,7 @@ from local import progress
 from tests.support.template import ROOT
 
 COMMAND = [sys.executable, str(ROOT / "local/progress.py"), "some step", "60"]
-SLOW = [sys.executable, "-c", "import time; print('fetching a'); time.sleep(1.2)"]
+SLOW = [sys.executable, "-c", "import time; print('fetching a', flush=True); time.sleep(1.2)"]
 
 
 def on_a_terminal(command: list[str], cwd: Path) -> str:

@@ -448,12 +448,8 @@ class Outcomes:
         return [key for runner, count in enumerate(parts) if count for key in self._parts_of(batch, runner, count)]
 
     def _parts_of(self, batch: Batch, runner: int, count: int) -> list[str]:
-        prefix = _parts(batch, runner)
-        chosen: dict[int, str] = {}
-        for key in self._objects.keys(prefix):
-            # Keys are listed in order, so the highest fencing token of a part comes last.
-            chosen[int(key.removeprefix(prefix).partition("-")[0])] = key
-        return [chosen[part] for part in sorted(chosen) if part <= count]
+        found = self._objects.keys(_parts(batch, runner))
+        return [key for key, _ in _valid(dict.fromkeys(found, 0), count)]
 
 
 def _line(outcome: ItemOutcome, items: Items) -> dict[str, Any]:
