@@ -35,6 +35,7 @@ def test_task_is_found_by_uuid_or_whole_id(fleet: Fleet) -> None:
         **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
         **dict.fromkeys(("activate_at", "staged_at", "arrived", "note", "mode", "limit_rate", "redrive_of")),
         "release": None,
+        "force": None,
     }
     assert made["status"] == "Pending"
 
@@ -139,6 +140,7 @@ def test_inbox_entry_has_all_fields_for_the_agent(fleet: Fleet) -> None:
         "limit_rate": None,
         "activate_at": None,
         "release": None,
+        "force": None,
         "activate_until": None,
         "staged_at": None,
     }

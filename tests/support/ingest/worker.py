@@ -23,8 +23,8 @@ class Files:
     def require(self, project_id: str, file_id: str) -> File:
         return File(file_id, project_id, 1, 2, "/in/large.bin", "large.bin", "coming", _NOW)
 
-    def has_content(self, project_id: str, signature: str) -> bool:
-        return False
+    def ready_object(self, project_id: str, signature: str) -> str | None:
+        return None
 
     def object_of(self, project_id: str, signature: str) -> str:
         return f"content/{project_id}/{signature}"
