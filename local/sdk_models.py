@@ -97,6 +97,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     # Projects and keys.
     "Project": ("GET /v1/projects items",),
     "ProjectDetail": ("GET /v1/projects/{project_id}",),
+    "ProjectAwsRole": ("GET /v1/projects/{project_id} aws_roles",),
     "ProjectGse": ("GET /v1/projects/{project_id} gse",),
     "ProjectQuotas": ("GET /v1/projects/{project_id} quotas",),
     "Key": ("POST /v1/projects/{project_id}/keys", "POST /v1/keys"),

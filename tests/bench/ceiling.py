@@ -45,6 +45,9 @@ AUTHORIZER_MS = 3
 # a larger answer counts as several requests (`web/api.py`).
 # Requests are accepted only as fast as runner-hours allow, and a full queue is refused by a read; so 22 are sustained.
 POST_MS, AGENT_MS = 60, 30
+# A stranger who knows a project that allows AWS roles can have STS asked about a made-up signature, once for each. It
+# refuses that in tens of milliseconds; no stranger can slow it down. If AWS itself does, the call ends after 3 s.
+STS_MS = 60
 WRITES_A_POST = 22
 # Functions that serve one project at once may each let a burst pass before they know of each other.
 FUNCTIONS_AT_ONCE = 4
@@ -136,7 +139,9 @@ def without_key() -> list[Way]:
     rates, opened, sizes = throttles(), open_routes(), _pages()
     ways = []
     for route in sorted(opened):
-        each = _gateway(sizes[route]) + _lambda("ApiFunction", 10) + 2 * prices.DYNAMODB_READ
+        asks_sts = route == "POST /v1/agents/enrol"
+        each = _gateway(sizes[route]) + _lambda("ApiFunction", STS_MS if asks_sts else 10) + 2 * prices.DYNAMODB_READ
+        each += prices.DYNAMODB_WRITE if asks_sts else 0
         ways.append(_per(rates[route], each, f"`{route}`, uncompressed", f"{rates[route]:g} a second"))
     closed = sum(rate for route, rate in rates.items() if route not in opened)
     refused = _authorizer(unknown=True) + REFUSED_BYTES * prices.LOGS_GB / GIGABYTE

@@ -261,6 +261,15 @@ class AsyncAgents:
     async def enrol(
         self, token: str, agent_id: str, *, version: str | None = ..., zone: str | None = ..., claim: str | None = ...
     ) -> Enrolled: ...
+    async def enrol_by_aws(
+        self,
+        identity: Mapping[str, Any],
+        agent_id: str | None = ...,
+        *,
+        version: str | None = ...,
+        zone: str | None = ...,
+        claim: str | None = ...,
+    ) -> Enrolled: ...
 
 class AsyncReleases:
     async def put(self, name: str, body: Mapping[str, Any]) -> Release: ...

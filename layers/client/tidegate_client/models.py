@@ -78,6 +78,7 @@ __all__ = [
     "PreviewEntry",
     "Problem",
     "Project",
+    "ProjectAwsRole",
     "ProjectDetail",
     "ProjectGse",
     "ProjectQuotas",
@@ -1534,6 +1535,8 @@ class ProjectDetail(Project):
     # CloudWatch alarms of the operator's account that may stop the project's releases: patterns (`*`, `?`, `[…]`,
     # letter case counts) of names
     alarms: list[str]
+    # AWS roles whose instances may enrol as hosts without a token; none until an admin sets it
+    aws_roles: list[ProjectAwsRole]
     # where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it
     gse: ProjectGse
     # columns that exports hide, by name: `phone`, `id`, `card`, `email`, or how many characters stay visible at the
@@ -1548,6 +1551,22 @@ class ProjectDetail(Project):
     # `businesses`, `batches`, `unstarted_batches`, `open_uploads`, of this day (UTC) `runner_hours_per_day`,
     # `egress_bytes_per_day`, `targets_per_day` and `outgoing_calls_per_day`, and `running` by channel
     usage: Model
+
+
+class ProjectAwsRole(Model):
+    """An AWS role whose instances may enrol as hosts, and the groups and labels that they get. Returned by `GET
+    /v1/projects/{project_id}`, in `aws_roles`."""
+
+    # number of the AWS account, 12 digits
+    account: str
+    # name of the role, exact and without its path
+    role: str
+    # groups of the hosts that enrol by this role
+    groups: list[str]
+    # labels of the hosts that enrol by this role
+    labels: dict[str, str]
+    # whether an instance may enrol again under its id, such as after it lost its disk: the old key ends
+    replace: bool
 
 
 class ProjectGse(Model):

@@ -66,6 +66,10 @@ class TokenRefused(DomainError):
     code, status, title = "token_refused", 401, "The enrolment token is not valid"
 
 
+class IdentityRefused(DomainError):
+    code, status, title = "identity_refused", 401, "The AWS identity is not accepted"
+
+
 class AgentExists(DomainError):
     code, status, title = "agent_exists", 409, "An agent with this id already exists"
 

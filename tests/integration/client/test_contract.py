@@ -197,6 +197,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "agents.files": lambda c: c.agents.files("a", limit=1, cursor="c"),
     "agents.get": lambda c: c.agents.get("a"),
     "agents.create_enrolment": lambda c: c.agents.create_enrolment(groups=["g"]),
+    "agents.enrol_by_aws": lambda c: c.agents.enrol_by_aws(
+        {"region": "eu-central-1", "headers": {"Authorization": "a"}}, "i-1", version="1", zone="z", claim="c" * 16
+    ),
     "agents.enrol": lambda c: c.agents.enrol("t", "a", version="1", zone="z"),
     "batches.dry_run": lambda c: c.batches.dry_run("b", items=1),
     "credentials.list": lambda c: c.credentials.list(),

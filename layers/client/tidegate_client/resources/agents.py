@@ -149,3 +149,20 @@ class Agents:
                 raise
             # An older API, which does not know the field.
             return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))
+
+    def enrol_by_aws(
+        self,
+        identity: Mapping[str, Any],
+        agent_id: str | None = None,
+        *,
+        version: str | None = None,
+        zone: str | None = None,
+        claim: str | None = None,
+    ) -> Enrolled:
+        """Exchanges this instance's AWS role for its key. `identity` comes from `agent.aws.signed_identity`.
+
+        It works once: sign another one to repeat the call, with the same `claim`. The host's id is the name of the
+        role's session, on EC2 the instance id; another `agent_id` is refused."""
+        fields = {"aws": dict(identity), "agent_id": agent_id, "version": version, "zone": zone, "claim": claim}
+        body = {name: value for name, value in fields.items() if value is not None}
+        return Enrolled(self._http.act("/v1/agents/enrol", body))

@@ -36,8 +36,8 @@ class Projects:
         return ProjectDetail(self._http.get(f"/v1/projects/{path_part(project_id)}"))
 
     def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
-        """Changes the given fields: name, group, allow_private_urls, swarm, deliver_to, read_from, alarms, gse,
-        shared_signatures and quotas.
+        """Changes the given fields: name, group, allow_private_urls, swarm, deliver_to, read_from, alarms,
+        aws_roles, gse, shared_signatures and quotas.
 
         A quota of None gets its default. Lists of `gse` that are left out stay as they are.
         """

@@ -602,6 +602,11 @@ def enrolment(token_id: str) -> dict[str, str]:
     return _key(SYSTEM, "ENROLMENT", token_id)
 
 
+def spent_signature(signature: str) -> dict[str, str]:
+    """Says that a host's signed AWS identity was used: it is accepted once."""
+    return _key(SYSTEM, "SPENT_SIGNATURE", signature)
+
+
 # --- releases
 
 

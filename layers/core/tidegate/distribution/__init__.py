@@ -210,7 +210,8 @@ class Distribution:
     def enrolments(self) -> Enrolments:
         from tidegate.distribution.fleet import Enrolments, EnrolmentStore
 
-        return Enrolments(EnrolmentStore(self.table), self.fleet_store, self.api_keys, self.projects.get, self.clock)
+        store = EnrolmentStore(self.table)
+        return Enrolments(store, self.fleet_store, self.api_keys, self.projects, self.clock, self.http)
 
     @cached_property
     def presences(self) -> Presences:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,6 +22,7 @@ from tidegate.aws.table import (
     Table,
     Write,
     can_be_stored,
+    check,
     decode_cursor,
     delete,
     encode_cursor,
@@ -33,6 +34,7 @@ from tidegate.aws.table import (
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.sequences import Listed, slices
 from tidegate.distribution import Distribution
+from tidegate.distribution.aws_identity import Signed, ask_sts
 from tidegate.distribution.model import (
     MOST_STARTS,
     OFFLINE,
@@ -54,6 +56,7 @@ from tidegate.errors import (
     Busy,
     Conflict,
     DomainError,
+    IdentityRefused,
     Invalid,
     RecordNotFound,
     TokenRefused,
@@ -62,6 +65,10 @@ from tidegate.projects.audit import AuditLine, act, audit_write
 from tidegate.projects.keys import ApiKey, ApiKeys, new_key, next_life, same_life
 from tidegate.projects.model import Project
 from tidegate.records import item_of, record_from
+
+if TYPE_CHECKING:
+    from tidegate.http.client import SafeHttp
+    from tidegate.projects.projects import Projects
 
 # --- fleet
 # Agents in the table: one item each, spread over several partitions.
@@ -252,6 +259,8 @@ def _position(cursor: str | None) -> tuple[int, str]:
 # Enrolments in the table: the hash of the token, and the number of its uses.
 
 _KEPT_SECONDS = 7 * 86400
+# Longer than a signature is fresh, before and after its time.
+_SPENT_SECONDS = 3600
 
 
 class EnrolmentStore:
@@ -267,10 +276,15 @@ class EnrolmentStore:
         item = self._table.get(keys.enrolment(enrolment_id), consistent=True)
         return record_from(Enrolment, item) if item else None
 
-    def use(self, enrolment: Enrolment, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
+    def spend(self, signature: str, now: datetime) -> bool:
+        """False if a host has used this signature already."""
+        item = keys.spent_signature(signature) | {"expires_at": int(now.timestamp()) + _SPENT_SECONDS}
+        return self._table.try_write(put_new(item))
+
+    def use(self, use: Write, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
         """Stores one use, the key and the agent, all or none. False if no use is left or the agent exists."""
         alive = same_life(agent.project_id, agent.agent_id, agent.life)
-        return self._table.try_write(_use(enrolment), *new_key(key), new_agent(agent), alive, audit_write(line))
+        return self._table.try_write(use, *new_key(key), new_agent(agent), alive, audit_write(line))
 
     def replace(self, known: FleetAgent, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
         """Stores a new key for an agent that never connected: the answer with its first key was lost.
@@ -278,16 +292,22 @@ class EnrolmentStore:
         The agent keeps its use of the enrolment. False if it has connected or was replaced meanwhile."""
         return self._table.try_write(*new_key(key), renewed_agent(agent, known), _ends(agent), *map(audit_write, lines))
 
-    def take_over(self, enrolment: Enrolment, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
+    def take_over(self, use: Write, key: ApiKey, agent: FleetAgent, *lines: AuditLine) -> bool:
         """Stores one use, the key and the agent, and ends the life of the host that had the id.
 
         False if no use is left, or if the id was deleted or replaced meanwhile."""
-        writes = [_use(enrolment), *new_key(key), replaced_agent(agent), _ends(agent)]
+        writes = [use, *new_key(key), replaced_agent(agent), _ends(agent)]
         return self._table.try_write(*writes, *map(audit_write, lines))
 
 
 def _use(enrolment: Enrolment) -> Write:
     return update(keys.enrolment(enrolment.enrolment_id), adds={"used": 1}, condition="#used < #uses")
+
+
+def _still_allowed(project: Project) -> Write:
+    """For the transaction of an enrolment by an AWS role: refused if an admin changed the project meanwhile."""
+    same = "attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)"
+    return check(keys.project(project.project_id), same, was=project.revision)
 
 
 def _ends(agent: FleetAgent) -> Write:
@@ -599,14 +619,16 @@ class Enrolments:
         store: EnrolmentStore,
         fleet: FleetStore,
         api_keys: Callable[[], ApiKeys],
-        project_of: Callable[[str], Project],
+        projects: Projects,
         clock: Clock,
+        http: SafeHttp,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._api_keys = api_keys
-        self._project_of = project_of
+        self._projects = projects
         self._clock = clock
+        self._http = http
 
     def add(
         self,
@@ -619,7 +641,7 @@ class Enrolments:
         *,
         replace: bool = False,
     ) -> dict[str, Any]:
-        self._project_of(project_id)
+        self._projects.get(project_id)
         now = self._clock()
         enrolment_id = new_id("enr", now).replace("-", "")
         token = f"tge_{enrolment_id}_{secrets.token_hex(20)}"
@@ -643,7 +665,43 @@ class Enrolments:
         """Returns a key that is bound to this agent. All records are written in one transaction.
 
         `claim` is a secret of the host: with it, the host can enrol again while it has not used its key."""
-        found, api_keys = self._checked(token), self._api_keys()
+        found = self._checked(token)
+        return self._enrolled(found, _use(found), agent_id, inventory, claim)
+
+    def enrol_by_aws(
+        self, signed: Signed, agent_id: str | None, inventory: Inventory, claim: str | None = None
+    ) -> dict[str, Any]:
+        """As `enrol`, for a host that proves its AWS role. Its id is the name of the role's session.
+
+        Anyone may call this, so STS is asked only for a project that allows roles, and once for a signature: whoever
+        saw the request gets no key with it, and cannot have STS called again."""
+        try:
+            project = self._projects.get(signed.project_id, consistent=True)
+        except RecordNotFound:
+            project = None
+        # One text for both: a stranger does not learn which projects exist.
+        if project is None or not project.aws_roles:
+            raise IdentityRefused(
+                f"no AWS role may enrol hosts in the project {signed.project_id}: an admin allows one with "
+                "PATCH /v1/projects/{project_id} (aws_roles)"
+            )
+        if not self._store.spend(signed.signature, self._clock()):
+            raise IdentityRefused("this signature was used already: sign another request")
+        account, name, session = ask_sts(self._http, signed)
+        role = project.aws_role(account, name)
+        if role is None:
+            raise IdentityRefused(f"the role {name} of the AWS account {account} may not enrol hosts in this project")
+        if agent_id not in (None, session):
+            raise IdentityRefused(f"a host with this AWS identity has the id {session}, not {agent_id}")
+        found = Enrolment(
+            f"aws:{account}/{name}", project.project_id, "", role.groups, role.labels, 0, 0, replace=role.replace
+        )
+        return self._enrolled(found, _still_allowed(project), session, inventory, claim)
+
+    def _enrolled(
+        self, found: Enrolment, use: Write, agent_id: str, inventory: Inventory, claim: str | None
+    ) -> dict[str, Any]:
+        api_keys = self._api_keys()
         known = self._fleet.get(found.project_id, agent_id)
         again = known is not None and self._is_lost_answer(known, found, claim)
         in_use = known is not None or api_keys.agent_has_key(found.project_id, agent_id)
@@ -670,13 +728,11 @@ class Enrolments:
             if not self._store.replace(known, key, agent, lost, line):
                 raise _exists(agent_id)
         elif in_use:
-            replaced = self._line(
-                found, agent_id, "agent.delete", "another host enrols with a token that replaces hosts"
-            )
-            if not self._store.take_over(found, key, agent, replaced, line):
+            replaced = self._line(found, agent_id, "agent.delete", "a host enrols that may replace the one with its id")
+            if not self._store.take_over(use, key, agent, replaced, line):
                 self._require_use(found)
                 raise Conflict(f"another request changed the agent {agent_id} meanwhile: try again")
-        elif not self._store.use(found, key, agent, line):
+        elif not self._store.use(use, key, agent, line):
             if self._fleet.get(found.project_id, agent_id) is None:
                 self._require_use(found)
             raise _exists(agent_id)
@@ -690,6 +746,8 @@ class Enrolments:
         return act(enrolment.project_id, agent_id, self._clock(), enrolment.enrolment_id, action, why)
 
     def _require_use(self, enrolment: Enrolment) -> None:
+        if not enrolment.uses:
+            raise Conflict("another request changed the project or the host meanwhile: sign and try again")
         now = self._store.get(enrolment.enrolment_id)
         if now is None or now.used >= now.uses:
             raise TokenRefused(
@@ -717,7 +775,7 @@ class Enrolments:
 def _exists(agent_id: str) -> AgentExists:
     return AgentExists(
         f"the agent {agent_id} exists already, or has a key: delete it first, enrol under another id, or use a token "
-        "that was made to replace hosts"
+        "or a role that may replace hosts"
     )
 
 

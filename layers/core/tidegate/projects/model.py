@@ -245,6 +245,21 @@ class GseGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class AwsRole:
+    """An AWS role whose instances may enrol as hosts, each under the name of its session, and what they get.
+
+    Compared exactly. STS does not tell the role's path; names are unique in an account without it."""
+
+    account: Annotated[str, F("number of the AWS account, 12 digits", pattern=r"^[0-9]{12}$")]
+    role: Annotated[str, F("name of the role, exact and without its path", pattern=r"^[A-Za-z0-9+=,.@_-]{1,64}$")]
+    groups: Annotated[tuple[str, ...], F("groups of the hosts that enrol by this role")] = ()
+    labels: Annotated[Mapping[str, str], F("labels of the hosts that enrol by this role")] = field(default_factory=dict)
+    replace: Annotated[
+        bool, F("whether an instance may enrol again under its id, such as after it lost its disk: the old key ends")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Project:
     project_id: Annotated[str, F("id of the project")]
     name: Annotated[str, F("a name for people", changes=True)]
@@ -297,6 +312,10 @@ class Project:
             changes=True,
         ),
     ] = ()
+    aws_roles: Annotated[
+        tuple[AwsRole, ...],
+        F("AWS roles whose instances may enrol as hosts without a token; none until an admin sets it", changes=True),
+    ] = ()
     gse: Annotated[
         GseGrant,
         F("where the project may send files with `TransferEngine=gse`; nowhere until an admin sets it", changes=True),
@@ -319,6 +338,9 @@ class Project:
     ] = True
     # Increases with every change that an operator makes.
     revision: int = 0
+
+    def aws_role(self, account: str, role: str) -> AwsRole | None:
+        return next((each for each in self.aws_roles if (each.account, each.role) == (account, role)), None)
 
     def has_alarm(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.alarms)

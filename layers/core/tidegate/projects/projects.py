@@ -177,6 +177,9 @@ class Projects:
             if changed == project:
                 return project
             granted = [f"gse.{name} = {' '.join(listed) or 'none'}" for name, listed in sorted(lists.items())]
+            if "aws_roles" in fields:
+                roles = [f"{role.account}/{role.role}" for role in changed.aws_roles]
+                granted.append(f"roles = {' '.join(roles) or 'none'}")
             named = ", ".join([*sorted([*fields, *limits]), *granted])
             line = act(project_id, project_id, self._clock(), who, "project.change", named)
             if self._store.change(project, changed, line):

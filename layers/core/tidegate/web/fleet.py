@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tidegate.app import app
+from tidegate.distribution.aws_identity import REGION, read_signed
 from tidegate.distribution.model import Inventory
 from tidegate.records import F
 from tidegate.releases import releases
@@ -16,14 +18,12 @@ from tidegate.releases.model import HostFile
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, Page
-from tidegate.web.submits import AgentId, Group, LabelValue
+from tidegate.web.submits import AgentId, Groups, Labels
 
 # --- fleet schemas
 # Bodies and answers of the fleet.
 
 AgentState = Literal["online", "offline"]
-Groups = Annotated[list[Group], Field(max_length=20)]
-Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
 
 
 class CurrentTransfer(Answer):
@@ -121,9 +121,39 @@ class EnrolmentAnswer(Answer):
     expires_at: Annotated[str, F("until when it is valid, ISO 8601 UTC")]
 
 
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+HeaderValue = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class AwsIdentityBody(Body):
+    """The signed headers of `POST https://sts.REGION.amazonaws.com/` with the body
+    `Action=GetCallerIdentity&Version=2011-06-15`. The API sends that request, once."""
+
+    region: Annotated[str, F("the AWS region whose STS verifies the signature, such as eu-central-1", pattern=REGION)]
+    headers: Annotated[
+        dict[HeaderName, HeaderValue],
+        Field(
+            min_length=1,
+            max_length=12,
+            description="Authorization (signature version 4), Content-Type, X-Amz-Date, X-Amz-Security-Token, and "
+            "signed with them X-Tidegate-Server-Id (host and port of the API's URL) and X-Tidegate-Project-Id; "
+            "X-Tidegate-Nonce, if two are signed within a second",
+        ),
+    ]
+
+
 class EnrolBody(Body):
-    token: Annotated[str, F("the token of POST /v1/enrolments", min_length=1, max_length=200)]
-    agent_id: Annotated[AgentId, F("the id that the host will have; at most 128 bytes, without spaces and slashes")]
+    token: Annotated[str | None, F("the token of POST /v1/enrolments", min_length=1, max_length=200)] = None
+    aws: Annotated[
+        AwsIdentityBody | None, F("instead of a token: proof of an AWS role that an admin allows the project")
+    ] = None
+    agent_id: Annotated[
+        AgentId | None,
+        F(
+            "the id that the host will have; at most 128 bytes, without spaces and slashes. With `aws` it is the name "
+            "of the role's session, on EC2 the instance id, and may be left out"
+        ),
+    ] = None
     version: Annotated[str | None, F("version of the agent", min_length=1, max_length=128)] = None
     zone: Annotated[
         str | None, F("rack or availability zone; peers of the same zone are preferred", min_length=1, max_length=128)
@@ -139,6 +169,14 @@ class EnrolBody(Body):
         ]
         | None
     ) = None
+
+    @model_validator(mode="after")
+    def _one_proof(self) -> EnrolBody:
+        if (self.token is None) == (self.aws is None):
+            raise ValueError("give either token or aws")
+        if self.token is not None and self.agent_id is None:
+            raise ValueError("agent_id is missing: with a token, it is the id that the host will have")
+        return self
 
 
 class EnrolledAnswer(Answer):
@@ -169,9 +207,16 @@ def list_agents(
 
 @router.post("/v1/agents/enrol", scope="open", tags=_TAGS, summary="Enrol a host", status_code=201)
 def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
-    made = app().distribution.enrolments.enrol(
-        body.token, body.agent_id, Inventory(body.version, body.zone), body.claim
-    )
+    enrolments, inventory = app().distribution.enrolments, Inventory(body.version, body.zone)
+    if body.aws is not None:
+        # What the host signed must name this API, so that another server that it calls cannot enrol here in its name.
+        servers = {urlsplit(app().settings.api_url).netloc, router.current_event.request_context.domain_name or ""}
+        signed = read_signed(
+            body.aws.region, body.aws.headers, {name.lower() for name in servers if name}, app().clock()
+        )
+        made = enrolments.enrol_by_aws(signed, body.agent_id, inventory, body.claim)
+    else:
+        made = enrolments.enrol(body.token or "", body.agent_id or "", inventory, body.claim)
     return answer(EnrolledAnswer.model_validate(made), 201)
 
 

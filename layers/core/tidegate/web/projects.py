@@ -12,13 +12,14 @@ from tidegate.common.sequences import Listed
 from tidegate.distribution.swarm import SwarmSettings
 from tidegate.projects.audit import act
 from tidegate.projects.keys import ApiKey
-from tidegate.projects.model import GseGrant, Project, Quotas, path_parts
+from tidegate.projects.model import AwsRole, GseGrant, Project, Quotas, path_parts
 from tidegate.queue.model import MAX_CAPACITY
 from tidegate.records import F, declared, record_from, view_of
 from tidegate.web.idempotency import idempotent, idempotent_secret
 from tidegate.web.queue import ChannelName
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, FilePath, Page, Text, without_defaults
+from tidegate.web.submits import Groups, Labels
 
 # --- schemas
 # Bodies and answers of projects and API keys.
@@ -34,7 +35,7 @@ ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
 # A new project has the defaults of all other fields.
 _NOT_GIVEN = tuple(declared(Project).keys() - {"name", "group", "allow_private_urls"})
 # Shown of one project, not in lists.
-_ONLY_DETAILS = ("quotas", "swarm", "deliver_to", "read_from", "alarms", "masks", "shared_signatures")
+_ONLY_DETAILS = ("quotas", "swarm", "deliver_to", "read_from", "alarms", "aws_roles", "masks", "shared_signatures")
 _TEN_YEARS = 10 * 365 * 86400
 _NINETY_DAYS = 90 * 86400
 Lifetime = Annotated[
@@ -73,6 +74,20 @@ class GseBody(Body, record=GseGrant):
     users: Annotated[list[Text], Field(max_length=100)] = []
 
 
+class AwsRoleBody(Body, record=AwsRole):
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    groups: Groups = []
+    labels: Labels = {}
+
+
+def _different(roles: list[AwsRoleBody]) -> list[AwsRoleBody]:
+    named = ["{account}/{role}".format(**each.model_dump()) for each in roles]
+    if twice := [name for name in named if named.count(name) > 1]:
+        raise ValueError(f"{twice[0]} is listed twice")
+    return roles
+
+
 class VisibleBody(Body):
     """How many characters of a value stay visible."""
 
@@ -109,6 +124,7 @@ class ProjectChange(Body, changes=Project):
     deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
     read_from: Annotated[list[SourcePattern], Field(max_length=20)] = []
     alarms: Annotated[list[Annotated[str, Field(min_length=1, max_length=255)]], Field(max_length=20)] = []
+    aws_roles: Annotated[list[AwsRoleBody], Field(max_length=20), AfterValidator(_different)] = []
     gse: GseBody = GseBody()
     masks: Annotated[dict[ColumnName, MaskName | VisibleBody], Field(max_length=200)] = {}
     shared_signatures: bool = True
@@ -116,6 +132,8 @@ class ProjectChange(Body, changes=Project):
 
     def fields(self) -> dict[str, Any]:
         named = self.model_dump(exclude_unset=True, exclude={"quotas", "gse"})
+        if "aws_roles" in named:
+            named["aws_roles"] = [record_from(AwsRole, each.model_dump()) for each in self.aws_roles]
         return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
     def limits(self) -> dict[str, Any]:
@@ -129,6 +147,10 @@ class GseAnswer(Answer, record=GseGrant):
     """Where the project may send files with `TransferEngine=gse`; without targets, directories or users: nowhere."""
 
 
+class AwsRoleAnswer(Answer, record=AwsRole):
+    """An AWS role whose instances may enrol as hosts, and the groups and labels that they get."""
+
+
 class ProjectAnswer(Answer, record=Project, without=_ONLY_DETAILS):
     gse: GseAnswer
 
@@ -139,6 +161,7 @@ class QuotasAnswer(Answer, record=Quotas):
 
 class ProjectDetail(Answer, record=Project):
     quotas: QuotasAnswer
+    aws_roles: list[AwsRoleAnswer]
     gse: GseAnswer
     defaults: Annotated[dict[str, bool], F("the quotas that have the default, because nobody set them: each `true`")]
     usage: Annotated[

@@ -45,6 +45,8 @@ def _web(value: str) -> str:
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 Group = Annotated[str, F("1 to 63 letters, digits and `._/-`", pattern=_NAME)]
 LabelValue = Annotated[str, F(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
+Groups = Annotated[list[Group], Field(max_length=20)]
+Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
 AgentId = Annotated[str, F(min_length=1, check=_machine_id)]
 ContainerId = Annotated[str, F(check=_machine_id)]
 Callback = Annotated[str, F(min_length=1, max_length=300, check=_web)]

@@ -9,7 +9,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tests.support.patience import idle_clock
-from tidegate_client.cli.commands.agent import availability_zone
+from tidegate_client.agent.aws import availability_zone
 
 TOKEN = "AQAEA-token"
 

@@ -111,6 +111,13 @@ def register(subparsers: Subparsers) -> None:
         help="CloudWatch alarms that may stop its releases; replaces the whole list, an empty value clears it",
     )
     update.add_argument(
+        "--aws-role",
+        action="append",
+        metavar="'ACCOUNT/ROLE [groups=A,B] [labels=N=V,…] [replace]'",
+        help="AWS roles whose instances may enrol as hosts (`tidegate agent enrol --aws`), the groups and labels that "
+        "they get, and whether one may enrol again under its id; replaces the whole list, an empty value clears it",
+    )
+    update.add_argument(
         "--mask",
         action="append",
         metavar="COLUMN=KIND",
@@ -266,14 +273,34 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
     lists = {f"{name}s": _without_empty(getattr(args, f"gse_{name}")) for name, *_ in _GSE}
     if grant := {name: listed for name, listed in lists.items() if listed is not None}:
         changes["gse"] = grant
+    if args.aws_role is not None:
+        changes["aws_roles"] = [_aws_role(text) for text in args.aws_role if text]
     if args.mask is not None:
         changes["masks"] = _masks(args.mask)
     if not changes:
         raise UsageError(
             "nothing to change: give --name, --group, --allow-private-urls, --shared-signatures, --swarm, "
-            "--deliver-to, --read-from, --alarm, --mask, --gse-target, --gse-dir, --gse-user or --quota"
+            "--deliver-to, --read-from, --alarm, --aws-role, --mask, --gse-target, --gse-dir, --gse-user or --quota"
         )
     context.output.record(context.client.projects.update(args.project_id, changes))
+
+
+def _aws_role(text: str) -> dict[str, Any]:
+    named, *options = text.split()
+    account, _, role = named.partition("/")
+    found: dict[str, Any] = {"account": account, "role": role}
+    for option in options:
+        name, equals, value = option.partition("=")
+        pairs = [each.split("=", 1) for each in value.split(",")]
+        if option == "replace":
+            found["replace"] = True
+        elif name == "groups" and equals:
+            found["groups"] = value.split(",")
+        elif name == "labels" and equals and all(len(pair) == 2 for pair in pairs):
+            found["labels"] = dict(pairs)
+        else:
+            raise UsageError(f"--aws-role {text}: {option!r} is none of groups=A,B, labels=N=V,… and replace")
+    return found
 
 
 def _masks(given: Sequence[str]) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import getpass
 import hashlib
-import http.client
+import itertools
 import os
+import random
 import re
 import socket
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +21,18 @@ from tidegate_client.cli.context import Context, Exit, Subparsers, add_command, 
 from tidegate_client.cli.output import log_to_stderr
 from tidegate_client.client import Client
 from tidegate_client.config import further_login, state_path
-from tidegate_client.errors import UsageError
+from tidegate_client.errors import Conflict, RateLimited, ServerError, Unreachable, UsageError
 from tidegate_client.rates import DailyRate, RateWindow
 
 if TYPE_CHECKING:
     from tidegate_client.agent.options import AgentOptions, Grant
+    from tidegate_client.models import Enrolled
     from tidegate_client.swarm.host import SwarmOptions
 
 LOOPBACK = "127.0.0.1"
 AGENT_ID = "TIDEGATE_AGENT_ID"
-# Who made this machine, and where an EC2 instance asks about itself.
-_VENDOR, _METADATA = Path("/sys/class/dmi/id/sys_vendor"), "169.254.169.254"
+# How often an enrolment by an AWS role is tried while the API or STS cannot answer, each time with a new signature.
+_AWS_TRIES = 5
 
 
 def register(subparsers: Subparsers) -> None:
@@ -69,9 +71,20 @@ def register(subparsers: Subparsers) -> None:
     sign.add_argument("--key", type=Path, required=True, metavar="FILE", help="the private key of new-release-key")
     sign.add_argument("--out", type=Path, metavar="FILE", help="the signed release (default: WHEEL.signed)")
     enrol = add_command(
-        inner, "enrol", _enrol, "exchange a token for this host's key, and store it for `agent` and `agent install`"
+        inner,
+        "enrol",
+        _enrol,
+        "exchange a token, or this instance's AWS role, for this host's key, and store it for `agent` and "
+        "`agent install`",
     )
-    enrol.add_argument("--token", required=True, help="from `tidegate fleet token`; '-' reads it from stdin")
+    proof = enrol.add_mutually_exclusive_group(required=True)
+    proof.add_argument("--token", help="from `tidegate fleet token`; '-' reads it from stdin")
+    proof.add_argument(
+        "--aws",
+        action="store_true",
+        help="by the AWS role of this instance, which an admin allows the project of --project; its id in Tidegate is "
+        "the instance id",
+    )
     enrol.add_argument("--url", help="the API's address (default: TIDEGATE_API_URL, or the stored one)")
     enrol.add_argument("--agent-id", default=argparse.SUPPRESS)
     enrol.add_argument(
@@ -328,32 +341,6 @@ def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
     return SwarmOptions(listen, site, zone, given.get("peer_upload_rate"))
 
 
-def availability_zone(vendor: Path = _VENDOR, service: str = _METADATA) -> str | None:
-    """The zone of an EC2 instance, such as eu-central-1a, from its metadata (IMDSv2); None elsewhere.
-
-    Nothing is sent on other machines. In a container the answer may not arrive: one hop is the default."""
-    try:
-        if "Amazon EC2" not in vendor.read_text():
-            return None
-        connection = http.client.HTTPConnection(service, timeout=1)
-        with contextlib.closing(connection):
-            connection.request("PUT", "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-            token = _metadata(connection)
-            path = "/latest/meta-data/placement/availability-zone"
-            connection.request("GET", path, headers={"X-aws-ec2-metadata-token": token})
-            return _metadata(connection)[:64] or None
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-
-
-def _metadata(connection: http.client.HTTPConnection) -> str:
-    answer = connection.getresponse()
-    text = answer.read(1024).decode("ascii")
-    if answer.status != 200:
-        raise ValueError(f"the metadata service answers {answer.status}")
-    return text
-
-
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:
     """A directory for each agent, API and root: the results of one must never be reported to another."""
     identity = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
@@ -362,6 +349,7 @@ def _state_dir(context: Context, args: argparse.Namespace) -> Path:
 
 def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     # Imported here, because the agent needs Unix and the other commands do not.
+    from tidegate_client.agent.aws import availability_zone
     from tidegate_client.agent.daemon import Agent, make_group
     from tidegate_client.agent.service import (
         call_on_stop_signals,
@@ -406,13 +394,16 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     from tidegate_client.agent.update import version
 
     url = args.url or context.config.required_url()
-    agent_id = getattr(args, "agent_id", None) or socket.gethostname()
-    token = sys.stdin.readline().strip() if args.token == "-" else args.token  # noqa: S105
+    agent_id = getattr(args, "agent_id", None)
+    about = {"version": version(), "zone": getattr(args, "zone", None), "claim": config.host_claim()}
     # Without a key: a stored one may belong to another project.
     with Client(url) as client:
-        enrolled = client.agents.enrol(
-            token, agent_id, version=version(), zone=getattr(args, "zone", None), claim=config.host_claim()
-        )
+        if args.aws:
+            enrolled = _enrol_by_aws(client, context.config.project_id, agent_id, about)
+        else:
+            token = sys.stdin.readline().strip() if args.token == "-" else args.token  # noqa: S105
+            enrolled = client.agents.enrol(token, agent_id or socket.gethostname(), **about)
+    agent_id = enrolled["agent_id"]
     shown = {name: enrolled[name] for name in ("project_id", "agent_id", "key_id")}
     if args.service:
         login_of_service = [("TIDEGATE_API_URL", url), ("TIDEGATE_KEY", enrolled["key"]), (AGENT_ID, agent_id)]
@@ -424,6 +415,23 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     path = config.save(login, profile=getattr(args, "profile", None))
     context.output.record(shown)
     context.output.note(f"the key is stored in {path}; next: tidegate agent install --agent-id {agent_id} --root DIR")
+
+
+def _enrol_by_aws(client: Client, project_id: str | None, agent_id: str | None, about: dict[str, Any]) -> Enrolled:
+    from tidegate_client.agent.aws import credentials, signed_identity
+
+    if not project_id:
+        raise UsageError("--project is missing: give the id of the project that allows this instance's role")
+    for attempt in itertools.count(1):
+        identity = signed_identity(credentials(), client.http.api_url, project_id)
+        try:
+            return client.agents.enrol_by_aws(identity, agent_id, **about)
+        except (Unreachable, ServerError, RateLimited, Conflict) as error:
+            if attempt == _AWS_TRIES or getattr(error, "code", None) == "agent_exists":
+                raise
+            # Many instances may start at once.
+            time.sleep(random.uniform(1, 2**attempt))  # noqa: S311
+    raise AssertionError
 
 
 def _new_release_key(context: Context, args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ import { act, confirm, dialog, saved, showOnce } from "../parts/dialog.js";
 import { field, FieldError, form, textLines } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { keyTable, newKeyDialog } from "./keys.js";
-import { accessCard, alarmsCard, gseCard, masksCard } from "./project_access.js";
+import { accessCard, alarmsCard, awsCard, gseCard, masksCard } from "./project_access.js";
 
 export function project(root, { id, tabs }) {
   const path = `v1/projects/${at(id)}`;
@@ -29,6 +29,7 @@ export function project(root, { id, tabs }) {
         accessCard(record, path, refresh),
         masksCard(record, path, refresh),
         alarmsCard(record, path, refresh),
+        awsCard(record, path, refresh),
         gseCard(record, path, refresh),
         card(t("projects.secret"), { id: "secret" }, h("p", { class: "muted" }, t("projects.secretWhat")), secretTools(path, id)),
         card(t("jobs.details"), { id: "details" }, facts([

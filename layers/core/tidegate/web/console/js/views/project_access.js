@@ -1,4 +1,5 @@
-// What an admin lets a project reach: buckets and tables of its exports, and its targets with TransferEngine=gse.
+// What an admin lets a project reach: buckets and tables of its exports, AWS roles of its hosts, and its targets with
+// TransferEngine=gse.
 import { h } from "../dom.js";
 import { patch } from "../api.js";
 import { t } from "../i18n.js";
@@ -12,10 +13,11 @@ const EXPORTS = {
   read_from: /^(s3:\/\/[^/*?[]+\/.+|dynamodb:\/\/[^/*?[]+|athena:\/\/[^/*?[]+(\/[^/*?[]+)?)$/,
 };
 const MASK = /^(.+?)\s*=\s*(?:(phone|id|card|email)|(\d{1,2}),(\d{1,2}))$/;
+const AWS_ROLE = /^(\d{12})\/([A-Za-z0-9+=,.@_-]{1,64})(?:\s+groups=([\w.\/,-]+))?(?:\s+labels=([\w.\/@:,=-]+))?(\s+replace)?$/;
 const GSE = { targets: /^[^\s/]+(\/[^\s/]+)?$/, dirs: /^(\/(?!\/)[^\\]*|[A-Za-z]:[\\/].*)$/, users: /^.+$/ };
 const EXAMPLES = {
   deliver_to: "acme-reports/shop/*", read_from: "s3://acme-data/orders/*\ndynamodb://orders\nathena://reports/shop",
-  alarms: "shop-*", masks: "mobile = phone\nid_card = id\nname = 1,0", targets: "web-*\nweb-1/*", dirs: "/data/app", users: "app",
+  alarms: "shop-*", aws_roles: "123456789012/web-hosts groups=web labels=os=al2023", masks: "mobile = phone\nid_card = id\nname = 1,0", targets: "web-*\nweb-1/*", dirs: "/data/app", users: "app",
 };
 
 export function accessCard(record, path, refresh) {
@@ -31,6 +33,23 @@ export function masksCard(record, path, refresh) {
 
 export function alarmsCard(record, path, refresh) {
   return listsCard("stops", { alarms: /^.{1,255}$/ }, record, (lists) => patch(path, lists), refresh);
+}
+
+// AWS roles whose instances may enrol as hosts, a line for each.
+export function awsCard(record, path, refresh) {
+  const line = ({ account, role, groups = [], labels = {}, replace }) => [
+    `${account}/${role}`,
+    groups.length ? `groups=${groups.join(",")}` : "",
+    Object.keys(labels).length ? `labels=${Object.entries(labels).map((pair) => pair.join("=")).join(",")}` : "",
+    replace ? "replace" : "",
+  ].filter(Boolean).join(" ");
+  const roleOf = ([, account, role, groups, labels, replace]) => ({
+    account, role, replace: Boolean(replace),
+    groups: groups ? groups.split(",") : [],
+    labels: labels ? Object.fromEntries(labels.split(",").map((pair) => pair.split("=", 2))) : {},
+  });
+  const save = ({ aws_roles }) => patch(path, { aws_roles: aws_roles.map((text) => roleOf(AWS_ROLE.exec(text))) });
+  return listsCard("aws", { aws_roles: AWS_ROLE }, { aws_roles: record.aws_roles.map(line) }, save, refresh);
 }
 
 export function gseCard(record, path, refresh) {

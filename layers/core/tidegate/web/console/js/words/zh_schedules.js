@@ -19,6 +19,7 @@ export const zhSchedules = {
     access: "导出可用的存储桶与表", deliver_to: "副本可存到", read_from: "数据可取自", nowhere: "无", badPattern: "“{line}”不符合格式。{hint}",
     masked: "导出时脱敏的列", masks: "脱敏列", masksHint: "每行一个：列名 = phone、id、card、email，或 开头,结尾（保留的字符数）。", deliver_toHint: "每行一个：桶/键，* 代表任意内容。参数 DeliveryBucket 也须允许该桶。", read_fromHint: "每行一个：s3://桶/键、dynamodb://表、athena://工作组/数据库，或 athena://工作组（其全部数据库）。键中 * 代表任意内容。参数 SourceBucket、SourceTable、SourceWorkgroup 也须允许。",
     stops: "发布的告警", alarms: "可中止发布的告警", alarmsHint: "运维账号中的 CloudWatch 告警。每行一个名称模式，例如 shop-*。区分大小写。",
+    aws: "主机的 AWS 角色", aws_roles: "可注册的实例", aws_rolesHint: "每行一个角色：账号/角色 groups=a,b labels=名称=值 replace；除账号/角色外均可省略。角色名须完全一致，不含路径。实例以其实例 ID 作为主机编号；加 replace 后可用原编号重新注册。",
     gse: "GSE 目标", targets: "文件可发往", dirs: "可写入目录", users: "可用用户", targetsHint: "仅当参数 TransferEngine 为 gse 时使用。每行一个：主机（web-*）或容器（web-1/*）；主机的模式不含其容器。区分大小写。",
     dirsHint: "每行一个绝对路径，含其下所有目录。未填则该项目无法发送文件。", usersHint: "每行一个用户名，须与主机上完全一致。",
   },
