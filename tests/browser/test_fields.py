@@ -75,6 +75,12 @@ EXPORT: tuple[dict[str, str], ...] = (
     {"type": "excel"},
 )
 HOURLY = {"schedule": "rate(1 hour)"}
+# A batch has one source.
+BATCH: tuple[dict[str, str], ...] = (
+    {"s3_prefix": "", "s3_inventory": ""},
+    {"file": "", "s3_inventory": "", "s3_prefix": "s3://acme-data/in/"},
+    {"file": "", "s3_prefix": "", "s3_inventory": "s3://acme-data/inv/manifest.json"},
+)
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,8 @@ FORMS = [
     _exports("POST /v1/export-schedules/multiple", TABLES, schedule=HOURLY),
     Form("POST /v1/biz", "businesses", ("Register a business",)),
     Form("PUT /v1/biz/{biz_id}", "businesses", ("Change",)),
-    Form("POST /v1/batches", "batches", ("New batch",)),
-    Form("POST /v1/batch-schedules", "batches", ("New batch",), fillings=(HOURLY,)),
+    Form("POST /v1/batches", "batches", ("New batch",), fillings=BATCH),
+    Form("POST /v1/batch-schedules", "batches", ("New batch",), fillings=tuple(each | HOURLY for each in BATCH)),
     Form("PATCH /v1/batches/{batch_id}", "batches/{batch}", ("Change",)),
     Form("POST /v1/subscriptions", "ingest/new", fillings=({"source_url": "https://a.example/list"} | HOURLY,)),
     Form(

@@ -990,7 +990,7 @@ class Batch(Model):
     status: str
     # when it was created, ISO 8601 UTC
     create_time: str
-    # a file of the library whose rows are the items
+    # a file of the library whose rows are the items, or objects of a bucket
     source: Optional[BatchSource]
     # id of the request in the queue
     request_id: Optional[str]
@@ -1006,8 +1006,8 @@ class Batch(Model):
     biz_id: str
     # a name for people
     name: str
-    # the items are `start_index` to `total` - 1; not needed with a list in job_data or a file as source, whose rows
-    # are counted
+    # the items are `start_index` to `total` - 1; not needed with a list in job_data or with a source, whose rows or
+    # objects are counted
     total: Optional[int]
     # index of the first item
     start_index: int
@@ -1102,10 +1102,10 @@ class BatchSource(Model):
     """Returned by `GET /v1/batches/{batch_id}`, in `source`."""
 
     # id of the file in the library
-    file_id: str
+    file_id: Optional[str]
     # SHA-256 of the content, 64 hexadecimal digits
-    signature: str
-    # `csv` or `ndjson`
+    signature: Optional[str]
+    # `csv` or `ndjson`, as which objects of a bucket are listed
     format: str
     # encoding of the text
     encoding: str
@@ -1113,6 +1113,10 @@ class BatchSource(Model):
     delimiter: str
     # `gzip` if the file is compressed
     compression: Optional[str]
+    # the objects whose keys begin so are the items
+    s3_prefix: Optional[str]
+    # manifest of the S3 inventory whose objects are the items
+    s3_inventory: Optional[str]
 
 
 class BatchBackoff(Model):
@@ -1529,7 +1533,7 @@ class ProjectDetail(Project):
     swarm: str
     # where the project's exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`
     deliver_to: list[str]
-    # what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`,
+    # what the project's exports and batches may read directly: `s3://bucket/key*`, `dynamodb://table`,
     # `athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows
     read_from: list[str]
     # CloudWatch alarms of the operator's account that may stop the project's releases: patterns (`*`, `?`, `[…]`,

@@ -284,6 +284,7 @@ class App:
             notifier=notifications.notifier,
             topic=notifications.topic,
             queue=self.queue,
+            source_refusal=lambda project_id, source: self.exports.allowed_sources.refusal(project_id, source),
         )
 
     @cached_property

@@ -62,6 +62,12 @@ class TargetNotGranted(DomainError):
     code, status, title = "target_not_granted", 403, "The project may not send files there"
 
 
+class SourceNotGranted(DomainError):
+    """The operator or the project's `read_from` does not allow a batch to read its items there."""
+
+    code, status, title = "source_not_granted", 403, "The project may not read there"
+
+
 class TokenRefused(DomainError):
     code, status, title = "token_refused", 401, "The enrolment token is not valid"
 

@@ -225,6 +225,18 @@ def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: py
             {"biz_id": "b", "name": "n", "rate": 2.5, "source": {"file_id": "f-1", "format": "csv"}},
         ),
         (
+            "batch create --biz b --name n --rate 5 --s3-prefix s3://acme-data/in/",
+            "POST",
+            "/v1/batches",
+            {"biz_id": "b", "name": "n", "rate": 5, "source": {"s3_prefix": "s3://acme-data/in/"}},
+        ),
+        (
+            "batch create --biz b --name n --rate 5 --s3-inventory s3://acme-data/inv/manifest.json",
+            "POST",
+            "/v1/batches",
+            {"biz_id": "b", "name": "n", "rate": 5, "source": {"s3_inventory": "s3://acme-data/inv/manifest.json"}},
+        ),
+        (
             "batch create --biz b --name n --rate 5 --rows f-1 --rows-encoding gbk --rows-delimiter tab",
             "POST",
             "/v1/batches",

@@ -74,6 +74,15 @@ class Bucket:
         """Stores an object, or replaces it. Returns its ETag."""
         return self._client.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))["ETag"]
 
+    def put_new(self, key: str, data: bytes) -> None:
+        """Stores an object, unless there is one with this key."""
+        try:
+            self._client.put_object(Bucket=self.name, Key=key, Body=data, IfNoneMatch="*")
+        except ClientError as error:
+            # 409: another request stores it at this moment.
+            if status_of(error) not in (409, 412):
+                raise
+
     def delete(self, *keys: str) -> None:
         """Deletes the objects. Busy if some remain: S3 answers 200 and lists those that it did not delete."""
         for start in range(0, len(keys), _DELETE_LIMIT):
@@ -168,15 +177,6 @@ class BucketListing(Bucket):
             if status_of(error) == 404:
                 return None
             raise
-
-    def put_new(self, key: str, data: bytes) -> None:
-        """Stores an object, unless there is one with this key."""
-        try:
-            self._client.put_object(Bucket=self.name, Key=key, Body=data, IfNoneMatch="*")
-        except ClientError as error:
-            # 409: another request stores it at this moment.
-            if status_of(error) not in (409, 412):
-                raise
 
     def get(self, key: str) -> bytes:
         return bytes(self._client.get_object(Bucket=self.name, Key=key)["Body"].read())

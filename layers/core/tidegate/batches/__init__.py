@@ -61,6 +61,8 @@ class Batches:
     notifier: Notifier
     topic: Topic
     queue: Queue
+    # Why a project may not read this source; None if it may.
+    source_refusal: Callable[[str, Mapping[str, Any]], str | None]
 
     # --- settings as the steps need them
 

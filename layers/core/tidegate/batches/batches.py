@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.aws import keys
 from tidegate.aws.table import unknown_cursor
 from tidegate.batches.items import RESULTS_LINK_SECONDS, first_items, folder_of, place_of
+from tidegate.batches.listing import check_grant
 from tidegate.batches.model import (
     ACTIVE,
     ASYNC,
@@ -82,12 +83,12 @@ def check_options(new: BatchOptions) -> None:
 def total_of(new: NewBatch) -> int | None:
     """Returns the number of items; None if the rows of a file must be counted first."""
     total = new.total
-    if new.file_id is None and isinstance(new.job_data, list):
+    if not new.has_source and isinstance(new.job_data, list):
         total = len(new.job_data) if total is None else total
         if total > len(new.job_data):
             raise invalid("total", f"is {total}, but job_data has only {len(new.job_data)} entries")
-    if total is None and new.file_id is None:
-        raise invalid("total", "the number of items is missing: give total, a list as job_data, or a file as source")
+    if total is None and not new.has_source:
+        raise invalid("total", "the number of items is missing: give total, a list as job_data, or a source")
     if total is not None and new.start_index > total:
         raise invalid("start_index", f"is {new.start_index}, but the batch has only {total} items")
     return total
@@ -313,6 +314,9 @@ def _build(b: Batches, project_id: str, new: NewBatch, batch_id: str) -> Batch:
 
 
 def _source(b: Batches, project_id: str, new: NewBatch) -> RowSource | None:
+    if place := new.s3_prefix or new.s3_inventory:
+        check_grant(b, project_id, place, prefix=new.s3_prefix is not None)
+        return RowSource(s3_prefix=new.s3_prefix, s3_inventory=new.s3_inventory)
     if new.file_id is None:
         return None
     file = b.library.get(project_id, new.file_id)

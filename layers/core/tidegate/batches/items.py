@@ -166,13 +166,13 @@ def place_of(b: Batches, batch: Batch, index: int) -> int | None:
 def first_items(b: Batches, batch: Batch, count: int) -> list[tuple[int, Fields]]:
     """Returns (index, fields) of the first `count` items. Reads a file only as far as needed."""
     start = batch.start_index
-    if batch.source and not batch.redrive_of:
+    if batch.source and batch.source.place is None and not batch.redrive_of:
         rows = b.rows.first_rows(batch.project_id, batch.source, start, count)
         items: Items = RowsWithData(lambda at: rows[at - start], _data(b, batch))
         count = len(rows)
     else:
         items = _all_items(b, batch)
-        count = min(count, (batch.total or 0) - start)
+        count = min(count, extent_of(b, batch, start + count, wait=True).items - start)
     return [(items.index(at), items.fields(at)) for at in range(start, start + count)]
 
 
@@ -188,10 +188,12 @@ def _all_items(b: Batches, batch: Batch) -> Items:
 
 
 def rows_of(b: Batches, batch: Batch) -> Rows | None:
-    """Returns the rows, if its items are rows of a file or failed items of another batch; else None."""
+    """Returns the rows, if its items are rows of a file, objects of a bucket or failed items of another batch."""
     if batch.redrive_of:
         return b.rows.of_object(redriven_items(batch))
-    return b.rows.rows(batch.project_id, batch.source) if batch.source else None
+    if batch.source is None:
+        return None
+    return b.rows.of_listing(listing_of(batch)) if batch.source.place else b.rows.rows(batch.project_id, batch.source)
 
 
 def _data(b: Batches, batch: Batch) -> Callable[[], Any]:
@@ -503,6 +505,11 @@ def _report(batch: Batch, runner: int) -> str:
 
 def _merged(batch: Batch, parts: Parts) -> str:
     return f"{_folder(batch)}results-{sum(parts):09d}.jsonl"
+
+
+def listing_of(batch: Batch) -> str:
+    """Returns the folder of the listing of a batch whose items are objects of a bucket."""
+    return f"{_folder(batch)}listing/"
 
 
 def redriven_items(batch: Batch) -> str:

@@ -356,7 +356,7 @@ def hash_auth_code(auth_code: str) -> str:
 
 UTF8, UTF16, GZIP = "utf-8", "utf-16", "gzip"
 # How callers name a file of rows.
-SOURCE_FIELDS = ("file_id", "format", "encoding", "delimiter", "compression")
+SOURCE_FIELDS = ("file_id", "format", "encoding", "delimiter", "compression", "s3_prefix", "s3_inventory")
 
 
 class RowText(NamedTuple):
@@ -369,14 +369,21 @@ class RowText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """A file in the library whose rows are the items."""
+    """A file in the library whose rows are the items, or objects of a bucket, which are listed as such rows."""
 
-    file_id: Annotated[str, F("id of the file in the library")]
-    signature: Annotated[str, F("SHA-256 of the content, 64 hexadecimal digits")]
-    format: Annotated[str, F("`csv` or `ndjson`")]
+    file_id: Annotated[str | None, F("id of the file in the library")] = None
+    signature: Annotated[str | None, F("SHA-256 of the content, 64 hexadecimal digits")] = None
+    format: Annotated[str, F("`csv` or `ndjson`, as which objects of a bucket are listed")] = "ndjson"
     encoding: Annotated[str, F("encoding of the text")] = UTF8
     delimiter: Annotated[str, F("what separates the values of a CSV row")] = ","
     compression: Annotated[str | None, F("`gzip` if the file is compressed")] = None
+    s3_prefix: Annotated[str | None, F("the objects whose keys begin so are the items")] = None
+    s3_inventory: Annotated[str | None, F("manifest of the S3 inventory whose objects are the items")] = None
+
+    @property
+    def place(self) -> str | None:
+        """Where the objects of a bucket are named that are the items; None if the items are rows of a file."""
+        return self.s3_prefix or self.s3_inventory
 
     @property
     def text(self) -> RowText:
@@ -387,6 +394,12 @@ class RowSource:
     def is_plain(self) -> bool:
         """Whether ranges of the file itself can be read. Of others, the text is stored first."""
         return self.compression is None and self.encoding != UTF16
+
+
+def bucket_and_key(place: str) -> tuple[str, str]:
+    """Returns the two parts of `s3://bucket/key`."""
+    bucket, _, key = place.removeprefix("s3://").partition("/")
+    return bucket, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,8 +509,8 @@ class BatchItems(BatchOptions):
     total: Annotated[
         Index | None,
         F(
-            "the items are `start_index` to `total` - 1; not needed with a list in job_data or a file as source, whose "
-            "rows are counted"
+            "the items are `start_index` to `total` - 1; not needed with a list in job_data or with a source, whose "
+            "rows or objects are counted"
         ),
     ] = None
     start_index: Annotated[Index, F("index of the first item")] = 0
@@ -514,6 +527,12 @@ class NewBatch(BatchItems):
     encoding: str | None = None
     delimiter: str | None = None
     compression: str | None = None
+    s3_prefix: str | None = None
+    s3_inventory: str | None = None
+
+    @property
+    def has_source(self) -> bool:
+        return bool(self.file_id or self.s3_prefix or self.s3_inventory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,7 +541,9 @@ class Batch(BatchItems):
     project_id: str
     status: Annotated[str, F("`created`, `waiting_biz`, `running`, `finished`, `stopping` or `stopped`")]
     created_at: Annotated[str, F("when it was created, ISO 8601 UTC", shown="create_time")]
-    source: Annotated[RowSource | None, F("a file of the library whose rows are the items")] = None
+    source: Annotated[RowSource | None, F("a file of the library whose rows are the items, or objects of a bucket")] = (
+        None
+    )
     # Incremented by each start, so that functions of an older run can no longer write.
     run: int = 0
     request_id: Annotated[str | None, F("id of the request in the queue")] = None

@@ -16,13 +16,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.s3 import CHUNK, Bucket, S3Sink
 from tidegate.batches.model import BLOCK_ITEMS, GZIP, UTF8, UTF16, RowSource, RowText
 from tidegate.common.json_input import read_json
-from tidegate.errors import Invalid, NotReady, RecordNotFound
+from tidegate.errors import Invalid, NotReady, RecordNotFound, WrongState
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -134,6 +134,14 @@ def index_range(
         raise error.refusal(lines_before()) from None
     starts.append(end)
     return RangeIndex(first, rows, starts, columns)
+
+
+def csv_records(chunks: Iterable[bytes]) -> Iterator[list[str]]:
+    """Yields the values of each row of a CSV text in UTF-8. Invalid if one cannot be read."""
+    try:
+        yield from (values for _, values in _records(chunks, RowText(CSV)) if values is not None)
+    except _Undecodable as error:
+        raise error.refusal() from None
 
 
 def line_start(chunks: Iterable[bytes], row_format: str, at: int) -> int:
@@ -424,6 +432,38 @@ class RowBucket:
         return self._bucket.presign_get(key, seconds, disposition=f'attachment; filename="{file_name}"')
 
 
+# The object that is stored after the last part of a listing.
+LISTING_END = "end.json"
+
+
+class ListedParts(RowBucket):
+    """The parts of a listing (`batches/listing.py`), read by the name of their folder like one object."""
+
+    def __init__(self, objects: RowBucket, folder: str) -> None:
+        """WrongState if not all parts are stored yet."""
+        super().__init__(objects._client, objects._bucket)
+        self._folder = folder
+        found = self.get(folder + LISTING_END)
+        if found is None:
+            raise WrongState("the objects are listed when the batch has been started: they are not listed yet")
+        self._ends = array("Q", accumulate(json.loads(found)["sizes"]))
+
+    def size(self, key: str) -> int | None:
+        return super().size(key) if key != self._folder else self._ends[-1] if self._ends else 0
+
+    def span(self, key: str, start: int, end: int) -> bytes:
+        return b"".join(self.stream_span(key, start, end)) if end > start else b""
+
+    def stream_span(self, _: str, start: int, end: int) -> Iterator[bytes]:
+        number, at = bisect_right(self._ends, start), start
+        while at < end:
+            begin = self._ends[number - 1] if number else 0
+            until = min(end, self._ends[number])
+            if at < until:
+                yield from super().stream_span(f"{self._folder}{number:07d}.ndjson", at - begin, until - begin)
+            number, at = number + 1, until
+
+
 # --- file index
 # The index of a file's rows, built range by range, so that a batch can start when the first range is indexed.
 #
@@ -643,7 +683,7 @@ class RowFiles:
         return source
 
     def rows(self, project_id: str, source: RowSource) -> Rows:
-        form, key = source.text, self._object_of(project_id, source.signature)
+        form, key = source.text, self._object_of(project_id, source.signature or "")
         prefix = f"rows/{project_id}/{source.signature}.{form.format}-{source.encoding}-{ord(form.delimiter)}/"
         text = key if source.is_plain else f"{prefix}text"
         return self._cached(text, form) or self._open(self._stored(project_id, source, text), prefix, form)
@@ -657,8 +697,15 @@ class RowFiles:
         form = RowText(NDJSON)
         return self._cached(key, form) or self._open(key, f"{key}.rows/", form)
 
+    def of_listing(self, folder: str) -> Rows:
+        """Returns the lines of a listing, whose parts are in this folder. WrongState if it is not complete."""
+        form = RowText(NDJSON)
+        return self._cached(folder, form) or self._open(
+            folder, f"{folder}rows/", form, ListedParts(self._objects, folder)
+        )
+
     def _chunks(self, project_id: str, source: RowSource) -> Iterator[bytes]:
-        key = self._object_of(project_id, source.signature)
+        key = self._object_of(project_id, source.signature or "")
         _size_of(self._objects, key)
         return iter(self._objects.chunks(key))
 
@@ -678,8 +725,9 @@ class RowFiles:
         with self._lock:
             return self._last[1] if self._last and self._last[0] == (key, form) else None
 
-    def _open(self, key: str, prefix: str, form: RowText) -> Rows:
-        rows = Rows(self._objects, key, FileIndex(self._objects, key, prefix, form, range_bytes=self.range_bytes))
+    def _open(self, key: str, prefix: str, form: RowText, objects: RowBucket | None = None) -> Rows:
+        objects = objects or self._objects
+        rows = Rows(objects, key, FileIndex(objects, key, prefix, form, range_bytes=self.range_bytes))
         with self._lock:
             self._last = ((key, form), rows)
         return rows

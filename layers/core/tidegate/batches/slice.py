@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.batches import get_business
-from tidegate.batches.items import ParsedAnswer, check_rows, extent_of, index_rows, items_of
+from tidegate.batches.items import ParsedAnswer, check_rows, extent_of, index_rows, items_of, listing_of
+from tidegate.batches.listing import is_listed, list_items
 from tidegate.batches.model import (
     ASYNC,
     FINISHED,
@@ -54,6 +55,10 @@ SPLIT = "split"
 RENEW = "renew"
 TIMING = Timing(look=0.0, beat=10.0)
 _INDEX_SECONDS = 600.0
+# Outcome of a first step that has not listed all objects of a bucket: the next step is a first one, too.
+LISTING = "listing"
+# How often a listing looks whether it is still to go on.
+_LOOK_SECONDS = 2.0
 
 
 class SliceEnd(NamedTuple):
@@ -78,7 +83,11 @@ def step(b: Batches, event: Mapping[str, Any]) -> dict[str, Any]:
     if "indexer" in event:
         return {**attempt, "indexer": event["indexer"], "outcome": _index(b, attempt, event)}
     runner = event.get("runner", 0)
-    counters = {"runner": runner, "round": event.get("round", 0) + 1, "generation": event.get("generation", 1)}
+    counters: dict[str, int] = {
+        "runner": runner,
+        "round": event.get("round", 0) + 1,
+        "generation": event.get("generation", 1),
+    }
     try:
         ended = _slice(b, b.queue.running(**attempt), event)
     except LeaseLost as error:
@@ -91,8 +100,11 @@ def step(b: Batches, event: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(ended, list):
         others = [{"name": _execution_name(event, 1, **one), "input": {**attempt, **named, **one}} for one in ended]
         return {**attempt, **named, **counters, "outcome": SPLIT, "runners": others}
+    if ended.outcome == LISTING:
+        del counters["runner"]
+        ended = SliceEnd(CONTINUE)
     if ended.outcome != ENDED and counters["round"] >= b.settings.batch_rounds:
-        successor = {**attempt, **named, "runner": runner, "round": 0, "generation": counters["generation"] + 1}
+        successor = {**attempt, **named, **counters, "round": 0, "generation": counters["generation"] + 1}
         name = _execution_name(event, successor["generation"], runner)
         return {**attempt, **named, **counters, "outcome": RENEW, "successor": {"name": name, "input": successor}}
     return {**attempt, **named, **counters, "outcome": ended.outcome, "seconds": ended.seconds}
@@ -142,6 +154,8 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
     if first_step:
         # Once, not in each runner.
         with RunningAttempt(b.queue, request, TIMING, parks=False, longest_call=_INDEX_SECONDS) as heartbeats:
+            if unlisted := _list(b, batch, request, heartbeats):
+                return unlisted
             indexers = check_rows(b, batch)
         runners = [{"runner": other} for other in range(1, batch.runners)]
         others = runners + [{"indexer": number} for number in range(indexers)]
@@ -158,6 +172,33 @@ def _slice(b: Batches, request: Request, event: Mapping[str, Any]) -> SliceEnd |
     if ended.outcome != ENDED and ended.reason != request.last_wait_reason:
         b.queue.note_wait(request, ended.reason)
     return ended
+
+
+def _list(b: Batches, batch: Batch, request: Request, heartbeats: RunningAttempt) -> SliceEnd | None:
+    """Lists the objects that are the items, for some minutes. None if all are listed, or if the items are no objects.
+
+    No runner works yet, so a batch that is to stop meanwhile is ended here."""
+    folder, until, looked = listing_of(batch), time.monotonic() + _INDEX_SECONDS, -math.inf
+    if batch.source is None or batch.source.place is None or is_listed(b, folder):
+        return None
+
+    def may_continue() -> bool:
+        nonlocal batch, looked
+        if time.monotonic() - looked > _LOOK_SECONDS:
+            heartbeats()
+            batch = b.store.get(batch.project_id, batch.batch_id) or batch
+            looked = time.monotonic()
+        return batch.status != STOPPING and looked < until
+
+    with b.runner_time.counted(batch.project_id):
+        if list_items(b, batch, batch.source, folder, may_continue):
+            return None
+    if batch.status != STOPPING:
+        heartbeats.rest()
+        return SliceEnd(LISTING)
+    fences = [record.fence for record in b.store.runners(batch)]
+    QueuedRun(b, request).end(batch, fences, Verdict(STOPPED, batch.stop_reason or "stopped on request"))
+    return SliceEnd(ENDED)
 
 
 def _execution_name(event: Mapping[str, Any], generation: int, runner: int = 0, indexer: int | None = None) -> str:

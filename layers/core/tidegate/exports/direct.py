@@ -512,6 +512,10 @@ _RETRYABLE = frozenset(
 )
 
 
+# Which field names the resource that the operator allows.
+_NAMED_BY = {"s3": "bucket", "dynamodb": "table", "athena": "workgroup"}
+
+
 @dataclass(slots=True)
 class AllowedSources:
     """Names or patterns of names; `-` allows none."""
@@ -524,32 +528,42 @@ class AllowedSources:
     project_of: Callable[[str], Project]
 
     def check(self, project_id: str, source: Mapping[str, Any], field: str) -> None:
+        if detail := self.refusal(project_id, source):
+            kind = next(iter(source))
+            raise Invalid(detail, errors=[{"loc": ["body", field, kind, _NAMED_BY[kind]], "msg": detail}])
+
+    def refusal(self, project_id: str, source: Mapping[str, Any]) -> str | None:
+        """Why the project may not read this; None if it may. A batch names a bucket with a `prefix` for a `key`."""
         kind, options = next(iter(source.items()))
-        parameter, part, allowed = {
-            "s3": ("SourceBucket", "bucket", self.bucket),
-            "dynamodb": ("SourceTable", "table", self.table),
-            "athena": ("SourceWorkgroup", "workgroup", self.workgroup),
+        part = _NAMED_BY[kind]
+        parameter, allowed = {
+            "s3": ("SourceBucket", self.bucket),
+            "dynamodb": ("SourceTable", self.table),
+            "athena": ("SourceWorkgroup", self.workgroup),
         }[kind]
         name = str(options[part])
         if allowed == NOTHING or not fnmatchcase(name, allowed) or name in self.own:
-            detail = f"the {part} {name} may not be read: an operator can allow it with the parameter {parameter}"
-        elif kind == "athena" and not reads_only(options["sql"]):
+            return f"the {part} {name} may not be read: an operator can allow it with the parameter {parameter}"
+        if kind == "athena" and not reads_only(options["sql"]):
             # The order was checked, but a schedule may be older than the check.
-            detail = "the statement is not one that only reads"
-        elif place := self._not_granted(project_id, kind, options):
-            detail = (
+            return "the statement is not one that only reads"
+        if place := self._not_granted(project_id, kind, options):
+            return (
                 f"this project may not read {place}: an admin can allow it with read_from of PATCH /v1/projects/"
                 "{project_id}"
             )
-        else:
-            return
-        raise Invalid(detail, errors=[{"loc": ["body", field, kind, part], "msg": detail}])
+        return None
 
     def _not_granted(self, project_id: str, kind: str, options: Mapping[str, Any]) -> str | None:
         """What the project may not read of this; None if it may read all."""
         granted = self.project_of(project_id).read_from
         if kind == "athena":
             return _not_granted_by_athena(granted, options)
+        if kind == "s3" and "prefix" in options:
+            place = f"s3://{options['bucket']}/{options['prefix']}"
+            # Only these grant whatever follows the prefix.
+            whole = (pattern for pattern in granted if pattern.endswith("*"))
+            return None if any(fnmatchcase(place, pattern) for pattern in whole) else f"{place}*"
         s3 = kind == "s3"
         place = f"s3://{options['bucket']}/{options['key']}" if s3 else f"dynamodb://{options['table']}"
         return None if any(fnmatchcase(place, pattern) for pattern in granted) else place

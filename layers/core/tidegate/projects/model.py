@@ -299,7 +299,7 @@ class Project:
     read_from: Annotated[
         tuple[str, ...],
         F(
-            "what the project's exports may read directly: `s3://bucket/key*`, `dynamodb://table`, "
+            "what the project's exports and batches may read directly: `s3://bucket/key*`, `dynamodb://table`, "
             "`athena://workgroup/database`, or `athena://workgroup` for every database that the stack allows",
             changes=True,
         ),

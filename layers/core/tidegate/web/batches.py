@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
-from pydantic import AfterValidator, ConfigDict, Field, model_serializer
+from pydantic import AfterValidator, ConfigDict, Field, model_serializer, model_validator
 
 from tidegate.app import app
 from tidegate.batches import batches, control
@@ -37,6 +37,7 @@ from tidegate.web.schemas import Answer, Body, F, Page, Text, without_defaults
 # Bodies and answers of batches and businesses.
 
 ItemState = Annotated[str, Field(pattern="^(failed|abandoned|recovered)$")]
+_BUCKET = "[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 AuthCode = Annotated[str, F("the code that was given when the business was registered", min_length=1, max_length=200)]
 
 
@@ -67,9 +68,10 @@ class BusinessList(Page):
 
 
 class SourceBody(Body):
-    """A file of the library whose rows are the items."""
+    """A file of the library whose rows are the items, or objects of a bucket: exactly one of `file_id`, `s3_prefix` and
+    `s3_inventory`."""
 
-    file_id: Annotated[Text, F("id of the file in the library")]
+    file_id: Annotated[Text | None, F("id of the file in the library")] = None
     format: Annotated[
         str | None, F("`csv` or `ndjson`; default: by the ending of the file's name", pattern="^(csv|ndjson)$")
     ] = None
@@ -81,6 +83,29 @@ class SourceBody(Body):
         Literal[",", ";", "\t", "|"] | None, F("what separates the values of a CSV row; default: a comma")
     ] = None
     compression: Annotated[Literal["gzip"] | None, F("default: by the file's first bytes; up to 5 GiB unpacked")] = None
+    s3_prefix: Annotated[
+        str | None,
+        F(
+            "the objects whose keys begin so are the items, such as `s3://bucket/2026/`; the stack's parameter "
+            "SourceBucket and the project's `read_from` must allow them",
+            pattern=rf"^s3://{_BUCKET}/[\s\S]{{0,1024}}$",
+        ),
+    ] = None
+    s3_inventory: Annotated[
+        str | None,
+        F(
+            "the manifest.json of an S3 inventory in CSV, whose objects are the items; to be allowed in the same way",
+            pattern=rf"^s3://{_BUCKET}/[\s\S]{{0,1011}}manifest\.json$",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if sum(each is not None for each in (self.file_id, self.s3_prefix, self.s3_inventory)) != 1:
+            raise ValueError("must have exactly one of file_id, s3_prefix and s3_inventory")
+        if self.file_id is None and (self.format or self.encoding or self.delimiter or self.compression):
+            raise ValueError("format, encoding, delimiter and compression are only for a file_id")
+        return self
 
 
 def _time_of_day(text: str) -> str:
@@ -113,7 +138,9 @@ class BackoffBody(Body, record=Backoff):
 
 
 class BatchBody(Body, record=NewBatch, without=SOURCE_FIELDS):
-    source: Annotated[SourceBody | None, F("a file of the library whose rows are the items")] = None
+    source: Annotated[
+        SourceBody | None, F("a file of the library whose rows are the items, or objects of a bucket")
+    ] = None
     backoff: BackoffBody | None = None
     pause_windows: PauseWindows = []
 

@@ -112,6 +112,12 @@ def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True
     create.add_argument(
         "--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library whose rows are the items"
     )
+    create.add_argument(
+        "--s3-prefix", metavar="S3_URL", help="the objects whose keys begin so are the items: s3://bucket/prefix"
+    )
+    create.add_argument(
+        "--s3-inventory", metavar="S3_URL", help="the objects of an S3 inventory are the items: s3://…/manifest.json"
+    )
     create.add_argument("--rows-format", choices=("csv", "ndjson"))
     create.add_argument("--rows-encoding", metavar="NAME", help="such as gb18030 (default: utf-8)")
     create.add_argument("--rows-delimiter", metavar="CHARACTER", help="one of , ; | and tab (default: a comma)")
@@ -161,12 +167,13 @@ def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     simple = ("start_index", "job_data", "max_errors", "priority", *_PACE)
     failures = ("on_item_failure", "max_failed", "max_failed_percent", "ack", "items_per_call")
-    source = {}
+    source: dict[str, Any] = given(args, "s3_prefix", "s3_inventory")
     if args.rows:
         delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
         how = {"format": args.rows_format, "encoding": args.rows_encoding, "delimiter": delimiter}
-        source = {"source": {"file_id": args.rows} | {name: value for name, value in how.items() if value}}
-    return {**given(args, *simple, *failures, "runners", "report", "concurrency_key", "note"), **source}
+        source |= {"file_id": args.rows} | {name: value for name, value in how.items() if value}
+    options = given(args, *simple, *failures, "runners", "report", "concurrency_key", "note")
+    return {**options, **({"source": source} if source else {})}
 
 
 def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

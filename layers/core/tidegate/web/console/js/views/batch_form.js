@@ -61,7 +61,7 @@ function changesOf(wanted, known) {
     const given = wanted[name] !== undefined;
     if (given ? JSON.stringify(wanted[name]) !== JSON.stringify(known[name]) : name in known && OPTIONAL.includes(name)) changes[name] = given ? wanted[name] : null;
   }
-  if (["file_id", "encoding", "delimiter"].some((name) => wanted.source?.[name] !== known.source?.[name])) changes.source = wanted.source ?? null;
+  if (["file_id", "encoding", "delimiter", "s3_prefix", "s3_inventory"].some((name) => wanted.source?.[name] !== known.source?.[name])) changes.source = wanted.source ?? null;
   return changes;
 }
 
@@ -79,6 +79,9 @@ function batchFields(businesses, files, known) {
     h("div", { class: "pair" },
       field("encoding", t("batches.encoding"), { options: ["", "utf-8", "gb18030", "big5", "shift_jis", "windows-1252", "utf-16"].map((name) => [name, name || t("batches.encodingDefault")]), value: known.source?.encoding || "" }),
       field("delimiter", t("batches.delimiter"), { options: [["", t("batches.delimiterDefault")], [",", ","], [";", ";"], ["\t", "Tab"], ["|", "|"]], value: known.source?.delimiter || "" })),
+    h("div", { class: "pair" },
+      field("s3_prefix", t("batches.s3Prefix"), { placeholder: "s3://bucket/prefix", hint: t("batches.s3Hint"), value: known.source?.s3_prefix || "" }),
+      field("s3_inventory", t("batches.s3Inventory"), { placeholder: "s3://bucket/…/manifest.json", value: known.source?.s3_inventory || "" })),
     h("div", { class: "pair" }, number("max_errors", "maxErrors", known), number("start_index", "startIndex", known, { min: 0 })),
     h("div", { class: "pair" },
       onFailure(known.on_item_failure),
@@ -107,12 +110,20 @@ function bodyOf(given) {
   const body = { job_data: readJson("job_data", given.job_data) };
   for (const name of TEXTS) if (given[name]?.trim()) body[name] = given[name].trim();
   for (const name of NUMBERS) if (given[name]) body[name] = Number(given[name]);
-  if (given.file) body.source = { file_id: given.file, ...(given.encoding && { encoding: given.encoding }), ...(given.delimiter && { delimiter: given.delimiter }) };
+  const source = sourceOf(given);
+  if (source) body.source = source;
   else if (!body.total && !Array.isArray(body.job_data)) throw new FieldError("total", t("batches.totalHint"));
   const windows = windowsOf(given.pause_windows);
   if (windows.length) body.pause_windows = windows;
   body.report = Boolean(given.report);
   return body;
+}
+
+function sourceOf(given) {
+  const places = ["s3_prefix", "s3_inventory"].filter((name) => given[name]?.trim());
+  if (places.length + Boolean(given.file) > 1) throw new FieldError(places[0], t("batches.oneSource"));
+  if (places.length) return { [places[0]]: given[places[0]].trim() };
+  return given.file && { file_id: given.file, ...(given.encoding && { encoding: given.encoding }), ...(given.delimiter && { delimiter: given.delimiter }) };
 }
 
 // One per line, such as 22:00-06:00.
