@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote_plus
@@ -71,9 +71,11 @@ def run(world: BatchWorld, batch_id: str, request_id: str, event: dict[str, Any]
 def list_parts(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Each function lists this many parts at most, as if its time were up then."""
 
-    def limited(*args: Any) -> bool:
+    list_items = listing.list_items
+
+    def limited(b: Any, batch: Any, source: Any, folder: str, may_continue: Callable[[], bool]) -> bool:
         left = iter([True] * most)
-        return listing.list_items(*args[:-1], lambda: args[-1]() and next(left, False))
+        return list_items(b, batch, source, folder, lambda: may_continue() and next(left, False))
 
     monkeypatch.setattr(slices, "list_items", limited)
 

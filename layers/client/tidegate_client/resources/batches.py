@@ -53,7 +53,8 @@ class Batches:
 
         `optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, backoff, priority,
         source (`{"file_id": …}`, `{"s3_prefix": "s3://bucket/prefix"}` or `{"s3_inventory": "s3://…/manifest.json"}`),
-        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners, report (record every item, for `report`), concurrency_key, pause_windows, progress_url with
+        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
+        report (record every item, for `report`), concurrency_key, pause_windows, progress_url with
         progress_every_items or progress_every_percent."""
         return Batch(self._http.create("/v1/batches", _batch_body(biz_id, name, total, rate, optional)))
 

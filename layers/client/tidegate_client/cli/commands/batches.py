@@ -167,7 +167,7 @@ def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     simple = ("start_index", "job_data", "max_errors", "priority", *_PACE)
     failures = ("on_item_failure", "max_failed", "max_failed_percent", "ack", "items_per_call")
-    source: dict[str, Any] = given(args, "s3_prefix", "s3_inventory")
+    source = dict(given(args, "s3_prefix", "s3_inventory"))
     if args.rows:
         delimiter = "\t" if args.rows_delimiter in ("tab", "\\t") else args.rows_delimiter
         how = {"format": args.rows_format, "encoding": args.rows_encoding, "delimiter": delimiter}
