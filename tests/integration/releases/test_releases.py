@@ -12,7 +12,7 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import Answer, MotoCloud
 from tests.support.releases import Host, ReleaseWorld
 from tidegate.aws import keys
-from tidegate.aws.table import put
+from tidegate.aws.table import Table, put
 
 
 @pytest.fixture
@@ -200,6 +200,16 @@ def test_rollback_to_a_named_revision(world: ReleaseWorld) -> None:
     world.round(host)
     assert host.content["app"] == world.fleet.store(b"one")
     assert world.act("rollback", to=9).status == 409
+
+
+def test_rollback_to_a_revision_on_a_later_page(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host,) = world.add_hosts("host-1")
+    for content in (b"one", b"two", b"three"):
+        world.put(signature=world.fleet.store(content))
+        world.round(host)
+    query = Table.query
+    monkeypatch.setattr(Table, "query", lambda table, pk, **options: query(table, pk, **{**options, "limit": 1}))
+    assert world.act("rollback", to=1).status == 202
 
 
 def test_rollback_without_an_earlier_revision_is_refused(world: ReleaseWorld) -> None:

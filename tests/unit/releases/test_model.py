@@ -413,7 +413,7 @@ def test_last_wave_makes_the_revision_stable() -> None:
 
 
 def test_rollback_goes_to_the_stable_revision_else_to_the_one_before() -> None:
-    numbers = [revision(3, 3), revision(2, 2), revision(1, 1)]
+    numbers = [3, 2, 1]
     half = replace(rolling(), desired=3, latest=3, stable=2)
     assert rollback_number(half, numbers, None) == 2
     assert rollback_number(replace(half, stable=3), numbers, None) == 2

@@ -517,19 +517,18 @@ def after_put(release: Release, revision: Revision, now: float) -> Release:
     )
 
 
-def rollback_number(release: Release, revisions: Sequence[Revision], to: int | None) -> int:
-    """The revision whose content a rollback brings back. WrongState if there is none."""
-    usable = [one.number for one in revisions if one.number not in release.withdrawn]
-    if to is not None:
-        if to not in {one.number for one in revisions}:
-            raise WrongState(f"the release {release.name} has no revision {to}: GET …/revisions lists them")
-        return to
-    if release.stable and release.stable != release.desired:
+def rollback_number(release: Release, numbers: Iterable[int], to: int | None) -> int:
+    """The revision whose content a rollback brings back, of the release's `numbers`, which are in falling order.
+
+    WrongState if there is none."""
+    if to is None and release.stable and release.stable != release.desired:
         return release.stable
-    former = [number for number in usable if number < release.desired]
-    if not former:
-        raise WrongState(f"the release {release.name} has no earlier revision to go back to")
-    return max(former)
+    for number in numbers:
+        if number == to or (to is None and number < release.desired and number not in release.withdrawn):
+            return number
+    if to is not None:
+        raise WrongState(f"the release {release.name} has no revision {to}: GET …/revisions lists them")
+    raise WrongState(f"the release {release.name} has no earlier revision to go back to")
 
 
 def next_look(release: Release, now: float) -> int:

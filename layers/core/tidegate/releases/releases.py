@@ -289,8 +289,7 @@ def user_of(r: Releases, project_id: str, signature: str) -> str | None:
 def roll_back(r: Releases, project_id: str, name: str, to: int | None, who: str, reason: str = "") -> Release:
     """A new revision with the content of the stable one, or of `to`, for all hosts at once."""
     before = r.store.require(project_id, name)
-    known = r.store.revisions(project_id, name, 100, None).items
-    number = rollback_number(before, known, to)
+    number = rollback_number(before, r.store.revision_numbers(project_id, name), to)
     why = reason or f"taken back to the content of revision {number}"
     return _taken_back(r, before, number, why, who)
 

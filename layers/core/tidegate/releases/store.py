@@ -90,6 +90,12 @@ class ReleaseStore:
         page = self._table.page(pk, limit=limit, cursor=cursor, newest_first=True, consistent=True)
         return Listed([Revision.from_item(item) for item in page.items], page.cursor)
 
+    def revision_numbers(self, project_id: str, name: str) -> Iterator[int]:
+        """The numbers of the revisions, the newest first."""
+        pk = keys.revisions(project_id, name)
+        for item in self._table.query_all(pk, newest_first=True, consistent=True, project=("number",)):
+            yield int(item["number"])
+
     # --- reports of hosts
 
     def reports_of_host(self, project_id: str, agent_id: str) -> dict[str, HostReport]:
