@@ -12,6 +12,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
+from tests.support.batches.schedules import batches, fire, to_next_run
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.exports.killing import Killed, killed_at
 from tests.support.moto.cloud import MotoCloud
@@ -28,11 +29,15 @@ MANIFEST = f"s3://{BUCKET}/inv/data/2026-11-17T01-00Z/manifest.json"
 @pytest.fixture
 def world() -> Iterator[BatchWorld]:
     with MotoCloud() as cloud, batch_world(cloud) as made:
-        cloud.app.exports.allowed_sources.bucket = "acme-data-*"
-        cloud.client("s3").create_bucket(Bucket=BUCKET)
-        grant(made, f"s3://{BUCKET}/in/*", f"s3://{BUCKET}/inv/*")
-        made.business.answers["/process"] = lambda said: (200, {"results": [{"result": "ok"} for _ in said["items"]]})
+        prepare(made)
         yield made
+
+
+def prepare(world: BatchWorld) -> None:
+    world.cloud.app.exports.allowed_sources.bucket = "acme-data-*"
+    world.cloud.client("s3").create_bucket(Bucket=BUCKET)
+    grant(world, f"s3://{BUCKET}/in/*", f"s3://{BUCKET}/inv/*")
+    world.business.answers["/process"] = lambda said: (200, {"results": [{"result": "ok"} for _ in said["items"]]})
 
 
 def grant(world: BatchWorld, *patterns: str) -> None:
@@ -352,3 +357,38 @@ def test_inventory_with_an_unreadable_row_or_size_is_refused(
 )
 def test_source_that_names_no_single_place_is_422(world: BatchWorld, source: dict[str, str]) -> None:
     assert post(world, source).status == 422
+
+
+def test_each_batch_of_a_schedule_lists_the_objects_again(world: BatchWorld) -> None:
+    world.business.secret = None
+    body = {"biz_id": world.register(), "name": "nightly", "rate": 5000, "items_per_call": 100}
+    source = {"s3_prefix": f"s3://{BUCKET}/in/"}
+    refused = world.http("POST", "/v1/batch-schedules", {"schedule": "rate(1 hour)", "batch": body | {"source": {}}})
+    assert refused.status == 422
+    made = world.http("POST", "/v1/batch-schedules", {"schedule": "rate(1 hour)", "batch": body | {"source": source}})
+    assert made.status == 201, made.body
+    assert made.json()["batch"]["source"] == source
+    for number in (1, 2):
+        put(world, f"in/{number}")
+        to_next_run(world, made.json())
+        fire(world)
+        world.admit()
+        newest = batches(world)[0]
+        shown = run(world, newest["batch_id"], newest["request_id"])
+        assert (shown["status"], shown["total"]) == ("finished", number)
+
+
+def test_machine_lists_in_several_executions_then_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PART_BYTES", 1000)
+    list_parts(monkeypatch, 1)
+    with MotoCloud(machines_run=True, BATCH_ROUNDS="2") as cloud, batch_world(cloud) as world:
+        prepare(world)
+        put(world, *(f"in/{number:05d}" for number in range(2500)))
+        batch_id, _ = started(world, {"s3_prefix": f"s3://{BUCKET}/in/"}, runners=2)
+        shown = world.ended(batch_id)
+        machine = cloud.app.settings.batch_machine_arn
+        executions = cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
+    assert (shown["status"], shown["progress"]["succeeded"], shown["total"]) == ("finished", 2500, 2500)
+    assert [item["key"] for item in sent(world)] == [f"in/{number:05d}" for number in range(2500)]
+    # Four steps of listing take two executions; the second runner has its own.
+    assert len(executions) >= 3
