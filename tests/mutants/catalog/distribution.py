@@ -239,6 +239,27 @@ MUTANTS: tuple[Mutant, ...] = (
         'condition="#used <= #uses"',
         (f"{IT}/distribution/fleet/test_enrolment.py",),
     ),
+    Mutant(
+        "a host's signed AWS identity is accepted twice",
+        f"{D}/fleet.py",
+        '"attribute_not_exists(#pk) OR #call = :call"',
+        '"attribute_not_exists(#pk) OR #call <> :call"',
+        (f"{IT}/distribution/fleet/test_aws_enrolment.py",),
+    ),
+    Mutant(
+        "an instance enrols as another one of its role",
+        f"{D}/fleet.py",
+        "if agent_id not in (None, session):",
+        "if agent_id == session:",
+        (f"{IT}/distribution/fleet/test_aws_enrolment.py",),
+    ),
+    Mutant(
+        "a request that was signed for another server is accepted",
+        f"{D}/aws_identity.py",
+        "if given[SERVER_ID].lower() not in servers:",
+        "if not given[SERVER_ID]:",
+        (f"{IT}/distribution/fleet/test_aws_enrolment.py",),
+    ),
     # --- who may send where
     Mutant(
         "a submit through GSE ignores the project's grant",

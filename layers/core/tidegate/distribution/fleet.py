@@ -279,7 +279,10 @@ class EnrolmentStore:
     def spend(self, signature: str, now: datetime) -> bool:
         """False if a host has used this signature already."""
         item = keys.spent_signature(signature) | {"expires_at": int(now.timestamp()) + _SPENT_SECONDS}
-        return self._table.try_write(put_new(item))
+        # The SDK repeats a write whose answer was lost: it must know its own.
+        call = secrets.token_hex(8)
+        own = put(item | {"call": call}, "attribute_not_exists(#pk) OR #call = :call", call=call)
+        return self._table.try_write(own)
 
     def use(self, use: Write, key: ApiKey, agent: FleetAgent, line: AuditLine) -> bool:
         """Stores one use, the key and the agent, all or none. False if no use is left or the agent exists."""
