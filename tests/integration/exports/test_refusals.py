@@ -203,3 +203,25 @@ def test_rows_of_a_php_array_with_gaps_are_rows(world: ExportWorld) -> None:
     groups = {"x": {"0": {"id": 1}, "2": {"id": 3}}, "y": {"1": {"id": 4}}}
     _, data = world.export(source_data=groups, source_url=None, template=template, type="excel")
     assert [row[1] for row in read_sheet(data)[1:]] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "[1]", "x" * 32, "🎉" * 16, "'quoted'", " a", "History", "a\nb", "a\x01b", "what?"]
+)
+def test_sheet_name_that_excel_refuses_is_422(world: ExportWorld, name: str) -> None:
+    fields = {"name": "names", "type": "excel", "source_data": [{"a": 1}], "sheet_name": name}
+    answer = world.cloud.http("POST", "/v1/task", json=fields, key=world.project.key)
+
+    assert (answer.status, answer.json()["errors"][0]["loc"]) == (422, ["body", "sheet_name"])
+
+
+def test_sheet_names_that_are_not_unique_are_422(world: ExportWorld) -> None:
+    def answer(names: list[str | None], titles: list[str | None], multi_type: str = "tab") -> int:
+        fields = {"name": "names", "type": "excel", "source_data": [[], []], "multi_type": multi_type}
+        fields |= {"sheet_name": names, "title": titles}
+        return world.cloud.http("POST", "/v1/task/multiple", json=fields, key=world.project.key).status
+
+    assert answer(["Orders", "orders"], []) == 422
+    assert answer(["Orders", None], [None, "ORDERS"]) == 422
+    assert answer(["Orders", None], ["a", "ORDERS"], "page") == 202
+    assert answer(["Orders", "Items"], ["same", "same"]) == 202

@@ -49,7 +49,7 @@ from tidegate.sheets.files import content_type, extension, render
 from tidegate.sheets.rows import shaped
 from tidegate.sheets.table import check_rows, flat_rows, keys_of, leaves
 from tidegate.sheets.values import plain
-from tidegate.sheets.xlsx import TableRows
+from tidegate.sheets.xlsx import TableRows, check_sheet_names
 
 if TYPE_CHECKING:
     from tidegate.exports import Exports
@@ -95,6 +95,12 @@ class Orders:
                 self._exports.allowed_sources.check(project_id, table.source, f"source{place}")
             elif table.data is None:
                 urls[f"source_url{place}"] = table.source_url
+        if spec.type == EXCEL and any(table.sheet_name for table in spec.tables):
+            with _blamed_on("sheet_name"):
+                if spec.fill:
+                    raise BadTable("a filled template keeps the names of its sheets: leave out sheet_name")
+                laid_out = [spec.table(number) for number in range(len(spec.tables))]
+                check_sheet_names(laid_out, together=spec.multi_type == "page")
         if spec.fill:
             with _blamed_on("fill"):
                 template_of(self._exports, project_id, spec)

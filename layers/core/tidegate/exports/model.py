@@ -50,6 +50,10 @@ class TableSpec:
         ),
     ] = None
     title: Annotated[str, F("text above the table", max_length=1000)] = ""
+    sheet_name: Annotated[
+        str | None,
+        F("name of its sheet in Excel, at most 31 characters; default: from the title", max_length=31),
+    ] = None
     summary: Annotated[str, F("text below the title", max_length=10_000)] = ""
     header: Annotated[Any, F("texts above the table, as `{label: text}`")] = None
     footer: Annotated[Any, F("texts below the table, as `{label: text}`")] = None
@@ -176,6 +180,7 @@ class ExportSpec:
         return SheetTable(
             template=parse_template(spec.template),
             title=spec.title,
+            sheet_name=spec.sheet_name,
             summary=spec.summary,
             header=spec.header or "",
             footer=spec.footer or "",

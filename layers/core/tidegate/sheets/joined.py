@@ -348,7 +348,12 @@ class JoinedBook:
         )
         filtered = filter_range(table.table, layout, data_end)
         info = sheet_info(
-            sheet_name(table.table.title, names), layout, row, layout.width, alone=True, filtered=filtered
+            sheet_name(table.table.sheet_name or table.table.title, names),
+            layout,
+            row,
+            layout.width,
+            alone=True,
+            filtered=filtered,
         )
         cols = cols_xml([grown(table.frame, sheet.widest, sums if last else ())])
         head = packed_piece(f"{before}{cols}<sheetData>{self._frame.head_xml(index)}".encode())
@@ -385,7 +390,9 @@ class JoinedBook:
         ending = sheet_end(merges, "", after, page_breaks(starts, row))
         tail = packed_piece((text + ending).encode(), last=True)
         width = max(table.layout.width for table in self.tables)
-        info = sheet_info(sheet_name("", names), self.tables[0].layout, row, width, alone=False)
+        info = sheet_info(
+            sheet_name(self.tables[0].table.sheet_name or "", names), self.tables[0].layout, row, width, alone=False
+        )
         assert head is not None, "a book has at least one table"
         return info, head, rows, tail
 

@@ -44,6 +44,9 @@ class LeafStyle:
     mask: Mask | None = None
     # Whether equal neighbours down the column are merged, within those of merged columns to its left.
     merge: bool = False
+    # What a link shows in place of its address: a text, or what a row has under this key.
+    label: str | None = None
+    label_key: str | None = None
 
 
 PLAIN = LeafStyle()
@@ -160,6 +163,8 @@ Texts = Mapping[str, object] | str
 class SheetTable:
     template: Template = NO_TEMPLATE
     title: str = ""
+    # The name of its sheet; by default one that follows from the title.
+    sheet_name: str | None = None
     summary: str = ""
     header: Texts = ""
     footer: Texts = ""
@@ -305,11 +310,13 @@ STYLE_FIELDS = (
     "map_default",
     "mask",
     "merge",
+    "label",
+    "label_key",
 )
 MASKS = ("phone", "id", "card", "email")
 MOST_MAPPED = 1000
 MOST_SHOWN = 64
-LONGEST_FORMAT = 255
+LONGEST_FORMAT = LONGEST_LABEL = 255
 # One section of a number format. Excel finds a file broken if letters stand outside of quotes and mean nothing to it.
 _SECTION = r"""(?:"[^"]*"|\\.|[_*].|\[[^\[\]"]+\]|General|am/pm|a/p|E[+-]|[0#?@.,%/:ymdhsgeb]|[^"\\\[\];_*A-Za-z])*+"""
 _NUMBER_FORMAT = re.compile(rf"{_SECTION}(?:;{_SECTION}){{0,3}}", re.IGNORECASE)
@@ -433,8 +440,21 @@ def _style(raw: object, where: str) -> LeafStyle:
         map=_map(raw.get("map"), f"{where}.style.map"),
         map_default=_scalar(raw.get("map_default"), f"{where}.style.map_default"),
         merge=bool(raw.get("merge")),
+        label=_label(raw, "label", where),
+        label_key=_label(raw, "label_key", where),
         mask=None if raw.get("mask") in (None, "") else parse_mask(raw["mask"], f"{where}.style.mask"),
     )
+
+
+def _label(raw: Mapping[str, object], name: str, where: str) -> str | None:
+    text = _text(raw.get(name), f"{where}.style.{name}")
+    if text and raw.get("type") != "link":
+        raise BadTable(f"{where}.style.{name} is for columns of type link: set type to link, or leave it out")
+    if text and name == "label_key" and raw.get("label"):
+        raise BadTable(f"{where}.style has label and label_key: give one of them")
+    if len(text) > LONGEST_LABEL:
+        raise BadTable(f"{where}.style.{name} has more than {LONGEST_LABEL} characters: {_shown(text)}")
+    return text or None
 
 
 def _scale(value: object, where: str) -> int:

@@ -12,7 +12,7 @@ from tidegate.errors import BadTable
 from tidegate.sheets.rows import RowBlocks, gather
 from tidegate.sheets.table import GAP_ROWS, ROW_HEAD, HeadCell, Layout, Row, SheetTable, lay_out
 from tidegate.sheets.values import clean
-from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, placed, text_cell
+from tidegate.sheets.xlsx_cells import Notes, RowWriter, blank_cell, cut_units, placed, text_cell
 from tidegate.sheets.xlsx_frame import (
     EqualRuns,
     Frame,
@@ -39,20 +39,33 @@ _FORBIDDEN = re.compile(r"[\[\]:*?/\\\n\r\t]")
 _LONGEST = 31
 
 
+def check_sheet_names(tables: Sequence[SheetTable], *, together: bool) -> None:
+    """BadTable if Excel would not take the callers' names of sheets, or if a sheet could not get its own."""
+    wanted = [clean(table.sheet_name or ("" if together else table.title)).casefold() for table in tables]
+    for table in tables:
+        name = table.sheet_name
+        if not name:
+            continue
+        if len(name.encode("utf-16-le")) // 2 > _LONGEST:
+            raise BadTable(f"the name of a sheet has at most {_LONGEST} characters: {name[:60]}")
+        if _FORBIDDEN.search(name) or name != clean(name).strip(" '") or name.casefold() == "history":
+            raise BadTable(
+                f"Excel takes no sheet named {name!r}: leave out [ ] : * ? / \\, line breaks, and spaces and "
+                "apostrophes at the ends; History is its own"
+            )
+        if wanted.count(name.casefold()) > 1:
+            raise BadTable(f"two sheets would be named {name}: names must differ, also but for upper and lower case")
+
+
 def sheet_name(title: str, taken: set[str]) -> str:
     """A name for the next sheet; `taken` has those of the sheets before, in lower case, and gets this one."""
-    base = _cut(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{len(taken) + 1}"
+    base = cut_units(_FORBIDDEN.sub(" ", clean(title)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{len(taken) + 1}"
     name, again = base, 2
     while name.casefold() in taken or name.casefold() == "history":
         suffix = f" {again}"
-        name, again = _cut(base, _LONGEST - len(suffix)) + suffix, again + 1
+        name, again = cut_units(base, _LONGEST - len(suffix)) + suffix, again + 1
     taken.add(name.casefold())
     return name
-
-
-def _cut(text: str, units: int) -> str:
-    """Cuts text to a number of UTF-16 units; most emoji count as two."""
-    return text.encode("utf-16-le")[: units * 2].decode("utf-16-le", "ignore")
 
 
 # --- writer
@@ -147,7 +160,8 @@ class _Book:
         top.fill(f"{before}{cols_xml(widths)}<sheetData>".encode())
         filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
         yield sheet_end(merges, filtered, after, page_breaks(starts, row)).encode()
-        name = sheet_name("" if self._together and done > 1 else first.table.title, self._names)
+        title = "" if self._together and done > 1 else first.table.title
+        name = sheet_name(first.table.sheet_name or title, self._names)
         info = sheet_info(name, first.layout, row, last_col, alone=done == 1, filtered=filtered)
         self._sheets.append(info)
 

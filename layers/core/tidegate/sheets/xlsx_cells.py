@@ -107,15 +107,35 @@ def _boolean(value: object, style: int) -> str | None:
     return None
 
 
-def _link(value: object, style: int) -> str | None:
+def _link(value: object, style: int, label: str = "") -> str | None:
     """A HYPERLINK formula: a hyperlink list needs row numbers, and Excel accepts only 65,530 entries."""
     if not isinstance(value, str):
         return None
     text = clean(value.strip())
     if not text.lower().startswith(_LINK_STARTS) or len(text.encode("utf-16-le")) // 2 > _LONGEST_LITERAL:
         return None
-    literal = escape(text.replace('"', '""'))
-    return f'" s="{style}" t="str"><f>HYPERLINK("{literal}")</f><v>{escape(text)}</v></c>'
+    shown = cut_units(clean(label).strip(), _LONGEST_LITERAL)
+    literals = ",".join(f'"{escape(each.replace(chr(34), chr(34) * 2))}"' for each in (text, shown) if each)
+    return f'" s="{style}" t="str"><f>HYPERLINK({literals})</f><v>{escape(shown or text)}</v></c>'
+
+
+def cut_units(text: str, units: int) -> str:
+    """Cuts text to a number of UTF-16 units; most emoji count as two."""
+    return text.encode("utf-16-le")[: units * 2].decode("utf-16-le", "ignore")
+
+
+class LabelledLink(str):
+    """An address with the text that its cell shows."""
+
+    label = ""
+
+
+def labelled(address: object, label: object) -> object:
+    if not isinstance(address, str) or label is None:
+        return address
+    link = LabelledLink(address)
+    link.label = label if isinstance(label, str) else shown_text(label)
+    return link
 
 
 def _value(text: str, style: int) -> str:
@@ -139,7 +159,6 @@ TYPED: dict[str | None, TypedCell] = {
     "date": _date,
     "datetime": _datetime,
     "boolean": _boolean,
-    "link": _link,
 }
 NUMERIC = frozenset({None, "number", "integer", "decimal", "currency", "percent"})
 # Types of columns in which a number is written as text: as a number, Excel would show something else.
@@ -199,6 +218,9 @@ class Column:
     boolean_style: int | None = None
     # Whether its width follows its numbers. Others are rounded to the width that their column has.
     measured: bool = False
+    # What its links show: a text, or what the row has under this key.
+    label: str | None = None
+    label_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +280,7 @@ class ColumnWriter:
         self._number = (f'" s="{column.style}"><v>', "</v></c>")
         of_booleans = column.style if column.boolean_style is None else column.boolean_style
         self._bools = {value: f'" s="{of_booleans}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
+        self._label = column.label or ""
         self._typed_style = of_booleans if column.kind == "boolean" else column.style
         self._cache = _CellCache(self)
         self._was_text = False
@@ -345,7 +368,11 @@ class ColumnWriter:
     def cell(self, value: object) -> str:
         if value is None:
             return self.blank
-        if self._kind in TYPED:
+        if self._kind == "link":
+            typed = _link(value, self._style, value.label if isinstance(value, LabelledLink) else self._label)
+            if typed is not None:
+                return typed
+        elif self._kind in TYPED:
             typed = TYPED[self._kind](value, self._typed_style)
             if typed is not None:
                 return typed
@@ -530,6 +557,7 @@ class RowWriter:
     def __init__(self, columns: Sequence[Column], row_height: float | None = None, left: int = 0) -> None:
         self._columns = [ColumnWriter(column) for column in columns]
         self._keys = [column.key for column in columns]
+        self._labels = [(at, column.label_key) for at, column in enumerate(columns) if column.label_key]
         # A given row height takes precedence over the height of wrapped texts.
         self._wrapped = [] if row_height else [(column.key, column.wrapped) for column in columns if column.wrapped]
         self._opened = f'" ht="{row_height:g}" customHeight="1">' if row_height else '">'
@@ -556,9 +584,10 @@ class RowWriter:
         """The XML of the rows, the first of which is row `first` of its sheet; `heads` precede the cells of each."""
         count = len(rows)
         numbers = list(map(str, range(first, first + count)))
-        laid = [
-            writer.cells(values) for writer, values in zip(self._columns, columns_of(rows, self._keys), strict=True)
-        ]
+        columns = columns_of(rows, self._keys)
+        for at, key in self._labels:
+            columns[at] = list(map(labelled, columns[at], column_of(rows, key)))
+        laid = [writer.cells(values) for writer, values in zip(self._columns, columns, strict=True)]
         # A row, with empty slots for what differs: its number, its heads, and the number and the text of each cell.
         line = ['<row r="', "", self._opened, "", ""] if heads is not None else ['<row r="', "", self._opened]
         cells_from = len(line)

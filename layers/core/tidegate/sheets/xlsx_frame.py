@@ -74,7 +74,7 @@ def column_widths(table: SheetTable, layout: Layout, sample: Sequence[Row]) -> l
     columns = [
         _digits(leaf.style.width)
         if leaf.style.width
-        else given or (_measured(leaf, column_of(sample, leaf.name)) if measured else 0.0)
+        else given or (_measured(leaf, _values(leaf, sample)) if measured else 0.0)
         for leaf in layout.columns
     ]
     return [*heads, *columns]
@@ -92,6 +92,15 @@ def _fitted(line: TextRow, room: float) -> TextRow:
         # The font of the title is twice as large.
         return replace(line, height=min(_TALLEST, TITLE_HEIGHT * lines_of(line.text, room / 2)))
     return replace(line, height=min(_TALLEST, text_height(lines_of(line.text, room))))
+
+
+def _values(leaf: Node, sample: Sequence[Row]) -> Sequence[object]:
+    """What the cells of a column show, for its width: of labelled links, the labels."""
+    values, style = column_of(sample, leaf.name), leaf.style
+    if not style.label and not style.label_key:
+        return values
+    labels = column_of(sample, style.label_key) if style.label_key else [style.label] * len(values)
+    return [value and (label or value) for value, label in zip(values, labels, strict=True)]
 
 
 def _measured(leaf: Node, values: Sequence[object]) -> float:
@@ -302,6 +311,8 @@ class _Draft:
                 (widths[layout.row_head_width + col - 1] or DEFAULT_WIDTH) if leaf.style.wrap else 0.0,
                 self._data_style(row + 4, col, replace(leaf.style, format=_boolean_format(leaf.style))),
                 measured=_is_followed(table, leaf.style),
+                label=leaf.style.label,
+                label_key=leaf.style.label_key,
             )
             for col, leaf in enumerate(layout.columns, 1)
         )

@@ -322,6 +322,11 @@ class MultipleBody(ExportBody, record=TableSpec, without=("data",)):
     ] = None
     template: Annotated[list[Json] | None, BeforeValidator(_listed)] = None
     title: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
+    sheet_name: Annotated[
+        list[Annotated[str, Field(max_length=31)] | None] | None,
+        BeforeValidator(_listed),
+        F("names of the sheets in Excel, at most 31 characters; with `page`, that of the first table"),
+    ] = None
     summary: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
     header: Annotated[list[Texts] | None, BeforeValidator(_listed)] = None
     footer: Annotated[list[Texts] | None, BeforeValidator(_listed)] = None
@@ -336,7 +341,7 @@ class MultipleBody(ExportBody, record=TableSpec, without=("data",)):
             raise ValueError("a Parquet file has one table: submit an export for each table")
         if self._count > 100:
             raise ValueError(f"an export has at most 100 tables, not {self._count}: submit several exports")
-        for field in ("template", "title", "summary", "header", "footer"):
+        for field in ("template", "title", "sheet_name", "summary", "header", "footer"):
             if (entries := len(getattr(self, field) or [])) > self._count:
                 raise ValueError(f"{field} has {entries} entries, but there are only {self._count} tables")
         return self

@@ -132,7 +132,7 @@ class BatchRunList(Page):
 # --- orders as bodies
 
 # Fields of a table; an export of several tables has a list of each.
-_TABLE_FIELDS = ("source_url", "source", "template", "title", "summary", "header", "footer")
+_TABLE_FIELDS = ("source_url", "source", "template", "title", "sheet_name", "summary", "header", "footer")
 _NOT_SHOWN = ("tables", "credential", "multi_type", "masks", "password", "sealed_password")
 _ALIGNS = ("header_align", "footer_align")
 _SOURCES = ("source_url", "source", "source_data")

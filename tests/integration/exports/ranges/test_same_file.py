@@ -10,6 +10,7 @@ from typing import Any
 import openpyxl
 import pyarrow.parquet
 import pytest
+from python_calamine import CalamineWorkbook
 
 from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
 from tests.support.exports.ranges import both_ways, by_cursor, read_text
@@ -47,6 +48,29 @@ def test_sheet_is_the_same_as_from_staged_pages(world: ExportWorld, parallel: in
         assert len(read_sheet(joined)) >= ROWS
 
 
+def test_labelled_links_and_named_sheets_are_the_same_in_ranges(world: ExportWorld) -> None:
+    world.source.rows = [
+        {"url": f"https://shop.example/{row['id']}", "who": f'{row["name"]} & "co"', "plain": "https://a.example/"}
+        for row in numbered(ROWS)
+    ]
+    template = [
+        {"name": "url", "style": {"type": "link", "label_key": "who"}},
+        {"name": "plain", "style": {"type": "link", "label": "打开"}},
+    ]
+    joined, staged = both_ways(world, type="excel", parallel=20, template=template, sheet_name="订单 2026")
+
+    assert zipfile.ZipFile(io.BytesIO(joined)).read("xl/worksheets/sheet1.xml") == zipfile.ZipFile(
+        io.BytesIO(staged)
+    ).read("xl/worksheets/sheet1.xml")
+    sheet = openpyxl.load_workbook(io.BytesIO(joined))["订单 2026"]
+    assert [cell.value for cell in sheet[3]] == [
+        '=HYPERLINK("https://shop.example/1","名字1 & ""co""")',
+        '=HYPERLINK("https://a.example/","打开")',
+    ]
+    shown = CalamineWorkbook.from_filelike(io.BytesIO(joined)).get_sheet_by_name("订单 2026").to_python()
+    assert (shown[2], len(shown)) == (['名字1 & "co"', "打开"], ROWS + 1)
+
+
 def test_several_sheets_equal_those_of_one_writer(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.sheets import files
     from tidegate.sheets.xlsx import xlsx_chunks
@@ -73,6 +97,7 @@ def test_several_tables_are_the_same_as_from_staged_pages(world: ExportWorld, mu
         "source_url": [world.source.url, None, world.source.url],
         "source_data": [None, [{"a": 1, "b": "x"}, {"a": 2}], None],
         "title": ["一", "二", None],
+        "sheet_name": ["First", None, "第三"],
         "footer": ["end", None, {"sum": "1"}],
         **more,
     }

@@ -14,6 +14,7 @@ import openpyxl
 import pytest
 import python_calamine
 
+from tidegate.errors import BadTable
 from tidegate.sheets.table import CELL_TYPES, SheetTable, parse_template
 from tidegate.sheets.values import read_exact
 from tidegate.sheets.xlsx import TableRows, xlsx_chunks
@@ -108,6 +109,51 @@ def test_libreoffice_shows_each_type(office: str, tmp_path: Path) -> None:
         "TRUE",
         "https://example.com/?a=1&b=2",
     ]
+
+
+def test_links_show_a_text_or_the_value_of_another_key() -> None:
+    template = [
+        {"name": "url", "style": {"type": "link", "label": 'Open "it"'}},
+        {"name": "to", "style": {"type": "link", "label_key": "name"}},
+    ]
+    address = "https://x.example/?a=1&b=2"
+    rows = [
+        {"url": address, "to": address, "name": "Ann & <Bob>"},
+        {"url": "no address", "to": None, "name": "hidden"},
+        {"url": None, "to": address, "name": None},
+        {"url": address, "to": address, "name": 7},
+        {"url": address, "to": address, "name": "🎉" * 200},
+    ]
+    table = SheetTable(parse_template(template))
+    data = b"".join(xlsx_chunks([TableRows(table, ["url", "to", "name"], rows)]))
+
+    shown = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data)).get_sheet_by_index(0).to_python()
+    assert shown[1:] == [
+        ['Open "it"', "Ann & <Bob>"],
+        ["no address", ""],
+        ["", address],
+        ['Open "it"', "7"],
+        ['Open "it"', "🎉" * 127],
+    ]
+    sheet = openpyxl.load_workbook(io.BytesIO(data)).active
+    assert sheet is not None
+    assert sheet["A2"].value == f'=HYPERLINK("{address}","Open ""it""")'
+    assert sheet["B4"].value == f'=HYPERLINK("{address}")'
+    assert sheet.column_dimensions["A"].width < len(address)
+
+
+@pytest.mark.parametrize(
+    ("style", "why"),
+    [
+        ({"label": "Open"}, "type link"),
+        ({"type": "link", "label": "a", "label_key": "b"}, "give one of them"),
+        ({"type": "link", "label": "x" * 256}, "255"),
+        ({"type": "link", "label_key": []}, "not text"),
+    ],
+)
+def test_label_that_cannot_be_shown_is_refused(style: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadTable, match=why):
+        parse_template([{"name": "url", "style": style}])
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--template", type=_json, metavar="JSON", help="the columns, as JSON or @FILE")
     submit.add_argument("--title")
     submit.add_argument("--summary")
+    submit.add_argument("--sheet-name", metavar="NAME", help="name of the sheet (with --type excel)")
     submit.add_argument("--header", type=_json, metavar="JSON")
     submit.add_argument("--footer", type=_json, metavar="JSON")
     submit.add_argument("--step", type=int, help="rows per page, 100 to 5000 (default 1000)")
@@ -181,7 +182,18 @@ def _password() -> str:
 
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
-    simple = ("name", "source_url", "type", "file_name", "template", "title", "summary", "header", "footer")
+    simple = (
+        "name",
+        "source_url",
+        "type",
+        "file_name",
+        "template",
+        "title",
+        "sheet_name",
+        "summary",
+        "header",
+        "footer",
+    )
     more = (
         "step",
         "callback",

@@ -124,6 +124,8 @@ SCHEMAS: Fields = {
             "scale": _field("integer", "decimal places of a decimal in Parquet, default 2", minimum=0, maximum=18),
             "total": _field("boolean", "show the exact sum of the column below it"),
             "merge": _field("boolean", "merge equal neighbours down the column, within merged columns to its left"),
+            "label": _field("string", "the text that links show in place of their address", maxLength=255),
+            "label_key": _field("string", "the key of a row's value that a link shows", maxLength=255),
             "map": {
                 "type": "object",
                 "description": 'what is written in place of values, such as {"0": "unpaid", "1": "paid"}',

@@ -6,7 +6,7 @@ import { noteField } from "../parts/note.js";
 import { fillOf } from "./export_fill.js";
 import { delimiters, sourceOf } from "./export_source.js";
 
-const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "note", "header_align", "footer_align"];
+const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "sheet_name", "note", "header_align", "footer_align"];
 const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id", "parallel", "source_rate", "source_timeout"];
 export const JSON_FIELDS = ["source_data", "template", "header", "footer"];
 const OF_CSV = ["encoding", "delimiter", "csv_header", "line_end"];

@@ -124,6 +124,7 @@ function fields({ editor, tables, direct, schedule, template }, pullSample) {
     schedule,
     h("details", null, h("summary", null, t("exports.advanced")), h("div", null, advancedFields(direct))),
     h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
+      field("sheet_name", t("exports.sheetName"), { maxlength: 31, hint: t("exports.sheetNameHint") }),
       h("div", { class: "pair" }, field("header", t("exports.header"), { hint: t("exports.pairsHint") }), field("footer", t("exports.footer"), { hint: t("exports.pairsHint") })),
       h("div", { class: "pair" }, field("header_align", t("exports.headerAlign"), { options: aligns(), value: "" }), field("footer_align", t("exports.footerAlign"), { options: aligns(), value: "" })),
       h("div", { class: "pair" }, field("file_name", t("exports.fileName"), { maxlength: 120 }), number("priority", { min: 1, max: 10, hint: t("exports.priorityHint") })),

@@ -6,7 +6,7 @@ import { field } from "../parts/form.js";
 import { bodyOf, commonOf, JSON_FIELDS } from "./export_fields.js";
 import { SOURCE_FIELDS } from "./export_source.js";
 
-const TEXTS = ["title", "summary", "source_url"];
+const TEXTS = ["title", "summary", "sheet_name", "source_url"];
 const ALIGNS = ["header_align", "footer_align"];
 const KEPT = [...TEXTS, ...JSON_FIELDS, ...SOURCE_FIELDS];
 export const EMPTY = Object.fromEntries(KEPT.map((name) => [name, ""]));
