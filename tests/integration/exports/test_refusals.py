@@ -217,8 +217,8 @@ def test_sheet_name_that_excel_refuses_is_422(world: ExportWorld, name: str) -> 
 
 def test_sheet_names_that_are_not_unique_are_422(world: ExportWorld) -> None:
     def answer(names: list[str | None], titles: list[str | None], multi_type: str = "tab") -> int:
-        fields = {"name": "names", "type": "excel", "source_data": [[], []], "multi_type": multi_type}
-        fields |= {"sheet_name": names, "title": titles}
+        fields: dict[str, Any] = {"name": "names", "type": "excel", "multi_type": multi_type, "title": titles}
+        fields |= {"source_data": [[], []], "sheet_name": names}
         return world.cloud.http("POST", "/v1/task/multiple", json=fields, key=world.project.key).status
 
     assert answer(["Orders", "orders"], []) == 422
