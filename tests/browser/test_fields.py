@@ -39,6 +39,7 @@ FILL = """([form, values]) => {
   form.requestSubmit();
 }"""
 VALUES = {
+    "aws_roles": "123456789012/web-hosts groups=web",
     "masks": "mobile = phone",
     "signature": "a" * 64,
     "mode": "0640",
@@ -107,6 +108,8 @@ FORMS = [
     Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=access]"),
     Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=gse]"),
     Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=masked]"),
+    Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=stops]"),
+    Form("PATCH /v1/projects/{project_id}", PROJECT, ("Change",), "[data-key=aws]"),
     Form("PUT /v1/projects/{project_id}/swarm", PROJECT, ("Change",), "[data-key=swarm]"),
     Form("POST /v1/projects/{project_id}/keys", PROJECT, ("New key",)),
     Form("POST /v1/keys", "operate/keys", ("New key",)),
