@@ -48,6 +48,7 @@ _UNUSED = (
     "check_urls",
     "notifier",
     "topic",
+    "source_refusal",
     "queue",
 )
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
