@@ -226,6 +226,11 @@ class _Entry:
     compare_at: float = 0.0
 
 
+def _order(entry: _Entry) -> tuple[float, int]:
+    """By time; of two contents for the same moment the newer first, so that the older is never in place."""
+    return entry.staged.activate_at, -(entry.staged.transfer.get("sequence") or 0)
+
+
 class Switcher:
     def __init__(
         self,
@@ -287,7 +292,7 @@ class Switcher:
     def run_due(self) -> float:
         """Does everything that is due. Returns the seconds until the next call."""
         with self._changed:
-            waiting = sorted(self._waiting.values(), key=lambda entry: entry.staged.activate_at)
+            waiting = sorted(self._waiting.values(), key=_order)
         for entry in waiting:
             if self._stopping.is_set():
                 return 0.0

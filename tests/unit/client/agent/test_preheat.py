@@ -449,6 +449,30 @@ def test_switcher_wakes_up_at_activate_at(tmp_path: Path) -> None:
     assert -0.001 <= switched[0] - moment < 0.3
 
 
+def test_newer_of_two_contents_for_one_moment_is_switched_first(tmp_path: Path) -> None:
+    switched: list[str] = []
+    inbox = Inbox()
+    switcher = Switcher(
+        Journal(tmp_path),
+        inbox,
+        lambda staged: switched.append(staged.transfer["transfer_id"]),
+        lambda _: None,
+        lambda *_: None,
+        lambda: None,
+        threading.Event(),
+    )
+    moment = time.time() - 1
+    times = {"activate_at": iso(moment), "activate_until": iso(moment + 600)}
+    staged: Any = STAGED.transfer | times
+    older, newer = staged | {"transfer_id": "old", "sequence": 1}, staged | {"transfer_id": "new", "sequence": 2}
+    inbox.take_poll([each | {"url": ""} for each in (older, newer)], has_result=lambda _: False)
+    for transfer in (older, newer):
+        switcher.add(Staged(transfer, STAGED.file, "", {}))
+    switcher.run_due()
+
+    assert switched == ["new", "old"]
+
+
 def test_journal_record_of_another_version_is_skipped(tmp_path: Path) -> None:
     journal, inbox = Journal(tmp_path), Inbox()
     journal.stage(("tr-0", ""), '{"of": "a later version"}', tmp_path / "x")
