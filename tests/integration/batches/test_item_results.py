@@ -208,7 +208,7 @@ def test_result_for_a_call_of_an_older_version_counts(cloud: MotoCloud) -> None:
         running = made.lab.in_background(lambda: run_to_end(made.lab, batch))
         until(lambda: made.lab.now(batch)[1].position == 1)
         assert made.post(1, OK, 2) is None
-        running.join(10)
+        running.join(60)
         assert (made.lab.now(batch)[1].position, made.called) == (2, {})
 
 
