@@ -153,6 +153,21 @@ def test_request_is_paused_resumed_and_moved_to_the_front(office: Console, proje
         office.deployed.http("POST", "/v1/queue/resume", json={"scope": "no_cookie"}, key=key)
 
 
+def test_batch_and_its_business_are_deleted(desk: Console, project: DeployedProject) -> None:
+    biz = made(project, "/v1/biz", {"name": "Ferries", "process_url": "https://business.example/item"})["biz_id"]
+    batch = made(project, "/v1/batches", {"biz_id": biz, "name": "Never run", "total": 3, "rate": 1})["batch_id"]
+    desk.go(f"batches/{batch}")
+    press(desk, "Delete")
+    confirm(desk, "Delete")
+    expect(desk.page.get_by_role("heading", name="Batches", exact=True)).to_be_visible()
+    assert project.http("GET", f"/v1/batches/{batch}").status == 404
+    desk.go("businesses")
+    desk.page.locator("tbody tr", has_text="Ferries").get_by_role("button", name="Delete").click()
+    confirm(desk, "Delete")
+    expect(desk.page.locator("tbody tr", has_text="Ferries")).to_have_count(0)
+    assert project.http("GET", "/v1/biz").json()["items"] == []
+
+
 def test_ended_batch_offers_outcomes_logs_and_redrive(
     desk: Console, project: DeployedProject, httpserver: HTTPServer
 ) -> None:
