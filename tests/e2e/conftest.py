@@ -12,7 +12,6 @@ from tests.support.deployed import Deployed, DeployedProject, deployed_at
 # would not end together.
 _LONGEST = (
     *(
-        "test_soak",
         "test_fuzz",
         "test_websocket",
         "test_real_kill",
