@@ -119,10 +119,17 @@ def test_export_not_done_within_its_max_exec_time_is_use_async(world: ExportWorl
 
 
 def test_requests_keep_to_the_source_rate(world: ExportWorld) -> None:
-    world.source.rows = numbered(650)
+    at: list[float] = []
+
+    def noted(source: PagedSource, page: int, size: int) -> Any:
+        at.append(time.time())
+        return honest(source, page, size)
+
+    world.source.rows, world.source.answer = numbered(650), noted
     began = time.monotonic()
     answer = export_now(world, source_url=world.source.url, step=100, source_rate=2)
     assert len(read_csv(answer.body)) == 650
+    assert max(sum(begin <= each < begin + 0.9 for each in at) for begin in at) == 2
     # Two of the seven pages are free.
     assert (len(world.source.requests), time.monotonic() - began >= 2.4) == (7, True)
 
