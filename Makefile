@@ -63,7 +63,7 @@ $(STAMP):
 	    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done); \
 	  if [ -z "$$python" ]; then echo "Python 3.11 or later is needed and none is on PATH." >&2; \
 	    echo "  → install it, or name one: PYTHON=/path/to/python3 make run" >&2; exit 1; fi; \
-	  [ -x $(BIN)/python ] || $$python -m venv $(VENV) || { echo "  → python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
+	  [ -x $(BIN)/python ] || $$python local/progress.py "an environment for Python in $(VENV)" 5 $$python -m venv $(VENV) || { echo "  → python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python local/progress.py "uv, which installs the rest" 5 \
 	    $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r .lock/uv.txt \
 	  && $(BIN)/python local/progress.py "the locked dependencies in $(VENV)" 30 \
@@ -140,6 +140,7 @@ soak: $(STAMP)  ## everything at once under faults, held against a ledger outsid
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
 	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py
 	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/integration/web/test_any_odd_value.py tests/integration/web/test_odd_input.py
+	@FUZZ_EXAMPLES=300 $(PYTEST) -n 2 --timeout 7200 tests/integration/exports/ranges/test_random_sources.py
 	@FUZZ_EXAMPLES=300 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
 corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetched and read
@@ -174,8 +175,16 @@ $(SAM_BIN)/sam: .lock/sam.txt | $(STAMP)
 	  $(BIN)/uv pip install --python .local/sam/bin/python --require-hashes -r .lock/sam.txt
 	@touch $@
 
-bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three minutes
-	@QUICK=$(QUICK) $(BIN)/python -m tests.bench
+# Peers that the bench measures beside the product, in a folder of their own: nothing else may come to need them.
+PEERS := .local/peers/.locked-$(shell cat .lock/bench.txt | cksum | cut -d" " -f1)
+$(PEERS): | $(STAMP)
+	@rm -rf .local/peers && mkdir -p .local/peers
+	@$(BIN)/uv pip install -q --python $(BIN)/python --target .local/peers --require-hashes -r .lock/bench.txt \
+	  || echo "  no libtorrent for this machine: BitTorrent is not measured"
+	@touch $@
+
+bench: $(STAMP) $(PEERS)  ## measurements against their bars, into tests/bench/README.md; QUICK=1 for about seven minutes
+	@QUICK=$(QUICK) POWERTOOLS_LOG_LEVEL=CRITICAL $(BIN)/python -m tests.bench
 
 browser: $(STAMP)  ## the console in Chromium, where there is one
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(TRY_TWICE) -n 2 --dist loadfile tests/browser; \

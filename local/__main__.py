@@ -17,7 +17,7 @@ from local.cloud import Up, cloud_up
 from local.emulator import port_in_use
 from local.place import AWS_KEY, Place, alone, kept_key
 from local.progress import Failure, fail, say
-from tidegate_client import Client
+from tidegate_client import Client, TidegateError
 
 
 def run(place: Place) -> int:
@@ -81,19 +81,25 @@ def port_of(place: Place) -> int:
 
 def show(up: Up) -> None:
     cloud = up.cloud
-    ticket = Client(cloud.api_url, cloud.admin_key).keys.sign_in_ticket().ticket
+    try:
+        ticket = Client(cloud.api_url, cloud.admin_key).keys.sign_in_ticket().ticket
+        console = f"""{cloud.console_url}#ticket={ticket}
+            (signs you in, once, within a minute; later: {cloud.console_url} with a key)"""
+    except TidegateError:
+        # Such as a lost answer on a busy machine: the ticket is in no other one.
+        console = f"{cloud.console_url} (sign in with the admin key)"
     say(f"""
 Tidegate is up.
-  console   {cloud.console_url}#ticket={ticket}
-            (signs you in, once, within a minute; later: {cloud.console_url}, or `.venv/bin/tidegate console`)
+  console   {console}
   API       {cloud.api_url}
   docs      {cloud.api_url}/docs
   start     {cloud.api_url}/start (first steps, with this address filled in)
   admin key {cloud.admin_key}
 
   next, in another terminal:
-    .venv/bin/tidegate login --api-url {cloud.api_url}    (asks for the key)
-    .venv/bin/tidegate project create my-first-project
+    .venv/bin/tidegate login --profile admin --api-url {cloud.api_url}    (asks for the admin key)
+    .venv/bin/tidegate --profile admin project create shop --allow-private-urls
+    (and so on: README.md, docs/quickstart.md)
 Ctrl-C stops it. Its data is kept for the next run.""")
 
 

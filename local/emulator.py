@@ -19,9 +19,11 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from localstack_client.session import Session
 
+from local.launcher import crowd
 from local.place import REGION, ROOT, Place, keep_private
 from local.progress import Failure
 
+# On an idle machine; a busy one gets more, because an emulator that is killed forgets what it had not saved.
 START_SECONDS = 30
 STOP_SECONDS = 20
 # Credentials of the emulator's root account. The functions' roles get their own.
@@ -63,22 +65,28 @@ class Emulator:
             )
         self._wait_until_healthy()
 
-    def stop(self) -> None:
-        """Ends the emulator and every function that it started, and deletes their temporary files."""
+    def stop(self) -> bool:
+        """Ends the emulator and every function that it started; False if its state may not have been saved.
+
+        Its exit code would not say that: it ends its process group, and so itself, with SIGKILL once all is saved.
+        """
         process, self._process = self._process, None
         if process is None:
-            return
+            return True
+        ended = False
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            began = time.monotonic()
+            while process.poll() is None and time.monotonic() - began < STOP_SECONDS * crowd():
+                time.sleep(0.05)
+            ended = process.poll() is not None
+            process.kill()
+            process.wait()
         # Functions are in the emulator's process group and may run some seconds longer.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(self.place.temporary_dir, ignore_errors=True)
+        return ended
 
     def _port_is_free(self) -> bool:
         """Waits for the emulator of a killed `make run`, which needs some seconds to save its state and end."""
@@ -128,8 +136,8 @@ class Emulator:
             raise Failure(f"Nothing answers at AWS_ENDPOINT_URL={self.place.external}", advice) from error
 
     def _wait_until_healthy(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while time.monotonic() - began < START_SECONDS * crowd():
             if not self.alive():
                 break
             try:

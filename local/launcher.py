@@ -164,16 +164,30 @@ def crowd() -> float:
     return max(1.0, (wanting - 1) / (os.cpu_count() or 1))
 
 
+# Functions that answer callers. They get a minute at least: for as long as callers wait.
+ANSWERING = re.compile(r"-(?:Api|Submit)Function-")
+ANSWERING_SECONDS = 60
+
+
 class PatientConfig(dict[str, Any]):
     """The configuration of a function whose time-out grows with the load of the machine.
 
     On AWS a function has a processor of its own. Here a hundred may share two: a function that is killed at its
     time-out would begin again with all its imports, and one that is called often would never get to an end.
+
+    A function that answers callers holds their Idempotency-Key for as long as it may run, and reads that when its
+    process starts. What ends it later must be the same: two that ran side by side have made two records.
     """
+
+    crowd_at_start = 1.0
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
-        return math.ceil(value * crowd()) if key == "Timeout" and value else value
+        if key != "Timeout" or not value:
+            return value
+        if ANSWERING.search(str(super().get("FunctionName"))):
+            return max(ANSWERING_SECONDS, math.ceil(value * self.crowd_at_start))
+        return math.ceil(value * crowd())
 
 
 def patient(init: Callable[..., None]) -> Callable[..., None]:
@@ -182,6 +196,14 @@ def patient(init: Callable[..., None]) -> Callable[..., None]:
         worker.config = PatientConfig(worker.config)
 
     return made
+
+
+def started(spawn: Callable[..., None]) -> Callable[..., None]:
+    def begun(worker: Any, *args: Any, **kwargs: Any) -> None:
+        worker.config.crowd_at_start = crowd()
+        spawn(worker, *args, **kwargs)
+
+    return begun
 
 
 def end_at_once() -> None:
@@ -242,6 +264,7 @@ def main() -> None:
     layers = Path(tempfile.gettempdir()) / "layers"
     SharedLayers(layers, lambda_svc._resolve_layer_zip).install(lambda_runtime.Worker)
     lambda_runtime.Worker.__init__ = patient(lambda_runtime.Worker.__init__)
+    lambda_runtime.Worker._spawn = started(lambda_runtime.Worker._spawn)
     app.app = prompt(fronted(app.app, API_ID), lambda_runtime.reset)
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

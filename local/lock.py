@@ -1,5 +1,5 @@
 """Locks the dependencies: .lock/dev.txt and layers/deps/requirements.txt from pyproject.toml, .lock/sam.txt from
-.lock/sam.in, .lock/uv.txt and .lock/checks.txt likewise, each with hashes. uv installs all the others.
+.lock/sam.in, .lock/uv.txt, .lock/checks.txt and .lock/bench.txt likewise, each with hashes. uv installs all the others.
 
 `python -m local.lock write | check`. `make lock` writes; the check needs no network.
 """
@@ -22,6 +22,7 @@ DEV = ROOT / ".lock" / "dev.txt"
 SAM_WANTED, SAM = ROOT / ".lock" / "sam.in", ROOT / ".lock" / "sam.txt"
 UV_WANTED, UV = ROOT / ".lock" / "uv.in", ROOT / ".lock" / "uv.txt"
 CHECKS_WANTED, CHECKS = ROOT / ".lock" / "checks.in", ROOT / ".lock" / "checks.txt"
+BENCH_WANTED, BENCH = ROOT / ".lock" / "bench.in", ROOT / ".lock" / "bench.txt"
 LAYER = ROOT / "layers" / "deps" / "requirements.txt"
 # What the packages of the agent contain, for the oldest Python of the hosts.
 CLIENT, AGENT = ROOT / "layers" / "client" / "pyproject.toml", ROOT / ".lock" / "agent.txt"
@@ -35,7 +36,7 @@ def write() -> None:
     uv = str(Path(sys.executable).parent / "uv")
     constraint = ["-c", str(DEV.relative_to(ROOT)), "--no-annotate"]
     files: list[tuple[Path, Path, list[str]]] = [(PROJECT, DEV, ["--all-extras"]), (PROJECT, LAYER, constraint)]
-    files += [(SAM_WANTED, SAM, []), (UV_WANTED, UV, []), (CHECKS_WANTED, CHECKS, [])]
+    files += [(SAM_WANTED, SAM, []), (UV_WANTED, UV, []), (CHECKS_WANTED, CHECKS, []), (BENCH_WANTED, BENCH, [])]
     files += [(CLIENT, AGENT, ["--python-version", "3.9"])]
     for source, out, options in files:
         command = [uv, *COMPILE, str(source.relative_to(ROOT)), *options, "-o", str(out.relative_to(ROOT))]
@@ -65,12 +66,12 @@ def problems() -> list[str]:
     lines = [f".lock/dev.txt does not satisfy {line}" for line in unmet(everything, dev)]
     lines += [f"layers/deps/requirements.txt does not satisfy {line}" for line in unmet(product, layer)]
     lines += [f"layers/deps pins {n}=={v}, the lock {dev.get(n)}" for n, v in layer.items() if dev.get(n) != v]
-    for wanted, path in ((SAM_WANTED, SAM), (UV_WANTED, UV), (CHECKS_WANTED, CHECKS)):
+    for wanted, path in ((SAM_WANTED, SAM), (UV_WANTED, UV), (CHECKS_WANTED, CHECKS), (BENCH_WANTED, BENCH)):
         found = unmet(wanted.read_text().split(), pins(path))
         lines += [f"{path.relative_to(ROOT)} does not satisfy {line}" for line in found]
     client = tomllib.loads(CLIENT.read_text())["project"]["dependencies"]
     lines += [f".lock/agent.txt does not satisfy {line}" for line in unmet(client, pins(AGENT))]
-    locks = (DEV, LAYER, SAM, UV, CHECKS, AGENT)
+    locks = (DEV, LAYER, SAM, UV, CHECKS, BENCH, AGENT)
     lines += [f"{path.relative_to(ROOT)} has no hash of {pin}" for path in locks for pin in unhashed(path)]
     missing = reachable(product) - set(layer)
     lines += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]

@@ -101,8 +101,9 @@ def unit() -> str:
         stop_seconds=50,
         state=NAME,
         memory="512M",
+        # Other directories, and hooks of other users: systemctl edit tidegate-agent.
         capabilities=CAPABILITIES,
-        # Other directories: systemctl edit tidegate-agent.
+        calls="",
         file_system="ProtectSystem=strict\nReadWritePaths=-/srv",
     )
     # Until the host is enrolled there is nothing to start with.

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import secrets
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,15 +16,15 @@ from pathlib import Path
 
 import boto3
 
-from local import preflight, template
+from local import deployed, preflight, template
 from local.place import AWS_KEY, ROOT, kept_key, sha256_hex
 from local.progress import Failure, fail, say, step
 from local.sbom import write_sbom
-from local.wheels import verified_wheels
+from local.wheels import lambda_wheels, wheels_for
 from tidegate.web import openapi
 from tidegate.web.api import build_api
 
-RUNTIME = "python3.13"
+RUNTIME = f"python{deployed.version()}"
 ARCHITECTURE = "arm64"
 SAM = ROOT / ".local" / "sam" / "bin" / "sam"
 CONFIG = ROOT / ".samconfig.toml"
@@ -37,72 +36,50 @@ SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
 UNRELEASED = "not-released"
 
 
-def find_runtime(name: str) -> Path | None:
-    """Returns that Python from PATH or from pyenv's versions, whose shims may not be on PATH."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    on_path = shutil.which(name)
-    candidates = [Path(on_path)] if on_path else []
-    candidates += sorted(pyenv.glob(f"{name.removeprefix('python')}*/bin/{name}"))
-    for candidate in candidates:
-        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return candidate
-    return None
-
-
 def machine_architecture() -> str:
     return "arm64" if platform.machine() in {"arm64", "aarch64"} else "x86_64"
 
 
 def build() -> int:
-    python = find_runtime(RUNTIME)
-    if python is None:
-        raise Failure(
-            f"{RUNTIME}, the functions' runtime, is not on PATH",
-            "install it (pyenv install 3.13, or .venv/bin/uv python install 3.13)",
-        )
-    out = ROOT / ".aws-sam" / "build"
+    """Builds for Lambda. No Python of its version is needed here: uv installs the packages for it."""
+    version = deployed.version()
+    out = BUILT.parent
     with step(f"sam build for {RUNTIME} on {ARCHITECTURE}"):
-        wheels = verified_wheels(python, RUNTIME, {ARCHITECTURE, machine_architecture()}, machine_architecture())
-        sam_build(ROOT / "template.yaml", out, python, wheels)
+        wheels = lambda_wheels(version, "aarch64")
+        target = f"--python-version {version} --python-platform aarch64-manylinux_2_34"
+        sam_build(ROOT / "template.yaml", out, target, wheels)
     write_sbom(out / LAYER_NAME / "python", wheels, SBOM, "aarch64")
     say(f"  ✓ what is in the layer: {SBOM.relative_to(ROOT)}")
     return 0
 
 
 def build_here() -> int:
-    """Builds for this machine's processor, so that the built handlers can be imported on it."""
-    python, runtime = find_runtime(RUNTIME), RUNTIME
-    if python is None:
-        python, runtime = Path(sys.executable), f"python3.{sys.version_info.minor}"
-        say(f"  … no {RUNTIME} here, building for {runtime} instead")
+    """Builds for this machine, so that the built handlers can be imported on it: if possible, by Lambda's Python."""
+    found = deployed.interpreter(deployed.version())
+    python, name = Path(found or sys.executable), RUNTIME if found else f"python3.{sys.version_info.minor}"
     HERE.mkdir(parents=True, exist_ok=True)
-    text = (ROOT / "template.yaml").read_text()
     copy = HERE / "template.yaml"
-    copy.write_text(text.replace(RUNTIME, runtime).replace(ARCHITECTURE, machine_architecture()))
-    with step(f"sam build for {runtime} on {machine_architecture()}"):
-        wheels = verified_wheels(python, runtime, {machine_architecture()}, machine_architecture())
-        sam_build(copy, HERE / "out", python, wheels)
+    copy.write_text((ROOT / "template.yaml").read_text().replace(ARCHITECTURE, machine_architecture()))
+    with step(f"sam build for {name} on {machine_architecture()}"):
+        wheels = wheels_for(python)
+        sam_build(copy, HERE / "out", f"--python {python}", wheels)
     write_sbom(HERE / "out" / LAYER_NAME / "python", wheels, HERE / SBOM.name, platform.machine())
     (HERE / "python").write_text(str(python))
     return 0
 
 
-def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
-    command: list[str | Path] = [
-        SAM,
-        "build",
-        "--template",
-        template,
-        "--base-dir",
-        ROOT,
-        "--build-dir",
-        out,
-        "--cached",
-    ]
-    command += ["--cache-dir", out.parent / "cache", "--config-file", CONFIG]
-    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
+def sam_build(template: Path, out: Path, target: str, wheels: Path) -> None:
+    """Builds into `out`, the layer of dependencies (layers/deps/Makefile) for `target` in uv's words."""
+    # SAM's cache knows the layer's sources only, not for which Python it was built.
+    cache = out.parent / f"cache-{sha256_hex(target)[:8]}"
+    command: list[str | Path] = [SAM, "build", "--template", template, "--base-dir", ROOT, "--build-dir", out]
+    command += ["--cached", "--cache-dir", cache, "--config-file", CONFIG]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
-    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    environment |= {"DEPS_TARGET": target, "DEPS_WHEELS": f"--no-index --find-links {wheels}"}
+    # SAM starts a make of its own, which is no part of the one that started this.
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        environment.pop(name, None)
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         raise Failure(
@@ -115,15 +92,10 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
 def dry_run() -> int:
     """Builds, validates the built template and, with AWS credentials, checks the account; changes nothing there."""
     wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
-    if find_runtime(RUNTIME):
-        build()
-        built = BUILT
-    else:
-        build_here()
-        built = HERE / "out" / "template.yaml"
+    build()
     with step("sam validate --lint"):
         environment = {"AWS_DEFAULT_REGION": "us-east-1", **os.environ, "SAM_CLI_TELEMETRY": "0"}
-        command: list[str | Path] = [SAM, "validate", "--lint", "--template-file", built]
+        command: list[str | Path] = [SAM, "validate", "--lint", "--template-file", BUILT]
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if result.returncode:
             raise Failure(f"the template is not valid:\n{(result.stdout + result.stderr)[-3000:]}", "fix what it names")
@@ -211,8 +183,8 @@ def _sam_deploy(wanted: Mapping[str, str], *, confirmed: bool = False) -> int:
 
 
 def _stack_name() -> str:
-    deployed = tomllib.loads(CONFIG.read_text())["default"]["deploy"]["parameters"]
-    return str(deployed["stack_name"])
+    settings = tomllib.loads(CONFIG.read_text())["default"]["deploy"]["parameters"]
+    return str(settings["stack_name"])
 
 
 def main() -> int:

@@ -1,11 +1,10 @@
-"""Writes layers/client/tidegate_client/models.py: the SDK's records, generated from the OpenAPI document.
+"""Writes layers/client/tidegate_client/models.py: the SDK's records and options, generated from the OpenAPI document.
 
 `python -m local.sdk_models write | check`. A test checks that the file is up to date.
 """
 
 from __future__ import annotations
 
-import ast
 import keyword
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
 
 CLIENT = ROOT / "layers" / "client" / "tidegate_client"
-MODELS, INPUTS = CLIENT / "models.py", CLIENT / "inputs.py"
+MODELS = CLIENT / "models.py"
 # The SDK's name of each record, and where the API returns it: a route, or a field of a route's answer. A field that
 # only some of the places have is None in the others.
 RECORDS: dict[str, tuple[str, ...]] = {
@@ -104,31 +103,52 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "KeyRecord": ("GET /v1/keys items",),
 }
 BASES = {"ProjectDetail": "Project"}
+# What callers send: a body, or a field of one. `Options` are the fields that a body need not have.
+BODIES: dict[str, str] = {
+    "DownloadOptions": "POST /v1/downloads",
+    "BatchDownloadOptions": "POST /v1/downloads/batch",
+    "Target": "POST /v1/downloads/batch targets",
+    "Wave": "POST /v1/downloads/batch waves",
+    "EnrolmentOptions": "POST /v1/enrolments",
+    "FileOptions": "POST /v1/files",
+    "Politeness": "POST /v1/files politeness",
+    "RequestOptions": "POST /v1/requests",
+    "SubscriptionOptions": "POST /v1/subscriptions",
+    "SubscriptionChanges": "PATCH /v1/subscriptions/{subscription_id}",
+    "PreviewOptions": "POST /v1/subscriptions/preview",
+    "ExportOptions": "POST /v1/task",
+    "BusinessOptions": "POST /v1/biz",
+    "BatchOptions": "POST /v1/batches",
+    "GseGrant": "PATCH /v1/projects/{project_id} gse",
+    "Quotas": "PATCH /v1/projects/{project_id} quotas",
+}
+BODY_BASES = {"SubscriptionChanges": "SubscriptionOptions"}
 _HEAD = '''"""Records of the API as the SDK returns them. Made by `python -m local.sdk_models write`, not by hand.
 
 Fields are attributes (`export.status`) and items (`export["status"]`). A field that the server leaves out is None; one
-that a newer server adds is there as an item. What callers send, and what the agent reads, are plain dicts with a
-declared shape: tidegate_client/inputs.py."""
+that a newer server adds is there as an item. At the end are the shapes of what callers send: plain dicts, whose fields
+the API's reference describes. What the agent reads and reports: tidegate_client/inputs.py."""
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
 '''
+_WIDTH = 120
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 Schema = Mapping[str, Any]
 
 
 def text() -> str:
-    # Parsed, not imported: the client may name a record that this is about to add to its models.
-    plain = [node.name for node in ast.parse(INPUTS.read_text()).body if isinstance(node, ast.ClassDef)]
-    plain.append("Json")
-    everything = sorted([*plain, *RECORDS, "Model", "Page"])
     parts = [
         _HEAD,
-        f"from tidegate_client.inputs import {', '.join(plain)}\nfrom tidegate_client.model import Model, Page\n",
-        f"__all__ = [{', '.join(map(repr, everything))}]\n",
+        "from tidegate_client.inputs import *  # noqa: F403 - for those who import all shapes from here",
+        "from tidegate_client.inputs import Json\nfrom tidegate_client.model import Model, Page as Page\n",
+        "if TYPE_CHECKING:\n    from typing_extensions import NotRequired\n",
         *(_record(name, places) for name, places in RECORDS.items()),
+        *(_body(name, place) for name, place in BODIES.items()),
+        "# The name of 1.1.\nSelection = PreviewOptions\n",
     ]
     return formatted("\n\n".join(parts), MODELS)
 
@@ -147,17 +167,44 @@ def _record(name: str, places: tuple[str, ...]) -> str:
         comment = fields[field].get("description", "")
         if missing := [place for place, schemas in found.items() if all(field not in s["properties"] for s in schemas)]:
             comment += f" (not returned by {' and '.join(map(_in_words, missing))})"
-        lines += [f"    # {line}" for line in textwrap.wrap(comment, 110, break_on_hyphens=False)]
         # A field called `items` would hide the method of dict.
         suffix = "_" if hasattr(dict, field) or keyword.iskeyword(field) else ""
-        lines.append(f"    {field}{suffix}: {kind}")
+        declared = f"    {field}{suffix}: {kind}"
+        if comment and len(f"{declared}  # {comment}") <= _WIDTH:
+            lines.append(f"{declared}  # {comment}")
+        else:
+            lines += [f"    # {line}" for line in textwrap.wrap(comment, 110, break_on_hyphens=False)] + [declared]
     return "\n".join(lines)
 
 
-def _docstring(places: tuple[str, ...], schemas: list[Schema]) -> list[str]:
+def _body(name: str, place: str) -> str:
+    """The shape of what callers send there: a dict, whose optional fields may be left out or None."""
+    (schema,) = _schemas(place, sent=True)
+    base = BODY_BASES.get(name)
+    (inherited,) = _schemas(BODIES[base], sent=True) if base else ({"properties": {}},)
+    needed = () if name.endswith("Options") else schema.get("required", ())
+    lines = [f"class {name}({base or 'TypedDict'}{'' if needed else ', total=False'}):"]
+    lines += _docstring((place,), [schema], "Sent with")
+    for field, declared in schema["properties"].items():
+        if field in schema.get("required", ()) and field not in needed:
+            continue
+        if field in inherited["properties"] and field not in inherited.get("required", ()):
+            continue
+        kind = _type(declared, f"{name}.{field}", _sent_names())
+        # Any sequence and any mapping can be sent.
+        kind = kind.replace("list[", "Sequence[").replace("dict[", "Mapping[").replace("Model", "Mapping[str, Any]")
+        if field not in needed:
+            kind = kind if kind.startswith("Optional[") or kind == "Json" else f"Optional[{kind}]"
+            kind = f"NotRequired[{kind}]" if needed else kind
+        lines.append(f"    {field}: {kind}")
+    return "\n".join(lines)
+
+
+def _docstring(places: tuple[str, ...], schemas: list[Schema], verb: str = "Returned by") -> list[str]:
     described = next((schema["description"] for schema in schemas if schema.get("description")), "")
-    returned_by = " and ".join(map(_in_words, places))
-    lines = textwrap.wrap(f"{described} Returned by {returned_by}.".strip(), 110, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        f"{described} {verb} {' and '.join(map(_in_words, places))}.".strip(), 110, break_on_hyphens=False
+    )
     return textwrap.indent('"""' + "\n".join(lines) + '"""', "    ").splitlines()
 
 
@@ -170,14 +217,15 @@ def _is_sent(schema: Schema, field: str) -> bool:
     return field in schema.get("required", ()) or "default" in schema["properties"][field]
 
 
-def _type(schema: Schema, where: str) -> str:
+def _type(schema: Schema, where: str, names: Mapping[str, str] | None = None) -> str:
+    """`names`: those of the shapes within a body. One that has none can be any object."""
     if "$ref" in schema:
-        name = _names().get(schema["$ref"])
+        name = _names().get(schema["$ref"]) if names is None else names.get(schema["$ref"], "Model")
         if name is None:
             raise KeyError(f"name the record of {where} ({schema['$ref']}) in local/sdk_models.py, RECORDS")
         return name
     if "anyOf" in schema:
-        kinds = list(dict.fromkeys(_type(one, where) for one in schema["anyOf"]))
+        kinds = list(dict.fromkeys(_type(one, where, names) for one in schema["anyOf"]))
         if {"int", "float"} <= set(kinds):
             kinds.remove("int")
         some = [kind for kind in kinds if kind != "None"]
@@ -186,10 +234,10 @@ def _type(schema: Schema, where: str) -> str:
         return union if some == kinds else f"Optional[{union}]"
     kind = schema.get("type")
     if kind == "array":
-        return f"list[{_type(schema['items'], where)}]"
+        return f"list[{_type(schema['items'], where, names)}]"
     if kind == "object":
         values = schema.get("additionalProperties")
-        return f"dict[str, {_type(values, where)}]" if isinstance(values, dict) else "Model"
+        return f"dict[str, {_type(values, where, names)}]" if isinstance(values, dict) else "Model"
     if kind == "null":
         return "None"
     # Data that callers store, which has any type.
@@ -207,16 +255,25 @@ def _names() -> dict[str, str]:
     return {ref: name for name, places in RECORDS.items() for place in places for ref in _refs(place)}
 
 
-def _schemas(place: str) -> Iterator[Schema]:
-    for ref in _refs(place):
+@cache
+def _sent_names() -> dict[str, str]:
+    """The name of the shape of each schema of a body."""
+    return {
+        ref: name for name, place in BODIES.items() if not name.endswith("Options") for ref in _refs(place, sent=True)
+    }
+
+
+def _schemas(place: str, *, sent: bool = False) -> Iterator[Schema]:
+    for ref in _refs(place, sent=sent):
         yield _document()["components"]["schemas"][ref.rpartition("/")[2]]
 
 
-def _refs(place: str) -> list[str]:
-    """References to the schemas of what is returned at this place; several if the route has several answers."""
+def _refs(place: str, *, sent: bool = False) -> list[str]:
+    """References to the schemas of what is sent or returned at this place; several if the route has several answers."""
     method, path, *fields = place.split()
-    answers = _document()["paths"][path][method.lower()]["responses"]
-    bodies = [answer["content"] for status, answer in answers.items() if status < "3" and "content" in answer]
+    operation = _document()["paths"][path][method.lower()]
+    answers = [answer for status, answer in operation["responses"].items() if status < "3"]
+    bodies = [each["content"] for each in ([operation["requestBody"]] if sent else answers) if "content" in each]
     found = [ref for body in bodies for ref in _inner_refs(body["application/json"]["schema"])]
     for field in fields:
         schemas = [_document()["components"]["schemas"][ref.rpartition("/")[2]]["properties"] for ref in found]

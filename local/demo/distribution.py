@@ -95,7 +95,7 @@ def submit_window(guide: Guide, window: int, signature: str) -> None:
     jobs = len({task["job_id"] for task in tasks})
     closes = tasks[-1]["window_closes_at"][11:19]
     guide.tell(
-        f"window {window}: {len(tasks)} requests accepted, {jobs} Job{'s' * (jobs > 1)}, the gate opens at {closes}"
+        f"window {window}: {len(tasks)} requests accepted, {jobs} Job{'s' * (jobs > 1)}, the window closes at {closes}"
     )
 
 
@@ -116,7 +116,11 @@ def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
         if sum(map(targets_of, jobs)) == targets and all(job["status"] in TERMINAL for job in jobs):
             return jobs
         time.sleep(0.3)
-    raise Unexpected(f"the Jobs have not ended after {seconds:.0f} s: {list(printed.values())}")
+    found = sum(map(targets_of, jobs))
+    raise Unexpected(
+        f"after {seconds:.0f} s, {targets} targets are wanted in Jobs that have ended, and {found} are there:"
+        f" {list(printed.values())}"
+    )
 
 
 def targets_of(job: Job) -> int:
