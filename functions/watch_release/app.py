@@ -14,7 +14,7 @@ logger = Logger(service="tidegate")
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     name, before = event["name"], event["step"]
-    at = (before["revision"], before["generation"], before["looks"])
+    at = (before["revision"], before["generation"], before["looks"], before["wait"])
     step = rollout.look(app().releases, event["project_id"], name, *at)
     logger.info("looked at a release", release=name, revision=step["revision"], state=step["state"])
     return step

@@ -55,7 +55,7 @@ def item_sizes(fleet: Fleet, job_id: str) -> list[int]:
     job = app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
     packed = fleet.cloud.client("dynamodb").scan(TableName=app.table.name, ProjectionExpression="packed")["Items"]
-    return [len(item["packed"]["B"]) for item in packed if "packed" in item] + [len(str(to_wire(job.shown())))]
+    return [len(item["packed"]["B"]) for item in packed if "packed" in item] + [len(str(to_wire(job.view())))]
 
 
 @pytest.mark.slow

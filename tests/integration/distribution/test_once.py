@@ -104,16 +104,16 @@ def test_half_finished_dispatch_is_completed(fleet: Fleet) -> None:
     fleet.pass_window()
     fleet.step("close_window", job_id)
     store = fleet.cloud.app.distribution.inbox
-    place = store.place
+    place = store.add
 
     def dying(entries: Any) -> None:
         place(list(entries)[:10])
         raise Busy("died")
 
-    store.place = dying  # type: ignore[method-assign]
+    store.add = dying  # type: ignore[method-assign]
     with pytest.raises(Busy):
         fleet.step("dispatch_transfer", job_id)
-    store.place = place  # type: ignore[method-assign]
+    store.add = place  # type: ignore[method-assign]
     early = next(agent for agent in agents if fleet.inbox(agent))
     fleet.report(early, 0)
 

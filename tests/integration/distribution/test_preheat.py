@@ -209,7 +209,7 @@ def test_cancel_during_the_dispatch_leaves_no_inbox_entries(fleet: Fleet, monkey
     fleet.step("close_window", job_id)
     fleet.step("prepare_file", job_id)
     inbox = fleet.cloud.app.distribution.inbox
-    place = inbox.place
+    place = inbox.add
 
     def place_after_the_end(entries: Any) -> None:
         fleet.post(f"/v1/jobs/{job_key(job_id)}/cancel", {})
@@ -217,7 +217,7 @@ def test_cancel_during_the_dispatch_leaves_no_inbox_entries(fleet: Fleet, monkey
         place(entries)
 
     with monkeypatch.context() as patched:
-        patched.setattr(inbox, "place", place_after_the_end)
+        patched.setattr(inbox, "add", place_after_the_end)
         fleet.step("dispatch_transfer", job_id)
 
     assert fleet.job(job_id)["status"] == "Cancelled"

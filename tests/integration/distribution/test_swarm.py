@@ -19,7 +19,7 @@ from tidegate.distribution.swarm import DEGREE
 from tidegate.files import reading
 from tidegate.files import reading as verify
 from tidegate.files.model import MIB
-from tidegate.files.reading import SMALLEST_FILE, blocks_object, piece_count, pieces_object, saved_for_content
+from tidegate.files.reading import SMALLEST_FILE, blocks_object, pieces_object, saved_for_content
 from tidegate_client.swarm.store import BlockList
 from tidegate_client.swarm.wire import authorization, caller_of, read_terms
 
@@ -65,7 +65,7 @@ def test_every_host_gets_peers_and_tokens_that_they_accept(large: Fleet) -> None
     assert len({one.id for one in terms.values()}) == 1
     for agent, one in terms.items():
         assert {peer.id for peer in one.peers} == set(AGENTS) - {agent}
-        assert one.layout.count == piece_count(len(LARGE), one.layout.piece_size)
+        assert one.layout.count == -(-len(LARGE) // one.layout.piece_size)
         assert one.age < 60
         assert 0 < one.lasts <= large.cloud.app.distribution.windows.job_timeout
         for peer in one.peers:

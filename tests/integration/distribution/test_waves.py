@@ -93,13 +93,14 @@ def test_failed_wave_fails_the_job_with_its_reason(fleet: Fleet) -> None:
     assert with_entries(fleet) == []
 
 
-def test_next_wave_follows_a_wave_with_few_failures(fleet: Fleet) -> None:
+@pytest.mark.parametrize(("failed", "after"), [(2, "next_wave"), (3, "refused")])
+def test_wave_fails_by_the_percentage_that_it_allows(fleet: Fleet, failed: int, after: str) -> None:
     job_id = submit(fleet, [{"percent": 50, "max_failed_percent": 20}])
     first = with_entries(fleet)
-    report(fleet, first[:2], code=5)
-    report(fleet, first[2:])
+    report(fleet, first[:failed], code=5)
+    report(fleet, first[failed:])
 
-    assert poll(fleet, job_id) == "next_wave"
+    assert poll(fleet, job_id) == after
 
 
 def test_silent_hosts_count_as_failed_at_the_waves_deadline(fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.moto.cloud import Answer, MotoCloud
 from tests.support.releases import Host, ReleaseWorld
 from tidegate.aws import keys
 from tidegate.aws.table import Table, put
+from tidegate.releases import rollout
 
 
 @pytest.fixture
@@ -87,6 +89,38 @@ def test_host_that_gets_the_group_later_gets_the_revision(world: ReleaseWorld) -
     assert world.poll(late)
     world.round(late)
     assert late.content == {"app": world.fleet.signature}
+
+
+def test_poll_after_a_host_has_asked_does_not_let_it_ask_again(world: ReleaseWorld) -> None:
+    """The function that answers the poll has read the releases before the put."""
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    world.cloud.clock.advance(20)
+    assert not world.poll(host)
+    world.put(signature=world.fleet.store(b"two"))
+    world.ask(host)
+    world.cloud.clock.advance(5)
+    assert not world.poll(host)
+    world.put(signature=world.fleet.store(b"three"))
+    world.cloud.clock.advance(10)
+    assert world.poll(host)
+
+
+def test_host_that_gets_the_label_later_gets_the_revision(world: ReleaseWorld) -> None:
+    host, other = world.add_hosts("host-1", "host-2")
+    (stranger,) = world.add_hosts("host-3", groups=("db",))
+    world.put(targets={"groups": ["web"], "labels": {"zone": "a"}})
+    world.round(host, other, stranger)
+    assert world.show()["counts"]["desired"] == 0
+    for name, zone in ((host.name, "a"), (other.name, "b"), (stranger.name, "a")):
+        change = {"labels": {"zone": zone}}
+        path = f"/v1/agents/{name}"
+        assert world.cloud.http("PATCH", path, key=world.fleet.project.key, json=change).status == 200
+    world.round(host, other, stranger)
+    assert host.content == {"app": world.fleet.signature}
+    assert other.content == stranger.content == {}
+    assert world.show()["counts"]["desired"] == 1
 
 
 def test_host_that_leaves_the_group_no_longer_counts_and_keeps_its_file(world: ReleaseWorld) -> None:
@@ -309,6 +343,115 @@ def test_two_releases_cannot_have_one_path_on_a_host(world: ReleaseWorld) -> Non
     assert world.put("other", targets={"groups": ["db"]}).status == 201
 
 
+@pytest.mark.parametrize("directory", ["/opt//app", "/opt/./app", "//opt/app/.", "/opt\\app"])
+def test_path_is_taken_however_it_is_written(world: ReleaseWorld, directory: str) -> None:
+    world.add_hosts("host-1")
+    world.put()
+    again = file_of(world, target_file_dir=directory)
+    submitted = world.fleet.body(target_agent_id="host-1", target_file_dir=directory)
+    for refused in (world.put("other", files=[again]), world.fleet.post("/v1/downloads", submitted)):
+        assert (refused.status, refused.json()["code"]) == (409, "path_taken")
+    assert world.put(files=[file_of(world), again]).status == 422
+
+
+def test_path_of_hosts_that_still_have_the_stable_revision_is_taken(world: ReleaseWorld) -> None:
+    """While a roll-out goes on, hosts outside its waves have the files of the revision before."""
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    world.put(files=[file_of(world, target_file_dir="/opt/new")], waves=[{"percent": 50}])
+    taken = world.put("other")
+    assert (taken.status, taken.json()["code"]) == (409, "path_taken")
+    body = world.fleet.body(target_agent_id=hosts[0].name, target_file_dir="/opt/app", file_path="/data/app.bin")
+    plain = world.fleet.post("/v1/downloads", body)
+    assert (plain.status, plain.json()["code"]) == (409, "path_taken")
+    world.round(*hosts)
+    world.round(*hosts)
+    assert world.show()["status"] == "converged"
+    assert world.put("other").status == 201
+
+
+def test_path_of_a_release_that_was_deleted_a_moment_ago_is_free(world: ReleaseWorld) -> None:
+    """Functions remember the releases for some seconds."""
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    world.put(files=[file_of(world, target_file_dir="/opt/new")])
+    world.cloud.clock.advance(11)
+    body = world.fleet.body(target_agent_id=host.name, target_file_dir="/opt/app", file_path="/data/app.bin")
+    assert world.fleet.post("/v1/downloads", body).status == 409
+    assert world.cloud.http("DELETE", "/v1/releases/app", key=world.fleet.project.key).status == 204
+    world.cloud.app.releases.store._revisions.clear()
+    assert world.fleet.post("/v1/downloads", body).status == 202
+
+
+def test_rollback_to_a_path_that_another_release_has_taken_is_refused(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    world.put(files=[file_of(world, target_file_dir="/opt/new")])
+    world.round(host)
+    assert world.put("other").status == 201
+    taken = world.act("rollback")
+    assert (taken.status, taken.json()["code"]) == (409, "path_taken")
+    assert "other" in taken.json()["detail"]
+
+
+def test_staged_content_that_a_host_lost_is_sent_again(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put(activate="manual")
+    world.round(host)
+    assert world.shown_hosts()[host.name]["state"] == "staged"
+    host.kept.clear()
+    assert world.act("activate").status == 202
+    world.round(host)
+    assert host.content == {"app": world.fleet.signature}
+    assert world.show()["status"] == "converged"
+
+
+@pytest.mark.parametrize("heal", [True, False])
+def test_changed_file_is_sent_again_only_if_the_release_heals(world: ReleaseWorld, heal: bool) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put(heal=heal)
+    world.round(host)
+    host.kept.clear()
+    host.reports["app"] |= {"state": "drifted", "drift": ["/opt/app/app.bin: its content was changed"]}
+    (goal,) = world.ask(host)
+    assert goal["sending"] == [world.fleet.signature] * heal
+    world.window()
+    world.poll(host)
+    assert (host.kept == {world.fleet.signature}) is heal
+
+
+def test_verdict_that_comes_before_all_reports_counts(world: ReleaseWorld) -> None:
+    """It skips the soak time, and not the reports."""
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    soaks = {"url": "http://127.0.0.1:8080/healthz", "soak_s": 3600}
+    world.put(signature=world.fleet.store(b"two"), waves=[{"percent": 50}], health=soaks)
+    assert judge(world, passes=True).status == 202
+    world.look()
+    assert world.show()["share"] == 50
+    world.round(*hosts)
+    assert world.show()["share"] == 100
+
+
+def test_report_of_a_revision_that_was_deleted_lists_no_files(world: ReleaseWorld) -> None:
+    """A release was deleted while the host was away, and made again under its name."""
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    key = world.fleet.project.key
+    assert world.cloud.http("DELETE", "/v1/releases/app", key=key).status == 204
+    world.put(signature=world.fleet.store(b"two"))
+    world.ask(host)
+    # A function that has not seen the deleted revision.
+    world.cloud.app.releases.store._revisions.clear()
+    listed = world.cloud.http("GET", f"/v1/agents/{host.name}/files", key=key)
+    assert (listed.status, listed.json()["items"]) == (200, [])
+
+
 def file_of(world: ReleaseWorld, **more: Any) -> dict[str, Any]:
     place = {"target_file_dir": "/opt/app", "target_user": "root"}
     return {"file_path": "/data/app.bin", "signature": world.fleet.signature, **place, **more}
@@ -474,15 +617,21 @@ def test_calls_of_a_host_for_a_revision_are_at_most_five(world: ReleaseWorld) ->
 def test_lost_watcher_is_started_again(world: ReleaseWorld) -> None:
     (host,) = world.add_hosts("host-1")
     world.put()
-    world.cloud.clock.advance(600)
-    before = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
-    handler = world.cloud.app.due_handlers["release"]
+    r = world.cloud.app.releases
     item = {"project_id": world.fleet.project.id, "name": "app"}
-    running = world.cloud.app.releases.distribution.machines.status(world.cloud.app.releases.machine_arn, "x")
-    assert running is None
-    handler(item)
-    after = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
-    assert after.version == before.version + 1
+    sfn = world.cloud.client("stepfunctions")
+
+    def running() -> list[str]:
+        found = sfn.list_executions(stateMachineArn=r.machine_arn, statusFilter="RUNNING")["executions"]
+        return [one["executionArn"] for one in found]
+
+    (first,) = running()
+    world.cloud.app.due_handlers["release"](item)
+    assert running() == [first]
+    sfn.stop_execution(executionArn=first)
+    world.cloud.app.due_handlers["release"](item)
+    (second,) = running()
+    assert second != first
     world.poll(host)
     world.round(host)
     assert host.active == {"app": 1}
@@ -494,6 +643,7 @@ def test_lost_watcher_is_started_again(world: ReleaseWorld) -> None:
         ({"files": []}, "files"),
         ({"hook": "/bin/sh -c x"}, "hook"),
         ({"health": {"url": "http://169.254.169.254/"}}, "url"),
+        ({"health": {"url": "http://127.0.0.1:65536/"}}, "url"),
         ({"activate": "tomorrow"}, "activate"),
         ({"waves": [{"percent": 50}, {"percent": 10}]}, "waves"),
         ({"keep": 0}, "keep"),
@@ -771,3 +921,242 @@ def test_step_decided_on_an_older_revision_does_not_touch_a_newer_one(
     assert (refused.status, refused.json()["code"]) == (409, "conflict")
     shown = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
     assert (shown.desired, shown.shown_status, shown.opened < 3) == (3, "rolling", True)
+
+
+def test_two_first_puts_at_once_make_one_release(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = type(world.cloud.app.releases.store)
+    read = store.get
+
+    def then_another_puts(self: Any, project_id: str, name: str) -> Any:
+        found = read(self, project_id, name)
+        monkeypatch.setattr(store, "get", read)
+        assert world.put(signature=world.fleet.store(b"first")).status == 201
+        return found
+
+    second = world.fleet.store(b"second")
+    monkeypatch.setattr(store, "get", then_another_puts)
+    refused = world.put(signature=second)
+    assert (refused.status, refused.json()["code"]) == (409, "conflict")
+    assert [file["signature"] for file in world.show()["files"]] == [world.fleet.store(b"first")]
+
+
+@pytest.mark.parametrize(("late", "newer"), [("current", "failed"), ("staged", "failed"), ("staged", "current")])
+def test_late_report_of_a_revision_does_not_undo_a_newer_one(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch, late: str, newer: str
+) -> None:
+    """Both read what was known before either is stored."""
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    store = type(world.cloud.app.releases.store)
+    read = store.reports_of_host
+
+    def says(state: str) -> None:
+        host.reports["app"] = {"name": "app", "revision": 1, "state": state}
+        world.ask(host)
+
+    def then_another_comes(self: Any, project_id: str, agent_id: str) -> Any:
+        found = read(self, project_id, agent_id)
+        monkeypatch.setattr(store, "reports_of_host", read)
+        says(newer)
+        return found
+
+    monkeypatch.setattr(store, "reports_of_host", then_another_comes)
+    says(late)
+    assert world.shown_hosts()["host-1"]["state"] == newer
+    if late == "staged":
+        says(late)
+        assert world.shown_hosts()["host-1"]["state"] == newer
+
+
+# --- what hosts are told
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The hosts of each message that lets them ask."""
+    found: list[list[str]] = []
+
+    def note(_d: Any, _project: str, agents: Any, _within: int, **also: Any) -> None:
+        found.append(sorted(agents) if also["releases"] else [])
+
+    monkeypatch.setattr(rollout, "wake_soon", note)
+    return found
+
+
+def watch(world: ReleaseWorld, seconds: float, step: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The looks of so many seconds, as the state machine makes them. Returns the last one, to go on with."""
+    release = world.cloud.app.releases.store.require(world.fleet.project.id, "app")
+    first = {"looks": 0, "wait": 0, "revision": release.desired, "generation": release.generation}
+    step = step or first
+    while seconds > 0 and step.get("state") != "done":
+        event = {"project_id": world.fleet.project.id, "name": "app", "step": step}
+        step = dict(world.cloud.invoke("watch_release", event))
+        world.cloud.clock.advance(step["wait"])
+        seconds -= step["wait"]
+    return step
+
+
+def test_hosts_that_are_behind_are_told_once_and_rarely_again(world: ReleaseWorld, told: list[list[str]]) -> None:
+    """Each time costs a call of every host; within a minute they have asked, and wait for the window."""
+    hosts = world.add_hosts("host-1", "host-2")
+    world.put()
+    step = watch(world, 50)
+    assert told == [["host-1", "host-2"]]
+    for _ in range(10):
+        world.poll(hosts[0])
+        step = watch(world, 60, step)
+    # After 60, 120, 240 and 480 seconds; the other host is offline by then.
+    assert told == [["host-1", "host-2"]] * 4 + [["host-1"]]
+
+
+def test_hosts_of_a_wave_are_told_when_it_opens(world: ReleaseWorld, told: list[list[str]]) -> None:
+    hosts = world.add_hosts(*names(8))
+    world.put(waves=[{"percent": 50}])
+    watch(world, 5)
+    first = list(told[0])
+    told.clear()
+    world.round(*[host for host in hosts if host.name in first])
+    assert sorted(told[-1] + first) == sorted(names(8))
+
+
+def test_host_whose_groups_change_is_told_to_ask(world: ReleaseWorld, told: list[list[str]]) -> None:
+    """A connected host polls every few hours only."""
+    path, key = "/v1/agents/host-1", world.fleet.project.key
+    world.add_hosts("host-1", groups=("db",))
+    assert told == []
+    world.put()
+    world.cloud.clock.advance(20)
+    assert world.cloud.http("PATCH", path, key=key, json={"groups": ["web"]}).status == 200
+    assert told[-1] == ["host-1"]
+
+
+def test_roll_out_without_a_host_online_is_looked_at_rarely(world: ReleaseWorld) -> None:
+    world.add_hosts("host-1")
+    world.cloud.clock.advance(3600)
+    world.put()
+    step = watch(world, 86400)
+    # A 240th of its age at the last look of the day.
+    assert (step["wait"], step["looks"] < 320) == (359, True)
+
+
+# --- a revision that failed and is resumed
+
+
+def test_resumed_revision_goes_on_without_the_hosts_that_failed(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    second = world.fleet.store(b"second")
+    world.put(signature=second, on_failure="stop", waves=[{"percent": 50}])
+    first_wave = [host for host in hosts if [goal["revision"] for goal in world.ask(host)] == [2]]
+    first_wave[0].bad.add(second)
+    world.round(*hosts)
+    assert world.show()["status"] == "failed"
+    assert world.act("resume").status == 202
+    world.round(*hosts)
+    world.round(*hosts)
+    shown = world.show()
+    assert (shown["status"], shown["counts"]["current"], shown["counts"]["failed"]) == ("converged", 9, 1)
+
+
+def test_resumed_revision_stops_when_another_host_fails(world: ReleaseWorld) -> None:
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    second = world.fleet.store(b"second")
+    world.put(signature=second, on_failure="stop", waves=[{"percent": 50}])
+    first_wave = [host for host in hosts if [goal["revision"] for goal in world.ask(host)] == [2]]
+    first_wave[0].bad.add(second)
+    world.round(*hosts)
+    for host in hosts:
+        if host not in first_wave:
+            host.bad.add(second)
+    world.act("resume")
+    world.round(*hosts)
+    world.round(*hosts)
+    assert (world.show()["status"], world.show()["withdrawn"]) == ("failed", [2])
+
+
+def test_named_hosts_that_have_not_enrolled_yet_have_one_release_a_path(world: ReleaseWorld) -> None:
+    assert world.put(targets={"agents": ["host-1"]}).status == 201
+    taken = world.put("other", targets={"agents": ["host-1"]})
+    assert (taken.status, taken.json()["code"]) == (409, "path_taken")
+
+
+@pytest.mark.parametrize("step", ["put", "rollback", "pause", "delete"])
+def test_look_of_the_watcher_does_not_let_a_callers_step_fail(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    hosts = world.add_hosts("host-1", "host-2")
+    for content in (b"one", b"two"):
+        world.put(signature=world.fleet.store(content))
+        world.round(*hosts)
+    world.cloud.clock.advance(600)
+    store = type(world.cloud.app.releases.store)
+    read, looked = store.get, []
+
+    def then_the_watcher_looks(self: Any, project_id: str, name: str) -> Any:
+        found = read(self, project_id, name)
+        monkeypatch.setattr(store, "get", read)
+        # The hosts have gone offline: it stores other counts.
+        looked.append(world.look())
+        return found
+
+    monkeypatch.setattr(store, "get", then_the_watcher_looks)
+    if step == "put":
+        done = world.put(signature=world.fleet.store(b"three"))
+    elif step == "delete":
+        done = world.cloud.http("DELETE", "/v1/releases/app", key=world.fleet.project.key)
+    else:
+        done = world.act(step)
+    assert (done.status // 100, len(looked)) == (2, 1), done.body
+
+
+def test_rollback_is_not_stopped_by_a_wave_that_opens(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = world.add_hosts(*names(10))
+    world.put()
+    world.round(*hosts)
+    world.put(signature=world.fleet.store(b"two"), waves=[{"percent": 50}])
+    for host in hosts:
+        world.act_as(host)
+    world.window()
+    for host in hosts:
+        world.poll(host)
+        world.act_as(host)
+    store = type(world.cloud.app.releases.store)
+    read = store.get
+
+    def then_a_wave_opens(self: Any, project_id: str, name: str) -> Any:
+        found = read(self, project_id, name)
+        monkeypatch.setattr(store, "get", read)
+        world.look()
+        assert world.show()["share"] == 100
+        return found
+
+    monkeypatch.setattr(store, "get", then_a_wave_opens)
+    back = world.act("rollback")
+    assert (back.status, back.json()["status"], back.json()["withdrawn"]) == (202, "rolled_back", [2])
+
+
+# --- notifications
+
+
+def notices(world: ReleaseWorld) -> list[tuple[str, int]]:
+    """The kind and the revision of each notice about a release, as the outbox or the topic gets it."""
+    items = world.cloud.client("dynamodb").scan(TableName=world.cloud.app.table.name)["Items"]
+    found = [item for item in items if item.get("kind", {}).get("S", "").startswith("release.")]
+    return sorted((item["kind"]["S"], json.loads(item["data"]["S"])["revision"]) for item in found)
+
+
+def test_end_of_a_roll_out_is_notified_with_its_revision(world: ReleaseWorld) -> None:
+    (host,) = world.add_hosts("host-1")
+    world.put()
+    world.round(host)
+    assert notices(world) == [("release.converged", 1)]
+    for content, more in ((b"bad", {}), (b"worse", {"on_failure": "stop"})):
+        host.bad.add(world.fleet.store(content))
+        world.put(signature=world.fleet.store(content), **more)
+        world.round(host)
+        world.round(host)
+    expected = [("release.converged", 1), ("release.failed", 4), ("release.rolled_back", 3)]
+    assert notices(world) == expected

@@ -26,13 +26,13 @@ from tidegate.distribution.model import (
     TargetState,
     TransferSpec,
     bucket_of,
-    cut,
     job_key,
     job_key_of,
     may_become,
     next_wait,
     portions,
     shard_of,
+    shortened,
     spread,
     states_before,
     task_uuid_of,
@@ -163,7 +163,7 @@ def test_report_for_all_changes_only_unfinished_targets() -> None:
 
 
 def test_long_message_is_cut_between_characters() -> None:
-    assert cut("潮" * 100).encode() == ("潮" * 66).encode()
+    assert shortened("潮" * 100).encode() == ("潮" * 66).encode()
 
 
 @settings(max_examples=50)

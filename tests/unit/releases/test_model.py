@@ -29,6 +29,7 @@ from tidegate.releases.model import (
     after_put,
     decide,
     goals_digest,
+    next_look,
     rank,
     rollback_number,
     withdrawn,
@@ -106,11 +107,14 @@ class World:
     def look(self) -> None:
         shown = [self.seen(host) for host in self.hosts.values() if host.member]
         wanted = self.revisions[self.release.desired]
+        inside = [host for host in shown if host.online and self.release.goal(host.agent_id) == wanted.number]
         if self.broken == "silence":
             shown = [host._replace(online=host.revision >= wanted.number) for host in shown]
         if self.broken == "lost":
             shown = [host._replace(lost=False) for host in shown]
         after = decide(self.release, wanted, shown, self.now)
+        if after.wave > self.release.wave and inside and all(host.revision < wanted.number for host in inside):
+            self.faults.append(f"a wave of {wanted.number} opened, and none of its {len(inside)} hosts has reported")
         if after.latest != self.release.latest:
             back = replace(self.revisions[self.release.stable], number=after.latest)
             self.revisions[back.number] = back
@@ -389,6 +393,19 @@ def test_host_that_fails_while_the_wave_soaks_takes_it_back() -> None:
     assert after.withdrawn == (2,)
 
 
+def test_failures_that_a_wave_allows_are_allowed_after_it() -> None:
+    """The last hosts follow the last wave: one of a hundred may fail in both."""
+    waves = (Wave(10, 0, 5),)
+    release = rolling()
+    hosts = inside(release, 20, lambda name: Host(name, "current", 2, True))
+    hosts[0] = hosts[0]._replace(state="failed")
+    opened = decide(release, revision(2, 2, waves=waves), hosts, 5)
+    assert (opened.share, opened.status) == (100, ROLLING)
+    assert decide(opened, revision(2, 2, waves=waves), hosts, 10).status == CONVERGED
+    hosts[1] = hosts[1]._replace(state="failed")
+    assert decide(opened, revision(2, 2, waves=waves), hosts, 10).status == ROLLED_BACK
+
+
 def test_failed_wave_stops_if_the_caller_wants_that() -> None:
     stops = revision(2, 2, on_failure="stop")
     release = rolling()
@@ -444,3 +461,191 @@ def test_revision_that_failed_on_a_host_stays_failed_there() -> None:
 def test_digest_of_goals_does_not_depend_on_their_order() -> None:
     goals = [("a", 1, False), ("b", 2, True)]
     assert goals_digest(goals) == goals_digest(reversed(goals)) != goals_digest([("a", 1, True), ("b", 2, True)])
+
+
+# --- hosts that GSE sends to
+
+
+class GseWorld:
+    """Transfers of a release by GSE, played at random: they come late, fail, are lost, or their host is unreachable.
+
+    `broken` drops a rule. A host has what the transfer with the highest sequence that began has brought, as the Job's
+    order on a path makes sure; the look that sends may be an old one."""
+
+    def __init__(self, seed: int, broken: str = "") -> None:
+        self.random, self.broken, self.now = random.Random(seed), broken, NOW
+        names = tuple(f"h{number}" for number in range(30))
+        self.release = Release(project_id="p", name="app", targets=Selector(agents=names))
+        self.revisions: dict[int, Revision] = {}
+        self.reports: dict[str, HostReport] = {}
+        self.disk = dict.fromkeys(names, 0)
+        self.running: dict[str, tuple[str, int, float]] = {}
+        self.ended: dict[str, dict[str, object]] = {}
+        self.unreachable: set[str] = set()
+        self.bad: set[int] = set()
+        # What looks saw before they sent: one of them may go on much later.
+        self.past: list[tuple[Release, dict[str, HostReport]]] = []
+        self.faults: list[str] = []
+
+    def put(self, content: int, *, bad: bool) -> None:
+        made = revision(self.release.latest + 1, content)
+        self.revisions[made.number] = made
+        if bad:
+            self.bad.add(content)
+        self.release = after_put(self.release, made, self.now.timestamp())
+
+    def transfer(self) -> None:
+        for task, (host, number, due) in list(self.running.items()):
+            if due <= self.now.timestamp():
+                del self.running[task]
+                self.ended[task] = self.result(host, number)
+
+    def result(self, host: str, number: int) -> dict[str, object]:
+        if host in self.unreachable:
+            return {"status": "Failed", "error_code": 117}
+        if content_of(self.revisions[number]) in self.bad or self.random.random() < 0.05:
+            return {"status": "Failed", "error_code": 7, "error_msg": "disk full"}
+        if number < self.disk[host]:
+            if self.broken != "order":
+                return {"status": "Superseded", "error_code": 409}
+            self.faults.append(f"{host} got {number} over {self.disk[host]}")
+        self.disk[host] = number
+        # Sometimes nobody learns that it has arrived.
+        is_known = self.random.random() > 0.05
+        return {"status": "Success", "error_code": 0} if is_known else {"status": "Timeout", "error_code": 9001}
+
+    def store(self, report: HostReport) -> bool:
+        known = self.reports.get(report.agent_id)
+        if known and (report.revision < known.revision or report.sent < known.sent):
+            return False
+        self.reports[report.agent_id] = report
+        return True
+
+    def look(self) -> None:
+        for report in list(self.reports.values()):
+            if report.task:
+                result = self.ended.get(report.task, {"status": "Running"})
+                self.store(model.after_sent(report, result, self.now))
+        wanted = self.revisions[self.release.desired]
+        names = self.release.targets.agents
+        shown = [model.sent_host(self.release, name, self.reports.get(name), self.now) for name in names]
+        after = decide(self.release, wanted, shown, self.now.timestamp())
+        if after.latest != self.release.latest:
+            back = replace(self.revisions[self.release.stable], number=after.latest)
+            self.revisions[back.number] = back
+        self.release = after
+        self.past.append((after, dict(self.reports)))
+        self.send(*(self.random.choice(self.past) if self.random.random() < 0.1 else self.past[-1]))
+
+    def send(self, release: Release, reports: dict[str, HostReport]) -> None:
+        for name in release.targets.agents:
+            known, goal = reports.get(name), release.goal(name)
+            if not model.is_due(known, goal, self.now.timestamp()) or self.random.random() < 0.05:
+                continue
+            task = f"t{len(self.running) + len(self.ended)}"
+            self.running[task] = (name, goal, self.now.timestamp() + self.random.uniform(5, 90))
+            fresh = HostReport(project_id="p", agent_id=name, name="app", life=0, revision=0, state="behind")
+            last = known or fresh
+            tries = last.tries if last.sent == goal else 0
+            self.store(replace(last, sent=goal, task=task, tries=tries, try_at=0))
+
+    def run(self) -> list[str]:
+        self.put(1, bad=False)
+        for content in range(2, 400):
+            self.now += timedelta(seconds=self.random.uniform(2, 30))
+            if self.random.random() < 0.02:
+                self.put(content, bad=self.random.random() < 0.4)
+            name = self.random.choice(self.release.targets.agents)
+            self.unreachable ^= {name} if self.random.random() < 0.05 else set()
+            self.transfer()
+            self.look()
+        self.unreachable.clear()
+        for _ in range(60):
+            self.now += timedelta(seconds=300)
+            self.transfer()
+            self.look()
+        self.check()
+        return self.faults
+
+    def check(self) -> None:
+        wanted = self.revisions[self.release.desired]
+        is_bad = content_of(wanted) in self.bad
+        for name in self.release.targets.agents:
+            goal, known = self.release.goal(name), self.reports.get(name)
+            if goal and not is_bad and (known is None or known.revision < goal):
+                self.faults.append(f"{name} is at {known}, goal {goal}")
+            if known and known.state == "current" and self.disk[name] != known.revision:
+                self.faults.append(f"{name} has {self.disk[name]}, shown as {known.revision}")
+        if any(content_of(self.revisions[number]) in self.bad for number in self.disk.values() if number):
+            self.faults.append("a bad revision is on a host")
+
+
+def test_hosts_of_gse_end_with_their_goal() -> None:
+    assert [(seed, faults[:2]) for seed in range(30) if (faults := GseWorld(seed).run())] == []
+
+
+def test_world_of_gse_notices_transfers_without_order() -> None:
+    assert any(GseWorld(seed, "order").run() for seed in range(60))
+
+
+def sent(**fields: object) -> HostReport:
+    made = HostReport(project_id="p", agent_id="h", name="app", life=0, revision=1, state="current", sent=2, task="t")
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("result", "tries", "state", "number"),
+    [
+        ({"status": "Running"}, 0, "current", 1),
+        ({"status": "Success", "error_code": 0}, 2, "current", 2),
+        ({"status": "Failed", "error_code": 7}, 1, "current", 1),
+        ({"status": "Failed", "error_code": 7}, 2, "failed", 2),
+        ({"status": "Failed", "error_code": 117}, 2, "offline", 1),
+        ({"status": "Failed", "error_code": 9002}, 9, "current", 1),
+        ({"status": "Timeout", "error_code": 9001}, 9, "current", 1),
+        ({"status": "Cancelled", "error_code": 9003}, 9, "current", 1),
+        ({"status": "Superseded", "error_code": 409}, 9, "current", 1),
+        ({}, 9, "current", 1),
+    ],
+)
+def test_result_of_a_transfer_is_the_hosts_report(
+    result: dict[str, object], tries: int, state: str, number: int
+) -> None:
+    after = model.after_sent(sent(tries=tries), result, NOW)
+    assert (after.state, after.revision, after.task) == (
+        state,
+        number,
+        "t" if result.get("status") == "Running" else None,
+    )
+
+
+def test_pace_of_repeated_transfers_slows_down_to_an_hour() -> None:
+    failed = {"status": "Failed", "error_code": 7}
+    waits = [model.after_sent(sent(tries=n), failed, NOW).try_at - NOW.timestamp() for n in (0, 1, 2, 20)]
+    assert waits == [30, 60, 120, 3600]
+
+
+def test_host_that_had_failed_stays_failed_while_it_is_tried_again() -> None:
+    for code in (7, 117, 9001):
+        before = sent(revision=2, state="failed", tries=3)
+        assert model.after_sent(before, {"status": "Failed", "error_code": code}, NOW).state == "failed"
+    assert model.after_sent(sent(revision=2, state="failed"), {"status": "Success"}, NOW).state == "current"
+
+
+@pytest.mark.parametrize(
+    ("since", "wait"), [(0, 2), (100, 10), (3600, 60), (4 * 3600, 60), (86400, 360), (10 * 86400, 900)]
+)
+def test_looks_become_rarer_while_nothing_changes(since: float, wait: int) -> None:
+    release = after_put(Release(project_id="p", name="app", targets=EVERYBODY), revision(1, 1), 1000)
+    assert next_look(release, revision(1, 1), 1000 + since) == wait
+
+
+def test_look_comes_in_time_for_soak_end_and_activation() -> None:
+    put, day = Release(project_id="p", name="app", targets=EVERYBODY), 86400
+    slow = revision(1, 1, waves=(Wave(10, 2 * day, 0),))
+    soaking = replace(after_put(put, slow, 1000), held_since=1000.0)
+    assert next_look(soaking, slow, 1000 + 2 * day - 100) == 100
+    later = replace(slow, activate=datetime.fromtimestamp(1000 + 3 * day, UTC).isoformat())
+    assert next_look(after_put(put, later, 1000), later, 1000 + 3 * day - 42) == 42
+    # The time has come: the revision is opened by the next look in turn.
+    assert next_look(after_put(put, later, 1000), later, 1000 + 3 * day + 2400) == 900

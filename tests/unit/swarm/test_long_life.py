@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.patience import idle_clock
+from tests.support.patience import idle_clock, until
 from tests.support.swarm.lab import CountingOrigin, SwarmTransfers
 from tests.support.template import ROOT
 from tests.unit.swarm.conftest import LabHost
@@ -33,13 +33,6 @@ from tidegate_client.swarm.transfers import DaemonThreads
 from tidegate_client.swarm.wire import BadTerms, Layout, authorization, read_terms
 
 NewHost = Callable[..., LabHost]
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = idle_clock() + 10
-    while not true():
-        assert idle_clock() < deadline
-        time.sleep(0.02)
 
 
 def open_files(path: Path) -> int:
@@ -62,7 +55,7 @@ def test_delivery_that_ends_after_the_job_releases_its_file(origin: CountingOrig
     hosts, transfers = fleet(new_host, origin, lasts=0.2)
     hosts[0].deliver(transfers["host-0"])
     assert hosts[0].published.read_bytes() == origin.content
-    wait_for(lambda: not hosts[0].host._sessions.ids())
+    until(lambda: not hosts[0].host._sessions.ids())
     assert open_files(hosts[0].published) == 0
 
 
@@ -76,7 +69,7 @@ def test_file_that_was_removed_is_released_before_the_job_ends(
     time.sleep(0.5)
     assert open_files(hosts[0].published) == 1
     hosts[0].published.unlink()
-    wait_for(lambda: open_files(hosts[0].published) == 0)
+    until(lambda: open_files(hosts[0].published) == 0)
     assert hosts[0].host._sessions.ids() == []
 
 
@@ -92,7 +85,7 @@ def test_part_file_that_does_not_fit_on_the_disk_is_released(
     hosts, transfers = fleet(new_host, origin)
     with pytest.raises(OSError, match="No space left"):
         hosts[0].deliver(transfers["host-0"])
-    wait_for(lambda: not hosts[0].host._sessions.ids())
+    until(lambda: not hosts[0].host._sessions.ids())
     assert open_files(hosts[0].home / "part") == 0
 
 
@@ -107,7 +100,7 @@ def test_file_in_place_that_cannot_be_offered_fails_no_delivery(
     hosts[0].published.write_bytes(origin.content)
     with hosts[0].published.open("rb") as file:
         hosts[0].host.seed_existing(transfers["host-0"], file, hosts[0].pool)  # type: ignore[arg-type]
-    wait_for(lambda: not hosts[0].host._sessions.ids() and not hosts[0].host._server.listening)
+    until(lambda: not hosts[0].host._sessions.ids() and not hosts[0].host._server.listening)
     assert open_files(hosts[0].published) == 0
 
 
@@ -151,7 +144,7 @@ def test_followers_of_an_ended_swarm_are_disconnected_while_another_runs(
         hosts[0].host._loop.call_soon_threadsafe(hosts[0].host._end, swarm_id)
         while line.recv(4096):
             pass
-    wait_for(lambda: not hosts[0].host._server.callers.known)
+    until(lambda: not hosts[0].host._server.callers.known)
 
 
 def test_idle_connection_that_the_peer_closed_is_not_used() -> None:
@@ -272,7 +265,7 @@ def test_daemon_threads_return_results_and_errors_and_cancel_waiting_calls() -> 
         failing.result(5)
     go.clear()
     busy, waiting = threads.submit(go.wait, 5), threads.submit(int, "1")
-    wait_for(busy.running)
+    until(busy.running)
     threads.shutdown()
     assert waiting.cancelled()
     go.set()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import idle_clock
 from tidegate_client.swarm.chooser import Chooser, Link, Neighbour, Ranks, Rules, Step
 from tidegate_client.swarm.store import PieceStore
 from tidegate_client.swarm.transfers import Tasks, Tools, Transfers
@@ -94,9 +95,10 @@ class Lab:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0.005)
+    deadline = idle_clock() + 5
+    while not true():
+        assert idle_clock() < deadline
+        await asyncio.sleep(0.005)
 
 
 def test_source_that_starts_during_the_disk_check_cannot_spoil_the_piece(tmp_path: Path) -> None:

@@ -7,9 +7,6 @@ from enum import IntEnum
 
 from tidegate_client.errors import ChecksumMismatch, TransferError
 
-# --- refusals
-# Reasons why the agent refuses to put a file in place.
-
 
 class RefusedPath(Exception):
     """The target lies outside the root or the allowed directories, or is not a plain name in a plain directory."""
@@ -41,10 +38,6 @@ class UpdateFailed(Exception):
 
 class Restarting(Exception):
     """Not a refusal: the agent restarts as another version, which reports the result."""
-
-
-# --- codes
-# The result codes that an agent reports.
 
 
 class Code(IntEnum):

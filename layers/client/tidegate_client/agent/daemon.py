@@ -37,12 +37,9 @@ from tidegate_client.config import Config
 from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TidegateError, Unauthorized
 from tidegate_client.http import make_pool
-from tidegate_client.models import Presence, Transfer
+from tidegate_client.inputs import Presence, Transfer
 from tidegate_client.rates import ACTIVE_SECONDS, Backoff, BothLimits, JobLimits, Pace, RateLimit, limit_of
 from tidegate_client.swarm.host import NETWORK_THREADS, SwarmHost
-
-# --- presence
-# Reports this host's site and peer addresses to the API: at the start, on change, and every hour.
 
 log = logging.getLogger("tidegate.agent")
 
@@ -51,6 +48,8 @@ CHECK_EVERY = 5.0
 
 
 class PresenceReporter:
+    """Reports this host's site and peer addresses to the API: at the start, on change, and every hour."""
+
     def __init__(self, client: Client, agent_id: str, swarm: SwarmHost, stopping: threading.Event) -> None:
         self._client = client
         self._agent_id = agent_id
@@ -69,10 +68,7 @@ class PresenceReporter:
                     self._client.agents.tell_presence(self._agent_id, presence)
                 except (Invalid, NotFound) as error:
                     # Wrong addresses, or an API without swarms: try again in an hour.
-                    log.warning(
-                        "the API refuses this host's peer addresses, next attempt in an hour: %s",
-                        error,
-                    )
+                    log.warning("the API refuses this host's peer addresses, next attempt in an hour: %s", error)
                     reported, due = presence, time.monotonic() + REPORT_EVERY
                 except TidegateError as error:
                     pause = self._backoff.next()
@@ -82,9 +78,6 @@ class PresenceReporter:
                     reported, due = presence, time.monotonic() + REPORT_EVERY
             self._stopping.wait(pause)
 
-
-# --- daemon
-# The agent: one thread polls, N threads deliver, one reports; the main thread writes health and waits for a signal.
 
 __all__ = ["Agent", "AgentOptions"]
 
@@ -99,6 +92,9 @@ LAST_REPORT_SECONDS = 5.0
 
 
 class Agent:
+    """The agent: one thread polls, N threads deliver, one reports; the main thread writes health and waits for a
+    signal."""
+
     def __init__(
         self,
         client: Client,
@@ -332,7 +328,7 @@ class Agent:
             self._list_truncated = is_truncated(items)
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
             try:
-                new = self._take(items)
+                new = self._queue_transfers(items)
             except JournalError:
                 if self._draining.is_set():
                     return
@@ -372,7 +368,7 @@ class Agent:
         self._poller.beat()
         self._draining.wait(pause)
 
-    def _take(self, items: list[Transfer]) -> bool:
+    def _queue_transfers(self, items: list[Transfer]) -> bool:
         if self._draining.is_set():
             return False
         new, lost_results = self._inbox.take_poll(items, has_result=self._journal.has_result)

@@ -45,7 +45,7 @@ from tidegate_client.agent.preheat import (
 from tidegate_client.agent.update import SelfUpdate, is_update
 from tidegate_client.download import Cancelled, ResumingDownload, UrlSource, fetch_verified
 from tidegate_client.errors import ChecksumMismatch, TidegateError, TransferError
-from tidegate_client.models import SwarmFigures, Transfer
+from tidegate_client.inputs import SwarmFigures, Transfer
 from tidegate_client.rates import JobLimits, RateLimit
 from tidegate_client.swarm.host import NoSwarm, SwarmHost
 from tidegate_client.uploads import Progress
@@ -154,11 +154,7 @@ class Delivery:
     def switch(self, staged: Staged) -> None:
         """Puts a staged file in place. Raises the reason if that is not possible."""
         transfer = staged.transfer
-        with (
-            self.place(transfer) as place,
-            self._paths.hold(place.file),
-            opened_unchanged(place, staged) as part,
-        ):
+        with self.place(transfer) as place, self._paths.hold(place.file), opened_unchanged(place, staged) as part:
             if part is None:
                 self._require_in_place(staged, place)
             else:

@@ -24,14 +24,11 @@ from tidegate_client.agent.codes import DirectoryMoved, RefusedOwner, RefusedPat
 from tidegate_client.agent.journal import Applied, HiddenFile, Journal
 from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import UsageError
-from tidegate_client.models import Transfer
+from tidegate_client.inputs import Transfer
 from tidegate_client.uploads import CHUNK
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# --- permits
-# Limits that this host sets, whatever the API asks for.
 
 ANY_USER = "*"
 
@@ -213,7 +210,7 @@ class Anchor:
         return Identity.of(os.fstat(self.descriptor))
 
     def is_there(self) -> bool:
-        """Whether it is still at its path."""
+        """Whether the directory is still at its path."""
         return leads_to(self.path, self.descriptor) and not self.path.is_symlink()
 
 
@@ -691,8 +688,8 @@ def require_private(option: str, directory: Path, *, create: bool = False) -> No
 
 
 def read_trusted(path: Path, most_bytes: int) -> bytes:
-    """The content of a file that no other user may change, replace or reach by another symlink. RefusedPath if one
-    may."""
+    """The content of a file that no other user can tamper with. RefusedPath if another user may change the file,
+    replace it, or make its path lead elsewhere."""
     trust = Trust(frozenset({0, os.geteuid()}), frozenset({0}), enforced=True)
     with contextlib.ExitStack() as opened:
         top = Anchor(Path("/"), _keep(opened, os.open("/", BY_PATH | os.O_DIRECTORY)))
@@ -778,12 +775,7 @@ def create_hidden(above: int, hidden: HiddenFile) -> Iterator[Part]:
     os.mkdir(name, PRIVATE, dir_fd=above)
     with contextlib.ExitStack() as held:
         try:
-            created = os.open(name, DIRECTORY, dir_fd=above)
-            held.callback(os.close, created)
-            if os.fstat(created).st_uid == os.geteuid() and not _has_entries(created):
-                # A default ACL, or the bit of a directory that passes on its group.
-                drop_acls(created)
-                os.fchmod(created, PRIVATE)
+            _drop_inherited(above, name)
             part = held.enter_context(_opened_hidden(above, hidden, os.O_CREAT | os.O_EXCL))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RefusedPath(
@@ -791,6 +783,25 @@ def create_hidden(above: int, hidden: HiddenFile) -> Iterator[Part]:
                 "permissions"
             ) from error
         yield part
+
+
+def _drop_inherited(above: int, name: str) -> None:
+    """Takes a default ACL, or the bit of a directory that passes on its group, from an empty directory of our own."""
+    created = os.open(name, DIRECTORY, dir_fd=above)
+    try:
+        if os.fstat(created).st_uid == os.geteuid() and not _has_entries(created):
+            drop_acls(created)
+            os.fchmod(created, PRIVATE)
+    finally:
+        os.close(created)
+
+
+def link_hidden(above: int, hidden: HiddenFile, name: str) -> None:
+    """Creates the directory, and in it a second name for the file `name`. A crash leaves no other file there."""
+    os.mkdir(hidden.path.name, PRIVATE, dir_fd=above)
+    _drop_inherited(above, hidden.path.name)
+    with _private(above, hidden.path.name) as directory:
+        os.link(name, hidden.secret, src_dir_fd=above, dst_dir_fd=directory, follow_symlinks=False)
 
 
 @contextlib.contextmanager
@@ -1036,13 +1047,12 @@ def open_place(fence: Fence, directory: str, name: str, owner: Owner, container:
         yield Place(opened, path, name, owner)
 
 
-# --- path order
-# Decides by the journal whether content may replace a file: only if nothing newer was applied to its path.
-
-
 @dataclass(frozen=True)
 class PathOrder:
-    """The caller must hold the lock of the path."""
+    """Decides by the journal whether content may replace a file: only if nothing newer was applied to its path.
+
+    The caller must hold the lock of the path.
+    """
 
     journal: Journal
 
@@ -1090,13 +1100,12 @@ def superseded(applied: Applied) -> Superseded:
     )
 
 
-# --- partials
-# Part files: kept for the next transfer of the same content, up to an age and a total size.
-
 log = logging.getLogger("tidegate.agent")
 
 
 class Partials:
+    """Part files: kept for the next transfer of the same content, up to an age and a total size."""
+
     def __init__(
         self,
         journal: Journal,

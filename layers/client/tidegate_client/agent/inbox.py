@@ -17,7 +17,7 @@ from tidegate_client.agent.threads import SupervisedThread
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Conflict, Gone, Invalid, NotFound, TidegateError
-from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.inputs import Transfer, TransferResult
 from tidegate_client.rates import Backoff
 from tidegate_client.watching import MessageTooBig, NoSocketLibrary, Socket, SocketFailed
 
@@ -57,7 +57,7 @@ class Push:
         on_ended: Callable[[str], None] = lambda _transfer_id: None,
         proxy: str | None = None,
         first_pause: float = FIRST_PAUSE,
-        on_new_goals: Callable[[], None] = lambda: None,
+        on_new_goals: Callable[[float], None] = lambda _within: None,
     ) -> None:
         self._client = client
         self._on_ended = on_ended
@@ -124,9 +124,12 @@ class Push:
         if message is not None and message.get("type") == "transfers":
             if isinstance(ended := message.get("ended"), str):
                 self._on_ended(ended)
-            self._trigger_poll(_seconds(message.get("within_s")))
+            within = _seconds(message.get("within_s"))
             if message.get("releases"):
-                self._on_new_goals()
+                # What it misses is sent after it has asked: there is nothing to poll for yet.
+                self._on_new_goals(within)
+            else:
+                self._trigger_poll(within)
 
     def _test_connection(self, socket: Socket) -> None:
         """Tests a new connection with a ping: a proxy may open it and pass nothing on.
@@ -152,9 +155,6 @@ def _seconds(value: object) -> float:
     return min(float(value), 600.0) if isinstance(value, (int, float)) and value > 0 else 0.0
 
 
-# --- inbox
-# The agent's open transfers: their progress, and the newest URL of each.
-
 REMEMBERED = 5000
 # The API lists at most this many: a transfer that is not in a full list may still be open.
 LIST_LIMIT, STAGED_LIST_LIMIT = 100, 1000
@@ -172,6 +172,8 @@ def is_truncated(items: Iterable[Transfer]) -> bool:
 
 
 class Inbox:
+    """The agent's open transfers: their progress, and the newest URL of each."""
+
     def __init__(self, trigger_poll: Callable[[], None] = lambda: None) -> None:
         """`trigger_poll` is called when a fresh URL is needed."""
         self._trigger_poll = trigger_poll
@@ -180,6 +182,8 @@ class Inbox:
         self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
         self._reported: dict[Key, int] = {}
+        # Those that were open at the last report.
+        self._waiting: set[Key] = set()
         # Transfers with a staged file: the result that reports them, and when a poll last listed them.
         self._staged: dict[Key, TransferResult] = {}
         self._staged_reported: set[Key] = set()
@@ -297,7 +301,10 @@ class Inbox:
     def unreported(self) -> list[TransferResult]:
         """Progress and staged files that were not reported yet."""
         with self._changed:
-            progress = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
+            changed = [(key, percent) for key, percent in self._progress.items() if self._reported.get(key) != percent]
+            # One that has only been listed may be over before the next report: its result is enough then.
+            progress = [(key, percent) for key, percent in changed if percent or key in self._waiting]
+            self._waiting = set(self._progress)
             staged = [result for key, result in self._staged.items() if key not in self._staged_reported]
         return staged + [
             {
@@ -349,9 +356,6 @@ class Inbox:
         self._listed_at.pop(key, None)
         self._confirmed_at.pop(key, None)
 
-
-# --- reporter
-# Reports to the API: progress every few seconds, and each result until the API has accepted it.
 
 # Another host uses this agent id.
 DUPLICATE = "agent_duplicate"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from tidegate_client.compat import sqlite_code
 from tidegate_client.errors import TidegateError
-from tidegate_client.models import TransferResult
+from tidegate_client.inputs import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 Key = tuple[str, str]

@@ -22,7 +22,7 @@ from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import HiddenFile, Journal, JournalError, Key
 from tidegate_client.compat import moment
 from tidegate_client.errors import without_queries
-from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.inputs import Transfer, TransferResult
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,7 +49,7 @@ class FileMetadata(NamedTuple):
 
 
 class StagedFile(NamedTuple):
-    """`path` is its destination. `name`: until then its path below the same directory, see `HiddenFile`."""
+    """A file that waits for its activation under `name` (see `HiddenFile`). `path`: where it then belongs."""
 
     name: str
     path: str
@@ -204,9 +204,6 @@ def opened_unchanged(place: Place, staged: Staged) -> Iterator[Part | None]:
         yield part
 
 
-# --- switcher
-# Puts staged files in place at their `activate_at`, in a thread of its own: workers may be busy downloading.
-
 log = logging.getLogger("tidegate.agent")
 CHECK_EVERY = 1.0
 # Before `activate_at` a host polls once to see whether the file is still wanted: a random time between these.
@@ -232,6 +229,8 @@ def _order(entry: _Entry) -> tuple[float, int]:
 
 
 class Switcher:
+    """Puts staged files in place at their `activate_at`, in a thread of its own: workers may be busy downloading."""
+
     def __init__(
         self,
         journal: Journal,

@@ -13,6 +13,8 @@ import hashlib
 import json
 import logging
 import os
+import pwd
+import random
 import re
 import signal
 import stat
@@ -20,7 +22,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,15 +33,15 @@ from tidegate_client.agent.delivery import Delivery, mode_of
 from tidegate_client.agent.disk import (
     Place,
     copy_verified,
-    create_hidden,
     has_content,
+    link_hidden,
     new_hidden,
     open_hidden,
     remove_below,
     remove_hidden,
     require_private,
 )
-from tidegate_client.agent.journal import HiddenFile, TreeRow
+from tidegate_client.agent.journal import HiddenFile, JournalError, TreeRow
 from tidegate_client.agent.trees import (
     CURRENT,
     RELEASES,
@@ -55,7 +57,7 @@ from tidegate_client.agent.trees import (
 )
 from tidegate_client.client import Client
 from tidegate_client.errors import NotFound, TidegateError, UsageError
-from tidegate_client.models import Transfer
+from tidegate_client.inputs import Transfer
 from tidegate_client.rates import Backoff, RateLimit
 from tidegate_client.uploads import sha256_of_stream
 
@@ -65,14 +67,17 @@ log = logging.getLogger("tidegate.agent")
 DRIFT_EVERY = 300.0
 # Between two readings of all content that is in place, which take as long as `--check-rate` lets them.
 READ_EVERY = 3600.0
-# A goal that is not reached is asked for again after this time: its transfer may have failed.
-ASK_AGAIN = 90.0
+# A goal that is not reached is asked for again after this time, since its transfer may have failed; then after twice as
+# long, and so on: a fleet whose release is paused for days must not ask all the time.
+ASK_AGAIN, LONGEST_ASK_AGAIN = 90.0, 3600.0
 # A transfer that takes longer may be lost: its content is asked for again.
 LONGEST_TRANSFER = 3600.0
 HOOK_SECONDS = 300
 CHECK_PAUSE = 1.0
 MOST_OUTPUT = 4096
 MOST_DRIFT = 20
+# So many releases a project has, and so many reports the API takes.
+MOST_REPORTS = 200
 # What a retry does not help against: the revision has failed on this host.
 HOPELESS = frozenset(
     {Code.PATH_REFUSED, Code.OWNER_REFUSED, Code.NO_SPACE, Code.WRITE_FAILED, Code.DIRECTORY_MOVED, Code.WRONG_CONTENT}
@@ -118,7 +123,7 @@ class Ran:
     output: str = ""
     passed: bool = True
 
-    def shown(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         return {"code": self.code, "output": self.output}
 
 
@@ -127,6 +132,17 @@ def _readable(output: bytes) -> str:
     text = output[-4 * MOST_OUTPUT :].decode("utf-8", "replace")
     text = "".join(char for char in text if char.isprintable() or char in "\n\t")
     return _SECRET.sub(lambda found: (found[1] or found[2] or "") + "…", text)[-MOST_OUTPUT:]
+
+
+def _as_user(name: str | None) -> dict[str, Any]:
+    """What makes a program run as the user and in the user's groups: Python alone would keep those of the agent."""
+    if name is None:
+        return {}
+    user = pwd.getpwnam(name)
+    if user.pw_uid == os.geteuid():
+        return {}
+    groups = os.getgrouplist(name, user.pw_gid)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
 
 
 def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
@@ -141,7 +157,7 @@ def run_hook(hook: Hook, environment: Mapping[str, str], seconds: float) -> Ran:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        user=hook.user,
+        **_as_user(hook.user),
     )
     tail = bytearray()
 
@@ -174,16 +190,23 @@ def check_url(pool: urllib3.PoolManager, url: str, seconds: float, stopping: thr
     """Asks the page until it answers 2xx, for at most so many seconds."""
     deadline = time.monotonic() + seconds
     while True:
-        left = max(0.1, deadline - time.monotonic())
-        try:
-            answer = pool.request("GET", url, redirect=False, retries=False, timeout=left, preload_content=False)
-            body = answer.read(MOST_OUTPUT)
-            answer.close()
-            ran = Ran(answer.status, _readable(body), 200 <= answer.status < 300)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            ran = Ran(0, f"no answer: {type(error).__name__}", passed=False)
-        if ran.passed or time.monotonic() + CHECK_PAUSE > deadline or stopping.wait(CHECK_PAUSE):
-            return ran
+        left, found = max(0.1, deadline - time.monotonic()), [Ran(0, "no answer in time", passed=False)]
+        # In a thread, which a page that trickles leaves behind: the time-out of a socket is one for each read.
+        asking = threading.Thread(target=_ask_page, args=(pool, url, left, found), daemon=True)
+        asking.start()
+        asking.join(left)
+        if found[-1].passed or time.monotonic() + CHECK_PAUSE > deadline or stopping.wait(CHECK_PAUSE):
+            return found[-1]
+
+
+def _ask_page(pool: urllib3.PoolManager, url: str, seconds: float, found: list[Ran]) -> None:
+    try:
+        answer = pool.request("GET", url, redirect=False, retries=False, timeout=seconds, preload_content=False)
+        body = answer.read(MOST_OUTPUT)
+        answer.close()
+        found.append(Ran(answer.status, _readable(body), 200 <= answer.status < 300))
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        found.append(Ran(0, f"no answer: {type(error).__name__}", passed=False))
 
 
 # --- state
@@ -233,7 +256,8 @@ class State:
     begun_goal: Goal | None = None
     # The contents of former revisions, newest first.
     former: tuple[tuple[str, ...], ...] = ()
-    # Until when the check is repeated (Unix time). Until then the switch can be undone, to the files `before` it.
+    # The last switch while it can be undone, to the files `before` it: until its check need not be repeated any more
+    # (Unix time), or until it has gone back.
     soaks_until: float = 0.0
     soaking: tuple[SwitchedFile, ...] = ()
     before: tuple[GoalFile, ...] = ()
@@ -241,7 +265,9 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        data = json.loads(text)
+        names = {each.name for each in fields(cls)}
+        # A newer agent, whose update was taken back, may have written more.
+        data = {name: value for name, value in json.loads(text).items() if name in names}
         # Journals of older agents do not say it. What was there before a failure is not known then.
         data.setdefault("placed", data["active"] if data["state"] == "current" else 0)
         data |= {name: tuple(map(SwitchedFile.from_json, data.get(name, ()))) for name in ("begun", "soaking")}
@@ -253,7 +279,7 @@ class State:
 
     @property
     def goes_back(self) -> bool:
-        """Whether its check failed while it soaked, and what was there before is not all back yet."""
+        """Whether its hook or check failed, and what was there before is not all back yet."""
         return self.state == "failed" and bool(self.soaking)
 
     def report(self) -> dict[str, Any] | None:
@@ -274,8 +300,20 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _same_content(one: GoalFile, other: GoalFile) -> bool:
-    return all(one[name] == other[name] for name in ("target_file_dir", "signature"))
+def _heals(state: State) -> bool:
+    """Whether its goal is what is in place, and wants it repaired. A repair that failed is not tried again."""
+    goal = state.goal
+    is_here = goal is not None and (goal["revision"], "current") == (state.active, state.state)
+    return bool(goal and goal["heal"] and state.drift and is_here)
+
+
+def _said(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What of the reports is worth a call."""
+    return [{name: value for name, value in report.items() if name != "checked_at"} for report in reports]
+
+
+def _name_of(file: GoalFile) -> str:
+    return CURRENT if file.get("unpack") else str(file["file_name"])
 
 
 def _led_to(directory: int) -> str | None:
@@ -311,6 +349,11 @@ class HostReleases:
     # Directory and SHA-256 of what was read and is not right.
     _suspects: set[tuple[str, str]] = field(default_factory=set)
     _look_at: float = 0.0
+    # Whether somebody wants it to ask now; else it asks from this time on, if it needs to.
+    _was_told: bool = False
+    _ask_at: float = 0.0
+    # What this process has reported last.
+    _reported: list[dict[str, Any]] = field(default_factory=list)
     # Contents that are not where a release needs them, though the host may have them elsewhere.
     _lacking: dict[str, set[str]] = field(default_factory=dict)
     # Contents that were sent to this host, and until when it does not ask for them again.
@@ -318,7 +361,8 @@ class HostReleases:
     _states: dict[str, State] = field(default_factory=dict)
     _wake: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _not_delivered: dict[str, tuple[Code, str]] = field(default_factory=dict)
+    # By release and signature, why the present revision's content did not come.
+    _not_delivered: dict[tuple[str, str], tuple[Code, str]] = field(default_factory=dict)
 
     def load(self) -> None:
         self._states = {
@@ -342,23 +386,34 @@ class HostReleases:
         text = ",".join([*sorted(self.hooks), *(f":{port}" for port in sorted(self.check_ports))]) or "-"
         return text if len(text) <= 1000 else None
 
-    def trigger(self) -> None:
-        self._wake.set()
+    def trigger(self, within: float = 0.0) -> None:
+        """Lets it ask within that many seconds, at random: the API names more if it tells thousands of hosts."""
+        if within <= 0:
+            self._wake.set()
+            return
+        later = threading.Timer(random.uniform(0, within), self._wake.set)  # noqa: S311
+        later.daemon = True
+        later.start()
 
-    def owner_of(self, file: Path) -> str | None:
-        """The release that has put this file in place."""
+    def owner_of(self, file: Path, besides: str = "") -> str | None:
+        """The release that has put this file in place, if it is not the one `besides`."""
         with self._lock:
             states = list(self._states.values())
-        root = self.delivery.fence.root.path
         for state in states:
-            for one in state.files:
-                directory = root / one["target_file_dir"].lstrip("/")
-                if one.get("unpack"):
-                    if file == directory / CURRENT or directory / RELEASES in file.parents:
-                        return state.name
-                elif directory / one["file_name"] == file:
-                    return state.name
+            if state.name != besides and any(self._takes(one, file) for one in state.files):
+                return state.name
         return None
+
+    def _takes(self, one: GoalFile, path: Path) -> bool:
+        # Journals of older agents have no path without symlinks.
+        written = self.delivery.fence.root.path / str(one["target_file_dir"]).lstrip("/") / _name_of(one)
+        mine = Path(one.get("at") or written)
+        return mine == path or bool(one.get("unpack") and mine.parent / RELEASES in path.parents)
+
+    def _with_path(self, file: GoalFile) -> GoalFile:
+        """The file with its path on this host, without symlinks."""
+        with self._place(file) as place:
+            return file | {"at": os.fspath(place.path / _name_of(file))}
 
     def coming(self, transfer: Transfer, seconds: float = LONGEST_TRANSFER) -> None:
         """A transfer begins: for so long its content is not asked for again."""
@@ -369,7 +424,7 @@ class HostReleases:
         """A transfer of a release ended: its content is on the host, or is not."""
         self._coming.pop(transfer["signature"], None)
         if error is not None:
-            self._not_delivered[transfer["signature"]] = (code_of(error), str(error))
+            self._not_delivered[transfer.get("release") or "", transfer["signature"]] = (code_of(error), str(error))
         else:
             for lacking in list(self._lacking.values()):
                 lacking.discard(transfer["signature"])
@@ -379,15 +434,20 @@ class HostReleases:
 
     def run(self) -> None:
         backoff = Backoff(longest=300.0)
-        pause = 0.0
+        pause, again = 0.0, ASK_AGAIN
         while not self.stopping.is_set():
-            triggered = self._wake.wait(pause)
-            self._wake.clear()
+            # Cleared only if it was seen: a trigger that comes as the pause ends is for the next turn.
+            if self._wake.wait(pause):
+                self._wake.clear()
+                again, self._was_told = ASK_AGAIN, True
             if self.stopping.is_set():
                 return
             try:
-                if triggered or self._needs_asking():
+                if self._was_told or (self._needs_asking() and time.monotonic() >= self._ask_at):
                     self._round()
+                    # Not before: a call that failed is repeated.
+                    self._was_told = False
+                    self._ask_at, again = time.monotonic() + again, min(2 * again, LONGEST_ASK_AGAIN)
                 self._soak()
                 if time.monotonic() >= self._look_at:
                     self._look_at = time.monotonic() + DRIFT_EVERY
@@ -402,31 +462,50 @@ class HostReleases:
                 log.warning("asking for the goals of releases failed, next attempt in %.1f s: %s", pause, error)
 
     def _needs_asking(self) -> bool:
-        return any(self._is_behind(state) or state.begun or state.goes_back for state in self._states.values())
+        """Also if the API does not know what is here: it did not answer, or the agent was killed before it told it."""
+        return _said(self._reports()) != self._reported or any(
+            self._is_behind(state) or _heals(state) or state.begun or state.goes_back for state in self._states.values()
+        )
 
     @staticmethod
     def _is_behind(state: State) -> bool:
-        return state.goal is not None and state.goal["revision"] > max(state.active, state.staged)
+        goal = state.goal
+        # Staged content may be lost before it is put in place.
+        return goal is not None and goal["revision"] > max(state.active, state.staged if goal["hold"] else 0)
 
     def _pause(self) -> float:
         now = time.time()
         if any(state.soaks_until > now for state in self._states.values()):
             return 5.0
-        return ASK_AGAIN if self._needs_asking() else DRIFT_EVERY
+        left = self._ask_at - time.monotonic()
+        return min(max(0.1, left), DRIFT_EVERY) if self._needs_asking() else DRIFT_EVERY
 
     def _round(self) -> None:
         """Asks, converges, and reports until there is nothing new to report."""
         self._finish_begun()
         for _ in range(5):
-            sent = (self._reports(), self._contents())
+            if self.stopping.is_set():
+                return
             now = time.monotonic()
+            # Before what is here: a content that arrives in between is in both, not in neither.
             coming = [signature for signature, until in list(self._coming.items()) if until > now]
-            goals = self.client.agents.ask(self.agent_id, sent[0], sorted({*sent[1], *coming})[:2000])
+            sent = (self._reports(), self._contents())
+            goals = self.client.agents.ask(self.agent_id, sent[0][:MOST_REPORTS], sorted({*sent[1], *coming})[:2000])
+            self._reported = _said(sent[0])
             self._note_goals(goals)
             # Each file of a release that arrives makes the host ask: the others must not be sent once more each time.
             self._coming |= {signature: now + ASK_AGAIN for goal in goals for signature in goal.get("sending", ())}
             for goal in goals:
-                self._converge(goal)
+                try:
+                    self._converge(goal)
+                except (JournalError, TidegateError):
+                    raise
+                except Exception as error:
+                    # Any error is the result of this revision, as it is with transfers: the other releases go on.
+                    log.exception("release %s: an error that was not foreseen", goal["name"])
+                    state = self._states[goal["name"]]
+                    self._undo(state.begun)
+                    self._fail(state, goal, f"{type(error).__name__}: {error}")
             if (self._reports(), self._contents()) == sent:
                 return
 
@@ -453,7 +532,12 @@ class HostReleases:
                 self._settle(self._states[name])
                 self._forget(name)
         for name, goal in wanted.items():
-            self._save(replace(self._states.get(name) or State(name), goal=goal))
+            state = self._states.get(name) or State(name)
+            if state.goal and state.goal["revision"] != goal["revision"]:
+                # A transfer that was sent twice may have failed twice.
+                for key in [key for key in list(self._not_delivered) if key[0] == name]:
+                    self._not_delivered.pop(key, None)
+            self._save(replace(state, goal=goal))
 
     def _save(self, state: State) -> State:
         self.delivery.journal.save_release(state.name, state.to_json())
@@ -473,24 +557,28 @@ class HostReleases:
 
     def _converge(self, goal: Goal) -> None:
         state = self._states[goal["name"]]
-        heals = bool(goal["heal"] and state.drift and goal["revision"] == state.active)
-        if goal["revision"] <= state.active and not heals:
+        if goal["revision"] <= state.active and not _heals(state):
             return
         if goal["hold"] and state.staged == goal["revision"]:
             return
         state = self._settle(state)
         try:
             self._require_allowed(goal)
+            if self._waits_for_another(goal):
+                return
             for file in goal["files"]:
-                code, message = self._not_delivered.pop(file["signature"], (Code.DONE, ""))
+                code, message = self._not_delivered.pop((state.name, file["signature"]), (Code.DONE, ""))
                 if code in HOPELESS:
                     raise Refused(f"{file['file_name']} cannot be brought to this host: {message}")
+            # All of them until they are looked for: `delivered` takes out what arrives meanwhile.
+            told = self._lacking[state.name] = {file["signature"] for file in goal["files"]}
             lacking = {file["signature"] for file in goal["files"] if not self._has(file, goal["revision"])}
-            self._lacking[state.name] = lacking
+            told &= lacking
             if lacking:
                 return
             plan = () if goal["hold"] else self._plan(goal)
         except Refused as error:
+            self._lacking.pop(state.name, None)
             self._fail(state, goal, str(error))
             return
         if goal["hold"]:
@@ -510,6 +598,28 @@ class HostReleases:
             port = urllib3.util.parse_url(url).port or 80
             if port not in self.check_ports:
                 raise Refused(f"this host allows no check on port {port}: start its agent with --allow-check {port}")
+
+    def _waits_for_another(self, goal: Goal) -> bool:
+        """Whether another release has one of the paths, and is to give it up. Refused if it is to keep it."""
+        for file in goal["files"]:
+            path = Path(self._with_path(file)["at"])
+            owner = self.owner_of(path, goal["name"])
+            if owner is None:
+                continue
+            wanted = self._states[owner].goal
+            if wanted is None or self._wants(wanted, path):
+                where = f"{file['target_file_dir'].rstrip('/')}/{_name_of(file)}"
+                raise Refused(f"the release {owner} has {where} on this host")
+            log.info("release %s: waits until the release %s has left %s", goal["name"], owner, path)
+            return True
+        return False
+
+    def _wants(self, goal: Goal, path: Path) -> bool:
+        for file in goal["files"]:
+            with contextlib.suppress(Refused):
+                if self._takes(self._with_path(file), path):
+                    return True
+        return False
 
     def _has(self, file: GoalFile, revision: int) -> bool:
         """Whether the content is on the host: beside its place, or in place. An archive is unpacked."""
@@ -536,10 +646,13 @@ class HostReleases:
         if changes:
             log.warning("%s was changed, and is not used again: %s", row.path, changes[0])
             journal.disown_tree(row)
+            # A transfer that began before found the tree here and brought nothing: the archive is asked for again.
+            self._coming.pop(file["signature"], None)
+            self.trigger()
         return not changes
 
     def _unpack(self, file: GoalFile, place: Place, beside: Place, revision: int) -> bool:
-        """Unpacks the archive, which is removed then. False if it is not here; Refused if it cannot be unpacked."""
+        """Unpacks the archive, then removes it. False if it is not here; Refused if it cannot be unpacked."""
         journal = self.delivery.journal
         kept = journal.kept_file(place.path, file["signature"])
         if kept is None:
@@ -579,7 +692,7 @@ class HostReleases:
 
     @contextlib.contextmanager
     def _place(self, file: GoalFile) -> Iterator[Place]:
-        """Refused if the host does not permit the directory or the user."""
+        """The place of a file on this host. Raises Refused if the host does not permit the directory or the user."""
         try:
             with self.delivery.place(cast(Transfer, {**file, "container_id": ""})) as place:
                 yield place
@@ -590,22 +703,13 @@ class HostReleases:
                 raise
             raise Refused(str(error)) from error
 
-    def _fail(self, state: State, goal: Goal, reason: str, **ran: Any) -> None:
+    def _fail(self, state: State, goal: Goal, reason: str, **more: Any) -> State:
         log.warning("release %s: revision %d failed on this host: %s", state.name, goal["revision"], reason)
-        self._save(
-            replace(
-                state,
-                active=goal["revision"],
-                state="failed",
-                reason=reason[:1000],
-                begun=(),
-                begun_goal=None,
-                staged=0,
-                soaks_until=0.0,
-                **{"hook": None, "health": None} | ran,
-            )
-        )
+        failed = {"active": goal["revision"], "state": "failed", "reason": reason[:1000], "staged": 0}
+        over = {"begun": (), "begun_goal": None, "soaks_until": 0.0, "hook": None, "health": None}
+        state = self._save(replace(state, **failed | over | more))
         self._prune()
+        return state
 
     # --- the switch
 
@@ -642,9 +746,10 @@ class HostReleases:
 
     def _finish(self, state: State, goal: Goal) -> None:
         try:
-            for number, one in enumerate(state.begun):
-                following = [other.file for other in state.begun[number + 1 :]]
-                self._put(one, needed_again=any(_same_content(one.file, other) for other in following))
+            contents = [(one.file["target_file_dir"], one.file["signature"]) for one in state.begun]
+            for number, one in enumerate(state.begun, 1):
+                self._put(one, needed_again=contents[number - 1] in contents[number:])
+            files = [self._with_path(one.file) for one in state.begun]
         except (OSError, Refused) as error:
             self._undo(state.begun)
             self._fail(state, goal, f"the files could not be put in place: {error}")
@@ -653,40 +758,41 @@ class HostReleases:
         hook = self._run_named(goal.get("hook"), environment, HOOK_SECONDS)
         health = self._check(goal, environment) if hook is None or hook.passed else None
         failed = next((ran for ran in (hook, health) if ran is not None and not ran.passed), None)
-        ran: dict[str, Any] = {"hook": hook.shown() if hook else None, "health": health.shown() if health else None}
+        # What a rollback has replaced was taken back: it does not return, even if the host is not well without it.
+        is_rollback, reason = bool(goal.get("rollback_to")), None
+        ran: dict[str, Any] = {"hook": hook.as_data() if hook else None, "health": health.as_data() if health else None}
+        before: dict[str, Any] = {"soaking": state.begun, "before": state.files, "placed_before": state.placed}
         if failed is not None:
-            self._undo(state.begun)
-            self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
-            what = "hook" if failed is hook else "health check"
-            self._fail(state, goal, f"the {what} failed with {failed.code}", **ran)
-            return
-        former = tuple(file["signature"] for file in state.files)
-        soak = float((goal.get("health") or {}).get("soak_s") or 0)
-        if not soak:
-            self._keep_asides(state.begun)
-        self._save(
-            replace(
-                state,
-                active=goal["revision"],
-                state="current",
-                reason=None,
-                staged=0,
-                drift=(),
-                files=tuple(file | {"stat": self._stat(file)} for file in goal["files"]),
-                placed=goal["revision"],
-                checked_at=_now(),
-                begun=(),
-                begun_goal=None,
-                former=((former,) if former else ()) + state.former[: max(0, goal["keep"] - 1)],
-                soaks_until=time.time() + soak if soak else 0.0,
-                soaking=state.begun if soak else (),
-                before=state.files if soak else (),
-                placed_before=state.placed if soak else 0,
-                **ran,
-            )
+            if self.stopping.is_set():
+                # Nothing is known: the agent's stop has ended it. The next start finishes the switch.
+                return
+            reason = f"the {'hook' if failed is hook else 'health check'} failed with {failed.code}"
+            if not is_rollback:
+                # Recorded first: after a kill, the rest of it goes back too.
+                self._go_back(self._fail(state, goal, reason, **before, **ran))
+                return
+            log.warning("release %s: %s after the rollback to revision %d", state.name, reason, goal["rollback_to"])
+        soak = 0.0 if is_rollback else float((goal.get("health") or {}).get("soak_s") or 0)
+        done = replace(
+            state,
+            active=goal["revision"],
+            state="failed" if failed else "current",
+            reason=reason,
+            staged=0,
+            drift=(),
+            files=tuple(file | {"stat": self._stat(file)} for file in files),
+            placed=goal["revision"],
+            checked_at=_now(),
+            begun=(),
+            begun_goal=None,
+            soaks_until=time.time() + soak if soak else 0.0,
+            **before,
+            **ran,
         )
+        self._save(done if soak else self._settled(done))
         log.info("release %s: revision %d is in place", state.name, goal["revision"])
-        self._prune()
+        if not soak:
+            self._prune()
 
     def _put(self, one: SwitchedFile, *, needed_again: bool) -> None:
         """Puts one file in place; what was there stays under its hidden name. Does nothing if it is there already.
@@ -709,7 +815,7 @@ class HostReleases:
                 self._put_copy(place, file, mode)
 
     def _put_kept(self, place: Place, file: GoalFile, mode: int | None) -> bool:
-        """False if the content is not kept beside its place."""
+        """Puts the kept former content in place. False if the host has not kept it, or it was changed."""
         kept = self.delivery.journal.kept_file(place.path, file["signature"])
         if kept is None:
             return False
@@ -758,15 +864,7 @@ class HostReleases:
             raise Refused(f"{place.name} in {place.path} is not a regular file")
         with contextlib.suppress(OSError):
             remove_hidden(place.directory, hidden)
-        with create_hidden(place.directory, hidden) as part:
-            os.unlink(hidden.secret, dir_fd=part.directory)
-            os.link(
-                place.name,
-                hidden.secret,
-                src_dir_fd=place.directory,
-                dst_dir_fd=part.directory,
-                follow_symlinks=False,
-            )
+        link_hidden(place.directory, hidden, place.name)
 
     def _undo(self, switched: Sequence[SwitchedFile]) -> None:
         """Brings back what was there before the switch. A file that was new is removed."""
@@ -805,10 +903,14 @@ class HostReleases:
                     if part is None:
                         continue
                     digest = sha256_of_stream(part.file)
-                if digest == one.file["signature"] or self.delivery.journal.kept_file(place.path, digest):
+                if digest == one.file["signature"]:
                     remove_hidden(place.directory, one.hidden)
-                else:
-                    self.delivery.journal.keep(place.path, digest, one.hidden)
+                    continue
+                # After a kill it may be this very file, or one that has been used.
+                kept = self.delivery.journal.kept_file(place.path, digest)
+                self.delivery.journal.keep(place.path, digest, one.hidden)
+                if kept not in (None, one.hidden):
+                    remove_hidden(place.directory, kept)
 
     def _prune(self) -> None:
         """Removes kept contents that no release needs any more."""
@@ -816,7 +918,7 @@ class HostReleases:
         for state in self._states.values():
             wanted |= {signature for former in state.former for signature in former}
             wanted |= {file["signature"] for goal in (state.goal, state.begun_goal) if goal for file in goal["files"]}
-            wanted |= {file["signature"] for file in state.files}
+            wanted |= {file["signature"] for file in (*state.files, *state.before)}
         self._prune_trees(wanted)
         for directory, signature in self.delivery.journal.kept():
             if signature not in wanted or self.delivery.journal.tree(directory, signature):
@@ -849,7 +951,7 @@ class HostReleases:
         return {
             "TIDEGATE_RELEASE": state.name,
             "TIDEGATE_REVISION": str(goal["revision"]),
-            "TIDEGATE_PREVIOUS": str(state.active),
+            "TIDEGATE_PREVIOUS": str(state.placed_before if state.soaking else state.placed),
             "TIDEGATE_DIR": goal["files"][0]["target_file_dir"],
             "TIDEGATE_EVENT": event,
         }
@@ -881,32 +983,40 @@ class HostReleases:
             if goal is None or goal["revision"] != state.active:
                 continue
             ran = self._check(goal, self._environment(state, goal, "activate"))
-            if ran is None or ran.passed:
+            if ran is None or ran.passed or self.stopping.is_set():
                 continue
-            reason = "it was no longer healthy"
-            log.warning("release %s: revision %d goes back: %s", state.name, state.active, reason)
-            # Recorded first: after a kill, the rest of it goes back too.
-            failed = replace(state, state="failed", reason=reason, health=ran.shown(), soaks_until=0.0, drift=())
-            self._go_back(self._save(failed))
+            said = {"hook": state.hook, "health": ran.as_data(), "drift": ()}
+            self._go_back(self._fail(state, goal, "it was no longer healthy", **said))
             self.trigger()
 
     def _go_back(self, state: State) -> None:
         self._undo(state.soaking)
         goal = state.goal
         if goal is not None and goal["revision"] == state.active:
-            self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
-        back = replace(state, files=state.before, placed=state.placed_before, soaking=(), before=(), placed_before=0)
-        self._save(replace(back, former=state.former[1:]))
+            ran = self._run_named(goal.get("hook"), self._environment(state, goal, "rollback"), HOOK_SECONDS)
+            if ran is not None and not ran.passed and self.stopping.is_set():
+                return
+        self._save(
+            replace(state, files=state.before, placed=state.placed_before, soaking=(), before=(), placed_before=0)
+        )
         self._prune()
 
     def _settle(self, state: State) -> State:
-        """Ends the time in which the last switch can be undone: former files become kept content."""
+        """Ends the time in which the last switch can be undone."""
         if not state.soaking or state.goes_back:
             return state
-        self._keep_asides(state.soaking)
-        state = self._save(replace(state, soaking=(), before=(), placed_before=0, soaks_until=0.0))
+        state = self._save(self._settled(state))
         self._prune()
         return state
+
+    def _settled(self, state: State) -> State:
+        """The state after the former files have become kept content."""
+        self._keep_asides(state.soaking)
+        former = state.former
+        if state.before and state.placed_before != state.active:
+            keep = state.goal["keep"] if state.goal else 1
+            former = (tuple(file["signature"] for file in state.before), *former[: max(0, keep - 1)])
+        return replace(state, former=former, soaking=(), before=(), placed_before=0, soaks_until=0.0)
 
     # --- drift
 

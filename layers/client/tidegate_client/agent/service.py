@@ -35,9 +35,6 @@ from tidegate_client.swarm.port import no_port_reason
 
 log = logging.getLogger("tidegate.agent")
 
-# --- statistics
-# Counters of the agent, and their output for Prometheus.
-
 Labels = tuple[tuple[str, str], ...]
 HELP = {
     "transfers_total": "Transfers that ended, by result.",
@@ -56,6 +53,8 @@ HELP = {
 
 
 class Statistics:
+    """Counters of the agent, and their output for Prometheus."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, Labels]] = Counter()
@@ -316,14 +315,13 @@ def _cached(read: Callable[[], T], seconds: float = 0.2) -> Callable[[], T]:
     return current
 
 
-# --- monitor
-# Collects the agent's health and metrics.
-
 # Longer than the longest poll, its time-out margin and the longest back-off together.
 SILENT_SECONDS = 120.0
 
 
 class Monitor:
+    """Collects the agent's health and metrics."""
+
     def __init__(
         self,
         options: AgentOptions,
@@ -425,14 +423,13 @@ def _or_minus_one(read: Callable[[], int]) -> int:
         return -1
 
 
-# --- systemd
-# The agent as a systemd service, with the permissions that it needs and no others.
-
 UNIT_DIR = Path("/etc/systemd/system")
 ENVIRONMENT_DIR = Path("/etc/tidegate")
 STATE_BASE = Path("/var/lib")
 # Needed to write into directories of any user and to give files to their owners.
 CAPABILITIES = "CAP_CHOWN CAP_FOWNER CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH"
+# Needed besides to run a hook as another user, and to end it.
+OF_HOOKS = " CAP_SETUID CAP_SETGID CAP_KILL"
 
 UNIT = """\
 [Unit]
@@ -483,7 +480,7 @@ RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
-SystemCallFilter=@chown
+SystemCallFilter=@chown{calls}
 SystemCallErrorNumber=EPERM
 
 [Install]
@@ -493,7 +490,11 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True)
 class Service:
-    """A service and its unit file. `writable`: directories that it may write to; none: the whole file system."""
+    """The agent as a systemd service, with the permissions that it needs and no others.
+
+    A service and its unit file. `writable`: directories that it may write to; none: the whole file system;
+    `changes_user`: whether it runs hooks as other users.
+    """
 
     name: str
     agent_id: str
@@ -502,6 +503,7 @@ class Service:
     writable: Sequence[Path]
     drain_seconds: float = 30.0
     memory: str = "512M"
+    changes_user: bool = False
 
     @property
     def unit_path(self) -> Path:
@@ -527,7 +529,8 @@ class Service:
             stop_seconds=int(self.drain_seconds) + 20,
             state=self.name,
             memory=self.memory,
-            capabilities=CAPABILITIES,
+            capabilities=CAPABILITIES + (OF_HOOKS if self.changes_user else ""),
+            calls=" @setuid" if self.changes_user else "",
             file_system=self._file_system(),
         )
 

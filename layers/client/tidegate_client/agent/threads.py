@@ -9,11 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tidegate_client.models import Transfer
+from tidegate_client.inputs import Transfer
 from tidegate_client.rates import Backoff
-
-# --- supervisor
-# Threads that are restarted after an error, with growing pauses.
 
 log = logging.getLogger("tidegate.agent")
 
@@ -64,11 +61,9 @@ class SupervisedThread:
                     return
 
 
-# --- work queue
-# Transfers that wait for a worker: lowest sequence first; one that was postponed waits until its delay has passed.
-
-
 class WorkQueue:
+    """Transfers that wait for a worker: lowest sequence first; a postponed one waits until its delay has passed."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._changed = threading.Condition()
@@ -105,15 +100,14 @@ class WorkQueue:
             self._changed.notify_all()
 
 
-# --- poll trigger
-# Lets other threads start a poll before the poller's own pause ends.
-
 # Seconds until further polls if the first one lists nothing new: the list may lag behind the notification, and a
 # transfer counts as cancelled only when two polls do not list it.
 FOLLOW_UP_SECONDS = (2.0, 10.0)
 
 
 class PollTrigger:
+    """Lets other threads start a poll before the poller's own pause ends."""
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: list[float] = []

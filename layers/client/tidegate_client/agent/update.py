@@ -29,14 +29,10 @@ from tidegate_client.agent.disk import read_trusted, superseded
 from tidegate_client.agent.journal import Applied, Journal
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.errors import TidegateError
-from tidegate_client.models import Transfer
+from tidegate_client.inputs import Transfer
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-# --- version
-# The version that the agent reports.
-
 
 # Where the client lies: the site-packages of an environment, or a directory or file that Python can run.
 _HOME = Path(__file__).parents[2]

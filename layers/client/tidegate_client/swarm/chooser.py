@@ -11,14 +11,15 @@ from enum import Enum
 
 from tidegate_client.swarm.wire import Layout, pieces_in
 
-# --- ranks
-# The order in which hosts go to S3 for a piece: every piece has its own ranking of the ring's members.
-#
-# The base of piece p is shift + p * n / P; the rank of member i is (i - base) / stride mod n. Shift and stride follow
-# from the swarm's seed, so every host computes the same rankings, and neighbours in the ring are far apart in them.
-
 
 class Ranks:
+    """The order in which hosts go to S3 for a piece: every piece has its own ranking of the ring's members.
+
+    The base of piece p is shift + p * n / P; the rank of member i is (i - base) / stride mod n. Shift and stride
+    follow from the swarm's seed, so every host computes the same rankings, and neighbours in the ring are far apart
+    in them.
+    """
+
     def __init__(self, number: int, members: int, seed: int, pieces: int) -> None:
         self._number, self._members, self._pieces = number, members, pieces
         self._shift = seed % members
@@ -173,12 +174,10 @@ class Neighbour:
         return not self.banned and not self.stalls
 
 
-# --- flights
-# Pieces in flight: from which sources each is being fetched, and since when.
-
-
 @dataclass
 class Flights:
+    """Pieces in flight: from which sources each is being fetched, and since when."""
+
     _by_piece: dict[int, dict[int, float]] = field(default_factory=dict)
     from_origin: int = 0
 
@@ -217,7 +216,7 @@ class Flights:
         return list(found)
 
     def overdue(self, since: float) -> int:
-        """Pieces that have been fetched from a single neighbour since before that moment."""
+        """Pieces that only one neighbour is asked for, and has not sent since that moment."""
         return sum(1 << piece for piece, source, began in self.single() if source != ORIGIN and began < since)
 
 
@@ -407,7 +406,7 @@ class Chooser:
         return max(self.rules.patience, 2 * self._most_flights() * self.layout.piece_size / self._pace.line)
 
     def _most_flights(self) -> int:
-        """As many as the line can complete within the rules' patience."""
+        """How many pieces to fetch at once: as many as the line can complete within the rules' patience."""
         if self._pace.line is None:
             return FLIGHTS
         return max(FEWEST_FLIGHTS, min(FLIGHTS, int(self._pace.line * self.rules.patience / self.layout.piece_size)))

@@ -22,7 +22,7 @@ from tidegate_client.compat import FutureTimeout
 from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.download import UrlSource
 from tidegate_client.errors import ChecksumMismatch, TransferError
-from tidegate_client.models import Presence, SwarmFigures, Transfer
+from tidegate_client.inputs import Presence, SwarmFigures, Transfer
 from tidegate_client.rates import RateLimit
 from tidegate_client.swarm.chooser import FellBack, Mode
 from tidegate_client.swarm.peers import Origin, Reach

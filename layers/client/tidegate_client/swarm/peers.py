@@ -25,9 +25,6 @@ from tidegate_client.swarm.port import client_context, frame_bytes, pin_of, read
 from tidegate_client.swarm.store import CHUNK
 from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Layout, PeerTerms, Wire, authorization
 
-# --- origin
-# Fetches pieces and lists from S3 with ranged GETs of a presigned URL. All calls block: they run in threads.
-
 _TIMEOUT = urllib3.Timeout(connect=5, read=20)
 
 
@@ -36,6 +33,8 @@ class OriginFailed(Exception):
 
 
 class Origin:
+    """Fetches pieces and lists from S3 with ranged GETs of a presigned URL. All calls block: they run in threads."""
+
     def __init__(self, pool: urllib3.PoolManager, get_url: UrlSource, download: RateLimit | None) -> None:
         """`get_url` returns a presigned URL, and a fresh one if it is called with a URL that was refused."""
         self._pool = pool
@@ -127,9 +126,6 @@ class Origin:
             self.received += length
 
 
-# --- reach
-# Whether this host reaches its peers, and whether they reach it.
-
 log = logging.getLogger("tidegate.agent")
 
 ALONE_SECONDS = 3600.0
@@ -138,6 +134,8 @@ _UNREACHED_SWARMS = 2
 
 
 class Reach:
+    """Whether this host reaches its peers, and whether they reach it."""
+
     def __init__(self) -> None:
         self._alone_until = 0.0
         self._unreached = 0
@@ -391,7 +389,7 @@ class SharedList:
             return False
         return True
 
-    def take(self, content: bytes) -> None:
+    def accept(self, content: bytes) -> None:
         """Accepts the content if it has the right SHA-256."""
         if self.is_wanted and hashlib.sha256(content).hexdigest() == self._sha256:
             self.content = content
@@ -405,7 +403,7 @@ class SharedList:
                     raise Broken(f"the peer's list of {self.name} has {length} bytes instead of {self.length}")
                 return
             content = b"".join([bytes(chunk) async for chunk in connection.body(self.length)])
-        self.take(content)
+        self.accept(content)
 
     async def find(self, rank: int, fetch: Callable[[], Awaitable[bytes]]) -> None:
         """Fetches the list from S3 unless a neighbour sends it first. Hosts of low rank start first.
@@ -416,7 +414,7 @@ class SharedList:
         attempts = 0
         while self.is_wanted:
             try:
-                self.take(await fetch())
+                self.accept(await fetch())
                 break
             except OriginFailed as error:
                 log.info("fetching the list of %s from S3 failed: %s", self.name, error)
@@ -430,9 +428,6 @@ class SharedList:
         self._over.set()
 
 
-# --- links
-# Connections over which a host follows its neighbours: they announce their pieces, and are asked for missing lists.
-
 _RETRY_REFUSED, _RETRY_SILENT, _LONGEST_RETRY = 1.0, 10.0, 120.0
 _NEWS_PAUSE = 0.02
 # A neighbour without an optional list is asked for it again after this time.
@@ -440,6 +435,9 @@ _ASK_AGAIN = 0.5
 
 
 class Links:
+    """Connections over which a host follows its neighbours: they announce their pieces, and are asked for missing
+    lists."""
+
     def __init__(
         self, peers: Sequence[Peer], layout: Layout, chooser: Chooser, lists: Sequence[SharedList], wake: asyncio.Event
     ) -> None:

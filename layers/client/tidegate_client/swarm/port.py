@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
-from tidegate_client.compat import TLS_GOODBYE, timeout
+from tidegate_client.compat import TLS_GOODBYE, lost_connections, timeout
 from tidegate_client.rates import Backoff, RateLimit
 from tidegate_client.swarm.store import CHUNK, StaleFile
 from tidegate_client.swarm.wire import Layout, caller_of
@@ -124,9 +124,6 @@ def no_port_reason() -> str | None:
         )
     return None
 
-
-# --- limits
-# Limits the number of uploads at a time.
 
 UPLOADS, WAITING = 4, 8
 UPLOADS_A_PEER = 2
@@ -345,8 +342,9 @@ class News:
         self._timer = None
         frame = self._frame()
         for writer in self._followers:
-            if writer.transport.get_write_buffer_size() < _BACKLOG:
-                writer.write(frame)
+            with contextlib.suppress(ConnectionResetError):
+                if _unsent(writer) < _BACKLOG:
+                    writer.write(frame)
         if self._followers:
             self._schedule(AT_LEAST)
 
@@ -549,11 +547,7 @@ class PeerServer:
             protocol = asyncio.StreamReaderProtocol(reader)
             loop = asyncio.get_running_loop()
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol,
-                connection,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                **TLS_GOODBYE,
+                lambda: protocol, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS, **TLS_GOODBYE
             )
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             first = HEAD_SECONDS
@@ -669,15 +663,21 @@ def _status(code: int, length: int = 0) -> bytes:
     return f"HTTP/1.1 {code} {_REASONS[code]}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
+def _unsent(writer: asyncio.StreamWriter) -> int:
+    """Bytes that were written and wait to be sent. Raises ConnectionResetError if nobody will get them."""
+    with lost_connections():
+        return writer.transport.get_write_buffer_size()
+
+
 async def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
     """Writes and waits until the buffer has room. Raises TimeoutError if the receiver is too slow."""
     writer.write(content)
     while True:
-        left = writer.transport.get_write_buffer_size()
+        left = _unsent(writer)
         try:
             async with timeout(SEND_SECONDS):
                 await writer.drain()
                 return
         except TimeoutError:
-            if left - writer.transport.get_write_buffer_size() < SEND_BYTES:
+            if left - _unsent(writer) < SEND_BYTES:
                 raise

@@ -331,7 +331,8 @@ class PieceStore:
         return sum(span.length for span in self.spans(piece))
 
     def forget_blocks(self, piece: int) -> None:
-        """Makes the next attempt fetch the whole piece: it was wrong although all fetched blocks were right."""
+        """Makes the next attempt fetch all blocks of the piece: its digest was wrong, though that of each fetched block
+        was right."""
         if self._blocks is not None:
             self._blocks_here &= ~sum(1 << block for block in self._blocks.of_piece(piece))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import re
@@ -11,16 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate_client.compat import count_bits
-
-# --- layout
-# How a file is divided into pieces. A set of pieces is an integer in which bit n stands for piece n.
+from tidegate_client.compat import count_bits, lost_connections
 
 DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Layout:
+    """How a file is divided into pieces. A set of pieces is an integer in which bit n stands for piece n."""
+
     size: int
     piece_size: int
 
@@ -193,10 +193,10 @@ def is_piece_list(content: bytes, terms: Terms) -> bool:
     return hashlib.sha256(content).hexdigest() == terms.pieces_sha256
 
 
-# --- wire
-# The receive buffer of a connection to a peer. TLS decrypts into it; chunks go from it to disk without a copy.
-
 BUFFER_BYTES = 512 * 1024
+# One read of a socket, and a TLS record that began in the one before. Before Python 3.11 TLS hands over all of it, also
+# after reading was paused.
+_READ_BYTES = (256 + 16) * 1024
 
 
 class Ended(Exception):
@@ -204,10 +204,13 @@ class Ended(Exception):
 
 
 class Wire(asyncio.BufferedProtocol):
-    """A chunk returned by `take` must be given back before the next `take`: its part of the buffer is reused."""
+    """The receive buffer of a connection to a peer. TLS decrypts into it; chunks go from it to disk without a copy.
+
+    A chunk returned by `take` must be given back before the next `take`: its part of the buffer is reused.
+    """
 
     def __init__(self) -> None:
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(BUFFER_BYTES + _READ_BYTES))
         self._start = self._end = 0
         self._transport: asyncio.Transport | None = None
         self._paused = False
@@ -225,7 +228,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
-        if self._end == BUFFER_BYTES and self._transport is not None:
+        if self._end >= BUFFER_BYTES and self._transport is not None and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         self._wake()
@@ -320,4 +323,6 @@ class Wire(asyncio.BufferedProtocol):
             self._start, self._end = 0, left
         if self._paused and self._end < BUFFER_BYTES and self._transport is not None:
             self._paused = False
-            self._transport.resume_reading()
+            # Nothing is left to read once the connection is lost.
+            with contextlib.suppress(ConnectionResetError), lost_connections():
+                self._transport.resume_reading()

@@ -31,7 +31,7 @@ class AgentEngine:
         for shard in shards:
             reports = self._d.inbox.reports(job.project_id, job.key, shard.number)
             wanted = [target for target in shard.unfinished if target not in reports]
-            self._d.inbox.place([self._entry(job, transfer, shard, target, size, swarm, spread) for target in wanted])
+            self._d.inbox.add([self._entry(job, transfer, shard, target, size, swarm, spread) for target in wanted])
             # After each shard: its hosts start while the next ones are written.
             names = [target.agent_id for target in wanted]
             wake_soon(self._d, job.project_id, names, spread, directly=shard is shards[0])

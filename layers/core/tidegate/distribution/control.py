@@ -15,9 +15,6 @@ from tidegate.distribution.store import outcome
 from tidegate.distribution.submit import submit
 from tidegate.errors import NewerJob, WrongState
 
-# --- recovery
-# Keeps Jobs running: a Job whose execution never started or died gets another one, which continues.
-
 RECHECK_AFTER = timedelta(seconds=90)
 
 
@@ -136,7 +133,7 @@ def redrive(
         after=job.bucket,
         action="job.redrive",
         source=job.job_id,
-        note=job.note,
+        remarks=job.remarks,
         is_admin=is_admin,
         sequences={} if force else {target: sequences[target] for target in targets if sequences[target]},
     )
@@ -180,7 +177,7 @@ def _superseded(d: Distribution, job: Job, sequences: Mapping[Target, int]) -> d
 
 
 def _sequences_in(d: Distribution, job: Job, shards: Collection[int]) -> dict[Target, int]:
-    """The sequences of a Job's targets: of those in these shards, or of all if its window has not closed."""
+    """The sequences of a Job's targets in the given shards; of all its targets while the Job's window is open."""
     own = job.sequence or 0
     if job.shard_count is not None:
         found = d.targets.shards(job, shards)

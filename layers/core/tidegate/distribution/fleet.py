@@ -19,7 +19,7 @@ from tidegate.aws import keys
 from tidegate.aws.clients import Message
 from tidegate.aws.table import (
     Item,
-    Table,
+    Store,
     Write,
     can_be_stored,
     check,
@@ -64,14 +64,11 @@ from tidegate.errors import (
 from tidegate.projects.audit import AuditLine, act, audit_write
 from tidegate.projects.keys import ApiKey, ApiKeys, new_key, next_life, same_life
 from tidegate.projects.model import Project
-from tidegate.records import item_of, record_from
+from tidegate.records import item_of, record_from, view_of
 
 if TYPE_CHECKING:
     from tidegate.http.client import SafeHttp
     from tidegate.projects.projects import Projects
-
-# --- fleet
-# Agents in the table: one item each, spread over several partitions.
 
 _MEMBERSHIP = ("project_id", "agent_id", "groups", "labels")
 _STATE = ("connection_id", "connected_at", "last_seen", "life", "allows")
@@ -108,9 +105,8 @@ class KnownHost(NamedTuple):
     agent: FleetAgent | None
 
 
-class FleetStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class FleetStore(Store):
+    """Agents in the table: one item each, spread over several partitions."""
 
     def standing(self, project_id: str, agent_id: str) -> KnownHost:
         """Reads consistently, so that a deletion counts at once."""
@@ -129,7 +125,7 @@ class FleetStore:
         life: int,
         removes: Sequence[str] = (),
     ) -> bool:
-        """Stores another process of the host, or that one was refused. False if another call was first.
+        """Stores which process runs the host now, or that another one was refused. False if another call was first.
 
         The connection of another process is no longer the host's. Creates the record of an agent that did not enrol."""
         was = known.instance if known else None
@@ -165,12 +161,7 @@ class FleetStore:
         self._table.try_write(ended)
 
     def seen(
-        self,
-        project_id: str,
-        agent_id: str,
-        now: datetime,
-        last_job: FetchedJob | None = None,
-        life: int | None = None,
+        self, project_id: str, agent_id: str, now: datetime, last_job: FetchedJob | None = None, life: int | None = None
     ) -> None:
         self._seen(project_id, agent_id, {"last_job": asdict(last_job)} if last_job else {}, now, life)
 
@@ -192,8 +183,8 @@ class FleetStore:
         return record_from(FleetAgent, item) if item else None
 
     def get_many(self, project_id: str, agent_ids: Iterable[str]) -> dict[str, FleetAgent]:
-        found = self._table.batch_get(keys.agent(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
-        return {item["agent_id"]: record_from(FleetAgent, item) for item in found}
+        wanted = [keys.agent(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids)]
+        return {item["agent_id"]: record_from(FleetAgent, item) for item in self._table.batch_get(wanted)}
 
     def change(
         self,
@@ -227,7 +218,9 @@ class FleetStore:
     def list(self, project_id: str, cursor: str | None) -> Listed[FleetAgent]:
         """A page of up to 500 agents, partition by partition, sorted by id within a partition."""
         spread, after = _position(cursor)
-        found = self._table.query(keys.agents(project_id, spread), sk_between=(after, _LAST), limit=_PAGE)
+        partition = keys.agents(project_id, spread)
+        # Consistent: a list would show a host as offline after its own route showed it online.
+        found = self._table.query(partition, sk_between=(after, _LAST), limit=_PAGE, consistent=True)
         agents = [record_from(FleetAgent, item) for item in found.items if item["sk"] != after]
         if found.cursor:
             return Listed(agents, _cursor(spread, found.items[-1]["sk"]))
@@ -255,17 +248,13 @@ def _position(cursor: str | None) -> tuple[int, str]:
     return int(spread), after
 
 
-# --- enrolments
-# Enrolments in the table: the hash of the token, and the number of its uses.
-
 _KEPT_SECONDS = 7 * 86400
 # Longer than a signature is fresh, before and after its time.
 _SPENT_SECONDS = 3600
 
 
-class EnrolmentStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class EnrolmentStore(Store):
+    """Enrolments in the table: the hash of the token, and the number of its uses."""
 
     def add(self, enrolment: Enrolment, line: AuditLine) -> None:
         item = keys.enrolment(enrolment.enrolment_id) | item_of(enrolment)
@@ -318,9 +307,6 @@ def _ends(agent: FleetAgent) -> Write:
     return next_life(agent.project_id, agent.agent_id, agent.life - 1)
 
 
-# --- hosts
-# The fleet: all hosts, their groups and labels, and their connections.
-
 logger = Logger(service="tidegate", child=True)
 
 # A filtered list returns what it found after this many reads of 500, with a cursor to continue from.
@@ -338,6 +324,8 @@ MOST_SELECTED = 100_000
 
 
 class Fleet:
+    """The fleet: all hosts, their groups and labels, and their connections."""
+
     def __init__(self, d: Distribution) -> None:
         self._d = d
         # When `last_seen` was written for a host, and its newest transfer then.
@@ -458,7 +446,7 @@ class Fleet:
             for one in self._d.inbox.inbox(project_id, agent_id)
             if one.until > self._d.clock().timestamp()
         ]
-        return self._shown(project_id, [agent])[0] | {"current": current}
+        return self._views(project_id, [agent])[0] | {"current": current}
 
     def list(
         self, project_id: str, group: str | None, state: str | None, limit: int, cursor: str | None
@@ -474,19 +462,14 @@ class Fleet:
                 break
             if cursor is None:
                 break
-        return Listed([*self._shown(project_id, found[:limit])], cursor)
+        return Listed([*self._views(project_id, found[:limit])], cursor)
 
-    def _shown(self, project_id: str, agents: Sequence[FleetAgent]) -> Sequence[dict[str, Any]]:
+    def _views(self, project_id: str, agents: Sequence[FleetAgent]) -> Sequence[dict[str, Any]]:
         now, last_jobs = self._d.clock(), _last_jobs(self._d, project_id, agents)
-        return [agent.shown(now) | {"last_job": last_jobs.get(agent.agent_id)} for agent in agents]
+        return [agent.view(now) | {"last_job": last_jobs.get(agent.agent_id)} for agent in agents]
 
     def change(
-        self,
-        project_id: str,
-        agent_id: str,
-        groups: Sequence[str] | None,
-        labels: Mapping[str, str] | None,
-        who: str,
+        self, project_id: str, agent_id: str, groups: Sequence[str] | None, labels: Mapping[str, str] | None, who: str
     ) -> dict[str, Any]:
         if groups is None and labels is None:
             raise Invalid("neither groups nor labels were given: send at least one of them")
@@ -496,7 +479,7 @@ class Fleet:
         line = act(project_id, agent_id, self._d.clock(), who, "agent.change", "; ".join(parts))
         if not self._d.fleet_store.change(project_id, agent_id, groups, labels, line):
             raise _unknown(agent_id)
-        return self._shown(project_id, [self.require(project_id, agent_id)])[0]
+        return self._views(project_id, [self.require(project_id, agent_id)])[0]
 
     def remove(self, project_id: str, agent_id: str, who: str) -> None:
         """Deletes the agent, revokes all its keys and closes their connections.
@@ -560,13 +543,7 @@ def _last_jobs(d: Distribution, project_id: str, agents: Iterable[FleetAgent]) -
             shard = shards.get((key, shard_of(target, job.shard_count)))
             state = shard.states.get(target) if shard else None
         status = outcome(job, state)["status"] if job and state is not None else None
-        found[name] = {
-            "job_id": last.job_id,
-            "key": key,
-            "file_name": last.file_name,
-            "status": status,
-            "at": last.at,
-        }
+        found[name] = view_of(last) | {"key": key, "status": status}
     return found
 
 
@@ -592,7 +569,7 @@ def _report_duplicate(project_id: str, agent_id: str) -> None:
 
 
 def inventory_of(about: Mapping[str, str]) -> Inventory:
-    """The inventory from a connection's query string. Omits malformed values: they are only shown to people."""
+    """The inventory from a connection's query string. Malformed values are left out: it is only for people to read."""
     free = about.get("free_bytes", "")
     is_count = free.isascii() and free.isdecimal() and len(free) < 19
     allows = about.get("allows", "")
@@ -610,13 +587,12 @@ def _text(value: str | None) -> str | None:
     return value
 
 
-# --- enrolment
-# Enrolment: with a token, a host gets its own API key, so that no key has to be copied to it.
-
 _TOKEN = re.compile(r"tge_([0-9a-z]{10,40})_([0-9a-f]{40})")
 
 
 class Enrolments:
+    """Enrolment: with a token, a host gets its own API key, so that no key has to be copied to it."""
+
     def __init__(
         self,
         store: EnrolmentStore,
@@ -745,7 +721,7 @@ class Enrolments:
         return {"project_id": found.project_id, "agent_id": agent_id, "key_id": key.key_id, "key": text}
 
     def _line(self, enrolment: Enrolment, agent_id: str, action: str, why: str) -> AuditLine:
-        """The actor is the enrolment: the host has no key yet."""
+        """A line of the audit trail. Its actor is the enrolment, because the host has no key yet."""
         return act(enrolment.project_id, agent_id, self._clock(), enrolment.enrolment_id, action, why)
 
     def _require_use(self, enrolment: Enrolment) -> None:
@@ -805,10 +781,10 @@ def spread_seconds(targets: int, fleet_rate: int) -> int:
     return min(LONGEST_SPREAD, max(targets // HOSTS_A_SECOND, (targets - FLEET_BURST) // fleet_rate))
 
 
-def is_time_to_repeat(age: float, since_last_poll: float, spread: int) -> bool:
+def is_time_to_repeat(age: float, since_last_poll: float, spread: int, first: float = FIRST_REPEAT) -> bool:
     """Whether a wake-up fell due since the last poll: 15, 30, 60 … seconds after the hosts should have started."""
     now, before = age - spread, age - spread - since_last_poll
-    moment = FIRST_REPEAT
+    moment = first
     while moment <= now:
         if moment > before:
             return True

@@ -195,11 +195,7 @@ class GseEngine:
             "download_speed": _megabytes(spec.limit_rate, self._config.download_speed),
             "tasks": [
                 {
-                    "source": {
-                        "file_name": spec.file_signature,
-                        "store_dir": self._config.store_dir,
-                        "agent": source,
-                    },
+                    "source": {"file_name": spec.file_signature, "store_dir": self._config.store_dir, "agent": source},
                     "target": {"file_name": spec.file_name, "store_dir": spec.target_file_dir, "agents": targets},
                 }
             ],

@@ -31,9 +31,9 @@ from tidegate.distribution.model import (
     Target,
     TargetReport,
     TargetState,
-    cut,
     job_key,
     shard_of,
+    shortened,
 )
 from tidegate.distribution.store import JobStore, TargetStore
 from tidegate.errors import RecordNotFound
@@ -181,11 +181,11 @@ class AgentInboxStore:
         self._table = table
         self._ttl = ttl
 
-    def place(self, entries: Sequence[InboxEntry]) -> None:
+    def add(self, entries: Sequence[InboxEntry]) -> None:
         """Stores entries without a condition: every writer writes the same, and omits targets that have reported.
 
         An entry keeps its target's report until a poll reads it, which an outage may delay."""
-        self._table.batch_put(_item(entry, int(entry.until) + self._ttl + OUTAGE_SECONDS) for entry in entries)
+        self._table.batch_put([_item(entry, int(entry.until) + self._ttl + OUTAGE_SECONDS) for entry in entries])
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
         """All reports on the targets of a shard."""
@@ -222,7 +222,7 @@ class AgentInboxStore:
         key = _key(entry.project_id, entry.transfer_id, entry.target)
         if key is None:
             return
-        sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
+        sets: dict[str, Any] = {"code": report.code, "message": shortened(report.message), "progress": report.progress}
         if report.figures:
             sets |= dict(zip(_FIGURES, report.figures, strict=True))
         if report.staged_at:

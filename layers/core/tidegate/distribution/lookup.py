@@ -116,12 +116,12 @@ class Lookup:
 
     def job(self, project_id: str, given: str) -> Record:
         job = self._job(project_id, given)
-        return job.shown(self._counts(job))
+        return job.view(self._counts(job))
 
     def jobs_by_id(self, project_id: str, given: Sequence[str]) -> dict[str, Record]:
         """The Jobs among these ids, by id, with one read for each hundred. Counts of a collecting Job are not read."""
         found = self._jobs.get_many(project_id, [job_key_of(one) for one in given], consistent=True)
-        return {one: job.shown() for one in given if (job := found.get(job_key_of(one)))}
+        return {one: job.view() for one in given if (job := found.get(job_key_of(one)))}
 
     def jobs(
         self,
@@ -141,7 +141,7 @@ class Lookup:
         elif file_path is not None:
             wanted["file_path"] = file_path
         page = self._jobs.list(project_id, place, limit, cursor, **wanted)
-        return Listed([job.shown() for job in page.items], page.next_cursor)
+        return Listed([job.view() for job in page.items], page.next_cursor)
 
     def targets(
         self, project_id: str, given: str, status: str | None, limit: int, cursor: str | None

@@ -19,14 +19,13 @@ from tidegate.errors import DomainError, FileNotFound, QuotaExceeded, SignatureM
 from tidegate.files.model import FileName, FilePath, Signature
 from tidegate.records import F, Number, Text, view_of
 
-# --- figures
-# Where the bytes of a Job came from, as its hosts report it.
-
 MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
+    """Where the bytes of a Job came from, as its hosts report it."""
+
     origin_bytes: Annotated[int, F("bytes that came from S3")] = 0
     peer_bytes: Annotated[int, F("bytes that came from other hosts")] = 0
     bad_pieces: Annotated[int, F("pieces that were rejected because their SHA-256 was wrong")] = 0
@@ -53,7 +52,7 @@ class SwarmFigures:
             dict(Counter(self.fallback_reasons) + Counter(other.fallback_reasons)),
         )
 
-    def shown(self, file_size: int | None = None) -> dict[str, Any]:
+    def view(self, file_size: int | None = None) -> dict[str, Any]:
         """As the API shows them. `egress`: the bytes sent by S3, in file sizes."""
         return view_of(self) | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
 
@@ -70,6 +69,8 @@ _SHARD_AIM = 400
 LONGEST_MESSAGE_BYTES = 200
 
 DONE, IN_PROGRESS = 0, 115
+# GSE's code for a host whose agent it cannot reach.
+UNREACHABLE = 117
 # The host has newer content for the path, or cannot exclude it.
 CODE_SUPERSEDED = 409
 # Codes for targets on which no provider reported.
@@ -84,12 +85,12 @@ class Target(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures of a transfer as its host reports them: bytes, bytes per second, and times by the host's clock."""
+    """Figures of a target's transfer, as far as its host reported them. Times are by the host's clock."""
 
-    size: int | None = None
-    speed: int | None = None
-    start_time: str | None = None
-    end_time: str | None = None
+    size: Annotated[int | None, F("bytes that the host downloaded")] = None
+    speed: Annotated[int | None, F("bytes per second")] = None
+    start_time: Annotated[str | None, F("when the host started, by its clock")] = None
+    end_time: Annotated[str | None, F("when the host finished, by its clock")] = None
 
 
 class TargetReport(NamedTuple):
@@ -134,13 +135,13 @@ class TargetState(NamedTuple):
             return self
         progress = 100 if report.code == DONE else report.progress
         figures, staged_at = report.figures or self.figures, self.staged_at or report.staged_at
-        return TargetState(report.code, cut(report.message), progress, figures, staged_at)
+        return TargetState(report.code, shortened(report.message), progress, figures, staged_at)
 
 
 UNREPORTED = TargetState()
 
 
-def cut(message: str) -> str:
+def shortened(message: str) -> str:
     return message.encode()[:LONGEST_MESSAGE_BYTES].decode(errors="ignore")
 
 
@@ -281,7 +282,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_agent_directory(directory: str) -> bool:
-    """Whether hosts take a file for this directory as a part of their agent, which runs as root."""
+    """Whether hosts treat a file in this directory as part of their agent, which runs as root."""
     parts = [part for part in directory.replace("\\", "/").split("/") if part not in ("", ".")]
     return bool(parts) and parts[0].lower() == AGENT_DIRECTORY.strip("/")
 
@@ -297,9 +298,16 @@ def states_before(following: str) -> tuple[str, ...]:
 class Wave(NamedTuple):
     """After this wave, `percent` of all targets have the file. The next wave follows if few enough targets failed."""
 
-    percent: int
-    wait_s: int = 0
-    max_failed_percent: int = 0
+    percent: Annotated[
+        int, F("the targets to which the Job is sent after this wave, in percent of all", ge=1, le=100, strict=True)
+    ]
+    wait_s: Annotated[
+        int, F("seconds from the start of this wave to the earliest start of the next one", ge=0, le=3600, strict=True)
+    ] = 0
+    max_failed_percent: Annotated[
+        int,
+        F("the most targets of the wave that may fail, in percent, for the Job to continue", ge=0, le=100, strict=True),
+    ] = 0
 
 
 def absolute_path(value: str) -> str:
@@ -326,11 +334,7 @@ class TransferSpec:
     # None: those of the file that is replaced, or 0644.
     mode: Annotated[
         str | None,
-        F(
-            "permissions of the file on the host in octal, such as `0640`",
-            pattern=r"^0?[0-7]{3}$",
-            check=four_digits,
-        ),
+        F("permissions of the file on the host in octal, such as `0640`", pattern=r"^0?[0-7]{3}$", check=four_digits),
     ] = None
     # "off": every host fetches the file from S3. None: the project's setting applies.
     swarm: str | None = None
@@ -423,18 +427,26 @@ def task_uuid_of(given: str) -> str | None:
     return uuid if _UUID.fullmatch(uuid) else None
 
 
+_RARE = frozenset({"waiting", "staged", "cancelled", "superseded"})
+
+
 @dataclass(frozen=True, slots=True)
 class TargetCounts:
-    total: int = 0
-    success: int = 0
-    failed: int = 0
-    timeout: int = 0
-    cancelled: int = 0
-    # Neither successes nor failures.
-    superseded: int = 0
+    total: Annotated[int, F("all targets of the Job")] = 0
+    success: Annotated[int, F("targets that have the file")] = 0
+    failed: Annotated[int, F("targets that failed")] = 0
+    timeout: Annotated[int, F("targets that did not finish in time")] = 0
+    cancelled: Annotated[int, F("cancelled targets; absent if there are none")] = 0
+    superseded: Annotated[
+        int,
+        F(
+            "targets whose host has newer content for the path, neither successes nor failures; absent if there are "
+            "none"
+        ),
+    ] = 0
     # Unfinished targets that have started, and those of them that only wait for `activate_at`.
     begun: int = 0
-    staged: int = 0
+    staged: Annotated[int, F("targets that have the file and wait for activate_at; absent if there are none")] = 0
     # Of hosts that reported their transfer speed.
     measured: int = 0
     moved_bytes: int = 0
@@ -444,19 +456,37 @@ class TargetCounts:
     def open(self) -> int:
         return self.total - self.success - self.failed - self.timeout - self.cancelled - self.superseded
 
-    def shown(self) -> dict[str, int]:
-        ended = {"success": self.success, "failed": self.failed, "timeout": self.timeout}
-        staged = min(self.staged, self.open)
-        downloading = min(self.begun, self.open) - staged
-        optional = {"waiting": self.open - downloading - staged, "staged": staged, "cancelled": self.cancelled}
-        optional["superseded"] = self.superseded
-        return {"total": self.total, **ended, "downloading": downloading} | {k: v for k, v in optional.items() if v}
+    @property
+    def downloading(self) -> Annotated[int, F("targets that have begun")]:
+        return min(self.begun, self.open) - min(self.staged, self.open)
+
+    @property
+    def waiting(self) -> Annotated[int, F("targets that have not begun; absent if there are none")]:
+        return self.open - min(self.begun, self.open)
+
+    def view(self) -> dict[str, int]:
+        """As callers see them. What is rare is left out if there are none."""
+        view = view_of(self) | {"staged": min(self.staged, self.open)}
+        return {name: count for name, count in view.items() if count or name not in _RARE}
 
     def speed(self) -> dict[str, int] | None:
         """Bytes moved and mean speed (bytes per second) of the hosts that reported them."""
         if not self.measured:
             return None
         return {"moved_bytes": self.moved_bytes, "mean": self.speed_sum // self.measured, "hosts": self.measured}
+
+
+@dataclass(frozen=True, slots=True)
+class Remarks:
+    """What callers say about a Job. It changes nothing of its work, and requests of one window may differ in it."""
+
+    note: Annotated[
+        str | None,
+        F("a remark for people, of the first request that has one; the console finds it", max_length=500, changes=True),
+    ] = None
+
+
+NO_REMARKS = Remarks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,14 +547,7 @@ class Job:
     # When the present wave was sent (Unix time), and how many targets had failed before it.
     wave_at: float | None = None
     failed_before: int = 0
-    note: Annotated[
-        str | None,
-        F(
-            "a remark for people, of the first request that has one; the console finds it",
-            max_length=500,
-            changes=True,
-        ),
-    ] = None
+    remarks: Annotated[Remarks, F(flat=True)] = NO_REMARKS
 
     @property
     def ended(self) -> bool:
@@ -548,12 +571,12 @@ class Job:
         previous = self.wave_limits[wave - 1] if wave else -1
         return previous < wave_rank(target) <= self.wave_limits[wave]
 
-    def shown(self, counts: TargetCounts | None = None) -> dict[str, Any]:
+    def view(self, counts: TargetCounts | None = None) -> dict[str, Any]:
         counts = counts or self.counts
         return (
             view_of(self)
-            | {"counts": counts.shown()}
-            | ({"swarm": self.swarm.shown(self.file_size)} if self.swarm.hosts else {})
+            | {"counts": counts.view()}
+            | ({"swarm": self.swarm.view(self.file_size)} if self.swarm.hosts else {})
             | ({"speed": speed} if (speed := counts.speed()) else {})
             | self._waves_shown()
         )
@@ -710,9 +733,6 @@ def longest_wait(lasts: float, until_activation: float = 0.0) -> int:
     return min(max(longest, ahead), math.ceil(until_activation) + 1)
 
 
-# --- failures
-# Failures of a Job's steps: those caused by the caller or by hosts are results, not errors of the function.
-
 # Retries cannot help against these. All other failures are retried until the Job's deadline.
 HOPELESS = (FileNotFound, QuotaExceeded, SignatureMismatch, TransferRefused, WaveFailed)
 _BY_NAME = {error.__name__: error for error in HOPELESS}
@@ -766,7 +786,7 @@ class Rebound(NamedTuple):
 
 
 class Results(NamedTuple):
-    """`upload`: the failure of the source host, which means that no target can receive the file."""
+    """An engine's reports. `upload`: the failure of the source host, after which no target can get the file."""
 
     targets: Mapping[Target, TargetReport]
     upload: TargetReport | None = None
@@ -779,7 +799,7 @@ class Engine(Protocol):
     repeatable: bool
 
     def stage(self, job: Job, size: int) -> TargetReport:
-        """Brings the file to the source host, if the engine needs one. Returns the state of that."""
+        """Brings the file to the source host, if the engine needs one. Returns how far that is."""
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         """Starts the transfer to the targets of these shards. Returns the provider's id of it."""
@@ -795,10 +815,6 @@ class Engine(Protocol):
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         """Stops the transfer to these targets."""
-
-
-# --- counts
-# A Job's counts and figures, summed over its shards.
 
 
 def tally(job: Job, open_shards: Sequence[Shard]) -> Job:
@@ -885,22 +901,24 @@ class Claim(StrEnum):
 class Inventory:
     """What an agent reports about its host when it connects, and every hour."""
 
-    version: str | None = None
-    zone: str | None = None
-    free_bytes: int | None = None
-    # What its operator lets releases run: names of hooks, and loopback ports of checks, such as `:8080`. "-": nothing.
-    allows: str | None = None
+    version: Annotated[str | None, F("version of the agent")] = None
+    zone: Annotated[str | None, F("rack or availability zone; peers of the same zone are preferred")] = None
+    free_bytes: Annotated[int | None, F("free space on the host's target disk, in bytes")] = None
+    allows: Annotated[
+        str | None,
+        F("hooks and loopback ports that the host's operator allows releases, such as `reload,:8080`; `-`: none"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedJob:
     """The newest Job for which the host has fetched its transfer, and when. Its outcome is read from the Job."""
 
-    job_id: str
-    file_name: str
+    job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
+    file_name: Annotated[str, F("name of the file")]
     transfer_id: str
     container_id: str
-    at: str
+    at: Annotated[str, F("when, ISO 8601 UTC")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -911,13 +929,13 @@ class FleetAgent:
     is a process of a second host with this id, refused last at `rival_at`."""
 
     project_id: str
-    agent_id: str
-    groups: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    agent_id: Annotated[str, F("id of the host")]
+    groups: Annotated[tuple[str, ...], F("groups of the host")] = ()
+    labels: Annotated[Mapping[str, str], F("labels of the host, as `{name: value}`")] = field(default_factory=dict)
     inventory: Annotated[Inventory, F(flat=True)] = Inventory()
     connection_id: str | None = None
     connected_at: str | None = None
-    last_seen: str | None = None
+    last_seen: Annotated[str | None, F("when the host last called the API, ISO 8601 UTC")] = None
     key_id: str | None = None
     enrolment_id: str | None = None
     last_job: FetchedJob | None = None
@@ -985,19 +1003,10 @@ class FleetAgent:
         allowed = self.inventory.allows
         return [] if allowed is None else [one for one in wanted if one not in allowed.split(",")]
 
-    def shown(self, now: datetime) -> dict[str, Any]:
-        return {
-            "agent_id": self.agent_id,
-            "groups": list(self.groups),
-            "labels": dict(self.labels),
-            "zone": self.inventory.zone,
-            "version": self.inventory.version,
-            "free_bytes": self.inventory.free_bytes,
-            "allows": self.inventory.allows,
-            "state": self.state(now),
-            "last_seen": self.last_seen,
-            "duplicate_at": self.rival_at if self.is_duplicate(now) else None,
-        }
+    def view(self, now: datetime) -> dict[str, Any]:
+        """As callers see it at that time."""
+        duplicate = {"duplicate_at": self.rival_at if self.is_duplicate(now) else None}
+        return view_of(self) | {"state": self.state(now)} | duplicate
 
 
 @dataclass(frozen=True, slots=True)

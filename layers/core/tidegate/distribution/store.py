@@ -14,6 +14,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import (
     ConditionFailed,
+    Store,
     Table,
     Write,
     can_be_stored,
@@ -46,6 +47,7 @@ from tidegate.distribution.model import (
     Figures,
     Job,
     Rebound,
+    Remarks,
     Shard,
     SwarmFigures,
     Target,
@@ -63,9 +65,6 @@ from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import SYSTEM, AuditLine, audit_item, audit_write
 from tidegate.projects.limits import RUNNER_SECONDS, START_SECONDS, day_write
 from tidegate.records import item_of, record_from, view_of
-
-# --- jobs
-# Jobs in the table. Every transition is one conditional write.
 
 DUE_KIND = "job"
 # Much longer than any clock may be wrong.
@@ -104,7 +103,10 @@ def _unwatched(job: Job, now: datetime) -> list[Write]:
 
 
 class JobStore:
-    """`ttl`: seconds that records are kept after their last change. `lasts`: the longest duration of a Job."""
+    """Jobs in the table. Every transition is one conditional write.
+
+    `ttl`: seconds that records are kept after their last change. `lasts`: the longest duration of a Job.
+    """
 
     def __init__(self, table: Table, *, ttl: int, lasts: int) -> None:
         self._table = table
@@ -147,7 +149,7 @@ class JobStore:
         return put(key | {"job_key": job.key, "expires_at": item["expires_at"]})
 
     def later_to_path(self, job: Job, sequence: int, limit: int) -> list[str]:
-        """The keys of at most `limit` Jobs to the same path on hosts that were opened after `sequence`, newest first.
+        """The keys of Jobs to the same path that were opened after `sequence`: at most `limit`, newest first.
 
         Some may have expired."""
         return self._to_path_between(job, sequence + 1, 10**20 - 1, limit)
@@ -315,10 +317,12 @@ class JobStore:
             raise RecordNotFound(f"no Job {job.job_id} was found: it was deleted some time after its end")
         return self._known(job)
 
-    def add_note(self, job: Job, note: str) -> None:
-        """Stores the note of a request that joined the Job, unless the Job has one."""
-        first = "attribute_exists(#pk) AND attribute_not_exists(#note)"
-        self._table.try_write(update(keys.job(job.project_id, job.key), {"note": note}, condition=first))
+    def add_remarks(self, job: Job, remarks: Remarks) -> None:
+        """Stores those remarks of a request that joined the Job which the Job does not have."""
+        for name, value in item_of(remarks).items():
+            if value and getattr(job.remarks, name) is None:
+                first = f"attribute_exists(#pk) AND attribute_not_exists(#{name})"
+                self._table.try_write(update(keys.job(job.project_id, job.key), {name: value}, condition=first))
 
     def cancelled_at(self, project_id: str, job_key: str) -> str | None:
         """When a Job was cancelled that has expired since; None if it was not."""
@@ -418,9 +422,6 @@ class JobStore:
         return self.get(job.project_id, job.key) or job
 
 
-# --- tasks
-# Tasks in the table: small, written once, and moved only together with their target.
-
 _WRITTEN_TOGETHER = 100
 
 
@@ -459,9 +460,8 @@ def renew_task(task: Task, source_id: str, expires_at: int) -> Write:
     return put(_item(task, expires_at), unmoved, source=source_id)
 
 
-class TaskStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+class TaskStore(Store):
+    """Tasks in the table: small, written once, and moved only together with their target."""
 
     def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine | None) -> None:
         """Writes the Tasks and the audit line. No transaction is needed, as the targets are queued afterwards; it would
@@ -540,9 +540,6 @@ def _position(cursor: str | None) -> str | None:
     return position
 
 
-# --- targets
-# Targets in the table: as chunks while they are collected, as shards once their Job has closed.
-
 CHUNK_LIMIT = 1000
 _CHUNKS_A_TRANSACTION = 10
 _SHARDS_A_TRANSACTION = 10
@@ -591,7 +588,10 @@ def _row(arrival: Arrival) -> tuple[Any, ...]:
 
 
 class TargetStore:
-    """`lasts`: how long shards are needed, which is the longest duration of a Job plus the TTL after it."""
+    """Targets in the table: as chunks while they are collected, as shards once their Job has closed.
+
+    `lasts`: how long shards are needed, which is the longest duration of a Job plus the TTL after it.
+    """
 
     def __init__(self, table: Table, *, lasts: int) -> None:
         self._table = table
@@ -714,11 +714,9 @@ class TargetStore:
         self._table.write(delete(keys.job_callback(job.project_id, job.key, chunk_id)))
 
 
-# --- transfers
-# Transfers in the table. Each is stored before it is requested from the provider.
-
-
 class TransferStore:
+    """Transfers in the table. Each is stored before it is requested from the provider."""
+
     def __init__(self, table: Table, *, lasts: int) -> None:
         self._table = table
         self._lasts = lasts
@@ -769,7 +767,7 @@ def shard_number(task: Task, job: Job) -> int | None:
 
 
 def outcome(job: Job, state: TargetState) -> dict[str, Any]:
-    """The fields that show a target's state. An unfinished target ends with its Job."""
+    """The fields that show a target's state. When the Job has ended, an unfinished target is shown as ended, too."""
     if state.succeeded:
         shown: dict[str, Any] = {"status": SUCCESS, "error_code": state.code}
     elif state.ended:
@@ -800,7 +798,7 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
         "task_id": spec.task_id(task.uuid),
         **view_of(spec),
         **view_of(task),
-        **({"note": job.note} if job.note else {}),
+        **view_of(job.remarks),
         "target_agent_id": task.target.agent_id,
         "target_container_id": task.target.container_id,
         **result,

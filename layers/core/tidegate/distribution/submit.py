@@ -17,8 +17,10 @@ from tidegate.compensation.freeze import Freeze
 from tidegate.distribution import REMEMBERED, Distribution
 from tidegate.distribution.model import (
     AGENT_DIRECTORY,
+    NO_REMARKS,
     Arrival,
     Job,
+    Remarks,
     Target,
     Task,
     TransferSpec,
@@ -32,6 +34,7 @@ from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 from tidegate.projects.limits import EGRESS, RUNNER_SECONDS, TARGETS, daily_limit, day_exceeded, is_used_up
 from tidegate.projects.model import GseGrant, Quotas
+from tidegate.projects.projects import quotas_from
 from tidegate.records import item_of, record_from
 
 # --- grants
@@ -47,7 +50,7 @@ def require_grant(d: Distribution, project_id: str, spec: TransferSpec, targets:
     """TargetNotGranted names everything that the project's grant lacks for this submit."""
     grant = d.project_store.gse_grant(project_id)
     missing = _missing(grant, spec)
-    if outside := [_shown(target) for target in targets if not grant.has_target(*target)]:
+    if outside := [_host_and_container(target) for target in targets if not grant.has_target(*target)]:
         more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
         missing["targets"] = f"to {', '.join(outside[:_NAMED])}{more}"
     if missing:
@@ -63,7 +66,7 @@ def no_longer_granted(
     if missing := _missing(grant, spec):
         return dict.fromkeys(targets, _refusal(missing))
     outside = [target for target in targets if not grant.has_target(*target)]
-    return {target: _refusal({"targets": f"to {_shown(target)}"}) for target in outside}
+    return {target: _refusal({"targets": f"to {_host_and_container(target)}"}) for target in outside}
 
 
 def _missing(grant: GseGrant, spec: TransferSpec) -> dict[str, str]:
@@ -76,20 +79,18 @@ def _missing(grant: GseGrant, spec: TransferSpec) -> dict[str, str]:
 
 
 def _refusal(missing: Mapping[str, str]) -> str:
-    """The first 200 bytes are stored with a target, so what is missing comes first."""
+    """The text of a refusal. What is missing comes first, because only 200 bytes of it are stored with a target."""
     what = ", ".join(missing[name] for name in ("targets", "users", "dirs") if name in missing)
     return f"this project has no grant to send files {what}: an admin gives it with gse of PATCH /v1/projects/{{id}}"
 
 
-def _shown(target: Target) -> str:
+def _host_and_container(target: Target) -> str:
     return "/".join(filter(None, target))
 
 
-# --- executions
-# The execution of a Job. Its name is a hash of project and Job id, so it starts once, and a generation number.
-
-
 class JobExecutions:
+    """The execution of a Job. Its name is a hash of project and Job id, so it starts once, and a generation number."""
+
     def __init__(self, machines: Machines, freeze: Freeze, machine_arn: str, *, grace: int, job_timeout: int) -> None:
         self._machines = machines
         self._freeze = freeze
@@ -127,20 +128,29 @@ logger = Logger(service="tidegate", child=True)
 
 
 def job_of_window(
-    d: Distribution, project_id: str, spec: TransferSpec, *, after: int = -1, note: str | None = None
+    d: Distribution,
+    project_id: str,
+    spec: TransferSpec,
+    *,
+    after: int = -1,
+    remarks: Remarks = NO_REMARKS,
+    least: int = 0,
 ) -> Job:
-    """Returns the Job of the present window, or of the first window after `after`. It gets the note if it has none."""
+    """Returns the Job of the present window, or of the first window after `after`. It gets the remarks that it lacks.
+
+    `least`: a sequence that a Job which is opened now may not be below."""
     bucket = max(bucket_of(d.clock(), d.windows.seconds), after + 1)
     place = (project_id, spec.digest, bucket)
     job = d.known_jobs.get(place)
     if job is None:
-        job = d.known_jobs[place] = _open_or_join(d, project_id, spec, bucket, note)
-    if note and not job.note:
-        d.jobs.add_note(job, note)
+        job = d.known_jobs[place] = _open_or_join(d, project_id, spec, bucket, remarks, least)
+    d.jobs.add_remarks(job, remarks)
     return job
 
 
-def _open_or_join(d: Distribution, project_id: str, spec: TransferSpec, bucket: int, note: str | None) -> Job:
+def _open_or_join(
+    d: Distribution, project_id: str, spec: TransferSpec, bucket: int, remarks: Remarks, least: int
+) -> Job:
     now = d.clock()
     closes_at = window_end(bucket, d.windows.seconds)
     due_at = closes_at + timedelta(seconds=d.windows.grace)
@@ -153,8 +163,8 @@ def _open_or_join(d: Distribution, project_id: str, spec: TransferSpec, bucket: 
             bucket=bucket,
             closes_at=iso(closes_at),
             create_time=iso(now),
-            sequence=int(now.timestamp() * 1000),
-            note=note,
+            sequence=max(int(now.timestamp() * 1000), least),
+            remarks=remarks,
         )
         job, ours = d.jobs.open(wanted, due_at)
         if ours:
@@ -231,7 +241,7 @@ class TargetMessages:
 
 
 def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
-    """Raises ValueError, KeyError or TypeError if the body is not such a message."""
+    """The message in a body. ValueError, KeyError or TypeError if the body is not one."""
     arrivals = [Arrival(*row) for row in body["targets"]]
     spec = record_from(TransferSpec, body["spec"]) if "spec" in body else None
     new = NewTasks(*body["new"]) if "new" in body else None
@@ -297,7 +307,7 @@ def _require_daily_quota(d: Distribution, project_id: str, targets: int) -> None
 def _usage_of(d: Distribution, project_id: str, now: datetime) -> tuple[Quotas, dict[str, int]]:
     until, quotas, used = d.known_quotas.get(project_id, (0.0, None, {}))
     if quotas is None or until <= now.timestamp():
-        quotas, used = d.usage.quotas_today([project_id], now).get(project_id, (Quotas.stored({}), {}))
+        quotas, used = d.usage.quotas_today([project_id], now).get(project_id, (quotas_from({}), {}))
         d.known_quotas[project_id] = (now.timestamp() + _QUOTAS_SECONDS, quotas, used)
     return quotas, used
 
@@ -313,7 +323,7 @@ def submit(
     after: int = -1,
     action: str = SUBMIT,
     source: str = "",
-    note: str | None = None,
+    remarks: Remarks = NO_REMARKS,
     is_admin: bool = False,
     sequences: Mapping[Target, int] = NO_SEQUENCES,
 ) -> Submitted:
@@ -332,7 +342,8 @@ def submit(
     if callback:
         _check_callback(d, project_id, callback)
     _require_daily_quota(d, project_id, len(targets))
-    job = job_of_window(d, project_id, spec, after=after, note=note)
+    least = max(sequences.values(), default=0)
+    job = job_of_window(d, project_id, spec, after=after, remarks=remarks, least=least)
     now = d.clock()
     expires_at = d.windows.needed_until(now, spec)
     at = iso(now)
@@ -343,9 +354,9 @@ def submit(
     written = tasks if writes_tasks else []
     d.tasks.add(written, expires_at, _audit_line(job, tasks, now, who, action, source) if action else None)
     arrivals = [Arrival(*task.target, task.uuid, callback is not None, task.sequence) for task in tasks]
-    new = None if writes_tasks else NewTasks(iso(now), callback)
+    new = None if writes_tasks else NewTasks(at, callback)
     try:
-        d.target_messages.send(job, arrivals, callback, new, at=iso(now))
+        d.target_messages.send(job, arrivals, callback, new, at=at)
     except Exception:
         logger.exception("the queue failed: the targets are bound directly", job_id=job.job_id)
         _bind_directly(d, job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)
@@ -422,10 +433,7 @@ def _require_file(d: Distribution, project_id: str, spec: TransferSpec) -> None:
 def _check_callback(d: Distribution, project_id: str, url: str) -> None:
     project = d.projects.get(project_id)
     d.http.check_url(
-        url,
-        allow_private=project.allow_private_urls,
-        project_id=project.project_id,
-        seconds=_CALLBACK_CHECK_SECONDS,
+        url, allow_private=project.allow_private_urls, project_id=project.project_id, seconds=_CALLBACK_CHECK_SECONDS
     )
 
 

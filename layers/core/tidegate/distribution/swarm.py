@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from tidegate.aws import keys
 from tidegate.aws.clients import region
-from tidegate.aws.table import Table, put, update
+from tidegate.aws.table import Store, put, update
 from tidegate.common.ids import Clock, digest, iso
 from tidegate.distribution import Distribution
 from tidegate.distribution.model import Job
@@ -27,7 +27,6 @@ from tidegate.records import F, item_of, record_from
 # --- presence
 # The presence of agents: their site, and the addresses at which peers reach them.
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LASTS_SECONDS = 2 * 3600
 SMALLEST_PORT, LARGEST_PORT = 1024, 65535
 # Addresses that only hosts of the same owner reach. Not loopback, which is a different host for everyone.
@@ -39,12 +38,16 @@ class Presence:
     """What an agent reports. `reached`: a peer connected recently, or none had a reason to."""
 
     agent_id: str
-    site: str
-    zone: str
-    listen: tuple[str, ...]
-    pin: str
-    upload_mbit: float | None = None
-    reached: bool = True
+    site: Annotated[str, F("the data centre; a swarm stays within one site")]
+    zone: Annotated[str, F("rack or availability zone; peers of the same zone are preferred", shown=False)]
+    listen: Annotated[
+        tuple[str, ...], F("addresses `host:port` at which peers can reach the host; empty if it only downloads")
+    ]
+    pin: Annotated[str, F("SHA-256 of the agent's TLS certificate, base64url; required with `listen`", shown=False)]
+    upload_mbit: Annotated[float | None, F("limit for sending to peers, in megabits per second")] = None
+    reached: Annotated[
+        bool, F("false if no peer could connect to the host in its last two swarms: then peers are not sent to it")
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class SwarmSettings:
     peer_networks: Annotated[
         tuple[str, ...], F("networks (CIDR) in which peers may have addresses; private networks if empty")
     ] = ()
-    free_sites: Annotated[tuple[str, ...], F("sites between which traffic is free of charge")] = ()
+    free_sites: Annotated[tuple[str, ...], F("sites that S3 serves free of charge: their hosts use S3 alone")] = ()
 
     @property
     def enabled(self) -> bool:
@@ -278,14 +281,7 @@ def _offsets(size: int, wanted: int, rng: random.Random) -> list[int]:
     return [coprime, *(offset for offset in others if offset != coprime)][:wanted]
 
 
-# --- presences
-# Agents' presences and projects' swarm settings in the table.
-
-
-class PresenceStore:
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
+class PresenceStore(Store):
     def put(self, project_id: str, presence: Presence, expires_at: int) -> None:
         key = keys.presence(project_id, presence.agent_id)
         self._table.write(put(key | item_of(presence) | {"expires_at": expires_at}))
@@ -296,11 +292,8 @@ class PresenceStore:
         return [record_from(Presence, item) for item in found if item["expires_at"] > now]
 
 
-class SwarmSettingsStore:
+class SwarmSettingsStore(Store):
     """Swarm settings, stored in the project's record."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
 
     def get(self, project_id: str) -> SwarmSettings:
         return record_from(SwarmSettings, self._table.get(keys.project(project_id)) or {})
@@ -315,11 +308,9 @@ class SwarmSettingsStore:
         return self._table.try_write(update(keys.project(project_id), sets), audit_write(line))
 
 
-# --- presences
-# Stores agents' presences and projects' swarm settings, and checks them.
-
-
 class Presences:
+    """Stores agents' presences and projects' swarm settings, and checks them."""
+
     def __init__(self, store: PresenceStore, settings: SwarmSettingsStore, clock: Clock) -> None:
         self._store = store
         self._settings = settings
@@ -340,7 +331,7 @@ class Presences:
         self._store.put(project_id, presence, int(until.timestamp()))
         return iso(until)
 
-    def of(self, project_id: str, agent_id: str) -> Presence | None:
+    def get(self, project_id: str, agent_id: str) -> Presence | None:
         """The agent's presence, if it has not expired; None if it takes part in no swarm."""
         return next(iter(self._store.get_many(project_id, [agent_id], self._clock().timestamp())), None)
 
@@ -358,10 +349,6 @@ class Presences:
 
 def _invalid(field: str, fault: str) -> Invalid:
     return Invalid(fault, errors=[{"loc": ["body", field], "msg": fault}])
-
-
-# --- planner
-# Plans the swarm of a Job when it is dispatched.
 
 
 class JobSwarm:
@@ -384,7 +371,7 @@ NO_SWARM = JobSwarm({}, b"", {})
 
 
 def swarm_of(d: Distribution, job: Job, size: int) -> JobSwarm:
-    """One swarm for the whole Job: one per transfer would fetch the file from S3 for each of them."""
+    """The swarm of a Job, which all its transfers share: with one each, S3 would send the file once for each."""
     place = (job.project_id, job.key)
     if d.last_swarm is None or d.last_swarm[0] != place:
         d.last_swarm = place, _plan(d, job, size)
@@ -426,14 +413,12 @@ def _members(present: Iterable[Presence], settings: SwarmSettings) -> Iterable[M
             yield Member(one.agent_id, one.site, one.zone, one.listen if one.reached else (), one.pin)
 
 
-# --- metrics
-# Metrics of a Job's swarm, written to the log (EMF), so that they need no call. None for Jobs without a swarm.
-
 # Small swarms need a larger part from S3; the alarm is for swarms that should have worked.
 _ENOUGH_HOSTS = 20
 
 
 def publish_swarm_metrics(job: Job) -> None:
+    """Metrics of a Job's swarm, written to the log (EMF), so that they need no call. None for Jobs without a swarm."""
     figures = job.swarm
     if not figures.hosts:
         return

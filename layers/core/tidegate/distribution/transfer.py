@@ -96,7 +96,7 @@ def _still_open(d: Distribution, project_id: str, job_key: str) -> Job | None:
 
 
 def _note_alive(d: Distribution, job: Job, next_within: int = LONGEST_WAIT) -> None:
-    """Postpones compensation's check of the Job, whose next step follows within that many seconds. Writes only
+    """Postpones compensation's check of the Job, whose next step follows within `next_within` seconds. Writes only
     when that check is near."""
     now = d.clock()
     ahead = max(0, next_within - LONGEST_WAIT)
@@ -541,7 +541,7 @@ def _read_results(d: Distribution, job: Job, since_last: float) -> tuple[Job, Se
     job = d.jobs.progress(job, now, counted)
     # If nothing is left open, finish_job publishes the end in a moment: watchers need not be notified twice.
     if job.open_shards:
-        d.topic.publish_progress(job.project_id, job.job_id, job.shown())
+        d.topic.publish_progress(job.project_id, job.job_id, job.view())
     return job, shards
 
 
@@ -678,13 +678,13 @@ def _end_job(d: Distribution, job: Job) -> Job:
         _terminate_transfers(d, job)
     now = d.clock()
     notice_id = notice_id_for("job.finished", job.job_id)
-    notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.shown(), None, now)
+    notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.view(), None, now)
     ended, ours = d.jobs.end(job, now, notice, now + RECHECK_AFTER)
     if ours:
         # Otherwise the outbox has the notice of the execution that ended the Job, perhaps with other counts.
         d.notifier.publish([notice])
         publish_swarm_metrics(ended)
-        logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.shown())
+        logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.view())
     return ended
 
 

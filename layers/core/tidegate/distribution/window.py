@@ -17,9 +17,11 @@ from tidegate.common.sequences import slices
 from tidegate.distribution import Distribution
 from tidegate.distribution.control import RECHECK_AFTER
 from tidegate.distribution.model import (
+    NO_REMARKS,
     PENDING,
     Arrival,
     Job,
+    Remarks,
     Target,
     Task,
     TransferSpec,
@@ -165,7 +167,8 @@ def _after_expiry(d: Distribution, messages: Sequence[TargetMessage]) -> None:
                 f"the Job {message.job_id} has expired, and the message of {len(message.arrivals)} targets "
                 "does not contain the file to deliver: submit them again and delete the message"
             )
-        stored = {task.uuid: task for task in _stored_tasks(d, message)}
+        found = d.tasks.get_many(message.project_id, [one.uuid for one in message.arrivals], consistent=True)
+        stored = {task.uuid: task for task in found}
         unserved = [
             one for one in message.arrivals if one.uuid not in stored or stored[one.uuid].job_id == message.job_id
         ]
@@ -179,10 +182,6 @@ def _after_expiry(d: Distribution, messages: Sequence[TargetMessage]) -> None:
         logger.warning("targets arrived after their Job expired", job_id=message.job_id, count=len(unserved))
         for portion in slices(unserved, _MOVED_TOGETHER):
             _renew(d, message, message.spec, portion)
-
-
-def _stored_tasks(d: Distribution, message: TargetMessage) -> list[Task]:
-    return d.tasks.get_many(message.project_id, [one.uuid for one in message.arrivals], consistent=True)
 
 
 def _renew(d: Distribution, message: TargetMessage, spec: TransferSpec, arrivals: Sequence[Arrival]) -> None:
@@ -221,7 +220,7 @@ def _move(d: Distribution, source: Job, arrivals: Sequence[Arrival]) -> None:
         return move_task(home.project_id, arrival.uuid, source, home, now, _expires_at(d, home.spec))
 
     arrivals = with_sequence(arrivals, source.sequence)
-    _bind_later(d, source.project_id, source.spec, source.bucket, arrivals, move, source.note)
+    _bind_later(d, source.project_id, source.spec, source.bucket, arrivals, move, source.remarks)
 
 
 def _bind_later(
@@ -231,11 +230,11 @@ def _bind_later(
     after: int,
     arrivals: Sequence[Arrival],
     task_write: Callable[[Arrival, Job], Write],
-    note: str | None = None,
+    remarks: Remarks = NO_REMARKS,
 ) -> None:
     """Binds the arrivals to the first open Job after the window `after`. `task_write` moves a Task to that Job."""
     for _ in range(_TRIES):
-        home = job_of_window(d, project_id, spec, after=after, note=note)
+        home = job_of_window(d, project_id, spec, after=after, remarks=remarks)
         moves = [task_write(arrival, home) for arrival in arrivals]
         rebound = d.targets.rebind(home, arrivals, moves, _expires_at(d, spec))
         if rebound.done:
@@ -296,7 +295,7 @@ def close(d: Distribution, project_id: str, job_key: str) -> Job:
     if job.ended or job.shard_count is not None:
         return job
     collected = list(d.targets.collected(project_id, job_key))
-    shards = spread(arrival.target for arrival in collected)
+    shards = spread([arrival.target for arrival in collected])
     now = d.clock()
     last = d.jobs.last_sequence(job)
     d.targets.add_shards(job, shards, now, _other_sequences(job, collected, last))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.common.ids import Clock
+    from tidegate.common.token_bucket import TokenBucket
     from tidegate.distribution import Distribution
     from tidegate.files.store import FileStore
+    from tidegate.projects.limits import RunnerTime
     from tidegate.releases.model import Release
     from tidegate.releases.store import ReleaseStore
 
@@ -25,8 +27,11 @@ class Releases:
     files: FileStore
     cloudwatch: Any
     machine_arn: str
-    # By project: valid until, and the releases. Only for comparisons that a consistent read follows.
+    runner_time: RunnerTime
+    # By project: when they were read, and the releases. Only for comparisons that a consistent read follows.
     remembered: dict[str, tuple[float, list[Release]]] = field(default_factory=dict)
+    # By project, host, release and revision: how often the host may still be sent what it lacks.
+    asked: dict[tuple[str, str, str, int], TokenBucket] = field(default_factory=dict)
 
     @cached_property
     def store(self) -> ReleaseStore:

@@ -10,13 +10,26 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from tidegate.common.ids import digest
-from tidegate.distribution.model import FleetAgent, Wave
+from tidegate.common.ids import digest, iso
+from tidegate.distribution.model import (
+    CODE_CANCELLED,
+    CODE_JOB_FAILED,
+    CODE_NOT_GRANTED,
+    CODE_NOT_SENT,
+    CODE_TIMEOUT,
+    PENDING,
+    RUNNING,
+    SUCCESS,
+    SUPERSEDED,
+    UNREACHABLE,
+    FleetAgent,
+    Wave,
+)
 from tidegate.errors import WrongState
 from tidegate.records import F
 
@@ -25,6 +38,10 @@ HookName = Annotated[str, F(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 MOST_RELEASES = 200
 MOST_FILES = 50
 MOST_KEPT = 10
+# Revisions of a release that stay listed; older ones are deleted, but for the stable one.
+LISTED_REVISIONS = 100
+# Of a revision and its targets, as JSON: each look at a roll-out and each function that compares goals reads it.
+MOST_BYTES = 100_000
 # Of an archive, as it is stored and unpacked. Hosts hold the latter.
 MOST_TREE_BYTES = 10 * 2**30
 
@@ -52,8 +69,16 @@ CHECKED_SECONDS = 3600
 
 # The share of the connected hosts of a wave that must have reported before it can pass.
 _HEARD = 0.9
+# A look is at most this many seconds after the one before.
+SLOWEST_LOOK = 900
 # A revision whose hosts are still not heard of after this many seconds is no longer watched; they ask when they return.
 WATCHED_SECONDS = 3600
+
+# A transfer by GSE that failed is sent again after 30, 60, 120 seconds and so on, at most an hour; the host has failed
+# when it was the third. A host that GSE cannot reach is tried again at this pace.
+_GSE_TRIES, _GSE_LONGEST, _GSE_UNREACHABLE = 3, 3600, 900
+# Codes that say nothing about the host: the transfer was not made, or nobody knows how it ended.
+_NOT_THE_HOST = frozenset({CODE_TIMEOUT, CODE_JOB_FAILED, CODE_CANCELLED, CODE_NOT_SENT, CODE_NOT_GRANTED})
 
 
 def rank(release: str, host: str) -> float:
@@ -92,11 +117,23 @@ class ReleaseFile:
 
 def overlap(paths: Iterable[str], others: Iterable[str]) -> str | None:
     """The first of `paths` that is one of the others, or above or below one; None if there is none."""
-    taken = list(others)
+    taken = [_parts(other) for other in others]
     for path in paths:
-        if any(path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/") for other in taken):
+        parts = _parts(path)
+        if any(parts[: len(other)] == other[: len(parts)] for other in taken):
             return path
     return None
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path: hosts take `/opt//app` and `/opt/./app` for one directory."""
+    return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+
+
+def possible_port(url: str) -> str:
+    """The URL; ValueError if its port is above 65535."""
+    _ = urlsplit(url).port
+    return url
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +149,7 @@ class HealthCheck:
             "a page on a loopback port of the host, which its operator allowed; 2xx is healthy",
             max_length=500,
             pattern=r"^http://(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?(/\S*)?$",
+            check=possible_port,
         ),
     ] = None
     timeout_s: Annotated[int, F("seconds until the check counts as failed", ge=1, le=600)] = 30
@@ -151,6 +189,8 @@ class Revision:
     created_at: Annotated[str, F("when it was created, ISO 8601 UTC")] = ""
     created_by: Annotated[str, F("key_id of its creator, or `system`")] = ""
     rollback_to: Annotated[int | None, F("the revision whose content this one brings back")] = None
+    # Rises with each revision. With GSE it orders the transfers to one path, as hosts cannot.
+    sequence: int = 0
 
     @property
     def content(self) -> str:
@@ -176,22 +216,6 @@ class Revision:
     def soak_s(self) -> int:
         return self.health.soak_s if self.health else 0
 
-    def stored(self) -> dict[str, Any]:
-        return asdict(self) | {"waves": [list(wave) for wave in self.waves]}
-
-    @classmethod
-    def from_item(cls, item: Mapping[str, Any]) -> Self:
-        plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
-        health = item.get("health")
-        return cls(
-            **plain
-            | {
-                "files": tuple(ReleaseFile(**file) for file in item["files"]),
-                "waves": tuple(Wave(*wave) for wave in item.get("waves", ())),
-                "health": HealthCheck(**health) if health else None,
-            }
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
@@ -206,7 +230,7 @@ class Selector:
             return True
         return bool(self.groups or self.labels) and agent.has(frozenset(self.groups), self.labels)
 
-    def shown(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         return {"groups": list(self.groups), "labels": dict(self.labels), "agents": list(self.agents)}
 
 
@@ -223,7 +247,8 @@ class Release:
     latest: int = 0
     share: Annotated[int, F("percent of the hosts that may have the desired revision now")] = 0
     wave: int = 0
-    # Unix times: when the share was last opened, and since when the wave could have passed but for its soak time.
+    # Unix times: when the share was last opened, and since when the wave could have passed but for its soak time; 0, if
+    # the caller's verdict skips it.
     wave_at: float = 0
     held_since: float | None = None
     # The highest revision that hosts may activate; those above it are only staged.
@@ -235,12 +260,18 @@ class Release:
     # The paths of the desired revision's files, for releases and submits that want the same path.
     paths: tuple[str, ...] = ()
     # As the last look at the hosts found them.
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Annotated[Mapping[str, int], F("hosts by state; in a list, at the last look at the roll-out")] = field(
+        default_factory=dict
+    )
     created_at: Annotated[str, F("when it was created, ISO 8601 UTC")] = ""
     updated_at: Annotated[str, F("when it was last changed, ISO 8601 UTC")] = ""
     version: int = 0
     # Counts the executions that watched the present revision: an execution's name cannot be used twice.
     generation: int = 0
+    # The sequence of the latest revision.
+    sequence: int = 0
+    # Hosts that had failed when somebody resumed the revision all the same: they no longer count against it.
+    excused: int = 0
 
     def goal(self, host: str) -> int:
         """The revision that the host should have; 0 for none. A revision that was withdrawn is nobody's goal."""
@@ -252,25 +283,16 @@ class Release:
         return self.paused or number > self.opened
 
     @property
+    def present_wave(self) -> Annotated[int, F("the present wave, from 1", shown="wave")]:
+        return self.wave + 1
+
+    @property
     def is_rolling(self) -> bool:
         return self.status in (ROLLING, WAITING)
 
     @property
-    def shown_status(self) -> str:
+    def shown_status(self) -> Annotated[str, F("where the roll-out is", shown="status")]:
         return PAUSED if self.paused else self.status
-
-    def stored(self) -> dict[str, Any]:
-        return asdict(self) | {"targets": self.targets.shown()}
-
-    @classmethod
-    def from_item(cls, item: Mapping[str, Any]) -> Self:
-        plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
-        targets = item["targets"]
-        selector = Selector(
-            groups=tuple(targets["groups"]), labels=dict(targets["labels"]), agents=tuple(targets["agents"])
-        )
-        lists = {name: tuple(item.get(name, ())) for name in ("withdrawn", "paths")}
-        return cls(**plain | lists | {"targets": selector, "counts": dict(item.get("counts", {}))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,11 +321,12 @@ class HostReport:
         ),
     ] = None
     reported_at: Annotated[str, F("when the host reported it, ISO 8601 UTC")] = ""
-
-    @classmethod
-    def from_item(cls, item: Mapping[str, Any]) -> Self:
-        plain = {each.name: item[each.name] for each in fields(cls) if each.name in item}
-        return cls(**plain | {"drift": tuple(item.get("drift", ()))})
+    # Only with GSE: the revision that was sent to the host last, the Task until its result is known, how many transfers
+    # of it have ended without success, and when it may be sent again (Unix time).
+    sent: int = 0
+    task: str | None = None
+    tries: int = 0
+    try_at: float = 0
 
     @property
     def in_place(self) -> int:
@@ -318,7 +341,7 @@ class HostReport:
             return True
         if (self.life, self.revision) != (known.life, known.revision):
             return (self.life, self.revision) > (known.life, known.revision)
-        if known.state == HOST_FAILED:
+        if known.state == HOST_FAILED or (self.state == STAGED != known.state):
             return False
         then = replace(self, reported_at=known.reported_at, checked_at=known.checked_at)
         return then != known or self._is_checked_again(known)
@@ -382,6 +405,67 @@ def host_of(release: Release, agent: FleetAgent, report: HostReport | None, now:
     return Host(agent.agent_id, BEHIND, revision, online)
 
 
+# --- hosts that GSE sends to
+# They have no presence and report nothing: the results of transfers are their reports.
+
+
+def beyond_gse(revision: Revision, targets: Selector) -> list[str]:
+    """The fields of a revision and of its targets that ask for more than GSE can do: send a file, and say how that
+    ended. Several files would not switch together."""
+    wanted = {
+        "hook": revision.hook,
+        "health": revision.health,
+        "heal": revision.heal,
+        "activate": revision.activate != NOW,
+        "files": len(revision.files) > 1,
+        "files.mode": any(file.mode for file in revision.files),
+        "files.unpack": any(file.unpack for file in revision.files),
+        "targets.groups": targets.groups,
+        "targets.labels": targets.labels,
+    }
+    return [name for name, value in wanted.items() if value]
+
+
+def sent_host(release: Release, agent_id: str, report: HostReport | None, now: datetime) -> Host:
+    """What to show of such a host. It counts as connected unless GSE could not reach it."""
+    revision, state = (report.revision, report.state) if report else (0, BEHIND)
+    if report is not None and state == OFFLINE:
+        gone = (now - datetime.fromisoformat(report.reported_at)).days >= GONE_DAYS
+        return Host(agent_id, GONE if gone else OFFLINE, revision, False)
+    return Host(agent_id, state if revision >= release.goal(agent_id) else BEHIND, revision, True)
+
+
+def is_due(report: HostReport | None, goal: int, now: float) -> bool:
+    """Whether the goal is to be sent to the host now. Numbers only rise, also of what may still be on its way."""
+    if report is None or report.sent < goal:
+        return goal > (report.revision if report else 0)
+    is_there = report.revision == goal and report.state == CURRENT
+    return report.sent == goal and report.task is None and not is_there and report.try_at <= now
+
+
+def after_sent(report: HostReport, result: Mapping[str, Any], now: datetime) -> HostReport:
+    """The report after a look at the Task of what was sent; the same object while it runs. Only what GSE says about the
+    host itself counts against the revision, and only the third time."""
+    status, code = result.get("status"), result.get("error_code")
+    if status in (PENDING, RUNNING):
+        return report
+    ended = replace(report, task=None, reason=None, reported_at=iso(now))
+    if status == SUCCESS:
+        return replace(ended, revision=report.sent, state=CURRENT, placed=None, tries=0, try_at=0)
+    tries = report.tries + 1
+    why = f"{result.get('error_msg') or 'the transfer was not made'} ({code})"[:1000]
+    later = now.timestamp() + min(_GSE_LONGEST, 15 * 2 ** min(tries, 10))
+    ended = replace(ended, reason=why, tries=tries, try_at=later)
+    has_failed = report.revision == report.sent
+    if code == UNREACHABLE and not has_failed:
+        since = report.reported_at if report.state == OFFLINE else ended.reported_at
+        pace = now.timestamp() + _GSE_UNREACHABLE
+        return replace(ended, state=OFFLINE, reported_at=since, tries=report.tries, try_at=pace)
+    if has_failed or code is None or code in _NOT_THE_HOST or status == SUPERSEDED or tries < _GSE_TRIES:
+        return ended
+    return replace(ended, revision=report.sent, state=HOST_FAILED, placed=report.in_place)
+
+
 def counted(hosts: Iterable[Host]) -> dict[str, int]:
     """How many hosts the release is for, and how many are in each state."""
     found = dict.fromkeys(("desired", CURRENT, STAGED, HOST_FAILED, OFFLINE, DRIFTED, BEHIND, GONE), 0)
@@ -442,18 +526,23 @@ def decide(
     expected += lost if now - release.wave_at < WATCHED_SECONDS else []
     heard = [host for host in expected if host.revision > desired or host in told]
     wave = revision.waves[release.wave] if release.wave < len(revision.waves) else None
-    if failed and len(failed) * 100 > (wave.max_failed_percent if wave else 0) * len(told):
+    # After the last wave, those that failed in it still count, as do all others: its limit goes on.
+    limit = revision.waves[min(release.wave, len(revision.waves) - 1)].max_failed_percent if revision.waves else 0
+    counting = len(failed) - release.excused
+    if counting > 0 and counting * 100 > limit * (len(told) - release.excused):
         return refused(release, revision, f"{len(failed)} of {len(told)} hosts failed, {failed[0].agent_id} among them")
     if alarm.state == ALARM:
         return refused(release, revision, alarm.reason)
+    # The caller's verdict, which skips the soak time, waits too.
+    not_yet = 0.0 if release.held_since == 0 else None
     if alarm.state != OK:
-        return replace(release, status=WAITING, held_since=None, reason=alarm.reason)
+        return replace(release, status=WAITING, held_since=not_yet, reason=alarm.reason)
     release = replace(release, reason=None)
     status = WAITING if release.holds(desired) else ROLLING
     silent = len(heard) < _HEARD * len(expected) or ((expected or lost) and not told)
     is_last = release.share >= 100
     if silent or (is_last and not told):
-        return replace(release, status=status, held_since=None)
+        return replace(release, status=status, held_since=not_yet)
     held_since = release.held_since if release.held_since is not None else now
     soak = revision.soak_s + (wave.wait_s if wave else 0)
     if now - held_since < soak:
@@ -475,8 +564,12 @@ def refused(release: Release, revision: Revision, reason: str) -> Release:
     """The wave failed. With nothing to go back to, or `on_failure: stop`, it stays with the hosts that have it."""
     if revision.on_failure == ROLLBACK and release.stable:
         return withdrawn(release, reason)
-    stopped = tuple(sorted({*release.withdrawn, release.desired}))
-    return replace(release, status=FAILED, reason=reason, held_since=None, withdrawn=stopped)
+    return replace(release, status=FAILED, reason=reason, held_since=None, withdrawn=_with_desired(release))
+
+
+def _with_desired(release: Release) -> tuple[int, ...]:
+    """The withdrawn revisions and the desired one, as far as they are still listed."""
+    return tuple(sorted({*release.withdrawn, release.desired})[-LISTED_REVISIONS:])
 
 
 def withdrawn(release: Release, reason: str) -> Release:
@@ -491,10 +584,11 @@ def withdrawn(release: Release, reason: str) -> Release:
         share=100,
         wave=0,
         held_since=None,
-        withdrawn=tuple(sorted({*release.withdrawn, release.desired})),
+        withdrawn=_with_desired(release),
         status=ROLLED_BACK,
         reason=reason,
         generation=0,
+        excused=0,
     )
 
 
@@ -514,6 +608,8 @@ def after_put(release: Release, revision: Revision, now: float) -> Release:
         reason=None,
         paths=revision.paths,
         generation=0,
+        sequence=revision.sequence,
+        excused=0,
     )
 
 
@@ -531,9 +627,18 @@ def rollback_number(release: Release, numbers: Iterable[int], to: int | None) ->
     raise WrongState(f"the release {release.name} has no earlier revision to go back to")
 
 
-def next_look(release: Release, now: float) -> int:
-    """Seconds until the next look at the hosts: soon after a change, then less and less often."""
-    return max(2, min(60, math.ceil((now - release.wave_at) / 10)))
+def next_look(release: Release, revision: Revision, now: float) -> int:
+    """Seconds until the next look at the hosts: soon after a change, then less and less often; in time for the end of
+    the soak time and for the activation."""
+    since = now - release.wave_at
+    wait = min(60, since / 10) if since < 4 * 3600 else min(SLOWEST_LOOK, since / 240)
+    ends = []
+    if release.held_since:
+        wave = revision.waves[release.wave] if release.wave < len(revision.waves) else None
+        ends.append(release.held_since + revision.soak_s + (wave.wait_s if wave else 0) - now)
+    if release.opened < release.desired and revision.activate not in (NOW, MANUAL):
+        ends.append(datetime.fromisoformat(revision.activate).timestamp() - now)
+    return max(2, math.ceil(min(wait, *(end for end in ends if end > 0), math.inf)))
 
 
 def goals_digest(goals: Iterable[tuple[str, int, bool]]) -> str:

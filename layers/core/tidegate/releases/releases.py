@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -9,16 +10,29 @@ from typing import Annotated, Any, Literal
 from tidegate.aws.table import decode_cursor, encode_cursor, unknown_cursor
 from tidegate.common.ids import iso
 from tidegate.common.sequences import Listed
-from tidegate.distribution.model import ONLINE, absolute_path, four_digits
-from tidegate.distribution.submit import require_admin
-from tidegate.errors import FieldError, FileNotFound, HookNotAllowed, Invalid, PathTaken, QuotaExceeded, WrongState
+from tidegate.distribution.model import ONLINE, FleetAgent, Target, absolute_path, four_digits
+from tidegate.distribution.submit import require_admin, require_grant
+from tidegate.errors import (
+    Conflict,
+    FieldError,
+    FileNotFound,
+    HookNotAllowed,
+    Invalid,
+    PathTaken,
+    QuotaExceeded,
+    RecordNotFound,
+    WrongState,
+)
 from tidegate.files.model import READY, FilePath, Signature
 from tidegate.files.model import name_of as name_of_path
 from tidegate.projects.audit import AuditLine, act
-from tidegate.records import F, Text
+from tidegate.records import F, Text, item_of
 from tidegate.releases import Releases
 from tidegate.releases.model import (
+    DRIFTED,
     FAILED,
+    HOST_FAILED,
+    MOST_BYTES,
     MOST_RELEASES,
     MOST_TREE_BYTES,
     ROLLED_BACK,
@@ -32,16 +46,18 @@ from tidegate.releases.model import (
     Selector,
     after_put,
     alarm_name,
+    beyond_gse,
     counted,
     files_in_place,
-    host_of,
     overlap,
     refused,
     rollback_number,
 )
-from tidegate.releases.rollout import hosts_of, start_watch, take_back
+from tidegate.releases.rollout import hosts_of, next_sequence, paths_of, spec_of, start_watch, take_back
 
 _QUOTA_RETRY_SECONDS = 3600
+# A host of a release, its whole report, and its goal.
+HostLine = tuple[Host, HostReport | None, int]
 _NAMED = 5
 
 
@@ -73,15 +89,12 @@ def put(
     who: str,
     *,
     is_admin: bool = False,
+    keeps: bool = False,
 ) -> tuple[Release, bool]:
     """Makes this the desired revision. Returns the release, and whether the revision is new.
 
     The same content again changes nothing but the targets. `order` has the revision's other fields; its number and
-    files are not used."""
-    if not r.distribution.uses_agents:
-        raise Invalid(
-            "releases need Tidegate's agent on the hosts: the engine GSE can neither activate nor check files"
-        )
+    files are not used. `keeps`: whether the caller named how many revisions hosts keep."""
     for file in files:
         require_admin(file.target_file_dir, is_admin)
     if order.alarm:
@@ -95,9 +108,12 @@ def put(
         created_by=who,
     )
     _require_distinct(wanted.files)
+    _require_small(wanted, targets)
+    if not r.distribution.uses_agents:
+        _require_gse(r, project_id, wanted, targets, keeps)
     if before is None:
         if len(r.store.all(project_id)) >= MOST_RELEASES:
-            raise QuotaExceeded.of("releases", MOST_RELEASES, _QUOTA_RETRY_SECONDS)
+            raise QuotaExceeded.for_limit("releases", MOST_RELEASES, _QUOTA_RETRY_SECONDS)
         latest = r.store.last_number(project_id, order.name)
         before = Release(
             project_id=project_id, name=order.name, targets=targets, latest=latest, opened=latest, created_at=iso(now)
@@ -110,7 +126,7 @@ def put(
             return before, False
         line = act(project_id, order.name, now, who, "release.targets", f"revision {before.desired}")
         return _watched(r, before, changed, line), False
-    wanted = replace(wanted, number=before.latest + 1)
+    wanted = replace(wanted, number=before.latest + 1, sequence=next_sequence(before, now))
     after = after_put(changed, wanted, now.timestamp())
     line = act(project_id, order.name, now, who, "release.put", f"revision {wanted.number}")
     saved = r.store.save(before, after, revision=wanted, line=line, due_at=now.timestamp())
@@ -123,6 +139,21 @@ def _require_alarm(r: Releases, project_id: str, name: str) -> None:
     if project is None or not project.has_alarm(name):
         why = f"this project may not use the alarm {name}: an admin allows it with alarms of PATCH /v1/projects/{{id}}"
         raise Invalid(why, errors=[FieldError(loc=["body", "alarm"], msg=why)])
+
+
+def _require_gse(r: Releases, project_id: str, revision: Revision, targets: Selector, keeps: bool) -> None:
+    """Invalid names what GSE cannot do, TargetNotGranted what the project may not."""
+    if lacks := beyond_gse(revision, targets) + ["keep"] * keeps:
+        why = "is not possible with GSE, which only sends a file to named hosts and says how that ended"
+        errors = [FieldError(loc=["body", *name.split(".")], msg=why) for name in lacks]
+        raise Invalid(f"{', '.join(lacks)}: {why}. Leave it out", errors=errors)
+    for file in revision.files:
+        require_grant(r.distribution, project_id, spec_of(file, revision.name), [Target(one) for one in targets.agents])
+
+
+def _require_agents(r: Releases, what: str) -> None:
+    if not r.distribution.uses_agents:
+        raise Invalid(f"{what} is not known with GSE: its hosts do not report what they have")
 
 
 def _watched(r: Releases, before: Release, after: Release, line: AuditLine) -> Release:
@@ -175,13 +206,22 @@ def _require_distinct(files: Sequence[ReleaseFile]) -> None:
             raise _wrong_file(at, f"takes {path}, which another file of the release takes")
 
 
+def _require_small(revision: Revision, targets: Selector) -> None:
+    size = len(json.dumps([item_of(revision), targets.as_data()], ensure_ascii=False).encode())
+    if size > MOST_BYTES:
+        why = f"the files and targets of a release may have {MOST_BYTES:,} bytes, not {size:,}"
+        raise Invalid(f"{why}: put many files into an archive (unpack), or name groups or labels instead of hosts")
+
+
 def _require_free_paths(r: Releases, release: Release, revision: Revision) -> None:
     """PathTaken if another release has a file at one of these paths on a host that both are for."""
     others = [other for other in r.store.all(release.project_id) if other.name != release.name]
-    rivals = [(other, path) for other in others if (path := overlap(revision.paths, other.paths))]
+    rivals = [(other, path) for other in others if (path := overlap(revision.paths, paths_of(r, other)))]
     if not rivals:
         return
-    for agent in r.distribution.fleet_store.memberships(release.project_id):
+    # Hosts that are named need not be in the fleet yet; those of GSE never are.
+    named = (FleetAgent(release.project_id, agent_id) for agent_id in release.targets.agents)
+    for agent in (*r.distribution.fleet_store.memberships(release.project_id), *named):
         for other, path in rivals:
             if release.targets.has(agent) and other.targets.has(agent):
                 raise PathTaken(f"the release {other.name} has {path} on the host {agent.agent_id}")
@@ -217,42 +257,28 @@ def show(r: Releases, project_id: str, name: str) -> tuple[Release, Revision, di
 
 def hosts(
     r: Releases, project_id: str, name: str, state: str | None, limit: int, cursor: str | None
-) -> Listed[tuple[Host, HostReport | None, int]]:
+) -> Listed[HostLine]:
     """The hosts of a release with what they have and their goal, in the order of their ids."""
-    release, now = r.store.require(project_id, name), r.clock()
+    release = r.store.require(project_id, name)
     after = str(decode_cursor(cursor).get("after", {}).get("S", "")) if cursor else ""
     if cursor and not after:
         raise unknown_cursor()
-    reports = {one.agent_id: one for one in r.store.reports(project_id, name)}
-    agents = sorted(
-        (
-            agent
-            for agent in r.distribution.fleet_store.memberships(project_id, states=True)
-            if release.targets.has(agent) and agent.agent_id > after
-        ),
-        key=lambda agent: agent.agent_id,
-    )
-    found: list[tuple[Host, HostReport | None, int]] = []
-    for agent in agents:
-        host = host_of(release, agent, reports.get(agent.agent_id), now)
-        if state is None or host.state == state:
-            if len(found) == limit:
-                position = encode_cursor({"after": {"S": found[-1][0].agent_id}})
-                return Listed(_with_texts(r, release, found), position)
-            found.append((host, None, release.goal(agent.agent_id)))
-    return Listed(_with_texts(r, release, found), None)
+    found = sorted(one for one in hosts_of(r, release) if one.agent_id > after and state in (None, one.state))
+    page = found[:limit]
+    # The index has no texts, because a look at all hosts reads it.
+    whole = r.store.whole_reports(project_id, name, [host.agent_id for host in page])
+    items = [(host, whole.get(host.agent_id), release.goal(host.agent_id)) for host in page]
+    return Listed(items, encode_cursor({"after": {"S": page[-1].agent_id}}) if len(found) > limit else None)
 
 
-def _with_texts(
-    r: Releases, release: Release, found: Sequence[tuple[Host, HostReport | None, int]]
-) -> list[tuple[Host, HostReport | None, int]]:
-    """The same with the whole reports: the index has no texts, because a look at all hosts reads it."""
-    whole = r.store.whole_reports(release.project_id, release.name, [host.agent_id for host, _, _ in found])
-    return [(host, whole.get(host.agent_id), goal) for host, _, goal in found]
+def drift(r: Releases, project_id: str, name: str, limit: int, cursor: str | None) -> Listed[HostLine]:
+    _require_agents(r, "drift")
+    return hosts(r, project_id, name, DRIFTED, limit, cursor)
 
 
 def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: str | None) -> Listed[HostFile]:
     """The files that releases have put on a host, by release and path, as the host itself reported them."""
+    _require_agents(r, "what is on a host")
     agent = r.distribution.fleet.require(project_id, agent_id)
     position = decode_cursor(cursor) if cursor else {}
     after = tuple(str(position.get(name, {}).get("S", "")) for name in ("release", "path"))
@@ -263,7 +289,12 @@ def inventory(r: Releases, project_id: str, agent_id: str, limit: int, cursor: s
         is_old = bool(agent.life) and report.life != agent.life
         if name < after[0] or is_old or not report.in_place:
             continue
-        for file in files_in_place(report, r.store.revision(project_id, name, report.in_place)):
+        try:
+            revision = r.store.revision(project_id, name, report.in_place)
+        except RecordNotFound:
+            # It was deleted with a release of this name before.
+            continue
+        for file in files_in_place(report, revision):
             if (name, file.path) <= after:
                 continue
             if len(found) == limit:
@@ -287,14 +318,23 @@ def user_of(r: Releases, project_id: str, signature: str) -> str | None:
 
 
 def roll_back(r: Releases, project_id: str, name: str, to: int | None, who: str, reason: str = "") -> Release:
-    """A new revision with the content of the stable one, or of `to`, for all hosts at once."""
+    """A new revision with the content of the stable one, or of `to`, for all hosts at once.
+
+    A wave that opens meanwhile does not stop it; another revision does."""
     before = r.store.require(project_id, name)
     number = rollback_number(before, r.store.revision_numbers(project_id, name), to)
     why = reason or f"taken back to the content of revision {number}"
-    return _taken_back(r, before, number, why, who)
+    try:
+        return _taken_back(r, before, number, why, who)
+    except Conflict:
+        now = r.store.require(project_id, name)
+        if (now.desired, now.stable) != (before.desired, before.stable):
+            raise
+        return _taken_back(r, now, number, why, who)
 
 
 def _taken_back(r: Releases, before: Release, number: int, why: str, who: str) -> Release:
+    _require_free_paths(r, before, r.store.revision(before.project_id, before.name, number))
     saved = take_back(r, before, number, why, who)
     start_watch(r, saved)
     return saved
@@ -306,11 +346,13 @@ def pause(r: Releases, project_id: str, name: str, who: str) -> Release:
 
 
 def resume(r: Releases, project_id: str, name: str, who: str) -> Release:
-    """Goes on after a pause, or, because somebody asks for it, with a revision that failed."""
+    """Goes on after a pause, or, because somebody asks for it, with a revision that failed: hosts on which it has
+    failed by now no longer count against it."""
     before = r.store.require(project_id, name)
     if before.status == FAILED:
         left = tuple(number for number in before.withdrawn if number != before.desired)
-        more: dict[str, Any] = {"withdrawn": left, "status": ROLLING, "reason": None}
+        failed = sum((host.revision, host.state) == (before.desired, HOST_FAILED) for host in hosts_of(r, before))
+        more: dict[str, Any] = {"withdrawn": left, "status": ROLLING, "reason": None, "excused": failed}
     elif before.paused:
         more = {}
     else:
@@ -329,7 +371,7 @@ def activate(r: Releases, project_id: str, name: str, who: str) -> Release:
 
 
 def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, who: str) -> Release:
-    """The caller's own verdict on the present wave: it passes without waiting for its soak time, or fails."""
+    """Records the caller's own verdict: the present wave fails, or passes without waiting for its soak time."""
     before = r.store.require(project_id, name)
     if not before.is_rolling:
         raise WrongState(f"the release {name} is {before.shown_status}: no wave waits for a verdict")
@@ -346,8 +388,9 @@ def judge(r: Releases, project_id: str, name: str, passed: bool, reason: str, wh
 
 def remove(r: Releases, project_id: str, name: str, who: str) -> None:
     """Deletes the release. The files stay on the hosts."""
-    release = r.store.require(project_id, name)
-    r.store.remove(release, act(project_id, name, r.clock(), who, "release.delete", f"revision {release.desired}"))
+    release, now = r.store.require(project_id, name), r.clock()
+    line = act(project_id, name, now, who, "release.delete", f"revision {release.desired}")
+    r.store.remove(release, line, now.timestamp())
 
 
 def _change(r: Releases, before: Release, who: str, action: str, **sets: Any) -> Release:

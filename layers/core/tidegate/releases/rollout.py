@@ -5,7 +5,10 @@ does not come back. The steps may run twice, late, or die anywhere: the release 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import json
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,21 +18,29 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.clients import alarm_state
 from tidegate.common.ids import digest, iso
-from tidegate.distribution.fleet import spread_seconds, wake_soon
+from tidegate.common.token_bucket import TokenBucket
+from tidegate.distribution.fleet import is_time_to_repeat, spread_seconds, wake_soon
 from tidegate.distribution.model import FleetAgent, Target, TransferSpec
 from tidegate.distribution.submit import submit
-from tidegate.errors import Conflict, DomainError, PathTaken
+from tidegate.errors import Conflict, DomainError, PathTaken, RecordNotFound
 from tidegate.notifications.notices import Notice, notice_id_for
 from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.model import READ_UNITS
+from tidegate.records import item_of
 from tidegate.releases import Releases
 from tidegate.releases.model import (
     ALARM,
+    BEHIND,
     CONVERGED,
+    CURRENT,
     DRIFTED,
     FAILED,
+    GONE,
+    GONE_DAYS,
     HOST_FAILED,
     OK,
     QUIET,
+    SLOWEST_LOOK,
     STAGED,
     UNREADABLE,
     WATCHED_SECONDS,
@@ -37,35 +48,62 @@ from tidegate.releases.model import (
     Host,
     HostReport,
     Release,
+    ReleaseFile,
     Revision,
+    after_sent,
     alarm_name,
+    beyond_gse,
     counted,
     decide,
     goals_digest,
     host_of,
+    is_due,
     next_look,
     overlap,
+    sent_host,
     withdrawn,
 )
 
 logger = Logger(service="tidegate", child=True)
-_REMEMBERED_SECONDS = 10.0
+_REMEMBERED_SECONDS, _SEEN_SECONDS = 10.0, 1.0
 _REMEMBERED_PROJECTS = 500
+_REMEMBERED_HOSTS = 50_000
+# So many times a host is sent what it says it lacks of a revision, and then once in so many seconds: it counts towards
+# the project's targets of the day, which a single host must not use up.
+_SENT_AT_ONCE, _SENT_EVERY = 30, 300
 # An execution may have 25,000 events; one look takes about nine.
 _LOOKS_AN_EXECUTION = 2000
 # Compensation looks after a roll-out whose execution has not looked for this long.
 _MISSED_SECONDS = 120
 _FROZEN_SECONDS = 60
+# Hosts that are behind are told again after this time, since what they were told may be lost; then after twice as long,
+# and so on. They ask again by themselves, and each time costs a call of every host.
+_TOLD_AGAIN_SECONDS = 60.0
+# Added to the wait between two looks. Too long tells hosts twice, too short would skip a time.
+_LOOK_TAKES = 2.0
+# With no host online, the time to the next look is so many times as long, and at most this.
+_NOBODY, _NOBODY_SECONDS = 10, 300
 # More hosts than this are found by a look at the whole fleet.
 _READ_ALONE = 1000
+# A look that is farther away than this counts as several, because executions end.
+_LOOK_SECONDS = 300
+# What a look counts as, of the project's runner-hours: three transitions and a function; so many bytes of a release,
+# which each look stores, and its reads cost as much as another second.
+RUNNER_SECONDS, RUNNER_BYTES = 4, 8000
+# When these hours are used up, the next look is so many times as far away as this one counts for.
+SELDOM = 600
+Reports = Mapping[str, HostReport]
 
 
 # --- telling hosts
 
 
-def hosts_of(r: Releases, release: Release) -> list[Host]:
-    """Every host that the release is for, as its own last report shows it."""
+def hosts_of(r: Releases, release: Release, sent: Reports | None = None) -> list[Host]:
+    """Every host that the release is for, as its own last report shows it. `sent`: the reports of GSE's hosts."""
     now = r.clock()
+    if not r.distribution.uses_agents:
+        known = sent if sent is not None else _sent_reports(r, release)
+        return [sent_host(release, host, known.get(host), now) for host in dict.fromkeys(release.targets.agents)]
     reports = {one.agent_id: one for one in r.store.reports(release.project_id, release.name)}
     return [
         host_of(release, agent, reports.get(agent.agent_id), now)
@@ -74,10 +112,12 @@ def hosts_of(r: Releases, release: Release) -> list[Host]:
     ]
 
 
-def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None) -> int:
-    """Tells connected hosts that have not reached their goal to ask for it. Never raises: later looks repeat it."""
-    if release.paused:
-        return 0
+def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None, waited: float | None = None) -> None:
+    """Tells connected hosts that have not reached their goal to ask for it. Never raises: later looks repeat it.
+
+    `waited`: how long ago they were looked at, if they were told then or before."""
+    if release.paused or not r.distribution.uses_agents:
+        return
     found = hosts_of(r, release) if hosts is None else hosts
     behind = [
         host.agent_id
@@ -85,11 +125,16 @@ def tell(r: Releases, release: Release, hosts: Sequence[Host] | None = None) -> 
         if host.online
         and (host.revision < release.goal(host.agent_id) or (host.state == STAGED and not release.holds(host.revision)))
     ]
-    if behind:
-        d = r.distribution
-        spread = spread_seconds(len(behind), d.settings.fleet_rate)
+    d = r.distribution
+    spread, age = spread_seconds(len(behind), d.settings.fleet_rate), r.clock().timestamp() - release.wave_at
+    if waited is None or is_time_to_repeat(age, waited + _LOOK_TAKES, spread, _TOLD_AGAIN_SECONDS):
         wake_soon(d, release.project_id, behind, spread, directly=True, releases=True)
-    return len(behind)
+
+
+def tell_host(r: Releases, project_id: str, agent_id: str) -> None:
+    """Tells a host whose groups or labels have changed: releases may be for it now, or no longer."""
+    if r.distribution.uses_agents and r.store.all(project_id):
+        wake_soon(r.distribution, project_id, [agent_id], 0, releases=True)
 
 
 # --- what hosts ask and report
@@ -108,26 +153,28 @@ class Goal:
 
 def differs(r: Releases, project_id: str, agent: FleetAgent | None, told: str | None) -> bool:
     """Whether a host's goals are others than those that it was given last. From a list that may be some seconds old."""
-    if agent is None or told is None:
+    if agent is None or told is None or not r.distribution.uses_agents:
         return False
-    return goals_digest(_goals(_recent(r, project_id), agent)) != told
+    # A list from before a put would let each host ask once more that has asked since: it is read again.
+    lists = (_recent(r, project_id, seconds) for seconds in (_REMEMBERED_SECONDS, _SEEN_SECONDS))
+    return all(goals_digest(_goals(releases, agent)) != told for releases in lists)
 
 
-def _recent(r: Releases, project_id: str) -> list[Release]:
-    """The project's releases of some seconds ago."""
+def _recent(r: Releases, project_id: str, seconds: float = _REMEMBERED_SECONDS) -> list[Release]:
+    """The project's releases of so many seconds ago at most."""
     now = r.clock().timestamp()
-    until, releases = r.remembered.get(project_id, (0.0, []))
-    if until <= now:
+    read_at, releases = r.remembered.get(project_id, (0.0, []))
+    if now - read_at >= seconds:
         if len(r.remembered) > _REMEMBERED_PROJECTS:
             r.remembered.clear()
         releases = r.store.all(project_id)
-        r.remembered[project_id] = (now + _REMEMBERED_SECONDS, releases)
+        r.remembered[project_id] = (now, releases)
     return releases
 
 
 def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collection[str]) -> None:
     """PathTaken if a release has this path on one of the hosts, as far as it is known here: hosts refuse it too."""
-    rivals = [release for release in _recent(r, project_id) if overlap([path], release.paths)]
+    rivals = [release for release in _recent(r, project_id) if overlap([path], paths_of(r, release))]
     if not rivals:
         return
     store = r.distribution.fleet_store
@@ -144,6 +191,17 @@ def require_free_path(r: Releases, project_id: str, path: str, agent_ids: Collec
                 )
 
 
+def paths_of(r: Releases, release: Release) -> tuple[str, ...]:
+    """The paths that hosts have from the release: while a roll-out goes on, some have those of the stable revision."""
+    if release.stable in (0, release.desired):
+        return release.paths
+    try:
+        return (*release.paths, *r.store.revision(release.project_id, release.name, release.stable).paths)
+    except RecordNotFound:
+        # The release was deleted a moment ago.
+        return release.paths
+
+
 def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str, int, bool]]:
     for release in releases:
         if release.targets.has(agent) and (number := release.goal(agent.agent_id)):
@@ -151,15 +209,13 @@ def _goals(releases: Sequence[Release], agent: FleetAgent) -> Iterator[tuple[str
 
 
 def ask(
-    r: Releases,
-    project_id: str,
-    agent: FleetAgent,
-    reports: Sequence[HostReport],
-    has: Collection[str],
+    r: Releases, project_id: str, agent: FleetAgent, reports: Sequence[HostReport], has: Collection[str]
 ) -> list[Goal]:
     """Stores the host's reports and returns its goals. What it misses of them is sent to it by the window's Jobs.
 
     `has`: the contents that the host has, or that were sent to it a moment ago, by signature."""
+    if not r.distribution.uses_agents:
+        return []
     known = r.store.reports_of_host(project_id, agent.agent_id)
     releases = {release.name: release for release in r.store.all(project_id) if release.targets.has(agent)}
     for report in reports:
@@ -180,7 +236,8 @@ def ask(
             continue
         goal = Goal(r.store.revision(project_id, release.name, number), frozen or release.holds(number))
         last = known.get(release.name)
-        reached = last is not None and last.life == agent.life and last.revision >= number
+        # A host with staged files is sent those that it lost since.
+        reached = last is not None and last.life == agent.life and last.revision >= number and last.state != STAGED
         if last is not None and last.state == DRIFTED and goal.revision.heal:
             reached = False
         if not (reached or release.paused or frozen):
@@ -194,20 +251,11 @@ def _send_missing(
 ) -> tuple[str, ...]:
     """Hosts that ask in the same seconds share a window's Job, and so a swarm. Returns what was sent."""
     sent: list[str] = []
-    for file in revision.files:
-        if file.signature in has:
-            continue
-        spec = TransferSpec(
-            file.biz_id,
-            file.app_id,
-            file.file_path,
-            file.file_name,
-            file.signature,
-            file.target_user,
-            file.target_file_dir,
-            mode=file.mode,
-            release=revision.name,
-        )
+    missing = [file for file in revision.files if file.signature not in has]
+    if not missing or not _may_be_sent(r, project_id, agent.agent_id, revision):
+        return ()
+    for file in missing:
+        spec = spec_of(file, revision.name)
         try:
             # Nobody asked for the single host: no line in the audit trail. Directories were checked at the put.
             submit(r.distribution, project_id, spec, [Target(agent.agent_id)], action="", is_admin=True)
@@ -217,6 +265,101 @@ def _send_missing(
         else:
             sent.append(file.signature)
     return tuple(sent)
+
+
+def _may_be_sent(r: Releases, project_id: str, agent_id: str, revision: Revision) -> bool:
+    """False for a host that has asked for what it lacks of a revision too often, as far as this function knows."""
+    now, place = r.clock().timestamp(), (project_id, agent_id, revision.name, revision.number)
+    if place not in r.asked:
+        if len(r.asked) >= _REMEMBERED_HOSTS:
+            r.asked.clear()
+        r.asked[place] = TokenBucket(1 / _SENT_EVERY, now, burst_seconds=_SENT_AT_ONCE * _SENT_EVERY)
+    return r.asked[place].take(now) == 0
+
+
+def spec_of(file: ReleaseFile, release: str) -> TransferSpec:
+    place = (file.biz_id, file.app_id, file.file_path, file.file_name, file.signature)
+    return TransferSpec(*place, file.target_user, file.target_file_dir, mode=file.mode, release=release)
+
+
+# --- hosts that GSE sends to
+
+
+def _sent_reports(r: Releases, release: Release) -> dict[str, HostReport]:
+    return r.store.whole_reports(release.project_id, release.name, dict.fromkeys(release.targets.agents))
+
+
+def _take_results(r: Releases, release: Release) -> dict[str, HostReport]:
+    """The reports of the hosts, after the results of what was sent to them were stored."""
+    known = _sent_reports(r, release)
+    tasks = {report.task: report for report in known.values() if report.task}
+    results = r.distribution.lookup.tasks_by_id(release.project_id, list(tasks)) if tasks else {}
+    for task, report in tasks.items():
+        after = after_sent(report, results.get(task, {}), r.clock())
+        if after is not report and r.store.report(after):
+            known[report.agent_id] = after
+    return known
+
+
+def _send_by_gse(r: Releases, release: Release, known: Reports) -> None:
+    """Sends their goals to the hosts that need them: those of one look share the window's Job.
+
+    A crash before the reports are stored sends the same content to the same hosts again, which is harmless. A look that
+    comes late, with the goal of an older revision, is stopped by its sequence when its transfer is to begin."""
+    if release.paused:
+        return
+    now = r.clock()
+    due: dict[int, list[str]] = defaultdict(list)
+    for host in dict.fromkeys(release.targets.agents):
+        if is_due(known.get(host), goal := release.goal(host), now.timestamp()):
+            due[goal].append(host)
+    for number, hosts in due.items():
+        revision = r.store.revision(release.project_id, release.name, number)
+        missing = [host for host in hosts if not _adopts(r, known.get(host), revision)]
+        if lacks := beyond_gse(revision, release.targets):
+            # The engine of the installation was another one at the put.
+            logger.warning("GSE cannot do what a release asks for", release=release.name, lacks=lacks)
+        elif missing:
+            _send_file(r, release, revision, {host: known.get(host) for host in missing})
+
+
+def _adopts(r: Releases, report: HostReport | None, revision: Revision) -> bool:
+    """A host that was sent nothing since the revision that this one brings back has its content already."""
+    if report is None or report.state != CURRENT or not report.sent == report.revision == revision.rollback_to:
+        return False
+    return r.store.report(
+        replace(report, revision=revision.number, sent=revision.number, reported_at=iso(r.clock()), tries=0)
+    )
+
+
+def _send_file(r: Releases, release: Release, revision: Revision, known: Mapping[str, HostReport | None]) -> None:
+    targets = [Target(host) for host in known]
+    sequences = dict.fromkeys(targets, revision.sequence)
+    # The number, so that each revision has its own Job: one of an older revision was opened before this one was put.
+    spec = spec_of(revision.files[0], f"{revision.name}@{revision.number}")
+    try:
+        made = submit(r.distribution, release.project_id, spec, targets, action="", is_admin=True, sequences=sequences)
+    except DomainError as error:
+        logger.warning("a file of a release was not sent", release=release.name, reason=error.detail)
+        return
+    for task in made.tasks:
+        host = task.target.agent_id
+        new = HostReport(
+            project_id=release.project_id, agent_id=host, name=release.name, life=0, revision=0, state=BEHIND
+        )
+        last = known[host] or new
+        tries = last.tries if last.sent == revision.number else 0
+        r.store.report(replace(last, sent=revision.number, task=task.uuid, tries=tries, try_at=0))
+
+
+def _next_try(release: Release, known: Reports, now: float) -> int:
+    """Seconds until a host may be sent its goal again; 0 if one gets it now."""
+    left = [
+        report.try_at - now
+        for host, report in known.items()
+        if is_due(report, release.goal(host), math.inf) or report.task
+    ]
+    return max(0, min(SLOWEST_LOOK, math.ceil(min(left, default=0))))
 
 
 # --- watching a roll-out
@@ -242,27 +385,35 @@ def _step(state: str, wait: int, looks: int, release: Release) -> dict[str, Any]
     return step | {"revision": release.desired, "generation": release.generation}
 
 
-def look(r: Releases, project_id: str, name: str, number: int, generation: int, looks: int) -> dict[str, Any]:
+def look(
+    r: Releases, project_id: str, name: str, number: int, generation: int, looks: int, waited: int
+) -> dict[str, Any]:
     """One look at the hosts of a roll-out. `state`: wait, or done, if the release needs no more looks of this
-    execution. It goes on with the revision that takes this one back."""
-    release = r.store.get(project_id, name)
-    if release is None or (release.desired, release.generation) != (number, generation):
+    execution. It goes on with the revision that takes this one back. `waited`: seconds since the look before."""
+    release = known = r.store.get(project_id, name)
+    if release is None or known is None or (release.desired, release.generation) != (number, generation):
         return {"state": "done", "wait": 0, "looks": 0, "revision": number, "generation": generation}
     if r.distribution.freeze.is_on:
         # Not counted: a freeze may last for hours.
         return _step("wait", _FROZEN_SECONDS, looks, release)
-    now = r.clock()
+    now, units_before = r.clock(), r.table.units_read
     revision = r.store.revision(project_id, name, number)
     release = _opened_in_time(release, revision, now)
-    hosts = hosts_of(r, release)
+    sent = None if r.distribution.uses_agents else _take_results(r, release)
+    hosts = hosts_of(r, release, sent)
     after = decide(release, revision, hosts, now.timestamp(), _alarm(r, release, revision))
     if after.withdrawn != release.withdrawn:
         after = replace(after, reason=f"{after.reason}{_words_of_a_host(r, release, hosts)}"[:500])
     if after.desired != number:
         return _step("wait", 1, 0, _take_back(r, release, after.reason or ""))
     counts = counted(hosts)
-    over = _is_over(after, hosts, now)
-    wait = next_look(after, now.timestamp())
+    over = _is_over(after, hosts, now, sent)
+    wait = next_look(after, revision, now.timestamp())
+    if not any(host.online for host in hosts):
+        wait = max(wait, min(_NOBODY * wait, _NOBODY_SECONDS))
+    wait = _paid(r, after, wait, r.table.units_read - units_before)
+    if sent is not None and not after.is_rolling:
+        wait = max(wait, _next_try(after, sent, now.timestamp()))
     try:
         after = r.store.save(
             release,
@@ -273,11 +424,24 @@ def look(r: Releases, project_id: str, name: str, number: int, generation: int, 
         )
     except Conflict:
         # Somebody changed the release meanwhile: the next look sees what it is now.
-        return _step("wait", 2, looks + 1, release)
-    tell(r, after, hosts if after.share == release.share and after.opened == release.opened else None)
+        return _step("wait", 2, looks, release)
+    if sent is not None:
+        _send_by_gse(r, after, sent)
+    is_first = looks == 0 or (after.share, after.opened) != (known.share, known.opened)
+    tell(r, after, hosts if after.share == release.share else None, None if is_first else waited)
     # Compensation starts the next execution.
-    is_last = over or looks + 1 >= _LOOKS_AN_EXECUTION
-    return _step("done" if is_last else "wait", wait, looks + 1, after)
+    looks += max(1, wait // _LOOK_SECONDS)
+    is_last = over or looks >= _LOOKS_AN_EXECUTION
+    return _step("done" if is_last else "wait", wait, looks, after)
+
+
+def _paid(r: Releases, release: Release, wait: int, units_read: float) -> int:
+    """Counts a look; seconds until the next one. A roll-out whose project has no runner-hours left is still watched,
+    but seldom: a wave that fails must be taken back."""
+    stored = len(json.dumps(item_of(release)))
+    seconds = math.ceil(RUNNER_SECONDS + stored / RUNNER_BYTES + units_read / READ_UNITS)
+    left = r.runner_time.spend(release.project_id, seconds)
+    return wait if left is None else max(wait, min(SELDOM * seconds, left))
 
 
 def _alarm(r: Releases, release: Release, revision: Revision) -> AlarmSays:
@@ -318,12 +482,19 @@ def _opened_in_time(release: Release, revision: Revision, now: datetime) -> Rele
     return replace(release, opened=release.desired, wave_at=now.timestamp(), held_since=None)
 
 
-def _is_over(release: Release, hosts: Sequence[Host], now: datetime) -> bool:
-    """Whether nobody needs to be told any more: connected hosts have reached their goal, or were told for an hour."""
+def _is_over(release: Release, hosts: Sequence[Host], now: datetime, sent: Reports | None) -> bool:
+    """Whether nobody needs to be told any more: connected hosts have reached their goal, or were told for an hour.
+
+    Hosts of GSE do not ask when they return: those that have not reached it are tried until they count as gone."""
     if release.paused:
         return True
     if release.is_rolling:
         return False
+    if sent is not None:
+        gone = {host.agent_id for host in hosts if host.state == GONE}
+        goals = ((host.agent_id, release.goal(host.agent_id)) for host in hosts if host.agent_id not in gone)
+        left = any(is_due(sent.get(host), goal, math.inf) or (host in sent and sent[host].task) for host, goal in goals)
+        return not left or now.timestamp() - release.wave_at > GONE_DAYS * 86400
     behind = any(host.online and host.revision < release.goal(host.agent_id) for host in hosts)
     return not behind or now.timestamp() - release.wave_at > WATCHED_SECONDS
 
@@ -342,12 +513,25 @@ def take_back(r: Releases, before: Release, number: int, why: str, who: str) -> 
     source = r.store.revision(before.project_id, before.name, number)
     after = withdrawn(before, why)
     copy = replace(
-        source, number=after.desired, rollback_to=number, waves=(), created_at=iso(now), created_by=who, note=why[:500]
+        source,
+        number=after.desired,
+        rollback_to=number,
+        waves=(),
+        created_at=iso(now),
+        created_by=who,
+        note=why[:500],
+        sequence=next_sequence(before, now),
     )
-    after = replace(after, paths=copy.paths, updated_at=iso(now), wave_at=now.timestamp(), paused=False)
+    after = replace(after, paths=copy.paths, sequence=copy.sequence, paused=False)
+    after = replace(after, updated_at=iso(now), wave_at=now.timestamp())
     line = act(before.project_id, before.name, now, who, "release.rollback", why)
     notice = notice_of(after, "release.rolled_back", now)
     return r.store.save(before, after, revision=copy, line=line, due_at=now.timestamp(), notice=notice)
+
+
+def next_sequence(before: Release, now: datetime) -> int:
+    """In milliseconds, as those of Jobs, with which it is compared; above the last one, even if clocks differ."""
+    return max(int(now.timestamp() * 1000), before.sequence + 1)
 
 
 def _line(before: Release, after: Release, now: datetime) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table, Write, delete, put, put_new
@@ -11,11 +12,14 @@ from tidegate.common.sequences import Listed
 from tidegate.errors import Conflict, RecordNotFound
 from tidegate.notifications.notices import Notice, notice_write
 from tidegate.projects.audit import AuditLine, audit_write
-from tidegate.releases.model import HostReport, Release, Revision
+from tidegate.records import item_of, record_from
+from tidegate.releases.model import HOST_FAILED, LISTED_REVISIONS, STAGED, HostReport, Release, Revision
 
 # Attributes of a report that a look at all hosts reads.
 _REPORT = ("project_id", "agent_id", "name", "life", "revision", "state")
 DUE_KIND = "release"
+# Of a deleted release: its hosts may be offline for long.
+_NUMBER_KEPT_SECONDS = 400 * 86400
 
 
 class ReleaseStore:
@@ -26,7 +30,7 @@ class ReleaseStore:
 
     def get(self, project_id: str, name: str) -> Release | None:
         item = self._table.get(keys.release(project_id, name), consistent=True)
-        return Release.from_item(item) if item else None
+        return record_from(Release, item) if item else None
 
     def require(self, project_id: str, name: str) -> Release:
         found = self.get(project_id, name)
@@ -37,11 +41,11 @@ class ReleaseStore:
     def all(self, project_id: str) -> list[Release]:
         """Every release of the project, read consistently: a stale goal would bring a withdrawn revision back."""
         found = self._table.query_all(keys.releases(project_id), consistent=True)
-        return [Release.from_item(item) for item in found]
+        return [record_from(Release, item) for item in found]
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Release]:
         page = self._table.page(keys.releases(project_id), limit=limit, cursor=cursor, consistent=True)
-        return Listed([Release.from_item(item) for item in page.items], page.cursor)
+        return Listed([record_from(Release, item) for item in page.items], page.cursor)
 
     def save(
         self,
@@ -55,9 +59,11 @@ class ReleaseStore:
     ) -> Release:
         """Stores the release, if it is as it was read, with its new revision. Conflict if another was first.
 
-        `due_at`: when compensation must look whether the roll-out is still watched."""
-        saved = replace(after, version=before.version + 1)
-        item = keys.release(saved.project_id, saved.name) | saved.stored()
+        `due_at`: when compensation must look whether the roll-out is still watched. Other counts are no change: the
+        watcher, which looks every few seconds, must not let a caller's step fail."""
+        is_same = replace(after, counts=before.counts) == before
+        saved = replace(after, version=before.version + (not is_same))
+        item = keys.release(saved.project_id, saved.name) | item_of(saved) | {"targets": saved.targets.as_data()}
         if due_at is not None:
             item |= keys.due(saved.name, due_at, DUE_KIND)
         same = "#version = :version" if before.version else "attribute_not_exists(#pk)"
@@ -65,7 +71,10 @@ class ReleaseStore:
         writes: list[Write] = [put(item, same, **values)]
         if revision is not None:
             key = keys.revision(saved.project_id, saved.name, revision.number)
-            writes.append(put_new(key | revision.stored()))
+            writes.append(put_new(key | item_of(revision)))
+            old = revision.number - LISTED_REVISIONS
+            if old > 0 and old not in (saved.stable, before.stable):
+                writes.append(delete(keys.revision(saved.project_id, saved.name, old)))
         writes += [audit_write(line)] if line else []
         writes += [notice_write(notice)] if notice else []
         try:
@@ -82,13 +91,13 @@ class ReleaseStore:
                 raise RecordNotFound(f"the release {name} has no revision {number}: GET …/revisions lists them")
             if len(self._revisions) > 500:
                 self._revisions.clear()
-            self._revisions[place] = Revision.from_item(item)
+            self._revisions[place] = record_from(Revision, item)
         return self._revisions[place]
 
     def revisions(self, project_id: str, name: str, limit: int, cursor: str | None) -> Listed[Revision]:
         pk = keys.revisions(project_id, name)
         page = self._table.page(pk, limit=limit, cursor=cursor, newest_first=True, consistent=True)
-        return Listed([Revision.from_item(item) for item in page.items], page.cursor)
+        return Listed([record_from(Revision, item) for item in page.items], page.cursor)
 
     def revision_numbers(self, project_id: str, name: str) -> Iterator[int]:
         """The numbers of the revisions, the newest first."""
@@ -100,31 +109,35 @@ class ReleaseStore:
 
     def reports_of_host(self, project_id: str, agent_id: str) -> dict[str, HostReport]:
         found = self._table.query_all(keys.host_releases(project_id, agent_id), consistent=True)
-        return {item["name"]: HostReport.from_item(item) for item in found}
+        return {item["name"]: record_from(HostReport, item) for item in found}
 
     def reports(self, project_id: str, name: str) -> Iterator[HostReport]:
         """The hosts' reports on a release, from an index, without texts."""
         pk = keys.release_hosts(project_id, name)
         for item in self._table.query_all(pk, index="gsi1", project=_REPORT):
-            yield HostReport.from_item(item)
+            yield record_from(HostReport, item)
 
     def whole_reports(self, project_id: str, name: str, agent_ids: Iterable[str]) -> dict[str, HostReport]:
         wanted = [keys.host_release(project_id, agent_id, name) for agent_id in agent_ids]
         found = self._table.batch_get(wanted, consistent=True)
-        return {item["agent_id"]: HostReport.from_item(item) for item in found}
+        return {item["agent_id"]: record_from(HostReport, item) for item in found}
 
     def report(self, report: HostReport) -> bool:
-        """Stores a report. False if one of a later life or revision is stored."""
+        """Stores a report. False if one of a later life or revision is stored, or, as it may have been on its way for
+        long, one of a later state. With GSE, a transfer that failed is tried again."""
         key = keys.host_release(report.project_id, report.agent_id, report.name)
-        listing = {
-            "gsi1pk": keys.release_hosts(report.project_id, report.name),
-            "gsi1sk": report.agent_id,
-        }
-        newer = "#life < :life OR (#life = :life AND #revision <= :revision)"
-        item = key | asdict(report) | {"drift": list(report.drift)} | listing
-        return self._table.try_write(
-            put(item, f"attribute_not_exists(#pk) OR {newer}", life=report.life, revision=report.revision)
-        )
+        listing = {"gsi1pk": keys.release_hosts(report.project_id, report.name), "gsi1sk": report.agent_id}
+        newer = "#life < :life OR (#life = :life AND #revision < :revision)"
+        values: dict[str, Any] = {"life": report.life, "revision": report.revision}
+        same = "#life = :life AND #revision = :revision"
+        if report.sent:
+            newer = f"({newer} OR ({same})) AND (attribute_not_exists(#sent) OR #sent <= :sent)"
+            values["sent"] = report.sent
+        else:
+            same += " AND #state = :state" if report.state == STAGED else " AND #state <> :state"
+            newer, values["state"] = f"{newer} OR ({same})", STAGED if report.state == STAGED else HOST_FAILED
+        item = key | item_of(report) | listing
+        return self._table.try_write(put(item, f"attribute_not_exists(#pk) OR ({newer})", **values))
 
     def forget_host(self, project_id: str, agent_id: str, names: Sequence[str]) -> None:
         self._table.batch_delete(keys.host_release(project_id, agent_id, name) for name in names)
@@ -134,15 +147,18 @@ class ReleaseStore:
         item = self._table.get(keys.last_revision(project_id, name), consistent=True)
         return int(item["number"]) if item else 0
 
-    def remove(self, release: Release, line: AuditLine) -> None:
+    def remove(self, release: Release, line: AuditLine, now: float) -> None:
         """Deletes the release, then its revisions and reports, which nothing leads to after a crash in between."""
         key, last = keys.release(release.project_id, release.name), keys.last_revision(release.project_id, release.name)
         gone = delete(key, "#version = :version", version=release.version)
+        number = put(last | {"number": release.latest, "expires_at": int(now) + _NUMBER_KEPT_SECONDS})
         try:
-            self._table.transact([gone, put(last | {"number": release.latest}), audit_write(line)])
+            self._table.transact([gone, number, audit_write(line)])
         except ConditionFailed as error:
             raise Conflict(f"the release {release.name} changed meanwhile: read it and try again") from error
         pk = keys.revisions(release.project_id, release.name)
-        self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in self._table.query_all(pk))
+        # Consistent: no later call would delete a revision that was written just now and is not seen.
+        found = self._table.query_all(pk, consistent=True, project=("pk", "sk"))
+        self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in found)
         reports = self.reports(release.project_id, release.name)
         self._table.batch_delete(keys.host_release(one.project_id, one.agent_id, one.name) for one in reports)

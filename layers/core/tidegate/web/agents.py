@@ -16,7 +16,7 @@ from tidegate.distribution.fleet import agent_process
 from tidegate.distribution.inbox import InboxEntry, OfferedTransfer, Result
 from tidegate.distribution.model import AgentProcess, Figures, FleetAgent, SwarmFigures, TargetReport
 from tidegate.distribution.swarm import Presence
-from tidegate.records import view_of
+from tidegate.records import record_from, view_of
 from tidegate.releases import rollout
 from tidegate.releases.model import HealthCheck, HostReport, ReleaseFile, Revision
 from tidegate.web.routing import Caller, Router
@@ -24,7 +24,7 @@ from tidegate.web.schemas import Answer, Body, F, Signature
 from tidegate.web.submits import AgentId, ContainerId
 
 # --- agent schemas
-# Bodies and answers of the routes that agents call.
+
 
 Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
 
@@ -114,13 +114,16 @@ class HookResultBody(Body):
     output: Annotated[str, F("the end of what it printed", max_length=4096)] = ""
 
 
-class ReleaseReport(Body, record=HostReport, without=("agent_id", "reported_at", "project_id", "life")):
+class ReleaseReport(
+    Body,
+    record=HostReport,
+    without=("agent_id", "reported_at", "project_id", "life", "sent", "task", "tries", "try_at"),
+):
     state: Literal["current", "staged", "failed", "drifted"]
     hook: HookResultBody | None = None
     health: HookResultBody | None = None
     drift: Annotated[
-        list[Annotated[str, Field(max_length=1200)]],
-        F("files that were changed on the host, and how", max_length=20),
+        list[Annotated[str, Field(max_length=1200)]], F("files that were changed on the host, and how", max_length=20)
     ] = []
 
 
@@ -129,17 +132,16 @@ class AskBody(Body):
 
     releases: Annotated[list[ReleaseReport], F("what the host has of each release", max_length=200)] = []
     has: Annotated[
-        list[Signature],
-        F("SHA-256 of contents that the host has kept, or that are being sent to it", max_length=2000),
+        list[Signature], F("SHA-256 of contents that the host has kept, or that are being sent to it", max_length=2000)
     ] = []
 
 
-class SwarmResult(Body):
+class SwarmResult(Body, record=SwarmFigures, without=("fallbacks", "hosts", "fallback_reasons")):
     """Where the bytes of a transfer came from."""
 
-    origin_bytes: Annotated[StrictInt, F("bytes that came from S3", ge=0, le=2**50)]
-    peer_bytes: Annotated[StrictInt, F("bytes that came from other hosts", ge=0, le=2**50)]
-    bad_pieces: Annotated[StrictInt, F("pieces that were rejected because their SHA-256 was wrong", ge=0, le=2**31)] = 0
+    origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
+    peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
+    bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
     fell_back: Annotated[
         Literal["none", "ladder", "alone", "deadline", "no_peers", "bad_pieces", "broken"],
         F(
@@ -148,14 +150,11 @@ class SwarmResult(Body):
             "wrong pieces; `deadline` peers were too slow; `broken` the swarm did not deliver the file"
         ),
     ] = "none"
-    bad_peers: Annotated[list[AgentId], F("peers that sent wrong pieces", max_length=4)] = []
-    reused_bytes: Annotated[
-        StrictInt,
-        F("bytes that hosts copied from an older version of the file instead of downloading them", ge=0, le=2**50),
-    ] = 0
+    bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
+    reused_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)] = 0
 
 
-class TransferResultBody(Body):
+class TransferResultBody(Body, record=Figures):
     transfer_id: Annotated[str, F("`transfer_id` of the item that is reported", min_length=1, max_length=200)]
     container_id: Annotated[ContainerId, F("a container on the host; empty for the host itself")] = ""
     error_code: Annotated[
@@ -163,17 +162,13 @@ class TransferResultBody(Body):
     ]
     error_msg: Annotated[str | None, F("the reason of a failure, for people", max_length=2000)] = None
     progress: Annotated[int | None, F("progress in percent", ge=0, le=100)] = None
-    size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes downloaded by this transfer")] | None = None
-    speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes per second")] | None = None
-    start_time: Annotated[Moment | None, F("when the host started, by its clock")] = None
-    end_time: Annotated[Moment | None, F("when the host finished, by its clock")] = None
-    staged_at: (
-        Annotated[
-            Moment,
-            Field(description="with error_code 115: since when the host has the whole file and waits for activate_at"),
-        ]
-        | None
-    ) = None
+    size: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = None
+    speed: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = None
+    start_time: Moment | None = None
+    end_time: Moment | None = None
+    staged_at: Annotated[
+        Moment | None, F("with error_code 115: since when the host has the whole file and waits for activate_at")
+    ] = None
     swarm: Annotated[SwarmResult | None, F("where the bytes came from, if the host took part in a swarm")] = None
 
 
@@ -185,27 +180,14 @@ class TakenAnswer(Answer):
     taken: Annotated[int, F("number of results that were recorded")]
 
 
-class PresenceBody(Body):
+class PresenceBody(Body, record=Presence, without=("agent_id",)):
     """Where an agent is, and at which addresses peers can reach it. Without `listen` it only downloads from peers."""
 
-    listen: Annotated[
-        list[Annotated[str, Field(max_length=64)]],
-        F("addresses `host:port` at which peers can reach the host; empty if it only downloads", max_length=4),
-    ] = []
-    site: Annotated[str, Field(max_length=64, description="the data centre; a swarm stays within one site")] = ""
-    zone: Annotated[
-        str, Field(max_length=64, description="rack or availability zone; peers of the same zone are preferred")
-    ] = ""
-    pin: Annotated[
-        str,
-        Field(
-            pattern=r"^([A-Za-z0-9_-]{43})?$",
-            description="SHA-256 of the agent's TLS certificate, base64url; required with `listen`",
-        ),
-    ] = ""
-    upload_mbit: Annotated[
-        float | None, F("limit for sending to peers, in megabits per second", gt=0, le=1_000_000)
-    ] = None
+    listen: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=4)] = []
+    site: Annotated[str, Field(max_length=64)] = ""
+    zone: Annotated[str, Field(max_length=64)] = ""
+    pin: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{43})?$")] = ""
+    upload_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     reached: Annotated[bool, F("whether peers could connect to the host")] = True
 
 
@@ -216,19 +198,12 @@ class PresenceAnswer(Answer):
 # --- agents
 # Routes that agents call. A key of scope `agent` is bound to one agent and has access to its transfers only.
 
-_TAGS = ["Agents"]
-
 
 def build_router() -> Router:
     """A new router: it can belong to one resolver only, and the functions `agents` and `api` both have these routes."""
-    router = Router()
+    router = Router("Agents")
 
-    @router.get(
-        "/v1/agents/<agent_id>/transfers",
-        scope="agent",
-        tags=_TAGS,
-        summary="List the transfers of an agent",
-    )
+    @router.get("/v1/agents/<agent_id>/transfers", scope="agent", summary="List the transfers of an agent")
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
         # Headers, because an older API ignores them; it would refuse an unknown parameter.
         headers = router.current_event.headers
@@ -239,18 +214,16 @@ def build_router() -> Router:
         with running.projects.slow_calls.poll_held(project_id, agent_id) if wait else nullcontext():
             agent, offers = running.distribution.agents.inbox(project_id, agent_id, wait, can=can, process=process)
         asks = "release" in can and rollout.differs(running.releases, project_id, agent, told)
-        return TransferList(items=[_shown(offer) for offer in offers], releases=True if asks else None)
+        return TransferList(items=[_transfer_answer(offer) for offer in offers], releases=True if asks else None)
 
-    @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="Report results of transfers")
+    @router.post("/v1/agents/<agent_id>/results", scope="agent", summary="Report results of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
         caller = router.caller
         app().distribution.agents.report(caller.project_id, agent_id, results, _process(router, caller))
         return TakenAnswer(taken=len(results))
 
-    @router.put(
-        "/v1/agents/<agent_id>/releases", scope="agent", tags=_TAGS, summary="Report on releases and get their goals"
-    )
+    @router.put("/v1/agents/<agent_id>/releases", scope="agent", summary="Report on releases and get their goals")
     def ask(agent_id: str, body: AskBody) -> GoalList:
         caller, host = router.caller, agent_id
         project_id, process = caller.project_id, _process(router, caller)
@@ -272,16 +245,11 @@ def build_router() -> Router:
         goals = rollout.ask(app().releases, project_id, known, reports, frozenset(body.has))
         return GoalList(items=[_goal(goal) for goal in goals])
 
-    @router.put(
-        "/v1/agents/<agent_id>/presence",
-        scope="agent",
-        tags=_TAGS,
-        summary="Announce an agent to its peers",
-    )
+    @router.put("/v1/agents/<agent_id>/presence", scope="agent", summary="Announce an agent to its peers")
     def put_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
         caller, host = router.caller, agent_id
         app().distribution.fleet.admit(caller.project_id, host, _process(router, caller))
-        presence = Presence(host, body.site, body.zone, tuple(body.listen), body.pin, body.upload_mbit, body.reached)
+        presence = record_from(Presence, vars(body), agent_id=host)
         source = router.current_event.request_context.http.source_ip
         return PresenceAnswer(expires_at=app().distribution.presences.put(caller.project_id, presence, source))
 
@@ -300,7 +268,7 @@ def _goal(goal: rollout.Goal) -> GoalAnswer:
 
 
 def _result(item: TransferResultBody) -> Result:
-    reported = Figures(item.size, item.speed, item.start_time, item.end_time)
+    reported = Figures(*(getattr(item, name) for name in Figures._fields))
     figures = reported if any(value is not None for value in reported) else None
     swarm, staged_at = _swarm_figures(item.swarm), item.staged_at
     report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures, swarm, staged_at)
@@ -311,19 +279,10 @@ def _swarm_figures(result: SwarmResult | None) -> SwarmFigures | None:
     if result is None:
         return None
     reasons: dict[str, int] = {} if result.fell_back == "none" else {result.fell_back: 1}
-    return SwarmFigures(
-        result.origin_bytes,
-        result.peer_bytes,
-        result.bad_pieces,
-        fallbacks=len(reasons),
-        hosts=1,
-        bad_peers=tuple(result.bad_peers),
-        reused_bytes=result.reused_bytes,
-        fallback_reasons=reasons,
-    )
+    return record_from(SwarmFigures, vars(result), fallbacks=len(reasons), hosts=1, fallback_reasons=reasons)
 
 
-def _shown(offer: OfferedTransfer) -> TransferAnswer:
+def _transfer_answer(offer: OfferedTransfer) -> TransferAnswer:
     entry = offer.entry
     until = iso(datetime.fromtimestamp(entry.until, UTC)) if entry.activate_at else None
     return TransferAnswer.model_validate(

@@ -11,26 +11,26 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from tidegate.app import app
 from tidegate.distribution import control
-from tidegate.distribution.model import Job, SwarmFigures, Task, TransferSpec, job_key_of
+from tidegate.distribution.model import (
+    Figures,
+    Job,
+    Remarks,
+    SwarmFigures,
+    TargetCounts,
+    Task,
+    TransferSpec,
+    Wave,
+    job_key_of,
+)
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Answer, Body, ErrorAnswer, F, Number, Page
 from tidegate.web.submits import Callback, Status
 
 # --- schemas
-# Bodies and answers of Tasks, Jobs and targets.
 
 
-class FiguresAnswer(Answer):
-    """Figures of a target's transfer, as far as its host reported them. Times are by the host's clock."""
-
-    size: Annotated[int | None, F("bytes that the host downloaded")] = None
-    speed: Annotated[int | None, F("bytes per second")] = None
-    start_time: Annotated[str | None, F("when the host started, by its clock")] = None
-    end_time: Annotated[str | None, F("when the host finished, by its clock")] = None
-
-
-class OutcomeAnswer(FiguresAnswer):
+class OutcomeAnswer(Answer, record=Figures):
     error_code: Annotated[int | None, F("0 success, 115 in progress, any other value failure")] = None
     error_msg: Annotated[str | None, F("the reason of a failure, for people")] = None
     progress: Annotated[int | None, F("progress in percent")] = None
@@ -40,11 +40,10 @@ class OutcomeAnswer(FiguresAnswer):
     ] = None
 
 
-class DownloadAnswer(OutcomeAnswer, record=(TransferSpec, Task)):
+class DownloadAnswer(OutcomeAnswer, record=(TransferSpec, Task, Remarks)):
     task_id: Annotated[str, F("id of the Task: one target gets one file")]
     target_agent_id: Annotated[str, F("id of the host that gets the file")]
     target_container_id: Annotated[str, F("a container on that host; empty for the host itself")]
-    note: Annotated[str | None, F("the note of its Job")] = None
     status: Annotated[
         Status,
         F("`Pending` (its window is open), `Running`, `Success`, `Failed`, `Timeout`, `Cancelled` or `Superseded`"),
@@ -55,24 +54,11 @@ class DownloadList(Page):
     items: list[DownloadAnswer]
 
 
-class CountsAnswer(Answer):
-    total: Annotated[int, F("all targets of the Job")]
-    success: Annotated[int, F("targets that have the file")]
-    failed: Annotated[int, F("targets that failed")]
-    downloading: Annotated[int, F("targets that have begun")]
-    timeout: Annotated[int, F("targets that did not finish in time")]
-    waiting: Annotated[int | None, F("targets that have not begun; absent if there are none")] = None
-    staged: Annotated[
-        int | None, F("targets that have the file and wait for activate_at; absent if there are none")
-    ] = None
-    cancelled: Annotated[int | None, F("cancelled targets; absent if there are none")] = None
-    superseded: Annotated[
-        int | None,
-        F(
-            "targets whose host has newer content for the path, neither successes nor failures; absent if there are "
-            "none"
-        ),
-    ] = None
+class CountsAnswer(Answer, record=TargetCounts):
+    waiting: int | None = None
+    staged: int | None = None
+    cancelled: int | None = None
+    superseded: int | None = None
 
     @model_serializer(mode="wrap")
     def _without_none(self, serialize: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
@@ -88,12 +74,7 @@ class SpeedAnswer(Answer):
     hosts: Annotated[int, F("number of hosts that reported figures")]
 
 
-class WaveAnswer(Answer):
-    percent: Annotated[int, F("the targets to which the Job was sent after this wave, in percent of all")]
-    wait_s: Annotated[int, F("seconds from the start of this wave to the earliest start of the next one")]
-    max_failed_percent: Annotated[
-        int, F("the most targets of the wave that may fail, in percent, for the Job to continue")
-    ]
+class WaveAnswer(Answer, record=Wave):
     targets: Annotated[int | None, F("number of targets in this wave")] = None
 
 
@@ -119,7 +100,7 @@ class JobAnswer(Answer, record=Job):
     wave: Annotated[int | None, F("number of the current wave, from 1")] = None
 
 
-class JobPatch(Body, changes=Job):
+class JobPatch(Body, changes=Remarks):
     """Fields that are left out stay as they are; null removes one."""
 
 
@@ -189,18 +170,16 @@ class RedrivenAnswer(Answer):
 
 
 # --- routes
-# Routes for Tasks, Jobs and their targets.
 
-router = Router()
-_TAGS = ["Distribution"]
+router = Router("Distribution")
 
 
-@router.get("/v1/downloads/<task>", scope="read", tags=_TAGS, summary="Get a Task")
+@router.get("/v1/downloads/<task>", scope="read", summary="Get a Task")
 def show_task(task: str) -> DownloadAnswer:
     return DownloadAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, task))
 
 
-@router.get("/v1/downloads", scope="read", tags=_TAGS, summary="List Tasks")
+@router.get("/v1/downloads", scope="read", summary="List Tasks")
 def list_tasks(
     job_id: Annotated[str | None, Query(max_length=2000)] = None,
     status: Annotated[Status | None, Query()] = None,
@@ -215,36 +194,29 @@ def list_tasks(
 _SKIPPED_SHOWN = 1000
 
 
-@router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="Get a Job")
+@router.get("/v1/jobs/<job>", scope="read", summary="Get a Job")
 def show_job(job: str) -> JobAnswer:
     return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, job))
 
 
-@router.patch("/v1/jobs/<job>", scope="write", tags=_TAGS, summary="Change the note of a Job")
+@router.patch("/v1/jobs/<job>", scope="write", summary="Change the note of a Job")
 def change_job(job: str, body: JobPatch) -> JobAnswer:
     caller, d = router.caller, app().distribution
     found = d.jobs.require(caller.project_id, job_key_of(job), named=job)
     changed = d.jobs.change(found, d.clock(), body.model_dump(exclude_unset=True), caller.key_id)
-    return JobAnswer.model_validate(changed.shown())
+    return JobAnswer.model_validate(changed.view())
 
 
-@router.post(
-    "/v1/jobs/<job>/cancel",
-    scope="write",
-    tags=_TAGS,
-    summary="Cancel a Job",
-    status_code=202,
-)
+@router.post("/v1/jobs/<job>/cancel", scope="write", summary="Cancel a Job", status_code=202)
 def cancel(job: str) -> Response[JobAnswer]:
     caller = router.caller
     cancelled = control.cancel(app().distribution, caller.project_id, job, caller.key_id)
-    return answer(JobAnswer.model_validate(cancelled.shown()), 202)
+    return answer(JobAnswer.model_validate(cancelled.view()), 202)
 
 
 @router.post(
     "/v1/jobs/<job>/redrive",
     scope="write",
-    tags=_TAGS,
     summary="Retry the failed targets of a Job in a new Job",
     status_code=202,
     middlewares=[idempotent],
@@ -275,7 +247,7 @@ def redrive(job: str, body: JobRedriveBody | None = None) -> Response[RedrivenAn
     return answer(redriven, 202)
 
 
-@router.get("/v1/jobs/<job>/targets", scope="read", tags=_TAGS, summary="List the targets of a Job")
+@router.get("/v1/jobs/<job>/targets", scope="read", summary="List the targets of a Job")
 def list_targets(
     job: str, status: Annotated[Status | None, Query()] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> JobTargetList:
@@ -283,12 +255,12 @@ def list_targets(
     return JobTargetList.model_validate(page)
 
 
-@router.get("/v1/jobs/<job>/map", scope="read", tags=_TAGS, summary="Get the state of all targets in compact form")
+@router.get("/v1/jobs/<job>/map", scope="read", summary="Get the state of all targets in compact form")
 def target_map(job: str, shard: Annotated[int, Query(ge=0, le=100_000)] = 0) -> JobMapAnswer:
     return JobMapAnswer.model_validate(app().distribution.lookup.map(router.caller.project_id, job, shard))
 
 
-@router.get("/v1/jobs", scope="read", tags=_TAGS, summary="List Jobs")
+@router.get("/v1/jobs", scope="read", summary="List Jobs")
 def list_jobs(
     biz_id: Annotated[Number | None, Query()] = None,
     app_id: Annotated[Number | None, Query()] = None,

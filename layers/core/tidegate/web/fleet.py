@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 
 from tidegate.app import app
 from tidegate.distribution.aws_identity import REGION, read_signed
-from tidegate.distribution.model import Inventory
+from tidegate.distribution.model import FetchedJob, FleetAgent, Inventory
+from tidegate.distribution.swarm import Presence
 from tidegate.records import F
-from tidegate.releases import releases
+from tidegate.releases import releases, rollout
 from tidegate.releases.model import HostFile
 from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -21,7 +22,6 @@ from tidegate.web.schemas import Answer, Body, Page
 from tidegate.web.submits import AgentId, Groups, Labels
 
 # --- fleet schemas
-# Bodies and answers of the fleet.
 
 AgentState = Literal["online", "offline"]
 
@@ -34,46 +34,23 @@ class CurrentTransfer(Answer):
     progress: Annotated[int | None, F("progress in percent")] = None
 
 
-class AgentPeers(Answer):
+class AgentPeers(Answer, record=Presence):
     """The agent's part in swarms, as it announced it within the last two hours."""
 
-    site: Annotated[str, F("the data centre; a swarm stays within one site")]
-    listen: Annotated[
-        list[str], F("addresses `host:port` at which peers can reach the host; empty if it only downloads")
-    ]
-    reached: Annotated[
-        bool, F("false if no peer could connect to the host in its last two swarms: then peers are not sent to it")
-    ]
-    upload_mbit: Annotated[float | None, F("limit for sending to peers, in megabits per second")] = None
 
-
-class LastJob(Answer):
+class LastJob(Answer, record=FetchedJob):
     """The newest Job for which the host asked for its transfer; `at` is when it last did."""
 
-    job_id: Annotated[str, F("id of the Job: one file, one window, all its targets")]
     key: Annotated[str, F("a short form of the Job's id, for use in paths")]
-    file_name: Annotated[str, F("name of the file")]
     status: Annotated[
         str | None, Field(description="the host's status in the Job; null after the Job's records have expired")
     ] = None
-    at: Annotated[str, F("when, ISO 8601 UTC")]
 
 
-class AgentAnswer(Answer):
+class AgentAnswer(Answer, record=FleetAgent):
     """A host. Only GET /v1/agents/{agent_id} returns `current` and `peers`."""
 
-    agent_id: Annotated[str, F("id of the host")]
-    groups: Annotated[list[str], F("groups of the host")]
-    labels: Annotated[dict[str, str], F("labels of the host, as `{name: value}`")]
-    zone: Annotated[str | None, F("rack or availability zone; peers of the same zone are preferred")] = None
-    version: Annotated[str | None, F("version of the agent")] = None
     state: Annotated[AgentState, F("`online` or `offline`")]
-    last_seen: Annotated[str | None, F("when the host last called the API, ISO 8601 UTC")] = None
-    free_bytes: Annotated[int | None, F("free space on the host's target disk, in bytes")] = None
-    allows: Annotated[
-        str | None,
-        F("hooks and loopback ports that the host's operator allows releases, such as `reload,:8080`; `-`: none"),
-    ] = None
     duplicate_at: Annotated[
         str | None,
         Field(description="when a second host with this id was refused, within the last 15 minutes; else null"),
@@ -187,13 +164,11 @@ class EnrolledAnswer(Answer):
 
 
 # --- fleet
-# Routes for the fleet: its hosts, and enrolment, by which a new host gets its key.
 
-router = Router()
-_TAGS = ["Fleet"]
+router = Router("Fleet")
 
 
-@router.get("/v1/agents", scope="read", tags=_TAGS, summary="List agents")
+@router.get("/v1/agents", scope="read", summary="List agents")
 def list_agents(
     group: Annotated[str | None, Query(max_length=63)] = None,
     state: Annotated[AgentState | None, Query()] = None,
@@ -201,11 +176,10 @@ def list_agents(
     cursor: Cursor = None,
 ) -> AgentList:
     page = app().distribution.fleet.list(router.caller.project_id, group, state, limit, cursor)
-    items = [AgentAnswer.model_validate(agent) for agent in page.items]
-    return AgentList(items=items, next_cursor=page.next_cursor)
+    return AgentList.model_validate(page)
 
 
-@router.post("/v1/agents/enrol", scope="open", tags=_TAGS, summary="Enrol a host", status_code=201)
+@router.post("/v1/agents/enrol", scope="open", summary="Enrol a host", status_code=201)
 def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
     enrolments, inventory = app().distribution.enrolments, Inventory(body.version, body.zone)
     if body.aws is not None:
@@ -220,42 +194,34 @@ def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
     return answer(EnrolledAnswer.model_validate(made), 201)
 
 
-@router.get("/v1/agents/<agent_id>", scope="read", tags=_TAGS, summary="Get an agent")
+@router.get("/v1/agents/<agent_id>", scope="read", summary="Get an agent")
 def show(agent_id: str) -> AgentAnswer:
     project_id, name = router.caller.project_id, agent_id
     agent = AgentAnswer.model_validate(app().distribution.fleet.get(project_id, name))
-    presence = app().distribution.presences.of(project_id, name)
-    if presence is None:
-        return agent
-    peers = AgentPeers(
-        site=presence.site, listen=list(presence.listen), reached=presence.reached, upload_mbit=presence.upload_mbit
-    )
-    return agent.model_copy(update={"peers": peers})
+    presence = app().distribution.presences.get(project_id, name)
+    return agent.model_copy(update={"peers": AgentPeers.model_validate(presence)}) if presence else agent
 
 
-@router.get("/v1/agents/<agent_id>/files", scope="read", tags=_TAGS, summary="List the files of releases on a host")
+@router.get("/v1/agents/<agent_id>/files", scope="read", summary="List the files of releases on a host")
 def list_files(agent_id: str, limit: Limit = 20, cursor: Cursor = None) -> HostFileList:
     page = releases.inventory(app().releases, router.caller.project_id, agent_id, limit, cursor)
-    items = [HostFileAnswer.model_validate(file) for file in page.items]
-    return HostFileList(items=items, next_cursor=page.next_cursor)
+    return HostFileList.model_validate(page)
 
 
-@router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Change the groups and labels of an agent")
+@router.patch("/v1/agents/<agent_id>", scope="write", summary="Change the groups and labels of an agent")
 def change(agent_id: str, body: AgentChange) -> AgentAnswer:
     caller = router.caller
     changed = app().distribution.fleet.change(caller.project_id, agent_id, body.groups, body.labels, caller.key_id)
+    rollout.tell_host(app().releases, caller.project_id, agent_id)
     return AgentAnswer.model_validate(changed)
 
 
-@router.delete(
-    "/v1/agents/<agent_id>",
-    scope="write",
-    tags=_TAGS,
-    summary="Delete an agent and revoke its keys",
-    status_code=204,
-)
+@router.delete("/v1/agents/<agent_id>", scope="write", summary="Delete an agent and revoke its keys", status_code=204)
 def remove(agent_id: str) -> Response[Any]:
     caller = router.caller
+    # First: after a crash, the host can be deleted again. Each look at a release would read what it has reported.
+    reports = app().releases.store
+    reports.forget_host(caller.project_id, agent_id, list(reports.reports_of_host(caller.project_id, agent_id)))
     app().distribution.fleet.remove(caller.project_id, agent_id, caller.key_id)
     return answer(None, 204)
 
@@ -263,7 +229,6 @@ def remove(agent_id: str) -> Response[Any]:
 @router.post(
     "/v1/enrolments",
     scope="admin",
-    tags=_TAGS,
     summary="Create an enrolment token for hosts",
     status_code=201,
     middlewares=[idempotent_secret],

@@ -9,19 +9,18 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from aws_lambda_powertools.event_handler import Response
-from pydantic import AfterValidator, Field, StrictInt, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.distribution import submit
-from tidegate.distribution.model import Target, TransferSpec, Wave
+from tidegate.distribution.model import Remarks, Target, TransferSpec, Wave
 from tidegate.records import record_from
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Caller, Router, answer
 from tidegate.web.schemas import Answer, Body, F
 
 # --- task schemas
-# Bodies and answers of submits and Tasks.
 
 _ID_BYTES = 128
 
@@ -70,15 +69,12 @@ def stored_moment(value: str) -> str:
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})")
 
 
-class TransferBody(Body, record=TransferSpec, without=("waves", "wave_ranks", "redrive_of", "release")):
+class TransferBody(Body, record=(TransferSpec, Remarks), without=("waves", "wave_ranks", "redrive_of", "release")):
     swarm: Annotated[
         Literal["auto", "off"],
         F("`auto`: hosts of a site also send the file to each other; `off`: every host downloads it from S3"),
     ] = "auto"
     activate_at: Annotated[str, Field(max_length=40), AfterValidator(stored_moment)] | None = None
-    note: Annotated[str | None, F("a remark for people; the Job keeps that of its first request", max_length=500)] = (
-        None
-    )
     callback: Annotated[
         Callback | None, F("an http or https URL that gets a signed POST when the record has ended")
     ] = None
@@ -94,23 +90,13 @@ class TargetBody(Body):
     container_id: Annotated[ContainerId, F("a container on the host; empty for the host itself")] = ""
 
 
-class WaveBody(Body):
+class WaveBody(Body, record=Wave):
     """A stage of a rollout: the Job is sent to `percent` of its targets in total. The next wave starts when all targets
     of this one have ended, at most `max_failed_percent` of them failed, and `wait_s` has passed since it was sent."""
 
-    percent: Annotated[
-        StrictInt, F("the targets to which the Job is sent after this wave, in percent of all", ge=1, le=100)
-    ]
-    wait_s: Annotated[
-        StrictInt, F("seconds from the start of this wave to the earliest start of the next one", ge=0, le=3600)
-    ] = 0
-    max_failed_percent: Annotated[
-        StrictInt, F("the most targets of the wave that may fail, in percent, for the Job to continue", ge=0, le=100)
-    ] = 0
-
 
 def rising_waves(waves: list[WaveBody]) -> list[WaveBody]:
-    percents = [wave.percent for wave in waves]
+    percents = [Wave(**vars(wave)).percent for wave in waves]
     if percents != sorted(set(percents)):
         raise ValueError(f"waves: each percent must be higher than the previous one, not {percents}")
     return waves
@@ -120,8 +106,7 @@ class DownloadBatchBody(TransferBody):
     """Either `targets`, or `groups` (hosts in any of them) and `labels` (hosts with all of them)."""
 
     targets: Annotated[
-        list[TargetBody] | None,
-        F("the hosts; or select them by `groups` and `labels`", min_length=1, max_length=1000),
+        list[TargetBody] | None, F("the hosts; or select them by `groups` and `labels`", min_length=1, max_length=1000)
     ] = None
     groups: Annotated[list[Group] | None, F("all hosts in any of these groups", min_length=1, max_length=20)] = None
     labels: Annotated[
@@ -170,8 +155,6 @@ class SubmittedBatchAnswer(Answer):
 # --- submits
 # The two submit routes, in a router of their own: the function `submit` imports no other routes.
 
-_TAGS = ["Distribution"]
-
 
 def _transfer_spec(body: TransferBody) -> TransferSpec:
     """The spec of the body. If its waves do not add up to 100 percent, a last one is for the remaining targets."""
@@ -182,15 +165,10 @@ def _transfer_spec(body: TransferBody) -> TransferSpec:
 
 def build_router() -> Router:
     """A new router: it can belong to one resolver only, and the functions `submit` and `api` both have these routes."""
-    router = Router()
+    router = Router("Distribution")
 
     @router.post(
-        "/v1/downloads",
-        scope="write",
-        tags=_TAGS,
-        summary="Send a file to one target",
-        status_code=202,
-        middlewares=[idempotent],
+        "/v1/downloads", scope="write", summary="Send a file to one target", status_code=202, middlewares=[idempotent]
     )
     def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
         target = Target(body.target_agent_id, body.target_container_id)
@@ -199,7 +177,6 @@ def build_router() -> Router:
     @router.post(
         "/v1/downloads/batch",
         scope="write",
-        tags=_TAGS,
         summary="Send a file to many targets",
         status_code=202,
         middlewares=[idempotent],
@@ -213,7 +190,7 @@ def build_router() -> Router:
 def _require_free_path(caller: Caller, spec: TransferSpec, targets: Sequence[Target]) -> None:
     """409 if a release has the path on one of the hosts. Containers have paths of their own."""
     hosts = [target.agent_id for target in targets if not target.container_id]
-    if hosts and not spec.force and app().distribution.uses_agents:
+    if hosts and not spec.force:
         from tidegate.releases.rollout import require_free_path
 
         path = f"{spec.target_file_dir.rstrip('/')}/{spec.file_name}"
@@ -230,7 +207,7 @@ def _one(caller: Caller, body: TransferBody, target: Target) -> SubmittedAnswer:
         [target],
         body.callback,
         who=caller.key_id,
-        note=body.note,
+        remarks=record_from(Remarks, vars(body)),
         is_admin=caller.is_admin,
     )
     (task,) = submitted.tasks
@@ -249,7 +226,7 @@ def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
         targets,
         body.callback,
         who=caller.key_id,
-        note=body.note,
+        remarks=record_from(Remarks, vars(body)),
         is_admin=caller.is_admin,
     )
     tasks = [

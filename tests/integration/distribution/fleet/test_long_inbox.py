@@ -53,4 +53,4 @@ def _add_expired(fleet: Fleet, count: int) -> None:
         )
         for number in range(count)
     ]
-    fleet.cloud.app.distribution.inbox.place(entries)
+    fleet.cloud.app.distribution.inbox.add(entries)

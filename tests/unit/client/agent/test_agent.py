@@ -152,10 +152,17 @@ def test_hard_link_at_the_target_is_neither_written_nor_chowned(
     assert not (root / "data/f").samefile(precious)
 
 
-def test_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+@pytest.mark.parametrize(
+    ("link", "target", "directory"),
+    [("data", "real", "/data"), ("a/data", "../real", "/a/data"), ("a/b/data", "../../real", "/a/b/data")],
+)
+def test_symlink_that_stays_inside_is_followed(
+    api: AgentApi, root: Path, start_agent: StartAgent, link: str, target: str, directory: str
+) -> None:
     (root / "real").mkdir()
-    (root / "data").symlink_to("real")
-    transfer = api.add("f", CONTENT)
+    (root / link).parent.mkdir(parents=True, exist_ok=True)
+    (root / link).symlink_to(target)
+    transfer = api.add("f", CONTENT, target_file_dir=directory)
 
     start_agent()
 
@@ -200,7 +207,7 @@ def test_withdrawn_transfer_stops_and_keeps_its_part_file(
 
     del api.transfers[transfer]
 
-    asked, deadline = 0, time.monotonic() + 30
+    asked, deadline = 0, idle_clock() + 30
     while asked != len(store.requests) or store.running:
         assert idle_clock() < deadline
         asked = len(store.requests)

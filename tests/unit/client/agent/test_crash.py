@@ -95,7 +95,7 @@ def add_ahead(api: AgentApi, content: bytes, sequence: int) -> str:
 
 
 def wait_for_step(tmp_path: Path, step: str) -> list[str]:
-    deadline, steps = time.monotonic() + 20, tmp_path / "steps"
+    deadline, steps = idle_clock() + 20, tmp_path / "steps"
     while not steps.exists() or step not in (done := steps.read_text().splitlines()):
         assert idle_clock() < deadline
         time.sleep(0.02)

@@ -12,13 +12,12 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from tests.support.patience import idle_clock
+from tests.support.patience import until
 from tests.unit.client.agent.test_fence import (
     ALICE,
     CONTENT,
@@ -41,13 +40,6 @@ from tidegate_client.download import Stalled
 __all__ = ["world"]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other users of the host")
 BIG = b"0123456789abcdef" * 30_000
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = idle_clock() + 20
-    while not condition():
-        assert idle_clock() < deadline, what
-        time.sleep(0.02)
 
 
 # --- part files and staged files

@@ -18,7 +18,7 @@ from tidegate_client.agent.disk import PathLocks
 from tidegate_client.agent.inbox import Inbox
 from tidegate_client.agent.journal import Applied, Journal
 from tidegate_client.agent.threads import WorkQueue
-from tidegate_client.models import Transfer
+from tidegate_client.inputs import Transfer
 
 V1, V2 = (random.Random(seed).randbytes(300_000) for seed in (1, 2))
 

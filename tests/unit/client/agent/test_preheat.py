@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.patience import idle_clock
+from tests.support.patience import until
 from tests.unit.client.conftest import Running, StartAgent
 from tests.unit.client.fakes import AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
@@ -32,7 +32,7 @@ from tidegate_client.agent.preheat import (
     next_action,
     staged_result,
 )
-from tidegate_client.models import Transfer
+from tidegate_client.inputs import Transfer
 
 V1, V2, V3 = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
 HOUR = 3600.0
@@ -60,14 +60,6 @@ def add(api: AgentApi, content: bytes, *, sequence: int = 2, ahead: float = HOUR
     api.store.objects[signature] = content
     times = {"activate_at": at(ahead), "activate_until": at(ahead + 600)}
     return api.add("f", content, object=signature, sequence=sequence, **(times | more))
-
-
-def until(condition: Callable[[], Any], what: str = "") -> Any:
-    deadline = idle_clock() + 30
-    while not (found := condition()):
-        assert idle_clock() < deadline, what or "the condition did not become true"
-        time.sleep(0.02)
-    return found
 
 
 def staging_reports(api: AgentApi, transfer_id: str) -> list[dict[str, Any]]:

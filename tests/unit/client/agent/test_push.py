@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -15,7 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from tests.support.patience import idle_clock
+from tests.support.patience import idle_clock, until
 from tests.unit.client.fakes import AgentApi
 from tidegate_client import rates as pace
 from tidegate_client.agent import inbox as push
@@ -67,13 +67,6 @@ class SocketServer:
             connection.send(json.dumps(message))
 
 
-def until(check: Callable[[], object], seconds: float = 5.0) -> None:
-    deadline = idle_clock() + seconds
-    while not check():
-        assert idle_clock() < deadline, "the condition did not become true in time"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def server() -> Iterator[SocketServer]:
     made = SocketServer()
@@ -97,10 +90,18 @@ def client_of(server: SocketServer) -> Any:
 class RunningPush:
     def __init__(self, server: SocketServer, inventory: dict[str, Any] | None = None) -> None:
         self.wakeups: list[float] = []
+        self.asks: list[float] = []
         self.stopping = threading.Event()
 
         facts = inventory or {"version": "1.0", "free_bytes": 7}
-        self.push = Push(client_of(server), lambda: facts, self._trigger_poll, self.stopping, first_pause=0.05)
+        self.push = Push(
+            client_of(server),
+            lambda: facts,
+            self._trigger_poll,
+            self.stopping,
+            first_pause=0.05,
+            on_new_goals=self.asks.append,
+        )
         self.thread = threading.Thread(target=self.push.run)
         self.thread.start()
 
@@ -136,6 +137,16 @@ def test_notification_of_transfers_wakes_the_poller(server: SocketServer, runnin
 
     until(lambda: len(running.wakeups) == 3)
     assert running.wakeups == [0.0, 0.0, 20.0]
+
+
+def test_notification_of_goals_lets_the_host_ask_and_not_poll(server: SocketServer, running: RunningPush) -> None:
+    until(lambda: running.wakeups)
+    server.send(type="transfers", releases=True, within_s=20)
+    server.send(type="transfers", releases=True)
+    server.send(type="transfers")
+
+    until(lambda: len(running.wakeups) == 2)
+    assert running.asks == [20.0, 0.0]
 
 
 @pytest.mark.parametrize("invalid", ["soon", -5, None, {}])
@@ -283,7 +294,7 @@ def test_notified_file_arrives_within_two_seconds(
     monkeypatch.setattr(pace, "FIRST_IDLE_ROUND", 100.0)
     monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
     start_agent(push=True, wait=0)
-    until(lambda: server.queries and len(api.polls) >= 2, 15)
+    until(lambda: server.queries and len(api.polls) >= 2)
     time.sleep(0.3)
     polls = len(api.polls)
     time.sleep(0.3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.patience import idle_clock
+from tests.support.patience import until
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi
 from tidegate_client.agent import daemon
@@ -21,13 +21,6 @@ from tidegate_client.errors import Unauthorized
 from tidegate_client.rates import Backoff, Pace
 
 CONTENT = random.Random(5).randbytes(50_000)
-
-
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    deadline = idle_clock() + seconds
-    while not condition():
-        assert idle_clock() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -239,3 +232,17 @@ def test_journal_stays_open_for_a_report_during_the_stop(
     assert [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING] == []
     running.agent._journal.close()
     assert Journal(tmp_path / "state").pending() == [], "the result that the API accepted is acknowledged"
+
+
+def test_transfer_that_was_only_listed_is_reported_at_the_second_look() -> None:
+    """A small file is in place by then, and its result needs no other report before it."""
+    inbox = reporter.Inbox()
+    listed: list[Any] = [{"transfer_id": name, "container_id": "", "url": ""} for name in ("tr-1", "tr-2")]
+    inbox.take_poll(listed, has_result=lambda _: False)
+    inbox.advance(("tr-2", ""), 40)
+
+    first = inbox.unreported()
+    inbox.mark_reported(first)
+
+    assert [(one["transfer_id"], one["progress"]) for one in first] == [("tr-2", 40)]
+    assert [(one["transfer_id"], one["progress"]) for one in inbox.unreported()] == [("tr-1", 0)]

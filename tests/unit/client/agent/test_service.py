@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -19,11 +20,14 @@ from tests.support.http_servers import Handler, serve
 from tests.support.patience import idle_clock
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, ME, AgentApi, Store
+from tidegate_client.agent import releases
 from tidegate_client.agent import service as systemd
 from tidegate_client.agent.service import HEALTH_FILE
 from tidegate_client.agent.update import create_key
 from tidegate_client.cli import main
+from tidegate_client.cli.commands import agent, agent_service
 from tidegate_client.cli.output import JsonLines
+from tidegate_client.config import Config
 from tidegate_client.errors import ConfigError
 from tidegate_client.http import make_pool
 from tidegate_client.rates import JobLimits, RateLimit, parse_rate
@@ -87,6 +91,87 @@ def test_unit_of_a_swarm_names_each_option_once(capsys: pytest.CaptureFixture[st
     assert sorted(set(options)) == sorted(options)
     assert {"--peer-listen", "--site", "--zone", "--peer-upload-rate"} <= set(options)
     assert "--zone rack-7" in started
+
+
+# A value for each option of the agent. These do not come back as they were given: the service has a directory of its
+# own for its state and its release key, and a proxy belongs into its environment.
+GIVEN = {
+    "--agent-id": "host-1",
+    "--allow-dir": "/srv",
+    "--allow-user": "web",
+    "--parallel": "7",
+    "--limit-rate": "1000",
+    "--peer-listen": "10.0.0.1:7471",
+    "--site": "dc1",
+    "--zone": "rack-7",
+    "--peer-upload-rate": "2000",
+    "--metrics": "127.0.0.1:9000",
+    "--log-format": "json",
+    "--also": "second",
+    "--self-update": None,
+    "--allow-downgrade": None,
+    "--allow-check": "8080",
+    "--check-rate": "3000",
+    "--no-push": None,
+    "--wait": "5",
+    "--drain-seconds": "12",
+}
+OTHERWISE = {
+    "-h",
+    "--help",
+    "--root",
+    "--container-root",
+    "--allow-hook",
+    "--state-dir",
+    "--release-key",
+    "--proxy",
+    "--no-peers",
+}
+
+
+def test_installed_service_has_every_option_that_was_given(
+    capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser()
+    agent._add_options(parser)
+    known = {name for action in parser._actions for name in action.option_strings}
+    assert known == set(GIVEN) | OTHERWISE
+    (root / "srv").mkdir()
+    hook, key = tmp_path / "reload", tmp_path / "release.key"
+    monkeypatch.setattr(releases, "require_private", lambda *_: None)
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    create_key(key)
+    monkeypatch.setattr(agent_service, "further_login", lambda _: Config(api_url="https://b.example", key="tg_x_y"))
+    given = {**GIVEN, "--container-root": str(root), "--allow-hook": f"reload=web:{hook}"}
+    words = [word for pair in given.items() for word in pair if word is not None]
+    words += ["--root", str(root), "--release-key", f"{key}.pub"]
+    words += ["--allow-dir", "second=/srv", "--allow-user", "second=web"]
+
+    assert main(["agent", "install", "--print", *words]) == 0
+
+    (started,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ExecStart=")]
+    lost = [name for name, value in given.items() if f" {name} {value or ''}".rstrip() not in started]
+    assert lost == []
+
+
+def test_service_may_change_its_user_only_for_a_hook_that_has_one(
+    capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "require_private", lambda *_: None)
+    hook = tmp_path / "reload"
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+
+    def unit(user: str) -> str:
+        words = ["--agent-id", "host-1", "--root", str(root), "--allow-hook", f"reload={user}{hook}"]
+        assert main(["agent", "install", "--print", *words]) == 0
+        return capsys.readouterr().out
+
+    assert "CAP_SETUID" not in unit("")
+    assert "SystemCallFilter=@setuid" not in unit("")
+    assert "CAP_SETUID CAP_SETGID CAP_KILL\n" in unit("web:")
+    assert "SystemCallFilter=@chown @setuid\n" in unit("web:")
 
 
 def test_enrolment_for_the_service_of_the_package_stores_key_and_id(

@@ -10,18 +10,18 @@ import struct
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.client.agent.test_releases import Disk, Killed, file_of, goal_of, hidden, put, reported, script, until
+from tests.support.patience import until
+from tests.unit.client.agent.test_releases import Disk, file_of, goal_of, hidden, killed_at, put, reported, script
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi, sha256
 from tidegate_client.agent import releases, trees
 from tidegate_client.agent.disk import remove_below
-from tidegate_client.agent.journal import Journal
 from tidegate_client.agent.releases import Hook, HostReleases
 from tidegate_client.agent.trees import RefusedArchive, unpack
 
@@ -165,6 +165,20 @@ def test_changed_tree_is_reported_and_healed(
     until(lambda: names(root / "srv/app/releases") == ["1-2"])
 
 
+def test_changed_tree_is_asked_for_again_though_a_transfer_came(tmp_path: Path) -> None:
+    """The transfer began before the host had read the tree: it found the tree here, and brought nothing."""
+    disk = Disk(tmp_path)
+    life(disk, goal_of(1, tree_of(ONE)), contents=(ONE,))
+    (disk.root / "srv/app/current/conf/app.conf").write_text("by hand")
+    disk.api = [goal_of(1, tree_of(ONE), heal=True, sending=[sha256(ONE)])]
+    with disk.life() as host:
+        host._look_for_drift()
+        host._wake.clear()
+        host._round()
+        assert (host._wake.is_set(), host._needs_asking()) == (True, True)
+        assert sha256(ONE) not in host._coming
+
+
 def test_plain_transfer_into_a_tree_is_refused(api: AgentApi, start_agent: StartAgent, root: Path) -> None:
     put(api, goal_of(1, tree_of(ONE)), contents=(ONE,))
     start_agent()
@@ -212,6 +226,7 @@ def test_agent_killed_at_any_step_ends_with_whole_trees(tmp_path: Path, monkeypa
         assert text(disk.root) == "three", kills
         assert [(one["revision"], one["state"]) for one in told] == [(3, "current")]
         with disk.life() as host:
+            host._soak()
             host.delivery.partials._seconds = -1
             host.delivery.partials.sweep()
             host._prune()
@@ -229,30 +244,16 @@ def _has_tree(disk: Disk) -> bool:
 
 
 def _killed_at(disk: Disk, number: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    left = [number]
-
-    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **more: Any) -> Any:
-            if left[0] == 0:
-                raise Killed
-            left[0] -= 1
-            return real(*args, **more)
-
-        return call
-
     disk.api = [goal_of(3, tree_of(THREE), keep=1)]
     with disk.life() as host:
         bring(disk, host, THREE)
-        with monkeypatch.context() as patched:
-            for name in ("rename", "link", "symlink", "unlink", "mkdir", "rmdir", "fchmod", "chown"):
-                patched.setattr(os, name, dying(getattr(os, name)))
-            for name in ("save_release", "drop_kept", "keep_tree", "drop_tree", "part_opened", "part_closed"):
-                patched.setattr(Journal, name, dying(getattr(Journal, name)))
-            try:
-                host._round()
-            except Killed:
-                return False
-    return True
+        return killed_at(
+            monkeypatch,
+            number,
+            ("rename", "link", "symlink", "unlink", "mkdir", "rmdir", "fchmod", "chown"),
+            ("save_release", "drop_kept", "keep_tree", "drop_tree", "part_opened", "part_closed"),
+            host._round,
+        )
 
 
 def test_full_disk_while_unpacking_leaves_the_former_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
